@@ -1,0 +1,173 @@
+"""The Arrow schema of every dataset, each field with its one-line description."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+"""Raised whenever a field's name, type or meaning changes; readers refuse a version they do not know."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A folder of shards that one stage writes.
+
+    Attributes:
+      name: the folder below the working directory.
+      stage: the stage that writes it.
+      format: `parquet`, or `arrow` (the IPC file format).
+      row: what one row is.
+      schema: the Arrow schema; every field carries a `description` in its metadata.
+    """
+
+    name: str
+    stage: str
+    format: str
+    row: str
+    schema: pa.Schema
+
+
+def _field(name: str, kind: pa.DataType, description: str, *, nullable: bool = False) -> pa.Field:
+    return pa.field(name, kind, nullable=nullable, metadata={"description": description})
+
+
+_STRINGS = pa.list_(pa.field("item", pa.string(), nullable=False))
+
+_URL_ID = _field(
+    "url_id",
+    pa.uint64(),
+    "XXH3-64 of the canonical URL (of the text, for imported text without a URL)",
+)
+_URL = _field("url", pa.string(), "canonical URL; null for imported text without one", nullable=True)
+
+# What Reddit said of the URL travels with it to the corpus, so that no later stage needs a join.
+_POSTED = [
+    _field("score", pa.int32(), "Reddit score by the run's policy; null without a submission", nullable=True),
+    _field(
+        "created_utc",
+        pa.int64(),
+        "earliest submission, seconds since 1970 in UTC; null without one",
+        nullable=True,
+    ),
+    _field("subreddits", _STRINGS, "distinct subreddits that posted the URL, sorted"),
+]
+
+_DOCUMENT = [
+    _URL_ID,
+    _URL,
+    _field("title", pa.string(), "title of the page", nullable=True),
+    _field("author", pa.string(), "author of the page", nullable=True),
+    _field("date", pa.string(), "date of publication, YYYY-MM-DD", nullable=True),
+    _field("site_name", pa.string(), "name the site gives itself", nullable=True),
+    _field(
+        "language",
+        pa.string(),
+        "ISO 639-1 code: in documents/ what the page declares, from clean/ on what was detected",
+        nullable=True,
+    ),
+    _field("text", pa.string(), "main text, paragraphs separated by newlines"),
+    *_POSTED,
+]
+
+_CLEAN = [
+    *_DOCUMENT,
+    _field("language_score", pa.float32(), "confidence of the detected language, 0 to 1"),
+    _field("n_words", pa.uint32(), "words of the text, split at white space"),
+]
+
+REJECTS = pa.schema(
+    [
+        _URL_ID,
+        _field("url", pa.string(), "canonical URL, or the URL as posted where it has none", nullable=True),
+        _field("reason", pa.string(), "a member of schemas.Reason"),
+        _field("detail", pa.string(), "what was found, for a person to read", nullable=True),
+    ]
+)
+"""One row for each id that entered a stage and did not leave it; beside every dataset, in `rejects/`."""
+
+
+def _dataset(name: str, stage: str, row: str, fields: list[pa.Field], *, file_format: str = "parquet") -> Dataset:
+    return Dataset(name, stage, file_format, row, pa.schema(fields))
+
+
+DATASETS: dict[str, Dataset] = {
+    dataset.name: dataset
+    for dataset in [
+        _dataset(
+            "urls",
+            "collect",
+            "a canonical URL with what Reddit said of it",
+            [
+                _URL_ID,
+                _field("url", pa.string(), "canonical URL"),
+                _field("posted_url", pa.string(), "the URL as first posted: it is what is fetched"),
+                _field("host", pa.string(), "host of the canonical URL; decides the shard"),
+                _field("host_shards", pa.uint16(), "shards this host's URLs are spread over; its delay grows with it"),
+                _field("title", pa.string(), "title of the submission with the highest score", nullable=True),
+                *_POSTED,
+                _field("num_comments", pa.int32(), "comments over all submissions; null without one", nullable=True),
+                _field("submission_ids", _STRINGS, "Reddit ids of the accepted submissions, sorted"),
+            ],
+        ),
+        _dataset(
+            "pages",
+            "fetch",
+            "a fetched response; its bytes are a record of the shard's WARC file",
+            [
+                _URL_ID,
+                _field("url", pa.string(), "canonical URL"),
+                _field("source", pa.string(), "where the response came from: live or warc"),
+                _field("final_url", pa.string(), "URL that answered, after redirects"),
+                _field("status", pa.uint16(), "HTTP status code of the final response"),
+                _field("content_type", pa.string(), "Content-Type header as sent", nullable=True),
+                _field("fetched_at", pa.int64(), "time of capture, seconds since 1970 in UTC"),
+                _field("fetch_ms", pa.uint32(), "milliseconds from request to last byte; 0 from an archive"),
+                _field("body_bytes", pa.uint64(), "bytes of the decoded body"),
+                _field("payload_digest", pa.string(), "SHA-1 of the body, Base32, as in WARC-Payload-Digest"),
+                _field("warc_offset", pa.uint64(), "first byte of the record in the shard's WARC file"),
+                _field("warc_length", pa.uint64(), "compressed bytes of the record"),
+                *_POSTED,
+            ],
+        ),
+        _dataset("documents", "extract", "a page's main text, title, author, date, language", _DOCUMENT),
+        _dataset("clean", "clean", "a document repaired and judged fit", _CLEAN),
+        _dataset(
+            "duplicates",
+            "dedupe",
+            "one decision: this document repeats that one, this much",
+            [
+                _field("url_id", pa.uint64(), "the document to remove"),
+                _field("kept_url_id", pa.uint64(), "the document that stays in its place"),
+                _field("kept_shard", pa.uint32(), "shard of the document that stays"),
+                _field("rule", pa.string(), "exact (same normalised text) or near (verified near-duplicate)"),
+                _field("similarity", pa.float32(), "exact Jaccard similarity of the two documents' shingle sets"),
+                _field("shared_bands", pa.uint16(), "LSH bands in which the two agree; 0 for rule exact"),
+                _field("cluster_size", pa.uint32(), "documents in the cluster of the document that stays, itself included"),
+            ],
+        ),
+        _dataset("corpus", "export", "a document of the finished corpus: our OpenWebText", _CLEAN),
+        _dataset(
+            "tokens",
+            "tokenize",
+            "a document's token ids",
+            [
+                _URL_ID,
+                _field("n_tokens", pa.uint32(), "length of tokens"),
+                _field(
+                    "tokens",
+                    pa.list_(pa.field("item", pa.uint16(), nullable=False)),
+                    "token ids without end-of-text (uint32 for vocabularies over 65,536)",
+                ),
+            ],
+            file_format="arrow",
+        ),
+    ]
+}
+"""Every dataset of a run, by folder, in the order in which the stages write them."""
+
+
+def arrow_schema(name: str) -> pa.Schema:
+    """The schema of dataset `name`; raises KeyError for a name that is none."""
+    return DATASETS[name].schema

@@ -1,0 +1,95 @@
+"""Why an id left a run: every reject row's `reason` is a member of `Reason`."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Reason(str, Enum):
+    """A reason for a reject row, with the stage that gives it and what it means."""
+
+    stage: str
+    description: str
+
+    def __new__(cls, value: str, stage: str, description: str) -> Reason:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.stage = stage
+        member.description = description
+        return member
+
+    # collect
+    BAD_LINE = "bad_line", "collect", "not a JSON object, or without the fields of a submission"
+    NO_URL = "no_url", "collect", "the submission has no URL"
+    BAD_URL = "bad_url", "collect", "the URL cannot be parsed, or is neither http nor https"
+    SELF_POST = "self_post", "collect", "the submission is a text post of Reddit's own"
+    OVER_18 = "over_18", "collect", "the submission is marked over 18"
+    LOW_SCORE = "low_score", "collect", "the URL's score is under the threshold"
+    BLOCKED_DOMAIN = "blocked_domain", "collect", "the domain is on a blocklist"
+    BLOCKED_EXTENSION = "blocked_extension", "collect", "the path ends like a media or binary file"
+    BLOCKED_SUBREDDIT = "blocked_subreddit", "collect", "the subreddit is denied, or not among those allowed"
+    REPEATED_URL = "repeated_url", "collect", "another submission of the same canonical URL; merged into its row"
+    ID_COLLISION = "id_collision", "collect", "another canonical URL has the same 64-bit id"
+
+    # fetch
+    ROBOTS = "robots", "fetch", "robots.txt forbids the URL"
+    DNS = "dns", "fetch", "the host's name does not resolve"
+    CONNECT = "connect", "fetch", "no connection, or it broke off"
+    TLS = "tls", "fetch", "the TLS handshake or the certificate failed"
+    TIMEOUT = "timeout", "fetch", "a time limit passed before the response was whole"
+    BLOCKED_ADDRESS = "blocked_address", "fetch", "the address is not public, or the port not allowed"
+    REDIRECT_LOOP = "redirect_loop", "fetch", "too many redirects"
+    BAD_REDIRECT = "bad_redirect", "fetch", "a redirect without a target, or to a scheme other than http and https"
+    BAD_RESPONSE = "bad_response", "fetch", "not valid HTTP, or a body that does not decode"
+    TOO_LARGE = "too_large", "fetch", "the body is larger than the limit"
+    NOT_HTML = "not_html", "fetch", "the content type is not HTML"
+    EMPTY_BODY = "empty_body", "fetch", "the response has no body"
+    HTTP_401 = "http_401", "fetch", "HTTP status 401: unauthorized"
+    HTTP_403 = "http_403", "fetch", "HTTP status 403: forbidden"
+    HTTP_404 = "http_404", "fetch", "HTTP status 404: not found"
+    HTTP_410 = "http_410", "fetch", "HTTP status 410: gone"
+    HTTP_429 = "http_429", "fetch", "HTTP status 429: too many requests, also after waiting"
+    HTTP_4XX = "http_4xx", "fetch", "another HTTP status from 400 to 499"
+    HTTP_503 = "http_503", "fetch", "HTTP status 503: unavailable, also after waiting"
+    HTTP_5XX = "http_5xx", "fetch", "another HTTP status from 500 to 599"
+    HTTP_OTHER = "http_other", "fetch", "a final HTTP status that is neither success, redirect nor error"
+    NOT_ARCHIVED = "not_archived", "fetch", "no given WARC file holds the URL"
+
+    # extract
+    NO_TEXT = "no_text", "extract", "no main text was found"
+    EXTRACT_TIMEOUT = "extract_timeout", "extract", "extraction used up its CPU time"
+    EXTRACT_MEMORY = "extract_memory", "extract", "extraction used up its memory"
+    EXTRACT_CRASH = "extract_crash", "extract", "extraction raised an error or killed its process"
+
+    # import
+    EMPTY_TEXT = "empty_text", "import", "the record has no text"
+    BAD_RECORD = "bad_record", "import", "the record cannot be read"
+    REPEATED_ID = "repeated_id", "import", "an earlier record has the same URL or text"
+
+    # clean
+    WRONG_LANGUAGE = "wrong_language", "clean", "the detected language is not among those wanted"
+    TOO_SHORT = "too_short", "clean", "fewer tokens than the minimum"
+    TOO_LONG = "too_long", "clean", "more tokens than the maximum"
+
+    # export
+    EXACT_DUPLICATE = "exact_duplicate", "export", "the normalised text equals that of a document that stays"
+    NEAR_DUPLICATE = "near_duplicate", "export", "a verified near-duplicate of a document that stays"
+
+    # tokenize
+    NO_TOKENS = "no_tokens", "tokenize", "the text encodes to no token"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+def http_reason(status: int) -> Reason:
+    """The reason for a final HTTP `status` that is not a success."""
+    try:
+        return Reason(f"http_{status}")
+    except ValueError:
+        pass
+    if 400 <= status < 500:
+        return Reason.HTTP_4XX
+    if 500 <= status < 600:
+        return Reason.HTTP_5XX
+    return Reason.HTTP_OTHER

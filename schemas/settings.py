@@ -1,0 +1,234 @@
+"""Settings: a frozen dataclass is both a TOML table and a set of command-line flags.
+
+    @dataclass(frozen=True)
+    class Options:
+        min_tokens: int = option(128, "documents with fewer are rejected", minimum=0)
+
+`from_table` reads it from a parsed TOML table, `add_flags` and `flags_given` from the command
+line, and both refuse a wrong value with the key, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar, Union
+
+T = TypeVar("T")
+
+_SCALARS: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+}
+
+
+class SettingsError(ValueError):
+    """A key that does not exist, or a value that is not allowed."""
+
+
+def option(
+    default: Any = dataclasses.MISSING,
+    help: str = "",
+    *,
+    choices: Iterable[str] | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    shapes_bytes: bool = True,
+    metavar: str | None = None,
+) -> Any:
+    """A field of an options dataclass.
+
+    Args:
+      default: the value where none is given; without it the option is required.
+      help: one line for `--help` and the reference.
+      choices: the strings allowed (for each item, in a tuple).
+      minimum: the smallest number allowed, included.
+      maximum: the largest number allowed, included.
+      shapes_bytes: whether the output's bytes depend on it. One that does not (a timeout, a number of
+        connections) stays out of the fingerprint, so changing it reruns nothing.
+      metavar: the value's name in `--help`.
+    """
+    metadata = {
+        "help": help,
+        "choices": tuple(choices) if choices is not None else None,
+        "minimum": minimum,
+        "maximum": maximum,
+        "shapes_bytes": shapes_bytes,
+        "metavar": metavar,
+    }
+    if isinstance(default, (list, tuple)):
+        default = tuple(default)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def from_table(cls: type[T], table: Mapping[str, Any], where: str) -> T:
+    """An instance of the dataclass `cls` from a parsed TOML `table`, named `where` in errors.
+
+    Raises:
+      SettingsError: an unknown key (with the nearest right one), a value of the wrong type or out
+        of its range, or a required key that is missing.
+    """
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in table:
+        if key not in fields:
+            raise SettingsError(f"{where}: unknown key '{key}'{did_you_mean(key, fields)}")
+    kinds = typing.get_type_hints(cls)
+    values = {key: _checked(fields[key], kinds[key], value, f"{where}: {key}") for key, value in table.items()}
+    for name, f in fields.items():
+        if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            raise SettingsError(f"{where}: {name} is required: {f.metadata.get('help', '')}")
+    return cls(**values)
+
+
+def add_flags(parser: argparse._ActionsContainer, cls: type, *, prefix: str = "") -> None:
+    """Add a flag for each field of the dataclass `cls`; flags that are not given leave no trace."""
+    kinds = typing.get_type_hints(cls)
+    for f in dataclasses.fields(cls):
+        _add_flag(parser, f, kinds[f.name], prefix)
+
+
+def flags_given(cls: type, namespace: argparse.Namespace, *, prefix: str = "") -> dict[str, Any]:
+    """The flags of `cls` that were given on the command line, as a table for `from_table`."""
+    given = vars(namespace)
+    return {f.name: given[prefix + f.name] for f in dataclasses.fields(cls) if prefix + f.name in given}
+
+
+def shaping_options(options: Any) -> dict[str, Any]:
+    """The options that shape the output's bytes, as JSON values: what a fingerprint is made of."""
+    return {
+        f.name: _as_json(getattr(options, f.name))
+        for f in dataclasses.fields(options)
+        if f.metadata.get("shapes_bytes", True)
+    }
+
+
+def describe(cls: type) -> list[tuple[str, str, str, str]]:
+    """(name, type, default, help) of each field of `cls`, for the reference and `owt init`."""
+    kinds = typing.get_type_hints(cls)
+    rows = []
+    for f in dataclasses.fields(cls):
+        default = "required" if f.default is dataclasses.MISSING else to_toml(f.default)
+        rows.append((f.name, _expected(f, kinds[f.name]), default, f.metadata.get("help", "")))
+    return rows
+
+
+def to_toml(value: Any) -> str:
+    """`value` as TOML; None, which TOML lacks, as an empty string."""
+    if value is None:
+        return '""'
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(to_toml(item) for item in value) + "]"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return str(value)
+
+
+def did_you_mean(key: str, allowed: Iterable[str]) -> str:
+    """The end of an error about an unknown `key`: the nearest allowed one, or all of them."""
+    allowed = list(allowed)
+    near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6)
+    return f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(sorted(allowed))}"
+
+
+def _unwrap(kind: Any) -> tuple[Any, bool, bool]:
+    """(scalar type, is a tuple, may be None) of a field's type."""
+    optional = False
+    if typing.get_origin(kind) in (Union, types.UnionType):
+        members = [member for member in typing.get_args(kind) if member is not type(None)]
+        optional = len(members) < len(typing.get_args(kind))
+        (kind,) = members
+    if typing.get_origin(kind) is tuple:
+        return typing.get_args(kind)[0], True, optional
+    return kind, False, optional
+
+
+def _expected(f: dataclasses.Field[Any], kind: Any) -> str:
+    scalar, many, optional = _unwrap(kind)
+    choices = f.metadata.get("choices")
+    low, high = f.metadata.get("minimum"), f.metadata.get("maximum")
+    text = "one of " + ", ".join(choices) if choices else _SCALARS[scalar]
+    if low is not None and high is not None:
+        text += f" from {low} to {high}"
+    elif low is not None:
+        text += f" of at least {low}"
+    elif high is not None:
+        text += f" of at most {high}"
+    if many:
+        text = f"a list, each {text}"
+    return text + (", or empty" if optional else "")
+
+
+def _checked(f: dataclasses.Field[Any], kind: Any, value: Any, where: str) -> Any:
+    scalar, many, optional = _unwrap(kind)
+    if optional and (value is None or value == ""):
+        return None
+    if many:
+        items = value if isinstance(value, (list, tuple)) else [value]
+        return tuple(_checked_scalar(f, kind, scalar, item, where) for item in items)
+    return _checked_scalar(f, kind, scalar, value, where)
+
+
+def _checked_scalar(f: dataclasses.Field[Any], kind: Any, scalar: type, value: Any, where: str) -> Any:
+    problem = f"{where}: {value!r} is not {_expected(f, kind)}"
+    if scalar is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not scalar:
+        raise SettingsError(problem)
+    choices = f.metadata.get("choices")
+    if choices and value not in choices:
+        raise SettingsError(problem + (did_you_mean(value, choices) if isinstance(value, str) else ""))
+    if isinstance(value, (int, float)):
+        low, high = f.metadata.get("minimum"), f.metadata.get("maximum")
+        if value != value or (low is not None and value < low) or (high is not None and value > high):
+            raise SettingsError(problem)
+    return value
+
+
+def _add_flag(parser: argparse._ActionsContainer, f: dataclasses.Field[Any], kind: Any, prefix: str) -> None:
+    scalar, many, _ = _unwrap(kind)
+    flag, dest = f"--{prefix}{f.name}", prefix + f.name
+    default = "" if f.default in (dataclasses.MISSING, None, ()) else f" (default: {_shown(f.default)})"
+    text = (f.metadata.get("help", "") + default).replace("%", "%%")
+    if scalar is bool:
+        parser.add_argument(flag, dest=dest, action="store_true", default=argparse.SUPPRESS, help=text)
+        parser.add_argument(
+            f"--{prefix}no_{f.name}", dest=dest, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+        )
+        return
+    choices = f.metadata.get("choices")
+    metavar = f.metadata.get("metavar") or ("{" + ",".join(choices) + "}" if choices else None)
+    arguments: dict[str, Any] = {"nargs": "+", "action": "extend"} if many else {}
+    parser.add_argument(
+        flag,
+        dest=dest,
+        type=_converter(scalar),
+        metavar=metavar or {int: "N", float: "X"}.get(scalar, f.name.upper()),
+        default=argparse.SUPPRESS,
+        help=text,
+        **arguments,
+    )
+
+
+def _converter(scalar: type) -> Any:
+    def convert(text: str) -> Any:
+        return scalar(text)
+
+    convert.__name__ = _SCALARS[scalar]  # argparse says: invalid <name> value
+    return convert
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _as_json(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

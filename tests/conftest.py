@@ -1,0 +1,19 @@
+"""Fixtures for every test: where the real data is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def testdata() -> Path:
+    """The folder of real data; skips the test where it is absent."""
+    folder = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"real test data is absent: no folder {folder} (set OWT_TESTDATA)")
+    return folder
