@@ -144,7 +144,9 @@ DATASETS: dict[str, Dataset] = {
                 _field("rule", pa.string(), "exact (same normalised text) or near (verified near-duplicate)"),
                 _field("similarity", pa.float32(), "exact Jaccard similarity of the two documents' shingle sets"),
                 _field("shared_bands", pa.uint16(), "LSH bands in which the two agree; 0 for rule exact"),
-                _field("cluster_size", pa.uint32(), "documents in the cluster of the document that stays, itself included"),
+                _field(
+                    "cluster_size", pa.uint32(), "documents in the cluster of the document that stays, itself included"
+                ),
             ],
         ),
         _dataset("corpus", "export", "a document of the finished corpus: our OpenWebText", _CLEAN),

@@ -81,11 +81,16 @@ class Reason(str, Enum):
     def __str__(self) -> str:
         return str(self.value)
 
+    @classmethod
+    def of(cls, value: str) -> Reason:
+        """The member whose value is `value`; raises ValueError for another string."""
+        return cls(value)  # type: ignore[call-arg]  # looks the value up; __new__ is for the members' definition
+
 
 def http_reason(status: int) -> Reason:
     """The reason for a final HTTP `status` that is not a success."""
     try:
-        return Reason(f"http_{status}")
+        return Reason.of(f"http_{status}")
     except ValueError:
         pass
     if 400 <= status < 500:

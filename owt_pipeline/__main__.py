@@ -1,0 +1,7 @@
+"""`python -m owt_pipeline` is `owt`."""
+
+import sys
+
+from owt_pipeline.cli import main
+
+sys.exit(main())

@@ -1,0 +1,79 @@
+"""Settings of a run: one TOML file with a table a stage, flags over it, Beam's flags passed through."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.stage import Stage
+from schemas import SettingsError
+from schemas.settings import did_you_mean, from_table
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TABLES = ("run", "collect", "fetch", "extract", "clean", "dedupe", "export", "tokenize", "report", "import", "beam")
+RUN_KEYS = ("workdir", "workers")
+
+
+def read_config(path: str | None) -> dict[str, dict[str, Any]]:
+    """The tables of a TOML file, without looking into them; no file gives no tables.
+
+    Raises UserError for a file that cannot be read, is no TOML, or has a table of an unknown name.
+    """
+    if path is None:
+        return {}
+    try:
+        with open(path, "rb") as file:
+            tables = tomllib.load(file)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from error
+    for name, table in tables.items():
+        if name not in TABLES:
+            raise UserError(f"{path}: unknown table [{name}]{did_you_mean(name, TABLES)}")
+        if not isinstance(table, dict):
+            raise UserError(f"{path}: '{name}' stands outside a table; put it under [run] or a stage's table")
+    for key in tables.get("run", {}):
+        if key not in RUN_KEYS:
+            raise UserError(f"{path} [run]: unknown key '{key}'{did_you_mean(key, RUN_KEYS)}")
+    return tables
+
+
+def stage_options(stage: Stage, config: str | None, tables: Mapping[str, Any], flags: Mapping[str, Any]) -> Any:
+    """The stage's options: its table, with the flags that were given over it; raises UserError."""
+    table = tables.get(stage.name, {})
+    try:
+        if table:
+            from_table(stage.options, {**flags, **table}, f"{config} [{stage.name}]")
+        return from_table(stage.options, {**table, **flags}, stage.name)
+    except SettingsError as error:
+        raise UserError(str(error)) from error
+
+
+def beam_flags(tables: Mapping[str, Any], rest: list[str]) -> tuple[str, ...]:
+    """Beam's flags: those of the table `[beam]`, then those of the command line."""
+    flags = []
+    for key, value in tables.get("beam", {}).items():
+        for item in value if isinstance(value, list) else [value]:
+            if item is True:
+                flags.append(f"--{key}")
+            elif item is not False:
+                flags.append(f"--{key}={item}")
+    return (*flags, *rest)
+
+
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that every stage and `owt run` share."""
+    group = parser.add_argument_group("running")
+    group.add_argument("--workdir", metavar="DIR", help="folder of the run: a local path, gs:// or s3://")
+    group.add_argument(
+        "--workers", type=int, metavar="N", help="processes for CPU-bound work (default: this machine's cores)"
+    )
+    group.add_argument("--quiet", action="store_true", help="show no progress, only warnings and errors")

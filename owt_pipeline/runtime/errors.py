@@ -1,0 +1,27 @@
+"""Errors that a user can do something about; the command line prints them without a traceback."""
+
+from __future__ import annotations
+
+import errno
+
+
+class UserError(Exception):
+    """Something a user can mend: the message names it, what was expected, and what to do."""
+
+
+class LedgerError(Exception):
+    """A stage lost or invented a row: always a bug of ours, never of the input."""
+
+
+def explain_os_error(error: OSError) -> str:
+    """One line for an operating-system error: what failed, on which file, and what to do."""
+    where = f" {error.filename}" if error.filename else ""
+    if error.errno == errno.ENOSPC:
+        return f"the disk is full, writing{where or ' a shard'}: free some space and run the same command again"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"no permission to open{where}: check its owner and mode"
+    if error.errno == errno.ENOENT:
+        return f"no such file or folder:{where}"
+    if error.errno == errno.EMFILE:
+        return "too many open files: raise the limit (ulimit -n) and run the same command again"
+    return f"{error.strerror or error}{where and ':'}{where}"

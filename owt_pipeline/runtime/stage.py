@@ -1,0 +1,385 @@
+"""The life of a stage: does its output stand, what is left to do, and what it comes to.
+
+A stage reads datasets of the working directory and writes one. While it is at work, the dataset's folder holds
+`.work/plan.json` (what is being made) and a record for each shard that is whole; the manifest comes last and
+`.work` goes. So a rerun knows what stands, and a broken-off stage goes on at the shard where it stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from owt_pipeline.runtime import progress
+from owt_pipeline.runtime.batches import Outcome
+from owt_pipeline.runtime.errors import LedgerError, UserError
+from owt_pipeline.runtime.pipeline import run_pipeline
+from owt_pipeline.runtime.shards import DatasetReader, ShardRecord, ShardWriter, shard_name
+from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.runtime.workers import map_batches
+from schemas import DATASETS, Counts, Manifest, ManifestError
+from schemas.manifest import MANIFEST_NAME
+from schemas.settings import shaping_options
+
+logger = logging.getLogger("owt")
+
+RUN_LOG = "run-log.jsonl"
+"""What ran when and for how long: the one file of a run that differs from run to run."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How a stage runs, as opposed to what it makes: nothing here shapes a byte of the output."""
+
+    workdir: Storage
+    workers: int = 1
+    beam_flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage as its module declares it.
+
+    Attributes:
+      name: the stage's name, `owt NAME`.
+      output: the dataset it writes.
+      inputs: the datasets it reads; the first one gives the number of shards.
+      options: its frozen dataclass of options.
+      version: raised whenever the code would write other bytes from the same input.
+      run: does the work.
+      help: one paragraph for `--help`.
+      sources: the files outside the working directory that the output depends on.
+      num_shards: shards of the output, where it is not that of the first input.
+      libraries: distributions whose version shapes the bytes, for the manifest.
+      example: a command line for `--help`.
+    """
+
+    name: str
+    output: str
+    inputs: tuple[str, ...]
+    options: type
+    version: int
+    run: Callable[[StageRun], None]
+    help: str
+    sources: Callable[[Any], list[dict[str, Any]]] = lambda options: []
+    num_shards: Callable[[Any], int] | None = None
+    libraries: tuple[str, ...] = ()
+    example: str = ""
+
+
+@dataclass
+class StageRun:
+    """What `Stage.run` is given, and where it leaves what the manifest should say beside the shards.
+
+    Attributes:
+      stage: the stage.
+      options: its options.
+      runtime: where and how it runs.
+      inputs: a reader for each dataset of `stage.inputs`.
+      num_shards: shards of the output.
+      folder: the output's folder.
+      work: the folder for intermediate steps; it goes when the stage is done.
+      properties: to be set by the stage, for the manifest.
+      counts: to be set by a stage whose ledger is not that of its shards (dedupe's decisions).
+    """
+
+    stage: Stage
+    options: Any
+    runtime: Runtime
+    inputs: Mapping[str, DatasetReader]
+    num_shards: int
+    folder: Storage
+    work: Storage
+    properties: dict[str, Any] = field(default_factory=dict)
+    counts: Counts | None = None
+
+    def map_batches(self, fn: Callable[[pa.RecordBatch], Outcome], *, rows: int = 256, **outputs: pa.Schema) -> None:
+        """Write shard k of the output from shard k of the first input, batch by batch, by `fn`.
+
+        `fn` runs in worker processes, so it is a function of a module or a `functools.partial` of one.
+        `outputs` are the schemas of named outputs; without any, the dataset's own.
+        """
+        source = self.inputs[self.stage.inputs[0]]
+        work = partial(_map_shard, fn=fn, source=source, rows=rows, workers=self.runtime.workers)
+        self.write_shards(work, rows=source.rows(), outputs=outputs or None)
+
+    def write_shards(
+        self,
+        work: Callable[[int, ShardWriter], None],
+        *,
+        rows: int | None = None,
+        outputs: Mapping[str, pa.Schema] | None = None,
+        together: int = 1,
+    ) -> list[ShardRecord]:
+        """Write every shard of the output that is not whole yet, by `work(shard, writer)`.
+
+        Args:
+          work: a picklable function.
+          rows: rows to be read, for the progress.
+          outputs: schemas of named outputs; without them, the dataset's own.
+          together: how many shards are written at once in this process; for work that waits.
+        """
+        dataset = DATASETS[self.stage.output]
+        write = partial(
+            _write_shard,
+            work,
+            folder=self.folder,
+            records=self.work / "shards",
+            outputs=outputs or {"": dataset.schema},
+            file_format=dataset.format,
+            rejects=True,
+        )
+        return self._for_each(self.stage.name, range(self.num_shards), self.work / "shards", write, rows, together)
+
+    def write_step(
+        self,
+        name: str,
+        keys: Sequence[int],
+        work: Callable[[int, ShardWriter], None],
+        schema: pa.Schema,
+        *,
+        rows: int | None = None,
+        file_format: str = "parquet",
+    ) -> list[ShardRecord]:
+        """Write an intermediate step below `self.work / name`, one file a key, by `work(key, writer)`.
+
+        Each key is a unit of resume, as a shard is. The files are at
+        `(self.work / name).open(record.files[0].path)`, and there until the stage is done.
+        """
+        write = partial(
+            _write_shard,
+            work,
+            folder=self.work / name,
+            records=self.work / name / "records",
+            outputs={"": schema},
+            file_format=file_format,
+            rejects=False,
+        )
+        return self._for_each(f"{self.stage.name} ({name})", keys, self.work / name / "records", write, rows, 1)
+
+    def pipeline(self, build: Callable[[Any], None]) -> None:
+        """Run a Beam pipeline on the run's runner."""
+        run_pipeline(build, self.runtime.beam_flags)
+
+    def _for_each(
+        self,
+        title: str,
+        keys: Sequence[int],
+        records: Storage,
+        write: Callable[[int], None],
+        rows: int | None,
+        together: int,
+    ) -> list[ShardRecord]:
+        whole = set(records.names())
+        pending = [key for key in keys if f"{shard_name(key)}.json" not in whole]
+        if pending:
+            if len(pending) < len(keys):
+                logger.info("%s: %d of %d are whole already; going on", title, len(keys) - len(pending), len(keys))
+                rows = None
+            with progress.step(title, shards=len(pending), rows=rows):
+                self.pipeline(partial(_each_key, pending, write, together))
+        return [ShardRecord.from_json(records.read(f"{shard_name(key)}.json")) for key in keys]
+
+
+def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, bool]:
+    """Run `stage` unless its output stands; returns its manifest and whether it ran.
+
+    Raises UserError for what the user can mend, LedgerError where the stage's sum does not hold.
+    """
+    folder = runtime.workdir / stage.output
+    inputs = {
+        name: DatasetReader(runtime.workdir / name, require_manifest(runtime.workdir, name)) for name in stage.inputs
+    }
+    plan = _plan(stage, options, inputs)
+    manifest = read_manifest(folder)
+    if manifest is not None and manifest.fingerprint == plan["fingerprint"]:
+        (folder / ".work").delete_all()  # a run killed between its manifest and this line left it
+        return manifest, False
+    work = folder / ".work"
+    _prepare(folder, work, plan, manifest)
+    run = StageRun(
+        stage=stage,
+        options=options,
+        runtime=runtime,
+        inputs=inputs,
+        num_shards=stage.num_shards(options) if stage.num_shards else inputs[stage.inputs[0]].num_shards,
+        folder=folder,
+        work=work,
+    )
+    started = time.time()
+    stage.run(run)
+    records = [ShardRecord.from_json((work / "shards").read(name)) for name in (work / "shards").names()]
+    manifest = _manifest(run, plan, records)
+    folder.write(MANIFEST_NAME, manifest.to_json().encode())
+    work.delete_all()
+    _log_run(runtime, manifest, started)
+    return manifest, True
+
+
+def read_manifest(folder: Storage) -> Manifest | None:
+    """The manifest in `folder`, or None where there is none; raises UserError for a damaged one."""
+    if not folder.exists(MANIFEST_NAME):
+        return None
+    try:
+        return Manifest.from_json(folder.read(MANIFEST_NAME), folder.path(MANIFEST_NAME))
+    except ManifestError as error:
+        raise UserError(str(error)) from error
+
+
+def require_manifest(workdir: Storage, dataset: str) -> Manifest:
+    """The manifest of `dataset`; raises UserError that names the stage to run where there is none."""
+    manifest = read_manifest(workdir / dataset)
+    if manifest is None:
+        stage = DATASETS[dataset].stage
+        raise UserError(f"{workdir}/{dataset} is not there, or not whole: run `owt {stage} --workdir {workdir}` first")
+    return manifest
+
+
+@contextlib.contextmanager
+def locked(workdir: Storage) -> Iterator[None]:
+    """Hold a local working directory for one process; raises UserError where another one holds it."""
+    if not workdir.is_local:
+        yield
+        return
+    import fcntl
+
+    os.makedirs(workdir.uri, exist_ok=True)
+    with open(os.path.join(workdir.uri, ".lock"), "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{workdir} is in use by another run: wait for it to end, or stop it") from None
+        yield
+
+
+def _plan(stage: Stage, options: Any, inputs: Mapping[str, DatasetReader]) -> dict[str, Any]:
+    """What is to be made, and its fingerprint."""
+    plan: dict[str, Any] = {
+        "stage": stage.name,
+        "stage_version": stage.version,
+        "options": shaping_options(options),
+        "inputs": {name: reader.manifest.digest for name, reader in inputs.items()},
+        "sources": stage.sources(options),
+    }
+    text = json.dumps(plan, sort_keys=True)
+    plan["fingerprint"] = hashlib.sha256(text.encode()).hexdigest()
+    return plan
+
+
+def _prepare(folder: Storage, work: Storage, plan: dict[str, Any], manifest: Manifest | None) -> None:
+    """Keep the whole shards of the same plan; remove what another plan left, and say what differs."""
+    previous = json.loads(work.read("plan.json")) if work.exists("plan.json") else None
+    if previous is not None and previous["fingerprint"] == plan["fingerprint"]:
+        return
+    standing = dataclasses.asdict(manifest) if manifest is not None else previous
+    if standing is not None:
+        logger.info("%s: %s; running again", plan["stage"], _difference(standing, plan))
+        folder.delete(MANIFEST_NAME)  # first: without it the dataset is gone, whatever is left of it
+    folder.delete_all()
+    work.write("plan.json", json.dumps(plan).encode())
+
+
+def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Why an output does not stand: the first of what its bytes follow from that differs."""
+    if old["stage"] != new["stage"]:
+        return f"the output was written by {old['stage']}"
+    if old["stage_version"] != new["stage_version"]:
+        return f"the stage's code is of version {new['stage_version']}, was {old['stage_version']}"
+    for name, value in new["options"].items():
+        if old["options"].get(name) != value:
+            return f"{name} is {value!r}, was {old['options'].get(name)!r}"
+    for name, digest in new["inputs"].items():
+        if old["inputs"].get(name) != digest:
+            return f"{name}/ has changed"
+    return "the source files have changed"
+
+
+def _manifest(run: StageRun, plan: dict[str, Any], records: Sequence[ShardRecord]) -> Manifest:
+    shards = {record.shard for record in records}
+    if shards != set(range(run.num_shards)):
+        raise LedgerError(f"{run.stage.name}: {len(shards)} of {run.num_shards} shards were written")
+    stats: dict[str, int] = {}
+    for record in records:
+        for name, count in record.stats.items():
+            stats[name] = stats.get(name, 0) + count
+    counts = run.counts or sum((record.counts for record in records), Counts())
+    if not counts.balanced:
+        raise LedgerError(f"{run.stage.name}: the ledger does not balance: {counts}")
+    return Manifest(
+        dataset=run.stage.output,
+        stage=run.stage.name,
+        stage_version=run.stage.version,
+        fingerprint=plan["fingerprint"],
+        num_shards=run.num_shards,
+        counts=counts,
+        options=plan["options"],
+        inputs=plan["inputs"],
+        sources=plan["sources"],
+        stats=dict(sorted(stats.items())),
+        properties=run.properties,
+        files=sorted((file for record in records for file in record.files), key=lambda file: file.path),
+        versions={name: importlib.metadata.version(name) for name in ("pyarrow", *run.stage.libraries)},
+    )
+
+
+def _log_run(runtime: Runtime, manifest: Manifest, started: float) -> None:
+    """Append the stage's times to the run's log (locally: a bucket's objects cannot be appended to)."""
+    if not runtime.workdir.is_local:
+        return
+    entry = {
+        "stage": manifest.stage,
+        "fingerprint": manifest.fingerprint,
+        "started": round(started, 3),
+        "seconds": round(time.time() - started, 3),
+        "workers": runtime.workers,
+        "entered": manifest.counts.entered,
+        "left": manifest.counts.left,
+        "bytes": sum(file.bytes for file in manifest.files),
+    }
+    with open(os.path.join(runtime.workdir.uri, RUN_LOG), "a", encoding="utf-8") as log:
+        log.write(json.dumps(entry) + "\n")
+
+
+def _each_key(keys: Sequence[int], work: Callable[[int], None], together: int, pipeline: Any) -> None:
+    from owt_pipeline.runtime.keys import ForEachKey
+
+    _ = pipeline | ForEachKey(keys, work, together)
+
+
+def _write_shard(
+    work: Callable[[int, ShardWriter], None],
+    key: int,
+    *,
+    folder: Storage,
+    records: Storage,
+    outputs: Mapping[str, pa.Schema],
+    file_format: str,
+    rejects: bool,
+) -> None:
+    with ShardWriter(folder, records, key, outputs, file_format=file_format, rejects=rejects) as writer:
+        work(key, writer)
+
+
+def _map_shard(
+    shard: int,
+    writer: ShardWriter,
+    *,
+    fn: Callable[[pa.RecordBatch], Outcome],
+    source: DatasetReader,
+    rows: int,
+    workers: int,
+) -> None:
+    for batch, outcome in map_batches(fn, source.batches(shard, rows=rows), workers):
+        writer.add(batch.num_rows, outcome)

@@ -1,0 +1,89 @@
+"""The command line of a single stage: `owt STAGE` and `python -m owt_pipeline.stages.STAGE`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from owt_pipeline import config
+from owt_pipeline.runtime import progress
+from owt_pipeline.runtime.errors import LedgerError, UserError, explain_os_error
+from owt_pipeline.runtime.stage import Runtime, Stage, locked, run_stage
+from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.runtime.workers import WorkerError
+from schemas.settings import add_flags, flags_given
+
+logger = logging.getLogger("owt")
+
+
+def main(stage: Stage, argv: Sequence[str] | None = None) -> int:
+    """Run one stage with the flags of `argv`; returns the exit code."""
+    return reporting_errors(lambda: _run(stage, argv))
+
+
+def reporting_errors(command: Callable[[], int]) -> int:
+    """Run `command`; print what a user can mend as one line. Exit code 1 for those, 130 for Ctrl-C."""
+    try:
+        return command()
+    except UserError as error:
+        return _complain(str(error))
+    except OSError as error:
+        return _complain(explain_os_error(error))
+    except WorkerError as error:
+        return _complain(f"a worker process failed:\n{error}")
+    except LedgerError as error:
+        return _complain(f"{error}. This is a bug of the stage: please report it with the input that shows it")
+    except KeyboardInterrupt:
+        return _complain("interrupted; run the same command again to go on", 130)
+
+
+def runtime_of(arguments: argparse.Namespace, tables: Mapping[str, Any], rest: list[str]) -> Runtime:
+    """How to run, from the flags and the table `[run]`; raises UserError."""
+    table = tables.get("run", {})
+    workdir = arguments.workdir or table.get("workdir")
+    if not workdir:
+        raise UserError("--workdir is required: the folder of the run (a local path, gs:// or s3://)")
+    beam = config.beam_flags(tables, rest)
+    workers = arguments.workers or table.get("workers") or _default_workers(beam)
+    if type(workers) is not int or workers < 1:
+        raise UserError(f"workers: {workers!r} is not a whole number of at least 1")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logger.setLevel(logging.WARNING if arguments.quiet else logging.INFO)
+    progress.configure(quiet=arguments.quiet)
+    return Runtime(Storage(workdir), workers, beam)
+
+
+def _run(stage: Stage, argv: Sequence[str] | None) -> int:
+    parser = argparse.ArgumentParser(
+        prog=f"owt {stage.name}",
+        description=stage.help,
+        epilog=f"example:\n  {stage.example}\n\nFlags of Apache Beam (--runner, --project, ...) pass through.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_flags(parser.add_argument_group("options"), stage.options)
+    config.add_run_flags(parser)
+    parser.add_argument("--config", metavar="CONFIG.toml", help=f"read the tables [{stage.name}], [run] and [beam]")
+    arguments, rest = parser.parse_known_args(argv)
+    tables = config.read_config(arguments.config)
+    runtime = runtime_of(arguments, tables, rest)
+    options = config.stage_options(stage, arguments.config, tables, flags_given(stage.options, arguments))
+    with locked(runtime.workdir):
+        manifest, ran = run_stage(stage, options, runtime)
+    logger.info("%s: %s%s", stage.name, manifest.counts, "" if ran else " (stands; nothing to do)")
+    return 0
+
+
+def _default_workers(beam: Sequence[str]) -> int:
+    """All cores on one machine; one on a distributed runner, which places its own processes."""
+    local = "Dataflow" not in " ".join(beam)
+    return (os.cpu_count() or 1) if local else 1
+
+
+def _complain(message: str, code: int = 1) -> int:
+    print(f"owt: error: {message}", file=sys.stderr)
+    return code
