@@ -29,7 +29,7 @@ from owt_pipeline.runtime.pipeline import run_pipeline
 from owt_pipeline.runtime.shards import DatasetReader, ShardRecord, ShardWriter, shard_name
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.runtime.workers import map_batches
-from schemas import DATASETS, Counts, Manifest, ManifestError
+from schemas import DATASETS, Counts, Manifest, ManifestError, ShardFile
 from schemas.manifest import MANIFEST_NAME
 from schemas.settings import shaping_options
 
@@ -62,6 +62,7 @@ class Stage:
       help: one paragraph for `--help`.
       sources: the files outside the working directory that the output depends on.
       num_shards: shards of the output, where it is not that of the first input.
+      optional_inputs: datasets it reads where they are there.
       libraries: distributions whose version shapes the bytes, for the manifest.
       example: a command line for `--help`.
     """
@@ -75,6 +76,7 @@ class Stage:
     help: str
     sources: Callable[[Any], list[dict[str, Any]]] = lambda options: []
     num_shards: Callable[[Any], int] | None = None
+    optional_inputs: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     example: str = ""
 
@@ -87,7 +89,7 @@ class StageRun:
       stage: the stage.
       options: its options.
       runtime: where and how it runs.
-      inputs: a reader for each dataset of `stage.inputs`.
+      inputs: a reader for each dataset of `stage.inputs`, and of `stage.optional_inputs` where it is there.
       num_shards: shards of the output.
       folder: the output's folder.
       work: the folder for intermediate steps; it goes when the stage is done.
@@ -104,6 +106,13 @@ class StageRun:
     work: Storage
     properties: dict[str, Any] = field(default_factory=dict)
     counts: Counts | None = None
+    assets: list[ShardFile] = field(default_factory=list)
+
+    def write_asset(self, name: str, content: bytes) -> None:
+        """Write a file of the whole dataset, such as a tokenizer's; it is listed in the manifest."""
+        self.folder.write(name, content)
+        digest = hashlib.sha256(content).hexdigest()
+        self.assets.append(ShardFile(name, "asset", -1, 0, len(content), digest))
 
     def map_batches(self, fn: Callable[[pa.RecordBatch], Outcome], *, rows: int = 256, **outputs: pa.Schema) -> None:
         """Write shard k of the output from shard k of the first input, batch by batch, by `fn`.
@@ -202,6 +211,9 @@ def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, b
     inputs = {
         name: DatasetReader(runtime.workdir / name, require_manifest(runtime.workdir, name)) for name in stage.inputs
     }
+    for name in stage.optional_inputs:
+        if (found := read_manifest(runtime.workdir / name)) is not None:
+            inputs[name] = DatasetReader(runtime.workdir / name, found)
     plan = _plan(stage, options, inputs)
     manifest = read_manifest(folder)
     if manifest is not None and manifest.fingerprint == plan["fingerprint"]:
@@ -329,7 +341,7 @@ def _manifest(run: StageRun, plan: dict[str, Any], records: Sequence[ShardRecord
         sources=plan["sources"],
         stats=dict(sorted(stats.items())),
         properties=run.properties,
-        files=sorted((file for record in records for file in record.files), key=lambda file: file.path),
+        files=sorted([*run.assets, *(file for record in records for file in record.files)], key=lambda file: file.path),
         versions={name: importlib.metadata.version(name) for name in ("pyarrow", *run.stage.libraries)},
     )
 
