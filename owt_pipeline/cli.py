@@ -11,9 +11,9 @@ from owt_pipeline.stages import ORDER
 _COMMANDS = {
     "run": ("owt_pipeline.run", "every stage in order, skipping what stands"),
     "demo": ("owt_pipeline.demo.command", "the whole job, offline, from a small web it serves itself"),
-    "init": ("owt_pipeline.presets", "write a commented CONFIG.toml to start from"),
-    "verify": ("owt_pipeline.verify", "check every sum, every checksum, and that every id is accounted for"),
-    "why": ("owt_pipeline.why", "one URL's whole story"),
+    "init": ("owt_pipeline.presets.command", "write a commented CONFIG.toml to start from"),
+    "verify": ("owt_pipeline.ledger.verify", "check every sum, every checksum, and that every id is accounted for"),
+    "why": ("owt_pipeline.ledger.why", "one URL's whole story"),
 }
 
 _STAGES = {

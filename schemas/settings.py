@@ -86,11 +86,16 @@ def from_table(cls: type[T], table: Mapping[str, Any], where: str) -> T:
     return cls(**values)
 
 
-def add_flags(parser: argparse._ActionsContainer, cls: type, *, prefix: str = "") -> None:
-    """Add a flag for each field of the dataclass `cls`; flags that are not given leave no trace."""
+def add_flags(
+    parser: argparse._ActionsContainer, cls: type, *, prefix: str = "", bare: Iterable[str] | None = None
+) -> None:
+    """Add a flag for each field of the dataclass `cls`; flags that are not given leave no trace.
+
+    With a `prefix`, the flag of field `x` is `--{prefix}x`, and `--x` too where `bare` names it.
+    """
     kinds = typing.get_type_hints(cls)
     for f in dataclasses.fields(cls):
-        _add_flag(parser, f, kinds[f.name], prefix)
+        _add_flag(parser, f, kinds[f.name], prefix, prefix != "" and f.name in (bare or ()))
 
 
 def flags_given(cls: type, namespace: argparse.Namespace, *, prefix: str = "") -> dict[str, Any]:
@@ -193,29 +198,35 @@ def _checked_scalar(f: dataclasses.Field[Any], kind: Any, scalar: type, value: A
     return value
 
 
-def _add_flag(parser: argparse._ActionsContainer, f: dataclasses.Field[Any], kind: Any, prefix: str) -> None:
+def _add_flag(
+    parser: argparse._ActionsContainer, f: dataclasses.Field[Any], kind: Any, prefix: str, bare: bool
+) -> None:
     scalar, many, _ = _unwrap(kind)
-    flag, dest = f"--{prefix}{f.name}", prefix + f.name
+    names, dest = ([f.name] if bare else []) + [prefix + f.name], prefix + f.name
     default = "" if f.default in (dataclasses.MISSING, None, ()) else f" (default: {_shown(f.default)})"
     text = (f.metadata.get("help", "") + default).replace("%", "%%")
+    arguments: dict[str, Any] = {"dest": dest, "default": argparse.SUPPRESS}
     if scalar is bool:
-        parser.add_argument(flag, dest=dest, action="store_true", default=argparse.SUPPRESS, help=text)
-        parser.add_argument(
-            f"--{prefix}no_{f.name}", dest=dest, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS
-        )
+        parser.add_argument(*(f"--{name}" for name in names), action="store_true", help=text, **arguments)
+        negated = [f"--{_negated(name)}" for name in names]
+        parser.add_argument(*negated, action="store_false", help=f"the opposite of --{names[0]}", **arguments)
         return
+    if many:
+        arguments |= {"nargs": "+", "action": "extend"}
     choices = f.metadata.get("choices")
     metavar = f.metadata.get("metavar") or ("{" + ",".join(choices) + "}" if choices else None)
-    arguments: dict[str, Any] = {"nargs": "+", "action": "extend"} if many else {}
     parser.add_argument(
-        flag,
-        dest=dest,
+        *(f"--{name}" for name in names),
         type=_converter(scalar),
         metavar=metavar or {int: "N", float: "X"}.get(scalar, f.name.upper()),
-        default=argparse.SUPPRESS,
         help=text,
         **arguments,
     )
+
+
+def _negated(name: str) -> str:
+    prefix, dot, last = name.rpartition(".")
+    return f"{prefix}{dot}no_{last}"
 
 
 def _converter(scalar: type) -> Any:

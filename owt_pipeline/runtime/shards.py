@@ -212,10 +212,21 @@ class DatasetReader:
         return self.manifest.of_kind(kind, shard)
 
     def batches(
-        self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None, rows: int = 256
+        self,
+        shard: int | None = None,
+        *,
+        kind: str = "data",
+        columns: list[str] | None = None,
+        rows: int = 256,
+        only: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of at most `rows` rows of one shard, or of all in order; raises UserError on a damaged file."""
+        """Batches of at most `rows` rows of one shard, or of all in order; `only` names a single file of them.
+
+        Raises UserError on a damaged file.
+        """
         for file in self.manifest.of_kind(kind, shard):
+            if only not in (None, file.path):
+                continue
             with reading(self.folder.path(file.path)), self.folder.open(file.path) as source:
                 if file.path.endswith(".arrow"):
                     reader = pa.ipc.open_file(source)

@@ -1,0 +1,112 @@
+"""`owt run`: every stage in order, skipping what stands."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from owt_pipeline import config
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.stage import Runtime, Stage, locked, read_manifest, run_stage
+from owt_pipeline.stages import ORDER, load
+from owt_pipeline.stages.command import reporting_errors, runtime_of
+from schemas import Manifest
+from schemas.settings import add_flags, flags_given
+
+logger = logging.getLogger("owt")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`owt run` with the flags of `argv`; returns the exit code."""
+    return reporting_errors(lambda: _run(argv))
+
+
+def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[tuple[Stage, Manifest, float | None]]:
+    """Run stages with their options, in order; (stage, manifest, seconds), None where its output stood.
+
+    Text that was imported takes the place of what collect, fetch and extract would make: they are left out.
+    """
+    results: list[tuple[Stage, Manifest, float | None]] = []
+    with locked(runtime.workdir):
+        imported = read_manifest(runtime.workdir / "documents")
+        for stage, options in stages:
+            if imported is not None and imported.stage == "import" and stage.name in ("collect", "fetch", "extract"):
+                continue
+            started = time.monotonic()
+            manifest, ran = run_stage(stage, options, runtime)
+            seconds = time.monotonic() - started
+            results.append((stage, manifest, seconds if ran else None))
+            logger.info("%s: %s (%s)", stage.name, manifest.counts, f"{seconds:.1f} s" if ran else "stands")
+    return results
+
+
+def funnel_table(results: Sequence[tuple[Stage, Manifest, float | None]]) -> str:
+    """The funnel of a run as text: what entered each stage, what left it, and why the rest did not."""
+    rows = [("stage", "in", "out", "seconds", "rejected")]
+    for stage, manifest, seconds in results:
+        counts = manifest.counts
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in Counter(counts.rejected).most_common())
+        taken = "stands" if seconds is None else f"{seconds:.1f}"
+        rows.append((stage.name, f"{counts.entered:,}", f"{counts.left:,}", taken, reasons))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in (1, 2, 3)), row[4]]).rstrip()
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    stages = [load(name) for name in ORDER]
+    parser, shared = _parser(stages)
+    arguments, rest = parser.parse_known_args(argv)
+    for flag in rest:
+        name = flag.removeprefix("--").split("=", 1)[0]
+        if name in shared:
+            choices = " or ".join(f"--{stage}.{name}" for stage in shared[name])
+            raise UserError(f"--{name} belongs to several stages: say {choices}")
+    tables = config.read_config(arguments.config)
+    runtime = runtime_of(arguments, tables, rest)
+    chosen = stages[: ORDER.index(arguments.until) + 1]
+    options = [_options(stage, arguments, tables) for stage in stages]  # all: an error should not wait its turn
+    results = run_stages(list(zip(chosen, options, strict=False)), runtime)
+    if not arguments.quiet:
+        print(funnel_table(results))
+    return 0
+
+
+def _options(stage: Stage, arguments: argparse.Namespace, tables: Mapping[str, Any]) -> Any:
+    flags = flags_given(stage.options, arguments, prefix=f"{stage.name}.")
+    return config.stage_options(stage, arguments.config, tables, flags)
+
+
+def _parser(stages: Sequence[Stage]) -> tuple[argparse.ArgumentParser, dict[str, list[str]]]:
+    """The parser, and the names of options that several stages have: those need the stage's name in the flag."""
+    import dataclasses
+
+    owners: dict[str, list[str]] = {}
+    for stage in stages:
+        for field in dataclasses.fields(stage.options):
+            owners.setdefault(field.name, []).append(stage.name)
+    parser = argparse.ArgumentParser(
+        prog="owt run",
+        description="Run every stage in order. A stage whose output stands is skipped; one that was broken off\n"
+        "goes on at the shard where it stopped; a changed option reruns its stage and those after it.",
+        epilog="example:\n  owt run config.toml --workdir runs/2013 --dumps RS_2013-*.zst --workers 8\n\n"
+        "Flags override the file. Flags of Apache Beam (--runner, --project, ...) pass through.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "config", nargs="?", metavar="CONFIG.toml", help="settings; `owt init` writes one to start from"
+    )
+    parser.add_argument("--until", choices=ORDER, default=ORDER[-1], metavar="STAGE", help="the last stage to run")
+    config.add_run_flags(parser)
+    unique = {name for name, stages_of in owners.items() if len(stages_of) == 1}
+    for stage in stages:
+        add_flags(parser.add_argument_group(stage.name), stage.options, prefix=f"{stage.name}.", bare=unique)
+    return parser, {name: stages_of for name, stages_of in owners.items() if len(stages_of) > 1}
