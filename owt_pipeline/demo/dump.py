@@ -1,0 +1,156 @@
+"""A month of Reddit submissions that link to the demo's web, in the layout of the published dumps."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from owt_pipeline.demo.ground_truth import Fate
+from owt_pipeline.demo.site import Site
+from schemas import Reason
+
+DUMP_NAME = "RS_demo.zst"
+BAD_LINES = 1
+_START = 1546300800  # 2019-01-01
+_MONTH = 31 * 86400
+_WINDOW_LOG = 28  # the real dumps need `--long=31`; past 27 a reader must ask for it
+_SUBREDDITS = (
+    "programming",
+    "Python",
+    "books",
+    "history",
+    "TrueReddit",
+    "science",
+    "todayilearned",
+    "InternetIsBeautiful",
+)
+
+_NEVER_FETCHED = [
+    ("https://www.youtube.com/watch?v=demo0000001", Reason.BLOCKED_DOMAIN),
+    ("https://youtu.be/demo0000002", Reason.BLOCKED_DOMAIN),
+    ("http://imgur.com/a/demo3", Reason.BLOCKED_DOMAIN),
+    ("https://i.imgur.com/demo4.gifv", Reason.BLOCKED_DOMAIN),
+    ("http://garden.demo.test/photos/rose.jpg", Reason.BLOCKED_EXTENSION),
+    ("http://courier.demo.test/graphics/chart.PNG", Reason.BLOCKED_EXTENSION),
+    ("http://manual.demo.test/downloads/manual.zip", Reason.BLOCKED_EXTENSION),
+    ("http://longread.demo.test/audio/episode-12.mp3", Reason.BLOCKED_EXTENSION),
+    ("ftp://files.demo.test/archive.html", Reason.BAD_URL),
+    ("javascript:alert(1)", Reason.BAD_URL),
+]
+"""Links that collect turns away for the URL itself."""
+
+
+def dump_fates() -> list[Fate]:
+    """The fates of links that are in the dump and never fetched."""
+    unwanted = [Fate(f"http://courier.demo.test/unnoticed/{k}", (Reason.LOW_SCORE,)) for k in range(6)]
+    adult = [Fate(f"http://garden.demo.test/after-dark/{k}", (Reason.OVER_18,)) for k in range(3)]
+    own = [
+        Fate(f"https://www.reddit.com/r/{_SUBREDDITS[k]}/comments/self{k}/a_question/", (Reason.SELF_POST,))
+        for k in range(4)
+    ]
+    return [*[Fate(url, (reason,)) for url, reason in _NEVER_FETCHED], *unwanted, *adult, *own]
+
+
+def all_fates(site: Site) -> list[Fate]:
+    """Every URL of the dump with what should become of it; repeats of a URL are merged into one."""
+    return [*site.fates, *dump_fates()]
+
+
+def write_dump(site: Site, path: Path, seed: int = 2019) -> int:
+    """Write the dump to `path`, one JSON object a line in one zstd frame; returns the number of lines.
+
+    The bytes are the same for the same site and seed.
+    """
+    lines = list(dump_lines(site, seed))
+    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=_WINDOW_LOG)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Written as a stream of unknown length: else the frame's window shrinks to its content.
+    compressor = zstandard.ZstdCompressor(compression_params=parameters)
+    with path.open("wb") as file, compressor.stream_writer(file) as stream:
+        for line in lines:
+            stream.write(line)
+    return len(lines)
+
+
+def dump_lines(site: Site, seed: int = 2019) -> Iterator[bytes]:
+    """The lines of the dump in order of time, as monthly dumps have them; one is broken off."""
+    rng = random.Random(seed)
+    submissions = [record for fate in site.fates for record in _submissions(fate, rng)]
+    submissions += [_rejected(fate, rng) for fate in dump_fates()]
+    times = sorted(rng.sample(range(_MONTH), len(submissions)))
+    rng.shuffle(submissions)
+    for k, (record, seconds) in enumerate(zip(submissions, times, strict=True)):
+        record = {"id": f"demo{k:04x}", "name": f"t3_demo{k:04x}", "created_utc": _START + seconds, **record}
+        record["permalink"] = f"/r/{record['subreddit']}/comments/{record['id']}/"
+        line = json.dumps(_as_of_its_era(record, k)).encode() + b"\n"
+        yield line
+        if k == len(submissions) // 2:
+            yield line[: len(line) // 2] + b"\n"
+
+
+def _submissions(fate: Fate, rng: random.Random) -> Iterator[dict[str, Any]]:
+    """One submission or more of a page; the repeats write its URL in other ways."""
+    title = fate.article.title if fate.article else fate.url.rpartition("/")[2]
+    yield _link(rng, fate.url, title)
+    for variant in rng.sample(_variants(fate.url), k=rng.choice([0, 0, 0, 1, 2])):
+        yield _link(rng, variant, f"{title} (again)")
+    if rng.random() < 0.05:
+        yield {**_link(rng, fate.url, title), "crosspost_parent": "t3_demo0000", "num_crossposts": 0}
+
+
+def _variants(url: str) -> list[str]:
+    scheme, _, rest = url.partition("://")
+    sign = "&" if "?" in url else "?"
+    escaped = url.replace("&", "&amp;")
+    return [
+        f"{url}{sign}utm_source=reddit&utm_medium=social",
+        f"{url}{sign}fbclid=IwAR0demo",
+        f"{scheme}://www.{rest}",
+        f"{scheme}://{rest.replace('.demo.test', '.DEMO.test', 1)}",
+        f"{scheme}://{rest.replace('.demo.test', '.demo.test:80', 1)}",
+        f"{escaped}#comments",
+    ]
+
+
+def _link(rng: random.Random, url: str, title: str) -> dict[str, Any]:
+    """A submission that passes collect's filters for all but its URL."""
+    return {
+        "subreddit": rng.choice(_SUBREDDITS),
+        "score": min(4000, int(3 + rng.paretovariate(0.7))),
+        "num_comments": int(rng.expovariate(1 / 20)),
+        "title": title,
+        "url": url,
+        "domain": url.partition("://")[2].partition("/")[0],
+        "author": rng.choice(["walrus", "carpenter", "dormouse", "hatter", "[deleted]"]),
+        "is_self": False,
+        "over_18": False,
+        "selftext": "",
+        "edited": rng.choice([False, False, False, 1546400000.0]),
+    }
+
+
+def _rejected(fate: Fate, rng: random.Random) -> dict[str, Any]:
+    """A submission that collect turns away for the reason of its fate."""
+    record = _link(rng, fate.url, "Look at this")
+    (reason,) = fate.reasons
+    if reason is Reason.LOW_SCORE:
+        record["score"] = rng.choice([0, 1, 2])
+    elif reason is Reason.OVER_18:
+        record["over_18"] = True
+    elif reason is Reason.SELF_POST:
+        record.update(is_self=True, selftext="What do you all think?", domain=f"self.{record['subreddit']}")
+    return record
+
+
+def _as_of_its_era(record: dict[str, Any], k: int) -> dict[str, Any]:
+    """Dumps of some years write numbers as strings, or leave out what is false."""
+    if k % 17 == 3:
+        record = {**record, "created_utc": str(record["created_utc"]), "score": str(record["score"])}
+    if k % 19 == 5:
+        record = {key: value for key, value in record.items() if value is not False}
+    return record

@@ -1,0 +1,262 @@
+"""Prose that every Python ships: the language reference in `pydoc_data` and the docstrings of the library.
+
+It differs a little from one version of Python to the next and never between two runs of one.
+"""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import importlib.util
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module, resources
+from pathlib import Path
+
+# Written in Python and rich in sentences; one that a Python lacks is left out.
+_MODULES = [
+    "argparse",
+    "ast",
+    "asyncio.base_events",
+    "asyncio.events",
+    "asyncio.locks",
+    "asyncio.streams",
+    "asyncio.tasks",
+    "base64",
+    "bisect",
+    "calendar",
+    "codecs",
+    "collections",
+    "configparser",
+    "contextlib",
+    "copy",
+    "csv",
+    "ctypes.util",
+    "dataclasses",
+    "datetime",
+    "decimal",
+    "_pydatetime",
+    "_pydecimal",
+    "difflib",
+    "dis",
+    "doctest",
+    "email.headerregistry",
+    "email.message",
+    "email.policy",
+    "enum",
+    "fractions",
+    "ftplib",
+    "functools",
+    "getopt",
+    "gettext",
+    "glob",
+    "gzip",
+    "heapq",
+    "hmac",
+    "html.parser",
+    "http.client",
+    "http.cookies",
+    "imaplib",
+    "inspect",
+    "io",
+    "_pyio",
+    "ipaddress",
+    "json",
+    "locale",
+    "logging",
+    "logging.handlers",
+    "mailbox",
+    "mimetypes",
+    "multiprocessing.pool",
+    "multiprocessing.shared_memory",
+    "nntplib",
+    "numbers",
+    "optparse",
+    "os",
+    "pathlib",
+    "pdb",
+    "pickle",
+    "pickletools",
+    "platform",
+    "poplib",
+    "pprint",
+    "profile",
+    "pstats",
+    "queue",
+    "random",
+    "re",
+    "reprlib",
+    "sched",
+    "selectors",
+    "shelve",
+    "shutil",
+    "smtplib",
+    "socket",
+    "socketserver",
+    "sqlite3.dbapi2",
+    "ssl",
+    "statistics",
+    "string",
+    "subprocess",
+    "tarfile",
+    "tempfile",
+    "textwrap",
+    "threading",
+    "timeit",
+    "tkinter",
+    "tokenize",
+    "trace",
+    "traceback",
+    "turtle",
+    "types",
+    "typing",
+    "unittest.case",
+    "unittest.mock",
+    "urllib.parse",
+    "urllib.request",
+    "urllib.robotparser",
+    "uuid",
+    "warnings",
+    "wave",
+    "weakref",
+    "webbrowser",
+    "xml.dom.minidom",
+    "xml.etree.ElementTree",
+    "xml.sax.handler",
+    "zipfile",
+    "zoneinfo",
+]
+
+_MIN_PARAGRAPH_WORDS = 18
+_UNDERLINE = re.compile(r"^(.+)\n[*=\-~^]{3,}$")
+_SENTENCE = re.compile(r"[A-Z\"'*`(].*[.:;!?)\"']$", re.DOTALL)
+_WORD = re.compile(r"[A-Za-z]{2,}")
+
+
+@dataclass(frozen=True)
+class Article:
+    """A title, a language (ISO 639-1) and paragraphs of plain text."""
+
+    title: str
+    paragraphs: tuple[str, ...]
+    language: str = "en"
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.paragraphs)
+
+    @property
+    def n_words(self) -> int:
+        return len(self.text.split())
+
+
+def articles(min_words: int = 260, max_words: int = 520) -> list[Article]:
+    """English articles of about `min_words` to `max_words`; no paragraph occurs twice among them."""
+    seen: set[str] = set()
+    made: list[Article] = []
+    for title, paragraphs in _sources():
+        fresh = []
+        for paragraph in paragraphs:
+            key = paragraph.lower()
+            if key not in seen:
+                seen.add(key)
+                fresh.append(paragraph)
+        made.extend(_in_parts(title, fresh, min_words, max_words))
+    return made
+
+
+def originals(language: str) -> list[Article]:
+    """The articles written for the demo in `language`: a `# title` line starts one, a blank line a paragraph."""
+    text = (resources.files("owt_pipeline.demo") / "texts" / f"{language}.txt").read_text(encoding="utf-8")
+    made = []
+    for block in re.split(r"^# ", text, flags=re.MULTILINE)[1:]:
+        title, _, body = block.partition("\n")
+        paragraphs = tuple(" ".join(paragraph.split()) for paragraph in body.split("\n\n") if paragraph.strip())
+        made.append(Article(title.strip(), paragraphs, language))
+    return made
+
+
+def zen() -> Article:
+    """The Zen of Python, which `this` keeps in rot13."""
+    source = Path(importlib.util.find_spec("this").origin).read_text(encoding="utf-8")  # type: ignore[union-attr,arg-type]
+    encrypted = next(
+        node.value.value
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+    )
+    title, _, lines = codecs.decode(str(encrypted), "rot13").partition("\n")
+    return Article(title, (" ".join(lines.split()),))
+
+
+def _sources() -> Iterator[tuple[str, list[str]]]:
+    topics: dict[str, str] = import_module("pydoc_data.topics").topics
+    for name in sorted(topics):
+        yield from _sections(topics[name])
+    for name in _MODULES:
+        docstrings = list(_docstrings(name))
+        if docstrings:
+            yield f"Notes on {name.lstrip('_')}", [p for doc in docstrings for p in _paragraphs(doc)]
+
+
+def _sections(topic: str) -> Iterator[tuple[str, list[str]]]:
+    """The (heading, paragraphs) of a topic, split at its underlined headings."""
+    title = ""
+    paragraphs: list[str] = []
+    for block in re.split(r"\n\s*\n", topic.strip()):
+        heading = _UNDERLINE.match(block)
+        if heading:
+            if paragraphs:
+                yield title, paragraphs
+            title, paragraphs = heading[1].strip(), []
+        else:
+            paragraphs = [*paragraphs, *_paragraphs(block)]
+    if paragraphs:
+        yield title, paragraphs
+
+
+def _docstrings(module: str) -> Iterator[str]:
+    """Docstrings of a module as its source has them: present under `-OO` too, and nothing is imported."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except ImportError:  # a package whose C half this Python was built without
+        return
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        return
+    for node in ast.walk(ast.parse(Path(spec.origin).read_bytes())):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            docstring = ast.get_docstring(node)
+            if docstring:
+                yield docstring
+
+
+def _paragraphs(text: str) -> list[str]:
+    """The paragraphs of `text` that read like prose; code, tables and lists of names are left out."""
+    found = []
+    for block in re.split(r"\n\s*\n", text):
+        if ">>>" in block or block.startswith((" " * 5, "\t")):
+            continue
+        paragraph = " ".join(block.split())
+        paragraph = re.sub(r"^(\*|-|\d+\.) ", "", paragraph)
+        words = paragraph.split()
+        plain = sum(1 for word in words if _WORD.fullmatch(word.strip("\"'`*(),.:;!?")))
+        if len(words) >= _MIN_PARAGRAPH_WORDS and plain >= 0.7 * len(words) and _SENTENCE.match(paragraph):
+            found.append(paragraph)
+    return found
+
+
+def _in_parts(title: str, paragraphs: list[str], min_words: int, max_words: int) -> Iterator[Article]:
+    """One article or several parts; what is too short for one of its own is dropped."""
+    part: list[str] = []
+    number = 1
+    for paragraph in paragraphs:
+        part.append(paragraph)
+        if sum(len(p.split()) for p in part) >= (min_words + max_words) // 2:
+            yield Article(_part_title(title, number), tuple(part))
+            part, number = [], number + 1
+    if sum(len(p.split()) for p in part) >= min_words:
+        yield Article(_part_title(title, number), tuple(part))
+
+
+def _part_title(title: str, number: int) -> str:
+    return title if number == 1 else f"{title}, part {number}"

@@ -1,0 +1,257 @@
+"""The demo's web: some 240 pages on 29 hosts, as good and as bad as the real one, from one seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+
+from owt_pipeline.demo.answers import Answer, Behaviour
+from owt_pipeline.demo.ground_truth import Fate
+from owt_pipeline.demo.hosts import DOMAIN, HOSTS, Host
+from owt_pipeline.demo.prose import Article, articles, originals, zen
+from owt_pipeline.demo.templates import render
+from owt_pipeline.demo.variants import edited, mixed, mojibake, typeset
+from schemas import Reason
+from schemas.reasons import http_reason
+
+N_ARTICLES = 170
+_HOSTS = {host.name: host for host in HOSTS}
+_EXACT = (Reason.EXACT_DUPLICATE,)
+_NEAR = (Reason.NEAR_DUPLICATE,)
+_AUTHORS = (
+    "Ada Winter", "Bram Oakley", "Clara Dunn", "Dora Whitlock", "Edwin Marsh", "Flora Bright", "Gus Tanner",
+    "Hester Quill", "Ivor Penrose", "June Halloway", "Kit Marlin", "Leonora Vance",
+)  # fmt: skip
+_STATUSES = (404, 404, 404, 410, 403, 401, 451, 500, 429, 503)
+_PDF = b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n" + b"0 0 m\n" * 200
+_PNG = b"\x89PNG\r\n\x1a\n" + bytes(512)
+_SHELL = (
+    b"<!DOCTYPE html><html><head><title>Loading</title></head><body><div id='root'></div>"
+    b"<script>document.getElementById('root').dataset.state = 'pending'</script></body></html>"
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """The whole web of the demo.
+
+    Attributes:
+      answers: what the server answers, by (host, path with query).
+      fates: what should become of each URL that the dump links to.
+    """
+
+    answers: dict[tuple[str, str], Answer]
+    fates: tuple[Fate, ...]
+
+    @property
+    def hosts(self) -> list[str]:
+        return sorted({host for host, _ in self.answers})
+
+
+def build_site(seed: int = 2019) -> Site:
+    """The same site for the same seed and version of Python."""
+    rng = random.Random(seed)
+    base = articles()
+    rng.shuffle(base)
+    if len(base) < N_ARTICLES:
+        raise ValueError(f"this Python's library holds {len(base)} articles of prose; the demo needs {N_ARTICLES}")
+    builder = _Builder(rng)
+    placed = builder.add_articles(base[:N_ARTICLES])
+    builder.add_odd_texts(base[N_ARTICLES:])
+    builder.add_copies(placed)
+    builder.add_redirects(placed)
+    builder.add_failures(placed)
+    return Site(builder.answers, tuple(builder.fates.values()))
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """An article on the page where it was first published."""
+
+    host: Host
+    path: str
+    article: Article
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.host.host, self.path
+
+
+class _Builder:
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.answers: dict[tuple[str, str], Answer] = {}
+        self.fates: dict[tuple[str, str], Fate] = {}
+
+    def add_articles(self, base: list[Article]) -> Iterator[_Placed]:
+        """Deal the articles to the hosts in turn; each page yielded is used by one later step at most."""
+        placed = []
+        for k, host in enumerate(HOSTS):
+            own = base[k :: len(HOSTS)]
+            for article in own:
+                placed.append(self._page(host, article, beside=[a for a in own if a is not article]))
+        self.rng.shuffle(placed)
+        return iter(placed)
+
+    def add_odd_texts(self, spare: list[Article]) -> None:
+        """Other languages, thin pages, encodings other than UTF-8, and UTF-8 that was once read as Windows-1252."""
+        for language in ("de", "fr", "es"):
+            for article, name in zip(originals(language), ("courier", "longread"), strict=True):
+                self._page(_HOSTS[name], article, reasons=(Reason.WRONG_LANGUAGE,))
+        cafe, memoir, *thin = originals("en")
+        for article, name in zip(thin, ("garden", "manual", "almanac", "notes"), strict=True):
+            self._page(_HOSTS[name], article, reasons=(Reason.TOO_SHORT,))
+        self._page(_HOSTS["notes"], zen())
+        self._page(_HOSTS["almanac"], cafe, charset="iso-8859-1", charset_in="header")
+        cluster, reasons = f"misread: {memoir.title}", _EXACT + _NEAR
+        self._page(
+            _HOSTS["homepage"], memoir, charset="windows-1252", charset_in="meta", cluster=cluster, reasons=reasons
+        )
+        self._page(_HOSTS["inkwell"], memoir, misread=True, cluster=cluster, reasons=reasons)
+        for article, name in zip(spare[:3], ("lantern", "gazette", "compendium"), strict=True):
+            self._page(_HOSTS[name], typeset(article), misread=True)
+
+    def add_copies(self, placed: Iterator[_Placed]) -> None:
+        """Exact copies on mirrors, edited copies elsewhere, and texts that share a part and no more."""
+        for k, page in enumerate(_take(placed, 8)):
+            self._cluster(page, f"mirrored: {page.article.title}", _EXACT)
+            for mirror in ("mirror-one", "mirror-two")[: 1 + k % 2]:
+                self.answers[f"{mirror}.{DOMAIN}", page.path] = self.answers[page.key]
+                self._fate(mirror, page.path, self.fates[page.key])
+        for k, page in enumerate(_take(placed, 10)):
+            cluster = f"edited: {page.article.title}"
+            self._cluster(page, cluster, _NEAR)
+            for copy in range(1 + k % 2):
+                changed = edited(page.article, self.rng, words_per_edit=150)
+                self._page(_elsewhere(page.host, k + copy), changed, cluster=cluster, reasons=_NEAR)
+        for k, page in enumerate(_take(placed, 4)):
+            cluster = f"syndicated: {page.article.title}"
+            self._cluster(page, cluster, _EXACT + _NEAR)
+            self._page(_elsewhere(page.host, k), page.article, cluster=cluster, reasons=_EXACT + _NEAR)
+        for k, page in enumerate(_take(placed, 4)):
+            self._page(_elsewhere(page.host, k), edited(page.article, self.rng, words_per_edit=9))
+        for k, (page, other) in enumerate(zip(_take(placed, 4), _take(placed, 4), strict=True)):
+            self._page(_elsewhere(page.host, k), mixed(page.article, other.article))
+
+    def add_redirects(self, placed: Iterator[_Placed]) -> None:
+        """Pages that moved: over a chain, to another host, to a page that is linked too, in a ring, out of the web."""
+        for k, page in enumerate(_take(placed, 3)):
+            chain = [f"/old/{k}", *(f"/old/{k}/{hop}" for hop in range(k))]
+            fate = self.fates.pop(page.key)  # the dump links to the old address alone
+            self._fate("moved", chain[0], fate)
+            for at, path in enumerate(chain):
+                after = f"http://moved.{DOMAIN}{chain[at + 1]}" if at + 1 < len(chain) else fate.url
+                self._redirect(path, after, 302 if at % 2 else 301)
+        for k, page in enumerate(_take(placed, 2)):
+            self._cluster(page, f"moved: {page.article.title}", _EXACT)
+            self._redirect(f"/alias/{k}", self.fates[page.key].url)
+            self._fate("moved", f"/alias/{k}", self.fates[page.key])
+        for path, target, reason in [
+            ("/ring/one", f"http://moved.{DOMAIN}/ring/two", Reason.REDIRECT_LOOP),
+            ("/ring/two", f"http://moved.{DOMAIN}/ring/one", Reason.REDIRECT_LOOP),
+            ("/by-ftp", f"ftp://files.{DOMAIN}/archive", Reason.BAD_REDIRECT),
+            ("/inside", "http://10.0.0.1/admin", Reason.BLOCKED_ADDRESS),
+        ]:
+            self._redirect(path, target, 302)
+            self._fate("moved", path, Fate("", (reason,)))
+
+    def add_failures(self, placed: Iterator[_Placed]) -> None:
+        """Everything that gives no document, each with the reason a reader would expect."""
+        for page in _take(placed, 2):  # unavailable at first, there at the second attempt
+            self.answers[page.key] = replace(self.answers[page.key], behaviour=Behaviour.BUSY)
+        (page,) = _take(placed, 1)
+        plain = replace(self.answers[page.key], compress=False, delay=0.0)
+
+        for k, status in enumerate(_STATUSES):
+            text = f"<html><body><h1>Error {status}</h1><p>That did not work.</p></body></html>"
+            self._failure("attic", f"/lost/{k}", Answer(text.encode(), status), http_reason(status))
+        for name, path in [("private", "/members/1"), ("private", "/members/2"), ("hermit", "/a"), ("hermit", "/b")]:
+            self._failure(name, path, plain, Reason.ROBOTS)
+        for name, rules in [("private", "/members/"), ("hermit", "/"), ("garden", "/admin/")]:
+            robots = f"User-agent: *\nDisallow: {rules}\n"
+            self.answers[f"{name}.{DOMAIN}", "/robots.txt"] = Answer(robots.encode(), content_type="text/plain")
+
+        self._failure("attic", "/report", Answer(_PDF, content_type="application/pdf"), Reason.NOT_HTML)
+        self._failure("attic", "/photograph", Answer(_PNG, content_type="image/png"), Reason.NOT_HTML)
+        self._failure("attic", "/nothing", Answer(), Reason.EMPTY_BODY)
+        self._failure("attic", "/app", Answer(_SHELL), Reason.NO_TEXT)
+        for name, path, behaviour, reason in [
+            ("attic", "/garbled", Behaviour.BROKEN_GZIP, Reason.BAD_RESPONSE),
+            ("attic", "/logbook", Behaviour.ENDLESS, Reason.TOO_LARGE),
+            ("waiting", "/room", Behaviour.STALL, Reason.TIMEOUT),
+            ("slammed", "/door", Behaviour.RESET, Reason.CONNECT),
+        ]:
+            self._failure(name, path, replace(plain, behaviour=behaviour), reason)
+
+    def _page(
+        self,
+        host: Host,
+        article: Article,
+        *,
+        beside: list[Article] | None = None,
+        charset: str = "utf-8",
+        charset_in: str = "both",
+        misread: bool = False,
+        cluster: str = "",
+        reasons: tuple[Reason, ...] = (),
+    ) -> _Placed:
+        """Publish `article` on `host`; `charset_in` is where its encoding is said: `header`, `meta` or both."""
+        published = date(2012, 1, 1) + timedelta(days=self.rng.randrange(2500))
+        author = self.rng.choice(_AUTHORS)
+        path = host.path(article.title, published, len(self.answers))
+        if (host.host, path) in self.answers:
+            raise ValueError(f"two pages at http://{host.host}{path}")
+        body = render(
+            host.template,
+            mojibake(article) if misread else article,
+            site=host.title,
+            url=f"http://{host.host}{path}",
+            author=author,
+            published=published,
+            related=[(host.path(a.title, published, 0), a.title) for a in (beside or [])[:6]],
+            charset=charset,
+            charset_meta=charset_in != "header",
+        )
+        content_type = "text/html" if charset_in == "meta" else f"text/html; charset={charset}"
+        page = _Placed(host, path, article)
+        self.answers[page.key] = Answer(body, content_type=content_type, delay=host.delay, compress=host.compress)
+        self._fate(
+            host.name,
+            path,
+            Fate(
+                "",
+                reasons,
+                cluster,
+                article,
+                author=author if host.template in ("blog", "newspaper", "docs", "magazine", "plain") else None,
+                date=published.isoformat() if host.template in ("blog", "newspaper", "magazine") else None,
+                site_name=host.title if host.template not in ("tables", "plain") else None,
+            ),
+        )
+        return page
+
+    def _fate(self, name: str, path: str, fate: Fate) -> None:
+        host = f"{name}.{DOMAIN}"
+        self.fates[host, path] = replace(fate, url=f"http://{host}{path}")
+
+    def _cluster(self, page: _Placed, cluster: str, reasons: tuple[Reason, ...]) -> None:
+        self.fates[page.key] = replace(self.fates[page.key], cluster=cluster, reasons=reasons)
+
+    def _redirect(self, path: str, target: str, status: int = 301) -> None:
+        self.answers[f"moved.{DOMAIN}", path] = Answer(status=status, location=target)
+
+    def _failure(self, name: str, path: str, answer: Answer, reason: Reason) -> None:
+        self.answers[f"{name}.{DOMAIN}", path] = answer
+        self._fate(name, path, Fate("", (reason,)))
+
+
+def _elsewhere(host: Host, k: int) -> Host:
+    """A host with another template, another one for each small `k`."""
+    others = [other for other in HOSTS if other.template != host.template and not other.delay]
+    return others[(7 * k + 3) % len(others)]
+
+
+def _take(placed: Iterator[_Placed], n: int) -> list[_Placed]:
+    return [next(placed) for _ in range(n)]

@@ -1,0 +1,151 @@
+"""The demo's web: enough of it, the same each time, and pages from which their articles can be told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from itertools import combinations
+
+import pytest
+import trafilatura
+
+from owt_pipeline.demo.answers import HTML, Behaviour
+from owt_pipeline.demo.ground_truth import Fate
+from owt_pipeline.demo.hosts import HOSTS
+from owt_pipeline.demo.prose import Article, articles, originals
+from owt_pipeline.demo.site import Site, build_site
+from owt_pipeline.demo.templates import BOILERPLATE, TEMPLATES
+from owt_pipeline.demo.variants import edited, jaccard, mixed, mojibake
+from schemas import Reason
+
+
+def test_the_site_has_150_pages_on_20_hosts_in_every_template(site: Site) -> None:
+    pages = [answer for answer in site.answers.values() if answer.status == 200 and answer.content_type == HTML]
+    assert len(pages) >= 150
+    assert len(site.hosts) >= 20
+    assert {host.template for host in HOSTS} == set(TEMPLATES)
+
+
+def test_two_processes_with_different_hash_seeds_build_the_same_bytes() -> None:
+    code = (
+        "import hashlib, owt_pipeline.demo.site as s, owt_pipeline.demo.dump as d; site = s.build_site()\n"
+        "print(hashlib.sha256(repr(site).encode() + b''.join(d.dump_lines(site))).hexdigest())"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, check=True, capture_output=True, timeout=60
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
+
+
+def test_another_seed_builds_another_site(site: Site) -> None:
+    assert build_site(seed=1).answers != site.answers
+
+
+def test_no_paragraph_is_in_two_articles() -> None:
+    paragraphs = Counter(paragraph for article in articles() for paragraph in article.paragraphs)
+    assert max(paragraphs.values()) == 1
+
+
+def test_every_kind_of_failure_is_among_the_fates(site: Site) -> None:
+    reasons = Counter(reason for fate in site.fates for reason in fate.reasons)
+    assert set(reasons) >= {
+        *(Reason.HTTP_404, Reason.HTTP_410, Reason.HTTP_403, Reason.HTTP_5XX, Reason.HTTP_429, Reason.HTTP_503),
+        *(Reason.ROBOTS, Reason.TIMEOUT, Reason.CONNECT, Reason.TOO_LARGE, Reason.NOT_HTML, Reason.EMPTY_BODY),
+        *(Reason.REDIRECT_LOOP, Reason.BAD_REDIRECT, Reason.BLOCKED_ADDRESS, Reason.BAD_RESPONSE, Reason.NO_TEXT),
+        *(Reason.WRONG_LANGUAGE, Reason.TOO_SHORT, Reason.EXACT_DUPLICATE, Reason.NEAR_DUPLICATE),
+    }
+
+
+def test_clusters_are_near_and_all_else_is_far(site: Site) -> None:
+    """Articles of one cluster are similar beyond 0.8; any others stay below 0.55, whatever they share."""
+    documents = [fate for fate in site.fates if fate.article and Reason.TOO_SHORT not in fate.reasons]
+    clusters: dict[str, list[Article]] = defaultdict(list)
+    for fate in documents:
+        assert fate.article is not None
+        clusters[fate.cluster or fate.url].append(fate.article)
+    for members in clusters.values():
+        assert min((jaccard(a, b) for a, b in combinations(members, 2)), default=1.0) > 0.8
+    apart = [jaccard(a[0], b[0]) for a, b in combinations(clusters.values(), 2)]
+    assert max(apart) < 0.55
+    assert sum(similarity > 0.25 for similarity in apart) >= 8  # the rewritten and the mixed ones
+
+
+def test_every_cluster_has_at_least_two_urls(site: Site) -> None:
+    sizes = Counter(fate.cluster for fate in site.fates if fate.cluster)
+    assert min(sizes.values()) >= 2
+    assert len(sizes) >= 20
+
+
+def test_an_edit_changes_as_much_as_asked() -> None:
+    import random
+
+    article = articles()[0]
+    near = edited(article, random.Random(0), words_per_edit=150)
+    far = edited(article, random.Random(0), words_per_edit=9)
+    assert jaccard(article, article) == 1.0
+    assert 0.85 < jaccard(article, near) < 1.0
+    assert jaccard(article, far) < 0.5
+    assert 0.2 < jaccard(article, mixed(article, articles()[1])) < 0.6
+
+
+@pytest.mark.parametrize("language", ["en", "de", "fr", "es"])
+def test_the_texts_written_for_the_demo_are_in_their_language(language: str) -> None:
+    import py3langid
+
+    for article in originals(language):
+        assert article.paragraphs
+        assert py3langid.classify(article.text)[0] == language, article.title
+
+
+def test_mojibake_is_what_ftfy_repairs() -> None:
+    import ftfy
+
+    memoir = originals("en")[1]
+    broken = mojibake(memoir)
+    assert "chemistâ€™s shop" in broken.text
+    assert ftfy.fix_text(broken.text) == ftfy.fix_text(memoir.text)
+
+
+def test_the_main_text_of_every_page_can_be_extracted(site: Site) -> None:
+    """Nearly all of each article, none of what surrounds it: so that a stage that fails, fails for its own faults."""
+    checked = 0
+    for fate in site.fates:
+        host, _, path = fate.url.removeprefix("http://").partition("/")
+        answer = site.answers[host, "/" + path]
+        if not isinstance(fate.article, Article) or answer.status != 200 or answer.content_type != HTML:
+            continue
+        text = trafilatura.extract(answer.body, url=fate.url, include_comments=False) or ""
+        assert _recall(fate, text) > 0.9, (fate.url, text[:500])
+        if Reason.TOO_SHORT in fate.reasons:  # on a page with next to no text an extractor takes what there is
+            continue
+        assert not [phrase for phrase in BOILERPLATE if phrase in text], fate.url
+        checked += 1
+    assert checked >= 150
+
+
+def test_every_fate_has_an_answer_and_every_page_a_fate(site: Site) -> None:
+    urls = {f"http://{host}{path}" for host, path in site.answers if path != "/robots.txt"}
+    fated = {fate.url for fate in site.fates}
+    assert len(fated) == len(site.fates)
+    assert fated <= urls
+    unlinked = {url for url in urls - fated if not url.startswith("http://moved.")}
+    assert len(unlinked) == 3  # those that the dump knows by their old address only
+
+
+def test_a_page_that_is_busy_at_first_is_there(site: Site) -> None:
+    busy = [answer for answer in site.answers.values() if answer.behaviour is Behaviour.BUSY]
+    assert len(busy) == 2
+    assert all(answer.body for answer in busy)
+
+
+def _recall(fate: Fate, text: str) -> float:
+    """The share of the article's words that the text holds; a misread page is compared as it was misread."""
+    import ftfy
+
+    assert fate.article is not None
+    wanted = Counter(ftfy.fix_text(fate.article.text).split())
+    return (wanted & Counter(ftfy.fix_text(text).split())).total() / wanted.total()
