@@ -1,0 +1,176 @@
+"""Real token datasets, and a real tokenizer, made small."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from schemas import DATASETS, Counts, Manifest, ShardFile
+
+torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install torch")
+torch.set_num_threads(1)
+
+WriteTokens = Callable[..., Path]
+REPOSITORY = Path(__file__).resolve().parents[2]
+EOT = "<|endoftext|>"
+
+
+@pytest.fixture(scope="session")
+def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-level BPE of 400 entries, end-of-text last, trained on this file."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=399, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator([Path(__file__).read_text(encoding="utf-8")], trainer)
+    tokenizer.add_special_tokens([EOT])
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    tokenizer.save(str(path))
+    return path
+
+
+@pytest.fixture
+def write_tokens(tokenizer_file: Path) -> WriteTokens:
+    """A function that writes documents as a tokens/ folder: `write(folder, train, val=…, shards=2)`."""
+
+    def write(
+        folder: Path,
+        train: Sequence[Sequence[int]],
+        val: Sequence[Sequence[int]] = (),
+        *,
+        shards: int = 2,
+        kind: pa.DataType | None = None,
+        rows_per_batch: int = 3,
+    ) -> Path:
+        return write_token_dataset(
+            folder, {"train": train, "val": val}, tokenizer_file, shards, kind or pa.uint16(), rows_per_batch
+        )
+
+    return write
+
+
+def write_token_dataset(
+    folder: Path,
+    splits: dict[str, Sequence[Sequence[int]]],
+    tokenizer: Path,
+    shards: int,
+    kind: pa.DataType,
+    rows_per_batch: int,
+) -> Path:
+    from tokenizers import Tokenizer
+
+    vocab_size = Tokenizer.from_file(str(tokenizer)).get_vocab_size()
+    schema = pa.schema(
+        pa.field(f.name, pa.list_(kind) if f.name == "tokens" else f.type) for f in DATASETS["tokens"].schema
+    )
+    files = []
+    for split, documents in splits.items():
+        (folder / split).mkdir(parents=True, exist_ok=True)
+        for shard in range(shards):
+            rows = list(documents)[shard::shards]
+            path = folder / split / f"part-{shard:05d}.arrow"
+            table = pa.table(
+                [
+                    pa.array(range(len(rows)), pa.uint64()),
+                    pa.array([len(row) for row in rows], pa.uint32()),
+                    pa.array([list(row) for row in rows], pa.list_(kind)),
+                ],
+                schema=schema,
+            )
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+                writer.write_table(table, max_chunksize=rows_per_batch)
+            files.append(_shard_file(folder, path, "data", shard, len(rows)))
+    (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    asset = _shard_file(folder, folder / "tokenizer.json", "asset", -1, 0)
+    n_rows = sum(map(len, splits.values()))
+    manifest = Manifest(
+        "tokens",
+        "tokenize",
+        1,
+        "0" * 64,
+        shards,
+        Counts(n_rows, n_rows),
+        files=sorted([*files, asset], key=lambda file: file.path),
+        properties={
+            "tokenizer": {
+                "name": "test",
+                "file": "tokenizer.json",
+                "sha256": asset.sha256,
+                "vocab_size": vocab_size,
+                "eot": vocab_size - 1,
+            }
+        },
+    )
+    (folder / "manifest.json").write_text(manifest.to_json(), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def text_tokens(tmp_path: Path, write_tokens: WriteTokens, tokenizer_file: Path) -> Path:
+    """tokens/ of the sentences of this repository's own sources: 60 documents to train on, 10 to validate."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "schemas").glob("*.py")))
+    documents = [tokenizer.encode(part).ids for part in text.split("\n\n") if part.strip()]
+    return write_tokens(tmp_path / "tokens", documents[:60], documents[60:70])
+
+
+@dataclass(frozen=True)
+class TrainerProcess:
+    """Runs the trainer's modules as processes of their own, by torchrun where `ranks` is not 0."""
+
+    def command(self, *arguments: object, ranks: int = 0, module: str = "trainer.train") -> list[str]:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
+        return [sys.executable, *launcher, "-m", module, *map(str, arguments)]
+
+    def environment(self) -> dict[str, str]:
+        own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "TOKENIZERS_PARALLELISM": "false"}
+        return {**os.environ, **own}
+
+    def run(
+        self, *arguments: object, ranks: int = 0, module: str = "trainer.train"
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments, ranks=ranks, module=module),
+            capture_output=True,
+            text=True,
+            timeout=240,
+            env=self.environment(),
+            check=False,
+        )
+
+    def start(self, *arguments: object, ranks: int = 0) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*arguments, ranks=ranks),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self.environment(),
+            start_new_session=True,
+        )
+
+
+@pytest.fixture
+def trainer() -> TrainerProcess:
+    return TrainerProcess()
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _shard_file(folder: Path, path: Path, kind: str, shard: int, rows: int) -> ShardFile:
+    return ShardFile(path.relative_to(folder).as_posix(), kind, shard, rows, path.stat().st_size, sha256(path))

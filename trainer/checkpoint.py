@@ -1,0 +1,223 @@
+"""Checkpoints: whole or not there, and each says by checksums what it is and what it came from.
+
+OUT/checkpoints/step-00001000/
+    checkpoint.json     written last: step, settings, shards, tokenizer, parent, versions, SHA-256 of each file
+    model.safetensors   the weights
+    training.pt         optimizers, and each rank's random numbers
+    tokenizer.json      the shards' tokenizer
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pyarrow
+import safetensors
+import torch
+from safetensors.torch import load_file, save_file
+
+from trainer.model import GPT, ModelConfig
+from trainer.shards import TokenDataset, sha256_of
+
+RECORD = "checkpoint.json"
+FORMAT = 1
+_NAME = re.compile(r"step-(\d{8,})")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is damaged, incomplete, or not one at all."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What `checkpoint.json` says.
+
+    Attributes:
+      step: optimizer steps done.
+      model: the model's shape.
+      settings: those of the run.
+      data: digest of the token shards.
+      tokenizer: name, sha256, vocab_size, eot.
+      parent: digest of the checkpoint this run went on from, or "".
+      world_size: ranks that wrote it.
+      versions: of what shaped the numbers.
+      files: length and SHA-256 of each file.
+    """
+
+    step: int
+    model: dict[str, Any]
+    settings: dict[str, Any]
+    data: str
+    tokenizer: dict[str, Any]
+    parent: str
+    world_size: int
+    versions: dict[str, str]
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    format: int = FORMAT
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the names and digests of the files."""
+        lines = "".join(f"{entry['sha256']}  {name}\n" for name, entry in sorted(self.files.items()))
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+    @property
+    def model_config(self) -> ModelConfig:
+        return ModelConfig(**self.model)
+
+
+def make_record(
+    step: int, model: ModelConfig, settings: dict[str, Any], dataset: TokenDataset, parent: str, world_size: int
+) -> Record:
+    """The record of a run's state after `step` steps, its files yet to come."""
+    tokenizer = dataset.tokenizer
+    known = {key: getattr(tokenizer, key) for key in ("name", "sha256", "vocab_size", "eot")}
+    versions = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "pyarrow": pyarrow.__version__,
+        "safetensors": safetensors.__version__,
+    }
+    return Record(step, dataclasses.asdict(model), settings, dataset.digest, known, parent, world_size, versions)
+
+
+def save(
+    folder: Path,
+    record: Record,
+    weights: dict[str, torch.Tensor],
+    training: dict[str, Any],
+    tokenizer: Path,
+) -> Path:
+    """Write a checkpoint below `folder` and return its path. It appears whole, by a rename, or not at all."""
+    final = folder / f"step-{record.step:08d}"
+    part = folder / f".{final.name}.part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, part / "model.safetensors")
+    torch.save(training, part / "training.pt")
+    shutil.copyfile(tokenizer, part / "tokenizer.json")
+    files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in sorted(part.iterdir())}
+    record = dataclasses.replace(record, files=files)
+    text = json.dumps({**dataclasses.asdict(record), "digest": record.digest}, indent=1) + "\n"
+    (part / RECORD).write_text(text, encoding="utf-8")
+    for path in part.iterdir():
+        _sync(path)
+    if final.exists():  # the same step written again: after a damaged one was passed over
+        shutil.rmtree(final)
+    part.rename(final)
+    _sync(folder)
+    return final
+
+
+def read_record(folder: Path) -> Record:
+    """The record of the checkpoint in `folder`, its files checked against it.
+
+    Raises:
+      CheckpointError: it names the file that is missing, cut short or changed.
+    """
+    path = folder / RECORD
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        digest = entries.pop("digest")
+        record = Record(**entries)
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder} is no checkpoint: it has no {RECORD}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}): the checkpoint is damaged") from error
+    if record.format != FORMAT:
+        raise CheckpointError(f"{path} is of format {record.format}, this program reads {FORMAT}")
+    if record.digest != digest:
+        raise CheckpointError(f"{path} was changed by hand: its digest is not that of its files")
+    for name, entry in record.files.items():
+        file = folder / name
+        if not file.is_file():
+            raise CheckpointError(f"{file} is missing: the checkpoint is damaged")
+        size = file.stat().st_size
+        if size != entry["bytes"]:
+            raise CheckpointError(f"{file} has {size} bytes instead of {entry['bytes']}: the checkpoint is truncated")
+        if sha256_of(file) != entry["sha256"]:
+            raise CheckpointError(f"{file} was changed: its SHA-256 is not that of {RECORD}")
+    return record
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints below `folder`, oldest first, whether or not they are whole."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted((path for path in found if _NAME.fullmatch(path.name)), key=_step_of)
+
+
+def latest(folder: Path, report: Callable[[str], None]) -> tuple[Path, Record] | None:
+    """The newest checkpoint that is whole; `report` is told of each that is passed over."""
+    for path in reversed(checkpoints(folder)):
+        try:
+            return path, read_record(path)
+        except CheckpointError as error:
+            report(f"{error}; taking the checkpoint before it")
+    return None
+
+
+def prune(folder: Path, keep_last: int, keep_every: int) -> None:
+    """Delete all but the newest `keep_last` and, for ever, those of every `keep_every` steps."""
+    for path in checkpoints(folder)[:-keep_last]:
+        if not keep_every or _step_of(path) % keep_every:
+            # Renamed first: a deletion broken off must not leave half a checkpoint under its name.
+            gone = path.with_name(f".{path.name}.gone")
+            path.rename(gone)
+            shutil.rmtree(gone)
+    for left in [*folder.glob(".step-*.gone"), *folder.glob(".step-*.part")]:
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[GPT, Record]:
+    """The model of a checkpoint, for evaluation, and its record; raises CheckpointError."""
+    record = read_record(folder)
+    model = GPT(record.model_config)
+    load_weights(model, folder)
+    return model.to(device).eval(), record
+
+
+def resolve(path: str | Path) -> Path:
+    """The checkpoint a user means by a checkpoint's folder, or by a run's: then its newest whole one."""
+    folder = Path(path)
+    if (folder / RECORD).exists():
+        return folder
+    found = latest(folder / "checkpoints", lambda message: None) or latest(folder, lambda message: None)
+    if found is None:
+        raise CheckpointError(f"{folder} is neither a checkpoint nor the folder of a run that has one")
+    return found[0]
+
+
+def load_weights(model: GPT, folder: Path) -> None:
+    """The weights of a checkpoint into `model`."""
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+
+
+def load_training(folder: Path) -> dict[str, Any]:
+    """Optimizers and random numbers, as given to `save`."""
+    return torch.load(folder / "training.pt", map_location="cpu", weights_only=True)
+
+
+def _step_of(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1])
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

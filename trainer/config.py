@@ -1,0 +1,174 @@
+"""The training run's settings: one frozen dataclass, read from TOML and from flags."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from schemas import SettingsError, option
+from schemas.settings import add_flags, flags_given, from_table
+from trainer.model import PRESETS, ModelConfig, preset
+from trainer.optimizers import OPTIMIZERS, SCHEDULES
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+LEARNING_RATES = {
+    "tiny": 3e-3,
+    "124M": 6e-4,
+    "355M": 3e-4,
+    "774M": 2.5e-4,
+    "1.5B": 2e-4,
+    "prettybig": 3e-4,
+    "algpt2": 6e-4,
+}
+"""Peak rates of AdamW by size, as in table 2.1 of the GPT-3 paper (Brown et al., 2020); tiny's was tried."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of `trainer.train`. Those marked `shapes_bytes=False` may change when a run is resumed."""
+
+    data: str = option(help="folder of the token shards: WORKDIR/tokens", metavar="DIR")
+    out: str = option(help="folder of the run: its checkpoints and metrics", metavar="DIR", shapes_bytes=False)
+    init_from: str | None = option(
+        None, "weights to start from: a checkpoint, or a GPT-2 folder of Hugging Face", metavar="DIR"
+    )
+    verify_shards: bool = option(False, "check the SHA-256 of every shard before training", shapes_bytes=False)
+
+    preset: str = option("124M", "the model", choices=PRESETS)
+    n_layer: int | None = option(None, "layers, where not the preset's", minimum=1)
+    n_head: int | None = option(None, "heads, where not the preset's", minimum=1)
+    width: int | None = option(None, "channels, where not the preset's", minimum=1)
+    context: int | None = option(None, "tokens of a window, where not the preset's", minimum=1)
+    dropout: float = option(0.0, "dropout on attention and residuals", minimum=0, maximum=0.99)
+
+    sampler: str = option("packed", "how documents become windows", choices=("packed", "longbiased"))
+    long_min_tokens: int = option(512, "longbiased: a long document has this many tokens", minimum=1)
+    long_fraction: float = option(0.7, "longbiased: share of windows from long documents", minimum=0, maximum=1)
+    seed: int = option(1337, "of weights, dropout and the order of documents", minimum=0)
+
+    batch_tokens: int | None = option(
+        None, "tokens of a global batch, whatever the ranks (default: 524288; tiny: 8192)", minimum=1
+    )
+    micro_batch: int = option(8, "windows of one forward pass on one rank", minimum=1, shapes_bytes=False)
+    max_steps: int = option(19073, "steps of the whole run (default: 10 billion tokens at 524,288)", minimum=1)
+
+    optimizer: str = option("adamw", "of the weights", choices=OPTIMIZERS)
+    learning_rate: float | None = option(
+        None, "peak of the schedule (default: by preset, 6e-4 for 124M; 1e-2 for adafactor)", minimum=0
+    )
+    min_fraction: float = option(0.1, "learning rate at the end, as a fraction of the peak", minimum=0, maximum=1)
+    schedule: str = option("cosine", "after the warm-up; wsd is stable, then decay", choices=SCHEDULES)
+    warmup_steps: int = option(0, "steps of linear warm-up; 0 for a hundredth of max_steps", minimum=0)
+    decay_fraction: float = option(0.2, "wsd: share of the steps that decay", minimum=0, maximum=1)
+    weight_decay: float = option(0.1, "on matrices only", minimum=0)
+    beta1: float = option(0.9, "AdamW's first", minimum=0, maximum=1)
+    beta2: float = option(0.95, "AdamW's second", minimum=0, maximum=1)
+    clip: float = option(1.0, "largest norm of the gradient; 0 for none", minimum=0)
+
+    device: str = option("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"), shapes_bytes=False)
+    dtype: str = option("auto", "of autocast; auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
+    compile: bool = option(False, "torch.compile the model", shapes_bytes=False)
+    checkpoint_activations: bool = option(
+        False, "recompute activations in the backward pass, for less memory", shapes_bytes=False
+    )
+
+    val_every: int = option(250, "steps between validations; 0 for none", minimum=0, shapes_bytes=False)
+    val_windows: int = option(64, "windows of the fixed validation set", minimum=1)
+    save_every: int = option(1000, "steps between checkpoints; 0 for the last alone", minimum=0, shapes_bytes=False)
+    keep_last: int = option(3, "checkpoints kept", minimum=1, shapes_bytes=False)
+    keep_every: int = option(0, "keep those of every so many steps for ever; 0 for none", minimum=0, shapes_bytes=False)
+    log_every: int = option(10, "steps between progress lines; every step is recorded", minimum=1, shapes_bytes=False)
+    tensorboard: bool = option(True, "write TensorBoard events where it is installed", shapes_bytes=False)
+
+    def model_config(self, vocab_size: int) -> ModelConfig:
+        """The model's shape; raises SettingsError for one that cannot be."""
+        try:
+            return preset(
+                self.preset,
+                vocab_size=vocab_size,
+                n_layer=self.n_layer,
+                n_head=self.n_head,
+                width=self.width,
+                context=self.context,
+                dropout=self.dropout,
+            )
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
+
+    def windows_per_batch(self, context: int, world_size: int) -> int:
+        """Samples of a global batch; raises SettingsError where it does not divide among the ranks."""
+        tokens = self.batch_tokens or (8192 if self.preset == "tiny" else 524288)
+        unit = context * world_size * self.micro_batch
+        if tokens % unit:
+            below, above = tokens // unit * unit, -(-tokens // unit) * unit
+            near = f"{below} or {above}" if below else str(above)
+            raise SettingsError(
+                f"batch_tokens {tokens} is not a multiple of context {context} × world size {world_size} × "
+                f"micro_batch {self.micro_batch} = {unit}; the nearest values are {near}"
+            )
+        return tokens // context
+
+    @property
+    def peak_learning_rate(self) -> float:
+        if self.learning_rate is not None:
+            return self.learning_rate
+        return 1e-2 if self.optimizer == "adafactor" else LEARNING_RATES[self.preset]
+
+    @property
+    def warmup(self) -> int:
+        return min(self.warmup_steps or max(1, self.max_steps // 100), self.max_steps)
+
+
+def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
+    """The settings of a command line; raises SettingsError. A CONFIG.toml comes first, flags override it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.train",
+        description="Train a GPT-2 on token shards. The same command again goes on where it stopped.",
+    )
+    parser.add_argument(
+        "config", nargs="?", type=Path, metavar="CONFIG.toml", help="settings, at the top or in [train]"
+    )
+    add_flags(parser, TrainConfig)
+    namespace = parser.parse_args(arguments)
+    table = read_toml(namespace.config) if namespace.config else {}
+    where = f"{namespace.config}: [train]" if namespace.config else "flags"
+    return from_table(TrainConfig, {**table, **flags_given(TrainConfig, namespace)}, where)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table `[train]` of a run's configuration, or the whole file where it has no tables."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(f"{path} is not TOML: {error}") from error
+    if "train" in table:
+        return dict(table["train"])
+    if tables := [key for key, value in table.items() if isinstance(value, dict)]:
+        raise SettingsError(f"{path} has tables ({', '.join(tables)}) but no [train]; add it")
+    return table
+
+
+def changes(before: dict[str, Any], now: TrainConfig) -> tuple[list[str], list[str]]:
+    """What a resumed run's settings differ in: (what may not change, what may but changes the result)."""
+    frozen = {"init_from", "preset", "n_layer", "n_head", "width", "context", "sampler", "long_min_tokens"}
+    frozen |= {"long_fraction", "seed", "batch_tokens", "optimizer"}
+    refused: list[str] = []
+    noted: list[str] = []
+    for field in dataclasses.fields(now):
+        if not field.metadata["shapes_bytes"] or field.name == "data" or field.name not in before:
+            continue
+        old, new = before[field.name], getattr(now, field.name)
+        if old != new:
+            (refused if field.name in frozen else noted).append(f"{field.name} was {old}, is {new}")
+    return refused, noted

@@ -1,0 +1,111 @@
+"""Batches for the training loop: a rank's slice of global batch `step`, on its device, fetched ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+from trainer.samplers import Mixture, Packed, Sampler, longbiased
+from trainer.shards import TokenDataset
+
+
+def make_sampler(
+    dataset: TokenDataset,
+    split: str,
+    name: str,
+    context: int,
+    seed: int,
+    *,
+    long_min_tokens: int = 512,
+    long_fraction: float = 0.7,
+) -> Sampler:
+    """The sampler `name` (`packed` or `longbiased`) over one split; raises ValueError where it is empty."""
+    documents = dataset.documents(split)
+    eot = dataset.tokenizer.eot
+    try:
+        if name == "packed":
+            return Packed(documents, context, eot, seed)
+        return longbiased(documents, context, eot, seed, long_min_tokens=long_min_tokens, long_fraction=long_fraction)
+    except ValueError as error:
+        raise ValueError(f"{dataset.folder}, split {split}: {error}") from error
+
+
+def mix(samplers: list[Sampler], weights: list[float], seed: int) -> Sampler:
+    """Samples of several samplers in proportion to `weights`: mixtures of two, nested."""
+    sampler, weight = samplers[-1], weights[-1]
+    for position in range(len(samplers) - 2, -1, -1):
+        weight += weights[position]
+        sampler = Mixture(samplers[position], sampler, weights[position] / weight, seed + position)
+    return sampler
+
+
+class Loader:
+    """A rank's batches. Its whole state is the step it is asked for.
+
+    Global batch `step` is samples step·G … step·G+G−1. Rank r of R takes the r-th of R equal slices and
+    hands it out as micro-batches, so the batch is the same for any number of ranks and any micro-batch.
+
+    Args:
+      sampler: where samples come from.
+      batch: G, the samples of a global batch.
+      micro_batch: samples of one forward pass on one rank; G is a multiple of R · micro_batch.
+      rank, world_size: r and R.
+      device: where batches go.
+      ahead: micro-batches to fetch before they are asked for.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        batch: int,
+        micro_batch: int,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        device: torch.device | str = "cpu",
+        ahead: int = 2,
+    ) -> None:
+        if batch % (world_size * micro_batch):
+            raise ValueError(f"{batch} samples do not divide into {world_size} ranks of micro-batches of {micro_batch}")
+        self.sampler, self.batch, self.micro_batch = sampler, batch, micro_batch
+        self.rank, self.world_size, self.device = rank, world_size, torch.device(device)
+        self.accumulation = batch // (world_size * micro_batch)
+        self._ahead = ahead
+
+    def windows(self, step: int, micro_step: int) -> np.ndarray:
+        """Token ids (micro_batch, context + 1) of one micro-batch of this rank."""
+        first = step * self.batch + (self.rank * self.accumulation + micro_step) * self.micro_batch
+        return self.sampler.windows(first, self.micro_batch)
+
+    def batches(self, step: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """(inputs, targets), each (micro_batch, context) int64, from global batch `step` on for ever.
+
+        A thread of its own reads and pins; the copy to the device does not wait.
+        """
+        with ThreadPoolExecutor(1, thread_name_prefix="loader") as reader:
+            number = step * self.accumulation
+            waiting = [reader.submit(self._read, number + k) for k in range(self._ahead)]
+            while True:
+                tokens = waiting.pop(0).result()
+                waiting.append(reader.submit(self._read, number + self._ahead))
+                number += 1
+                yield split_windows(tokens, self.device)
+
+    def _read(self, number: int) -> torch.Tensor:
+        tokens = torch.from_numpy(_as_signed(self.windows(*divmod(number, self.accumulation))))
+        return tokens.pin_memory() if self.device.type == "cuda" else tokens
+
+
+def split_windows(tokens: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Windows (B, T + 1) of int16 or int32 bits as (inputs, targets), each (B, T) int64 on `device`."""
+    mask = 0xFFFF if tokens.dtype == torch.int16 else 0xFFFFFFFF
+    wide = tokens.to(device, non_blocking=True).to(torch.int64).bitwise_and_(mask)
+    return wide[:, :-1], wide[:, 1:]
+
+
+def _as_signed(tokens: np.ndarray) -> np.ndarray:
+    """The same bits as signed integers: torch has few operations for unsigned ones."""
+    return tokens.view(np.int16 if tokens.dtype == np.uint16 else np.int32)

@@ -1,0 +1,104 @@
+"""The ranks of a run: from torchrun's environment, or one process alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass
+class Ranks:
+    """This process among those of the run.
+
+    Attributes:
+      rank, world_size: 0 and 1 where there is one process.
+      device: this rank's own.
+    """
+
+    rank: int
+    world_size: int
+    device: torch.device
+    _control: Any = field(default=None, repr=False)
+
+    @classmethod
+    def join(cls, device: str) -> Ranks:
+        """Join the process group torchrun describes, if it does. `device` is auto, cpu or cuda.
+
+        Raises:
+          ValueError: cuda is asked for and there is none.
+        """
+        if device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device is cuda, but torch finds no CUDA device; use --device cpu")
+        kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+        if "RANK" not in os.environ:
+            return cls(0, 1, torch.device(kind))
+        if kind == "cuda":
+            place = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(place)
+            dist.init_process_group("nccl", device_id=place)
+        else:
+            place = torch.device("cpu")
+            dist.init_process_group("gloo")
+        # Decisions travel on a group of the CPU's: they never make it wait for the device.
+        control = dist.new_group(backend="gloo")
+        return cls(dist.get_rank(), dist.get_world_size(), place, control)
+
+    @property
+    def main(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def distributed(self) -> bool:
+        return self._control is not None
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` holds on any rank; every rank gets the same answer."""
+        if not self.distributed:
+            return flag
+        seen = torch.tensor(int(flag))
+        dist.all_reduce(seen, dist.ReduceOp.MAX, group=self._control)
+        return bool(seen)
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks, in place."""
+        if self.distributed:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's `value`, in order, on every rank."""
+        if not self.distributed:
+            return [value]
+        values = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self._control)
+        return values
+
+    def from_main(self, value: Any) -> Any:
+        """Rank 0's `value`."""
+        if not self.distributed:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, 0, group=self._control)
+        return box[0]
+
+    def leave(self) -> None:
+        if self.distributed:
+            dist.destroy_process_group()
+
+
+class StopSignals:
+    """SIGTERM and SIGINT as a name to look at between steps, instead of a death in the middle of one."""
+
+    def __init__(self) -> None:
+        self.received = ""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._receive)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.received = signal.Signals(number).name

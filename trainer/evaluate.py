@@ -1,0 +1,185 @@
+"""Evaluate a checkpoint: validation loss over fixed windows, or the perplexity of a text file."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from schemas import SettingsError, option
+from schemas.settings import add_flags, flags_given, from_table
+from trainer.checkpoint import load_model, resolve
+from trainer.data import make_sampler
+from trainer.distributed import Ranks
+from trainer.model import GPT
+from trainer.shards import open_dataset
+from trainer.tokenizer import Tokenizer
+
+
+@torch.no_grad()
+def validation_loss(
+    model: GPT,
+    windows: torch.Tensor,
+    ranks: Ranks,
+    *,
+    micro_batch: int,
+    autocast: contextlib.AbstractContextManager[Any] | None = None,
+) -> float:
+    """The mean loss in nats a token over `windows` (N, T + 1), each seen by one rank; equal on all ranks."""
+    own = windows[ranks.rank :: ranks.world_size]
+    sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
+    was_training = model.training
+    model.eval()
+    for part in own.split(micro_batch):
+        ids = part.to(ranks.device, torch.int64)
+        with autocast or contextlib.nullcontext():
+            sums[0] += model(ids[:, :-1], ids[:, 1:], reduction="sum").double()
+        sums[1] += ids[:, 1:].numel()
+    model.train(was_training)
+    loss, count = ranks.sum(sums).tolist()
+    return loss / count
+
+
+@dataclass(frozen=True)
+class TextScore:
+    """How well a model predicts a text.
+
+    Attributes:
+      nats: negative log-likelihood of the whole text.
+      tokens, words, bytes: of the text; words are split at white space, bytes are UTF-8.
+    """
+
+    nats: float
+    tokens: int
+    words: int
+    bytes: int
+
+    def report(self) -> dict[str, float | int]:
+        return {
+            "tokens": self.tokens,
+            "words": self.words,
+            "loss": self.nats / self.tokens,
+            "perplexity": _exp(self.nats / self.tokens),
+            "word_perplexity": _exp(self.nats / max(1, self.words)),
+            "bits_per_byte": self.nats / math.log(2) / self.bytes,
+        }
+
+
+@torch.no_grad()
+def score_text(
+    model: GPT, tokenizer: Tokenizer, text: str, eot: int, *, stride: int = 0, micro_batch: int = 8
+) -> TextScore:
+    """Predict every token of `text` once, the first from an end-of-text.
+
+    Args:
+      stride: tokens predicted by each window. The context gives contiguous chunks (0 stands for it);
+        less gives a sliding window, in which each token sees at least context − stride before it.
+
+    Raises:
+      ValueError: the text has no token, or the stride is longer than the context.
+    """
+    ids = tokenizer.encode(text)
+    context = model.config.context
+    if not ids:
+        raise ValueError("the text is empty: it has no perplexity")
+    if not 0 <= stride <= context:
+        raise ValueError(f"stride {stride} is not between 0 and the model's context {context}")
+    device = model.wte.weight.device
+    nats = 0.0
+    windows = list(text_windows([eot, *ids], context, stride or context))
+    for first in range(0, len(windows), micro_batch):
+        batch = windows[first : first + micro_batch]
+        longest = max(len(inputs) for inputs, _ in batch)
+        inputs = torch.full((len(batch), longest), eot)
+        targets = torch.full((len(batch), longest), -100)
+        for row, (window, wanted) in enumerate(batch):
+            inputs[row, : len(window)] = torch.tensor(window)
+            targets[row, len(window) - len(wanted) : len(window)] = torch.tensor(wanted)
+        nats += float(model(inputs.to(device), targets.to(device), reduction="sum"))
+    return TextScore(nats, len(ids), len(text.split()), len(text.encode("utf-8", "surrogatepass")))
+
+
+def text_windows(stream: list[int], context: int, stride: int) -> Iterator[tuple[list[int], list[int]]]:
+    """(inputs, the last of their targets): between them the windows predict each token of stream[1:] once."""
+    for done in range(0, len(stream) - 1, stride):
+        end = min(done + stride, len(stream) - 1)
+        yield stream[max(0, end - context) : end], stream[done + 1 : end + 1]
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Settings of `trainer.evaluate`."""
+
+    data: str | None = option(None, "token shards: the validation loss over their val split", metavar="DIR")
+    windows: int = option(256, "windows of the validation set, at most one epoch", minimum=1)
+    text: str | None = option(None, "a text file: its perplexity", metavar="FILE")
+    stride: int = option(0, "tokens a window predicts; 0 for contiguous chunks of the context", minimum=0)
+    micro_batch: int = option(8, "windows of one forward pass", minimum=1)
+    device: str = option("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
+
+
+def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
+    """The figures asked for, on every rank; raises ValueError for what cannot be evaluated."""
+    if not (options.data or options.text):
+        raise SettingsError("nothing to evaluate: give --data DIR, --text FILE, or both")
+    ranks = Ranks.join(options.device)
+    try:
+        checkpoint = resolve(folder)
+        model, record = load_model(checkpoint, ranks.device)
+        result: dict[str, Any] = {"checkpoint": str(checkpoint), "step": record.step}
+        if options.data:
+            dataset = open_dataset(options.data)
+            if dataset.tokenizer.sha256 != record.tokenizer["sha256"]:
+                raise ValueError(f"{options.data} has another tokenizer than {checkpoint}: their SHA-256 differ")
+            sampler = make_sampler(dataset, "val", "packed", model.config.context, 0)
+            windows = fixed_windows(sampler, options.windows)
+            result["val_windows"] = len(windows)
+            result["val_loss"] = validation_loss(model, windows, ranks, micro_batch=options.micro_batch)
+        if options.text:
+            text = Path(options.text).read_text(encoding="utf-8")
+            tokenizer = Tokenizer(checkpoint / "tokenizer.json")
+            score = score_text(
+                model, tokenizer, text, record.tokenizer["eot"], stride=options.stride, micro_batch=options.micro_batch
+            )
+            result |= {"text": options.text, "stride": options.stride or model.config.context, **score.report()}
+        return result if ranks.main else {}
+    finally:
+        ranks.leave()
+
+
+def fixed_windows(sampler: Any, count: int) -> torch.Tensor:
+    """The first `count` windows (count, context + 1) of a packed sampler, at most its whole ones of an epoch."""
+    count = min(count, max(1, int(sampler.windows_per_epoch)))
+    return torch.from_numpy(sampler.windows(0, count).astype("int64"))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m trainer.evaluate", description=__doc__)
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder for its newest")
+    add_flags(parser, EvaluateOptions)
+    namespace = parser.parse_args(arguments)
+    try:
+        options = from_table(EvaluateOptions, flags_given(EvaluateOptions, namespace), "flags")
+        result = evaluate(namespace.checkpoint, options)
+    except (ValueError, OSError) as error:
+        print(f"trainer.evaluate: {error}", file=sys.stderr)
+        return 1
+    if result:
+        print(json.dumps(result, indent=1))
+    return 0
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
+
+
+if __name__ == "__main__":
+    sys.exit(main())

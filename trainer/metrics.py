@@ -1,0 +1,128 @@
+"""What a run tells: a JSON line for every step, TensorBoard, and a progress line."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PEAK_TFLOPS: dict[str, float] = {
+    "A100": 312.0,
+    "H100 PCIe": 756.0,
+    "H100 NVL": 835.0,
+    "H100": 989.4,
+    "H200": 989.4,
+    "GH200": 989.4,
+    "L4": 121.0,
+    "L40S": 362.0,
+    "RTX 4090": 165.2,
+    "RTX 3090": 71.0,
+}
+"""Dense bf16 rates with 32-bit accumulation, in 10**12 operations a second, by NVIDIA's data sheets."""
+
+
+class Metrics:
+    """The records of a run, in `folder`: metrics.jsonl and TensorBoard's events.
+
+    Args:
+      folder: the run's folder.
+      step: steps done already; records of later ones, from a run that was killed, are removed.
+      tensorboard: write events too, if the package is installed.
+    """
+
+    def __init__(self, folder: Path, step: int, tensorboard: bool) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "metrics.jsonl"
+        _forget_after(path, step)
+        self._file = path.open("a", encoding="utf-8")
+        self._events = _tensorboard(folder, step) if tensorboard else None
+
+    def write(self, record: dict[str, Any]) -> None:
+        """One step's record; `step` counts steps done, from 1."""
+        self._file.write(json.dumps(record) + "\n")
+        if self._events:
+            for name, value in record.items():
+                if name != "step" and isinstance(value, (int, float)):
+                    self._events.add_scalar(name, value, record["step"])
+
+    def flush(self) -> None:
+        self._file.flush()
+        if self._events:
+            self._events.flush()
+
+    def close(self) -> None:
+        self._file.close()
+        if self._events:
+            self._events.close()
+
+
+def mfu(flops_per_second: float, device: torch.device) -> float | None:
+    """The share of the device's peak rate, or None for a device whose peak is not in the table."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    known = [key for key in PEAK_TFLOPS if set(key.split()) <= set(name.replace("-", " ").split())]
+    if not known:
+        return None
+    return flops_per_second / (PEAK_TFLOPS[max(known, key=len)] * 1e12)
+
+
+def memory_gb(device: torch.device) -> float:
+    """The most memory this process has held, in 10**9 bytes: of the GPU, or resident."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e9
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+
+
+def progress_line(record: dict[str, Any], max_steps: int) -> str:
+    """One line for people."""
+    step, rate = record["step"], record["tokens_per_s"]
+    parts = [f"step {step}/{max_steps}", f"loss {record['loss']:.4f}"]
+    if "val_loss" in record:
+        parts.append(f"val {record['val_loss']:.4f}")
+    parts += [f"lr {record['lr']:.2e}", f"norm {record['grad_norm']:.2f}", f"{rate:,.0f} tokens/s"]
+    if record["mfu"] is not None:
+        parts.append(f"MFU {record['mfu']:.1%}")
+    left = (max_steps - step) * record["tokens"] / rate if rate else math.inf
+    parts += [f"{record['memory_gb']:.1f} GB", f"{_duration(left)} left"]
+    return "  ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"
+
+
+def _forget_after(path: Path, step: int) -> None:
+    """Drop the lines of later steps, and a last line that a crash cut short."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        try:
+            if json.loads(line)["step"] <= step and line.endswith("\n"):
+                kept.append(line)
+        except ValueError:
+            continue
+    part = path.with_suffix(".part")
+    part.write_text("".join(kept), encoding="utf-8")
+    os.replace(part, path)
+
+
+def _tensorboard(folder: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        print("no TensorBoard events: the package tensorboard is not installed (pip install tensorboard)", flush=True)
+        return None
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)

@@ -1,0 +1,238 @@
+"""GPT-2 as OpenAI published it, in one class: presets, forward pass with loss, and a KV cache.
+
+Shapes: B sequences, T tokens, C channels (`width`), H heads, D = C / H, V vocabulary.
+"Language Models are Unsupervised Multitask Learners" (Radford et al., 2019); openai/gpt-2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The model's shape.
+
+    Attributes:
+      vocab_size: ids outside; inside it is padded to a multiple of 128, which matrix units like.
+      context: the most positions.
+      n_layer, n_head, width: blocks, heads and channels.
+      dropout: on attention and residuals, never on embeddings.
+      embedding_width: width of the embedding, projected up to `width`; 0 for the same (GPT-2).
+        With `shared_layers`, one block's weights in every layer, it makes ALBERT's savings
+        (Lan et al., 2019).
+    """
+
+    vocab_size: int = 50257
+    context: int = 1024
+    n_layer: int = 12
+    n_head: int = 12
+    width: int = 768
+    dropout: float = 0.0
+    embedding_width: int = 0
+    shared_layers: bool = False
+
+    def __post_init__(self) -> None:
+        if self.width % self.n_head:
+            raise ValueError(f"width {self.width} does not divide into {self.n_head} heads")
+
+    @property
+    def padded_vocab_size(self) -> int:
+        return -(-self.vocab_size // 128) * 128
+
+
+PRESETS: dict[str, ModelConfig] = {
+    "tiny": ModelConfig(context=128, n_layer=2, n_head=2, width=64),
+    "124M": ModelConfig(),
+    "355M": ModelConfig(n_layer=24, n_head=16, width=1024),
+    "774M": ModelConfig(n_layer=36, n_head=20, width=1280),
+    "1.5B": ModelConfig(n_layer=48, n_head=25, width=1600),
+    "prettybig": ModelConfig(n_layer=25, n_head=16, width=1024),
+    "algpt2": ModelConfig(embedding_width=128, shared_layers=True),
+}
+"""The published sizes, ConnorJL's PrettyBig, an ALBERT-style one of 14M parameters, and one for a CPU."""
+
+
+class KVCache:
+    """Keys and values of the positions seen, for each layer: (B, H, context, D), filled to `length`."""
+
+    def __init__(self, model: GPT, batch: int) -> None:
+        config = model.config
+        weight = model.wte.weight
+        shape = (config.n_layer, 2, batch, config.n_head, config.context, config.width // config.n_head)
+        self.store = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        self.length = 0
+
+
+class GPT(nn.Module):
+    """A GPT-2. Parameters bear the names of the published checkpoints (`h.0.attn.c_attn.weight`)."""
+
+    pad_bias: torch.Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        embedding = config.embedding_width or config.width
+        self.wte = nn.Embedding(config.padded_vocab_size, embedding)  # the output's weight too
+        self.wpe = nn.Embedding(config.context, embedding)
+        if config.embedding_width:
+            self.embedding_up = nn.Linear(embedding, config.width)
+            self.embedding_down = nn.Linear(config.width, embedding)
+        self.h = nn.ModuleList(Block(config) for _ in range(1 if config.shared_layers else config.n_layer))
+        self.ln_f = nn.LayerNorm(config.width)
+        # −inf as the bias of the padding: it gets no probability and no gradient, at no cost.
+        pad_bias = torch.zeros(config.padded_vocab_size)
+        pad_bias[config.vocab_size :] = -math.inf
+        self.register_buffer("pad_bias", pad_bias, persistent=False)
+        self.checkpoint_activations = False
+        self.apply(self._init)
+        with torch.no_grad():
+            self.wte.weight[config.vocab_size :] = 0
+
+    def _init(self, module: nn.Module) -> None:
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            # Projections into the residual stream: their sum over 2·n_layer keeps the variance.
+            scale = 1 / math.sqrt(2 * self.config.n_layer) if getattr(module, "into_residual", False) else 1.0
+            nn.init.normal_(module.weight, std=0.02 * scale)
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
+
+    def forward(
+        self, ids: torch.Tensor, targets: torch.Tensor | None = None, *, reduction: str = "mean"
+    ) -> torch.Tensor:
+        """The loss, or the logits where there are no `targets`.
+
+        Args:
+          ids: (B, T), T at most `context`.
+          targets: (B, T); −100 counts for nothing.
+          reduction: of the cross-entropy in nats: `mean`, `sum`, or `none` for (B, T).
+
+        Returns:
+          A scalar (or (B, T)), or logits (B, T, V).
+        """
+        x = self._hidden(ids, None)
+        if targets is None:
+            return self._logits(x)[..., : self.config.vocab_size]
+        loss = F.cross_entropy(
+            self._logits(x).flatten(0, 1).float(), targets.flatten(), reduction=reduction, ignore_index=-100
+        )
+        return loss.view_as(targets) if reduction == "none" else loss
+
+    def next_logits(self, ids: torch.Tensor, cache: KVCache) -> torch.Tensor:
+        """Logits (B, V) of the token after `ids` (B, T), which follow what `cache` holds; extends it.
+
+        T is any number with an empty cache, and 1 after that.
+        """
+        x = self._hidden(ids, cache)[:, -1]
+        cache.length += ids.shape[1]
+        return self._logits(x)[..., : self.config.vocab_size]
+
+    def _hidden(self, ids: torch.Tensor, cache: KVCache | None) -> torch.Tensor:
+        past = cache.length if cache else 0
+        if past + ids.shape[1] > self.config.context:
+            raise ValueError(f"{past + ids.shape[1]} tokens exceed the context of {self.config.context}")
+        positions = torch.arange(past, past + ids.shape[1], device=ids.device)
+        x = self.wte(ids) + self.wpe(positions)
+        if self.config.embedding_width:
+            x = self.embedding_up(x)
+        for layer in range(self.config.n_layer):
+            block = self.h[0 if self.config.shared_layers else layer]
+            if self.checkpoint_activations and self.training:
+                x = checkpoint(block, x, use_reentrant=False)
+            else:
+                x = block(x, (cache.store[layer], past) if cache else None)
+        return self.ln_f(x)
+
+    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+        if self.config.embedding_width:
+            x = self.embedding_down(x)
+        return F.linear(x, self.wte.weight, self.pad_bias.to(x.dtype))
+
+    @property
+    def n_parameters(self) -> int:
+        """Trained parameters, the padding of the vocabulary left out."""
+        padding = (self.config.padded_vocab_size - self.config.vocab_size) * self.wte.embedding_dim
+        return sum(p.numel() for p in self.parameters()) - padding
+
+    @property
+    def flops_per_token(self) -> float:
+        """Floating-point operations of a training step for each token: 6 a weight used, and attention.
+
+        As in PaLM's appendix B (Chowdhery et al., 2022): recomputation does not count, nor does the
+        embedding's lookup; a shared layer counts each time it is used; attention as if not causal.
+        """
+        config = self.config
+        used = sum(p.numel() for block in self.h for p in block.parameters())
+        used *= config.n_layer if config.shared_layers else 1
+        used += self.wte.weight.numel() + 2 * config.embedding_width * config.width
+        return 6 * used + 12 * config.n_layer * config.width * config.context
+
+
+class Block(nn.Module):
+    """Pre-norm attention and MLP, each added to the residual stream."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.width)
+        self.attn = Attention(config)
+        self.ln_2 = nn.LayerNorm(config.width)
+        self.mlp = MLP(config)
+
+    def forward(self, x: torch.Tensor, cache: tuple[torch.Tensor, int] | None = None) -> torch.Tensor:
+        x = x + self.attn(self.ln_1(x), cache)
+        return x + self.mlp(self.ln_2(x))
+
+
+class Attention(nn.Module):
+    """Causal self-attention."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.n_head, self.dropout = config.n_head, config.dropout
+        self.c_attn = nn.Linear(config.width, 3 * config.width)
+        self.c_proj = nn.Linear(config.width, config.width)
+        self.c_proj.into_residual = True  # type: ignore[assignment]
+        self.resid_dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: torch.Tensor, cache: tuple[torch.Tensor, int] | None) -> torch.Tensor:
+        q, k, v = (
+            part.unflatten(2, (self.n_head, -1)).transpose(1, 2)  # (B, H, T, D)
+            for part in self.c_attn(x).chunk(3, dim=2)
+        )
+        causal = x.shape[1] > 1
+        if cache is not None:
+            (keys, values), past = cache
+            end = past + x.shape[1]
+            if past and causal:
+                raise ValueError("a cache that is not empty takes one token at a time")
+            keys[:, :, past:end], values[:, :, past:end] = k, v
+            k, v = keys[:, :, :end], values[:, :, :end]
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=self.dropout if self.training else 0.0)
+        return self.resid_dropout(self.c_proj(y.transpose(1, 2).flatten(2)))
+
+
+class MLP(nn.Module):
+    """Four times wider inside, GELU in its tanh form."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.c_fc = nn.Linear(config.width, 4 * config.width)
+        self.c_proj = nn.Linear(4 * config.width, config.width)
+        self.c_proj.into_residual = True  # type: ignore[assignment]
+        self.resid_dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.resid_dropout(self.c_proj(F.gelu(self.c_fc(x), approximate="tanh")))
+
+
+def preset(name: str, **changes: Any) -> ModelConfig:
+    """A preset with some fields changed; those given as None stay."""
+    return dataclasses.replace(PRESETS[name], **{k: v for k, v in changes.items() if v is not None})

@@ -1,0 +1,82 @@
+"""Optimizers by name, and the learning rate as a function of the step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+OPTIMIZERS = ("adamw", "adafactor", "muon")
+SCHEDULES = ("cosine", "linear", "wsd", "constant")
+
+
+def make_optimizers(
+    name: str, model: nn.Module, *, lr: float, weight_decay: float, betas: tuple[float, float]
+) -> list[torch.optim.Optimizer]:
+    """The optimizer `name` over the model's parameters, with weight decay on matrices only.
+
+    - `adamw`: fused. Loshchilov and Hutter, 2019.
+    - `adafactor`: second moments factored; Shazeer and Stern, 2018. Its step is relative to each
+      parameter's RMS, so it wants a rate near 1e-2 where AdamW wants 6e-4.
+    - `muon`: orthogonalised momentum for the blocks' matrices, scaled so that AdamW's rate fits, and
+      AdamW for embeddings, biases and norms. Jordan et al., 2024; Liu et al., 2025.
+
+    Raises:
+      ValueError: this torch lacks the optimizer.
+    """
+    parameters = list(model.named_parameters())
+    matrices = [p for _, p in parameters if p.dim() >= 2]
+    vectors = [p for _, p in parameters if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    if name == "adamw":
+        return [torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)]
+    if name == "adafactor":
+        return [_from_torch("Adafactor")(groups, lr=lr)]
+    if name == "muon":
+        hidden = [p for key, p in parameters if p.dim() == 2 and ".h." in f".{key}"]
+        kept = {id(p) for p in hidden}
+        groups[0]["params"] = [p for p in matrices if id(p) not in kept]
+        return [
+            _from_torch("Muon")(hidden, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True),
+        ]
+    raise ValueError(f"no optimizer '{name}'; known: {', '.join(OPTIMIZERS)}")
+
+
+def _from_torch(name: str) -> Callable[..., torch.optim.Optimizer]:
+    found = getattr(torch.optim, name, None)
+    if found is None:
+        raise ValueError(f"torch {torch.__version__} has no optimizer {name}; use adamw, or torch 2.9 or later")
+    return found
+
+
+def learning_rate(
+    step: int,
+    *,
+    peak: float,
+    schedule: str,
+    warmup_steps: int,
+    max_steps: int,
+    min_fraction: float,
+    decay_fraction: float,
+) -> float:
+    """The learning rate of step 0 … max_steps−1.
+
+    Linear warm-up to `peak`; then `cosine` or `linear` down to `min_fraction` of it at the last step,
+    `wsd` (warm-up, stable, decay: constant, and linear over the last `decay_fraction` of the steps;
+    Hu et al., 2024), or `constant`.
+    """
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    if schedule == "constant":
+        return peak
+    start = warmup_steps
+    if schedule == "wsd":
+        start = max(warmup_steps, round(max_steps * (1 - decay_fraction)))
+        if step < start:
+            return peak
+    progress = min(1.0, (step - start + 1) / max(1, max_steps - start))
+    fall = (1 - math.cos(math.pi * progress)) / 2 if schedule == "cosine" else progress
+    return peak * (1 - (1 - min_fraction) * fall)

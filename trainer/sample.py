@@ -1,0 +1,157 @@
+"""Write text with a checkpoint:  python -m trainer.sample RUN --prompt "Once upon a time"."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from schemas import SettingsError, option
+from schemas.settings import add_flags, flags_given, from_table
+from trainer.checkpoint import load_model, resolve
+from trainer.model import GPT, KVCache
+from trainer.tokenizer import Tokenizer
+
+
+@torch.no_grad()
+def generate(
+    model: GPT,
+    prompt: list[int],
+    max_tokens: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    stop: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Iterator[int]:
+    """Up to `max_tokens` ids that follow `prompt`, one by one, ending before `stop`.
+
+    Each costs one token's forward pass, by a KV cache. When the context is full, writing goes on from
+    its latest half.
+
+    Args:
+      prompt: at least one id.
+      temperature: 0 takes the likeliest.
+      top_k: of the k likeliest alone; 0 for all.
+      top_p: of the fewest that together have probability p (Holtzman et al., 2020).
+    """
+    if not prompt:
+        raise ValueError("a prompt needs at least one token; end-of-text is the empty one")
+    device = model.wte.weight.device
+    context = model.config.context
+    written = list(prompt)
+    cache = KVCache(model, 1)
+    ahead = written[-context:]
+    for _ in range(max_tokens):
+        if cache.length + len(ahead) > context:
+            cache.length = 0
+            ahead = written[-max(1, context // 2) :]
+        logits = model.next_logits(torch.tensor([ahead], device=device), cache)[0]
+        token = _choose(logits.float(), temperature, top_k, top_p, generator)
+        if token == stop:
+            return
+        yield token
+        written.append(token)
+        ahead = [token]
+
+
+def _choose(
+    logits: torch.Tensor, temperature: float, top_k: int, top_p: float, generator: torch.Generator | None
+) -> int:
+    if temperature == 0:
+        return int(logits.argmax())
+    logits, ids = (logits / temperature).sort(descending=True, stable=True)
+    if top_k:
+        logits = logits[:top_k]
+    probabilities = logits.softmax(0)
+    if top_p < 1:
+        # The token that crosses p stays: there is always one.
+        before = probabilities.cumsum(0) - probabilities
+        probabilities = probabilities.masked_fill(before >= top_p, 0)
+    # Drawn on the CPU, so that a seed means the same on every device.
+    return int(ids[int(torch.multinomial(probabilities.cpu(), 1, generator=generator))])
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """Settings of `trainer.sample`."""
+
+    prompt: tuple[str, ...] = option((), "texts to go on from (default: a new document)", metavar="TEXT")
+    prompts: str | None = option(None, "a file of prompts, one a line", metavar="FILE")
+    num_samples: int = option(1, "samples of each prompt", minimum=1)
+    max_tokens: int = option(200, "tokens of a sample at most", minimum=1)
+    temperature: float = option(0.8, "0 takes the likeliest token", minimum=0)
+    top_k: int = option(200, "draw from the k likeliest; 0 for all", minimum=0)
+    top_p: float = option(1.0, "draw from the fewest with this probability together", minimum=0, maximum=1)
+    seed: int = option(1337, "of the draws", minimum=0)
+    device: str = option("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
+
+
+def sample(folder: str, options: SampleOptions) -> Iterator[str]:
+    """Pieces of text as they are written; raises ValueError for a folder or file that does not serve."""
+    checkpoint = resolve(folder)
+    device = "cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
+    if options.device == "cuda" and device == "cpu":
+        raise ValueError("device is cuda, but torch finds no CUDA device; use --device cpu")
+    model, record = load_model(checkpoint, device)
+    tokenizer = Tokenizer(checkpoint / "tokenizer.json")
+    eot = record.tokenizer["eot"]
+    prompts = list(options.prompt)
+    if options.prompts:
+        prompts += Path(options.prompts).read_text(encoding="utf-8").splitlines()
+    generator = torch.Generator().manual_seed(options.seed)
+    first = True
+    for prompt in prompts or [""]:
+        for _ in range(options.num_samples):
+            yield prompt if first else f"\n---\n{prompt}"
+            first = False
+            ids = generate(
+                model,
+                [eot, *tokenizer.encode(prompt)],  # as in training, where every document follows one
+                options.max_tokens,
+                temperature=options.temperature,
+                top_k=options.top_k,
+                top_p=options.top_p,
+                stop=eot,
+                generator=generator,
+            )
+            yield from stream_text(tokenizer, ids)
+    yield "\n"
+
+
+def stream_text(tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
+    """The text of `ids` in pieces, each complete: a character's bytes may be spread over tokens."""
+    written: list[int] = []
+    shown = ""
+    for token in ids:
+        written.append(token)
+        text = tokenizer.decode(written)
+        if text.endswith("\ufffd"):
+            continue
+        yield text[len(shown) :]
+        shown = text
+    yield tokenizer.decode(written)[len(shown) :]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m trainer.sample", description=__doc__)
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder for its newest")
+    add_flags(parser, SampleOptions)
+    namespace = parser.parse_args(arguments)
+    try:
+        options = from_table(SampleOptions, flags_given(SampleOptions, namespace), "flags")
+        for piece in sample(namespace.checkpoint, options):
+            print(piece, end="", flush=True)
+    except (SettingsError, ValueError, OSError) as error:
+        print(f"trainer.sample: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

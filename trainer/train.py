@@ -1,0 +1,286 @@
+"""Train a GPT-2: `python -m trainer.train --data WORKDIR/tokens --out RUN`, or by `torchrun … -m trainer.train`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from schemas import SettingsError
+from trainer import checkpoint
+from trainer.checkpoint import CheckpointError
+from trainer.config import TrainConfig, changes, parse
+from trainer.data import Loader, make_sampler
+from trainer.distributed import Ranks, StopSignals
+from trainer.evaluate import fixed_windows, validation_loss
+from trainer.huggingface import is_huggingface, load_huggingface
+from trainer.metrics import Metrics, memory_gb, mfu, progress_line
+from trainer.model import GPT
+from trainer.optimizers import learning_rate, make_optimizers
+from trainer.shards import ShardError, TokenDataset, open_dataset
+
+
+class Diverged(RuntimeError):
+    """The loss or the gradient is no longer a number."""
+
+
+def train(config: TrainConfig) -> float:
+    """Train until `max_steps` or a signal; returns the last step's loss. Every rank calls it.
+
+    Raises:
+      SettingsError, ShardError, CheckpointError: before the first step, and each says what to do.
+      Diverged: the loss is not finite; nothing is saved after the last good checkpoint.
+    """
+    stop = StopSignals()
+    ranks = Ranks.join(config.device)
+    say = print_now if ranks.main else lambda message: None
+    try:
+        return _train(config, ranks, stop, say)
+    finally:
+        ranks.leave()
+
+
+def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, say: Any) -> float:
+    device = ranks.device
+    torch.set_float32_matmul_precision("high")
+    dataset = open_dataset(config.data, verify=config.verify_shards and ranks.main)
+    shape = config.model_config(dataset.tokenizer.vocab_size)
+    windows = config.windows_per_batch(shape.context, ranks.world_size)
+    sampler = make_sampler(
+        dataset,
+        "train",
+        config.sampler,
+        shape.context,
+        config.seed,
+        long_min_tokens=config.long_min_tokens,
+        long_fraction=config.long_fraction,
+    )
+    validation = _validation_windows(config, dataset, shape.context, say)
+    loader = Loader(sampler, windows, config.micro_batch, rank=ranks.rank, world_size=ranks.world_size, device=device)
+
+    # Where the run stands: a checkpoint of its own, or weights to start from, or nothing.
+    torch.manual_seed(config.seed)
+    model = GPT(shape)
+    saved = _resume(config, dataset, model, ranks, say)
+    model.to(device).train()
+    model.checkpoint_activations = config.checkpoint_activations
+    optimizers = make_optimizers(
+        config.optimizer,
+        model,
+        lr=config.peak_learning_rate,
+        weight_decay=config.weight_decay,
+        betas=(config.beta1, config.beta2),
+    )
+    torch.manual_seed(config.seed + 1 + ranks.rank)  # dropout differs between ranks
+    step, parent = 0, ""
+    if saved:
+        step, parent = saved[1].step, saved[1].digest
+        _restore_training(saved[0], optimizers, ranks)
+    net: nn.Module = torch.compile(model) if config.compile else model  # type: ignore[assignment]
+    if ranks.distributed:
+        net = DistributedDataParallel(net, device_ids=[device.index] if device.type == "cuda" else None)
+    bfloat16 = config.dtype == "bfloat16" or (config.dtype == "auto" and device.type == "cuda")
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
+
+    tokens = windows * shape.context
+    say(
+        f"{model.n_parameters:,} parameters, {model.flops_per_token * tokens / 1e12:.3g} TFLOP a step; "
+        f"{tokens:,} tokens a step = {ranks.world_size} ranks × {loader.accumulation} × {config.micro_batch} × "
+        f"{shape.context}; {config.max_steps:,} steps; {device.type}, {'bfloat16' if bfloat16 else 'float32'}"
+    )
+    checkpoints = Path(config.out) / "checkpoints"
+    metrics = Metrics(Path(config.out), step, config.tensorboard) if ranks.main else None
+    if saved:
+        say(f"resumed from {saved[0]} at step {step}")
+    pending: list[tuple[dict[str, Any], torch.Tensor, torch.Tensor]] = []  # steps whose loss is still on the device
+    last_loss, last_saved = float("nan"), step
+    clock = time.perf_counter()
+    batches = loader.batches(step)
+
+    while step < config.max_steps:
+        rate = learning_rate(
+            step,
+            peak=config.peak_learning_rate,
+            schedule=config.schedule,
+            warmup_steps=config.warmup,
+            max_steps=config.max_steps,
+            min_fraction=config.min_fraction,
+            decay_fraction=config.decay_fraction,
+        )
+        loss = torch.zeros((), device=device)
+        for micro_step in range(loader.accumulation):
+            inputs, targets = next(batches)
+            # Gradients travel once a step; forward too must know, or DDP prepares for it each time.
+            last = micro_step == loader.accumulation - 1
+            quiet = nullcontext() if last or not isinstance(net, DistributedDataParallel) else net.no_sync()
+            with quiet:
+                with autocast:
+                    part = net(inputs, targets) / loader.accumulation
+                part.backward()
+            loss += part.detach()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip or float("inf"))
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        step += 1
+        pending.append(({"step": step, "lr": rate, "tokens": tokens}, loss, norm))
+
+        stopping = ranks.any(bool(stop.received))
+        finished = stopping or step == config.max_steps
+        saving = finished or (config.save_every and step % config.save_every == 0)
+        validating = validation is not None and config.val_every and (finished or step % config.val_every == 0)
+        if not (saving or validating or step % config.log_every == 0):
+            continue
+        # One wait for the device for all the steps since the last.
+        losses = ranks.sum(torch.stack([entry[1] for entry in pending])) / ranks.world_size
+        values = zip(losses.tolist(), torch.stack([entry[2] for entry in pending]).tolist(), strict=True)
+        seconds = (time.perf_counter() - clock) / len(pending)
+        records = []
+        for (record, _, _), (value, norm_value) in zip(pending, values, strict=True):
+            record |= {"loss": value, "grad_norm": norm_value, "tokens_per_s": round(tokens / seconds, 1)}
+            rate_of_rank = model.flops_per_token * tokens / seconds / ranks.world_size
+            record |= {"mfu": mfu(rate_of_rank, device), "memory_gb": memory_gb(device), "world_size": ranks.world_size}
+            records.append(record)
+        pending.clear()
+        _check_finite(records, checkpoints)
+        last_loss = records[-1]["loss"]
+        if validating and validation is not None:
+            records[-1]["val_loss"] = validation_loss(
+                model, validation, ranks, micro_batch=config.micro_batch, autocast=autocast
+            )
+        if metrics:
+            for record in records:
+                metrics.write(record)
+            metrics.flush()
+            say(progress_line(records[-1], config.max_steps))
+        if saving and step > last_saved:
+            record_ = checkpoint.make_record(step, shape, dataclasses.asdict(config), dataset, parent, ranks.world_size)
+            _save(config, checkpoints, record_, model, optimizers, ranks, dataset.tokenizer.path)
+            last_saved = step
+        if stopping:
+            say(f"stopped by {stop.received or 'a signal'} at step {step}, saved; the same command goes on from here")
+            break
+        clock = time.perf_counter()
+    batches.close()  # type: ignore[attr-defined]
+    if metrics:
+        metrics.close()
+    return last_loss
+
+
+def _validation_windows(config: TrainConfig, dataset: TokenDataset, context: int, say: Any) -> torch.Tensor | None:
+    if not config.val_every:
+        return None
+    try:
+        return fixed_windows(make_sampler(dataset, "val", "packed", context, 0), config.val_windows)
+    except ValueError as error:
+        say(f"no validation: {error}")
+        return None
+
+
+def _resume(
+    config: TrainConfig, dataset: TokenDataset, model: GPT, ranks: Ranks, say: Any
+) -> tuple[Path, checkpoint.Record] | None:
+    """Load the run's newest whole checkpoint, or `init_from`, into `model`."""
+    # Rank 0 looks, and all take what it found: a checkpoint must not differ between ranks.
+    found = checkpoint.latest(Path(config.out) / "checkpoints", say) if ranks.main else None
+    found = ranks.from_main(found)
+    if found:
+        path, record = found
+        refused, noted = changes(record.settings, config)
+        if record.data != dataset.digest:
+            refused.append(f"the token shards were {record.data[:12]}…, are {dataset.digest[:12]}…")
+        if refused:
+            raise SettingsError(
+                f"{path} is of another run: {'; '.join(refused)}. Use another --out, or the same settings"
+            )
+        for note in noted:
+            say(f"changed since {path.name}: {note}")
+        checkpoint.load_weights(model, path)
+    elif config.init_from:
+        _load_initial(config.init_from, dataset, model)
+        say(f"weights from {config.init_from}")
+    return found
+
+
+def _load_initial(source: str, dataset: TokenDataset, model: GPT) -> None:
+    if is_huggingface(Path(source)):
+        loaded = load_huggingface(Path(source))
+    else:
+        loaded, record = checkpoint.load_model(checkpoint.resolve(source))
+        if record.tokenizer["sha256"] != dataset.tokenizer.sha256:
+            raise CheckpointError(
+                f"{source} was trained with the tokenizer {record.tokenizer['name']}, "
+                f"the shards are of {dataset.tokenizer.name} (another SHA-256)"
+            )
+    ours, theirs = model.config, loaded.config
+    if dataclasses.replace(ours, dropout=0.0) != dataclasses.replace(theirs, dropout=0.0):
+        raise CheckpointError(f"{source} is of another shape: {theirs}; these settings make {ours}")
+    model.load_state_dict(loaded.state_dict())
+
+
+def _restore_training(path: Path, optimizers: list[torch.optim.Optimizer], ranks: Ranks) -> None:
+    state = checkpoint.load_training(path)
+    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(saved)
+    if len(state["rng"]) == ranks.world_size:  # with other ranks there is no "same" dropout to go on with
+        own = state["rng"][ranks.rank]
+        torch.set_rng_state(own["cpu"])
+        if ranks.device.type == "cuda" and "cuda" in own:
+            torch.cuda.set_rng_state(own["cuda"], ranks.device)
+
+
+def _save(
+    config: TrainConfig,
+    folder: Path,
+    record: checkpoint.Record,
+    model: GPT,
+    optimizers: list[torch.optim.Optimizer],
+    ranks: Ranks,
+    tokenizer: Path,
+) -> None:
+    rng = {"cpu": torch.get_rng_state()}
+    if ranks.device.type == "cuda":
+        rng["cuda"] = torch.cuda.get_rng_state(ranks.device)
+    every_rng = ranks.gather(rng)
+    if ranks.main:
+        training = {"optimizers": [optimizer.state_dict() for optimizer in optimizers], "rng": every_rng}
+        checkpoint.save(folder, record, model.state_dict(), training, tokenizer)
+        checkpoint.prune(folder, config.keep_last, config.keep_every)
+    ranks.any(False)  # the others wait, so that no rank exits and takes the group down before it is written
+
+
+def _check_finite(records: list[dict[str, Any]], checkpoints: Path) -> None:
+    for record in records:
+        if not all(abs(record[key]) < float("inf") for key in ("loss", "grad_norm")):
+            good = checkpoint.checkpoints(checkpoints)
+            raise Diverged(
+                f"step {record['step']}: loss {record['loss']}, gradient norm {record['grad_norm']}; the last good "
+                f"checkpoint is {good[-1] if good else 'none'}. Try a lower learning_rate or a longer warm-up"
+            )
+
+
+def print_now(message: str) -> None:
+    print(message, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    try:
+        train(parse(arguments))
+    except (SettingsError, ShardError, CheckpointError, Diverged, ValueError) as error:
+        print(f"trainer.train: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
