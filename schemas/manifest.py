@@ -39,7 +39,13 @@ class ShardFile:
 
 @dataclass(frozen=True)
 class Counts:
-    """A stage's sum: `entered = left + Σ rejected[reason]`."""
+    """A stage's sum: `entered = left + Σ rejected[reason]`.
+
+    Attributes:
+      entered: rows that entered the stage.
+      left: rows that left it.
+      rejected: rows rejected, by reason.
+    """
 
     entered: int = 0
     left: int = 0
@@ -67,7 +73,8 @@ class Manifest:
 
     Attributes:
       dataset: name of the dataset.
-      stage: stage that wrote it, and `stage_version` the version of its code.
+      stage: stage that wrote it.
+      stage_version: version of the stage's code.
       fingerprint: SHA-256 over stage, version, options and inputs: what the bytes follow from.
       options: the options that shaped the bytes.
       inputs: digest of each dataset read, by name.
@@ -78,6 +85,7 @@ class Manifest:
       properties: what readers need to know beside the rows, such as the tokenizer.
       files: every file, ordered by path.
       versions: versions of the libraries that shaped the bytes.
+      schema_version: version of all schemas; readers refuse one they do not know.
     """
 
     dataset: str

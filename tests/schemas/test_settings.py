@@ -1,0 +1,84 @@
+"""Settings: the same from TOML and flags, and errors that name key, value and what is allowed."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import SettingsError, option
+from schemas.settings import add_flags, flags_given, from_table, shaping_options, to_toml
+
+
+@dataclass(frozen=True)
+class Options:
+    dumps: tuple[str, ...] = option((), "files", metavar="GLOB")
+    min_tokens: int = option(128, "fewest tokens", minimum=0)
+    threshold: float = option(0.8, "similarity", minimum=0, maximum=1)
+    languages: tuple[str, ...] = option(("en",), "kept", choices=["en", "de"])
+    seed: int | None = option(None, "seed")
+    fix: bool = option(True, "repair")
+    timeout: float = option(10.0, "seconds", shapes_bytes=False)
+
+
+def parse(*flags: str, prefix: str = "", bare: tuple[str, ...] = ()) -> Options:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_flags(parser, Options, prefix=prefix, bare=bare)
+    return from_table(Options, flags_given(Options, parser.parse_args(flags), prefix=prefix), "flags")
+
+
+def test_flags_and_a_table_give_the_same_options() -> None:
+    lists = ["--dumps", "a", "b", "--dumps", "c", "--languages", "de"]
+    flags = [*lists, "--min_tokens", "5", "--threshold", "1", "--no_fix", "--seed", "3"]
+    table = {"dumps": ["a", "b", "c"], "min_tokens": 5, "threshold": 1, "languages": ["de"], "fix": False, "seed": 3}
+    assert parse(*flags) == from_table(Options, table, "[clean]")
+    assert parse() == from_table(Options, {}, "[clean]") == Options()
+
+
+def test_a_prefixed_flag_may_be_bare_too() -> None:
+    assert parse("--clean.min_tokens", "7", prefix="clean.").min_tokens == 7
+    assert parse("--min_tokens", "7", "--no_fix", prefix="clean.", bare=("min_tokens", "fix")) == Options(
+        min_tokens=7, fix=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"min_token": 1}, r"\[clean\]: unknown key 'min_token'; did you mean 'min_tokens'\?"),
+        ({"xyz": 1}, r"unknown key 'xyz'; known: dumps, fix"),
+        ({"min_tokens": "many"}, r"min_tokens: 'many' is not a whole number of at least 0"),
+        ({"min_tokens": True}, r"min_tokens: True is not a whole number"),
+        ({"min_tokens": -1}, r"min_tokens: -1 is not a whole number of at least 0"),
+        ({"threshold": 1.5}, r"threshold: 1.5 is not a number from 0 to 1"),
+        ({"threshold": float("nan")}, r"threshold: nan is not a number from 0 to 1"),
+        ({"languages": ["en", "dee"]}, r"languages: 'dee' is not a list, each one of en, de; did you mean 'de'\?"),
+        ({"fix": 1}, r"fix: 1 is not true or false"),
+    ],
+)
+def test_a_wrong_value_names_key_value_and_what_is_allowed(table: dict, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        from_table(Options, table, "[clean]")
+
+
+def test_a_required_option_says_what_it_is_for() -> None:
+    @dataclass(frozen=True)
+    class Needy:
+        data: str = option(help="the folder of token shards")
+
+    with pytest.raises(SettingsError, match="data is required: the folder of token shards"):
+        from_table(Needy, {}, "[train]")
+
+
+def test_only_what_shapes_the_bytes_is_in_the_fingerprint() -> None:
+    assert "timeout" not in shaping_options(Options())
+    assert shaping_options(Options())["languages"] == ["en"]
+
+
+@given(st.one_of(st.booleans(), st.integers(), st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]))))
+def test_a_value_written_as_toml_reads_back(value: object) -> None:
+    tomllib = pytest.importorskip("tomllib", reason="the standard library reads TOML from Python 3.11 on")
+    assert tomllib.loads(f"key = {to_toml(value)}")["key"] == value
