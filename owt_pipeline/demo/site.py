@@ -124,7 +124,7 @@ class _Builder:
             cluster = f"edited: {page.article.title}"
             self._cluster(page, cluster, _NEAR)
             for copy in range(1 + k % 2):
-                changed = edited(page.article, self.rng, words_per_edit=150)
+                changed = edited(page.article, self.rng, words_per_edit=200)
                 self._page(_elsewhere(page.host, k + copy), changed, cluster=cluster, reasons=_NEAR)
         for k, page in enumerate(_take(placed, 4)):
             cluster = f"syndicated: {page.article.title}"

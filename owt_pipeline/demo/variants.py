@@ -21,9 +21,9 @@ def edited(article: Article, rng: random.Random, *, words_per_edit: int) -> Arti
 
 
 def mixed(article: Article, other: Article) -> Article:
-    """The first half of `article`'s paragraphs, then the second half of `other`'s: related, yet a text of its own."""
-    half = (len(article.paragraphs) + 1) // 2
-    return replace(article, paragraphs=article.paragraphs[:half] + other.paragraphs[len(other.paragraphs) // 2 :])
+    """The first third of `article`'s words, then the second half of `other`'s: related, yet a text of its own."""
+    first = _part(article, 0, article.n_words // 3)
+    return replace(article, paragraphs=(*first, *_part(other, other.n_words // 2, other.n_words)))
 
 
 def typeset(article: Article) -> Article:
@@ -46,6 +46,16 @@ def jaccard(one: Article, two: Article, *, shingle_words: int = 5) -> float:
     """Jaccard similarity of the two articles' sets of lower-cased word shingles."""
     a, b = _shingles(one, shingle_words), _shingles(two, shingle_words)
     return len(a & b) / len(a | b)
+
+
+def _part(article: Article, start: int, stop: int) -> list[str]:
+    """The paragraphs of words `start` to `stop`; the outer ones may be cut."""
+    part, at = [], 0
+    for paragraph in article.paragraphs:
+        words = paragraph.split()
+        part.append(" ".join(words[max(0, start - at) : max(0, stop - at)]))
+        at += len(words)
+    return [paragraph for paragraph in part if paragraph]
 
 
 def _shingles(article: Article, n: int) -> set[tuple[str, ...]]:

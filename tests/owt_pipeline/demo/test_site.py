@@ -61,7 +61,7 @@ def test_every_kind_of_failure_is_among_the_fates(site: Site) -> None:
 
 
 def test_clusters_are_near_and_all_else_is_far(site: Site) -> None:
-    """Articles of one cluster are similar beyond 0.8; any others stay below 0.55, whatever they share."""
+    """Articles of one cluster are similar beyond 0.8; any others stay below 0.5, whatever they share."""
     documents = [fate for fate in site.fates if fate.article and Reason.TOO_SHORT not in fate.reasons]
     clusters: dict[str, list[Article]] = defaultdict(list)
     for fate in documents:
@@ -70,8 +70,8 @@ def test_clusters_are_near_and_all_else_is_far(site: Site) -> None:
     for members in clusters.values():
         assert min((jaccard(a, b) for a, b in combinations(members, 2)), default=1.0) > 0.8
     apart = [jaccard(a[0], b[0]) for a, b in combinations(clusters.values(), 2)]
-    assert max(apart) < 0.55
-    assert sum(similarity > 0.25 for similarity in apart) >= 8  # the rewritten and the mixed ones
+    assert max(apart) < 0.5
+    assert sum(similarity > 0.1 for similarity in apart) >= 8  # the rewritten and the mixed ones
 
 
 def test_every_cluster_has_at_least_two_urls(site: Site) -> None:
@@ -84,12 +84,12 @@ def test_an_edit_changes_as_much_as_asked() -> None:
     import random
 
     article = articles()[0]
-    near = edited(article, random.Random(0), words_per_edit=150)
+    near = edited(article, random.Random(0), words_per_edit=200)
     far = edited(article, random.Random(0), words_per_edit=9)
     assert jaccard(article, article) == 1.0
-    assert 0.85 < jaccard(article, near) < 1.0
+    assert 0.88 < jaccard(article, near) < 1.0
     assert jaccard(article, far) < 0.5
-    assert 0.2 < jaccard(article, mixed(article, articles()[1])) < 0.6
+    assert 0.1 < jaccard(article, mixed(article, articles()[1])) < 0.4
 
 
 @pytest.mark.parametrize("language", ["en", "de", "fr", "es"])
