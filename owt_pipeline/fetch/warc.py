@@ -1,0 +1,185 @@
+"""The WARC files of `pages/`: one gzip member a record, written and read here.
+
+for batch in pages(reader, shard):                    # index rows, with the record's bytes beside them
+    for record in batch["record"]:
+        response = read_record(record.as_py())        # url, status, content type, charset, decoded body
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import uuid
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+import pyarrow as pa
+from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
+
+from owt_pipeline.fetch.http_message import BadMessage, Headers, charset_of, decode_body, header, split_response
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.shards import DatasetReader
+from schemas import DATASETS
+
+MAX_BODY_BYTES = 1 << 30
+"""A record whose body decodes to more is not read: no page is that large, so it is an attack or damage."""
+
+PAGES_WITH_RECORDS: pa.Schema = DATASETS["pages"].schema.append(
+    pa.field("record", pa.large_binary(), nullable=False, metadata={"description": "gzip member of the WARC record"})
+)
+"""Rows of `pages`: the index of pages/, and each page's record."""
+
+_BATCH_BYTES = 16 << 20  # of compressed records: some 500 pages, and what a worker process is sent at most
+
+_RECORD_NAMESPACE = uuid.UUID("6b1a2a3e-9d0c-5f3e-8d6b-0a4f6f77e0c1")
+
+
+class BadRecord(ValueError):
+    """Bytes that are no WARC response record, or one whose HTTP response cannot be read."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """A fetched HTTP response.
+
+    Attributes:
+      url: the record's target URI, the URL that answered.
+      date: time of capture, seconds since 1970 in UTC; 0 where the record has none.
+      status: HTTP status code.
+      headers: HTTP headers as sent, in order.
+      content_type: the Content-Type header as sent; None without one.
+      charset: the charset it declares, in lower case, as written (it may lie, or name none that exists).
+      body: the body without transfer and content encoding.
+    """
+
+    url: str
+    date: int
+    status: int
+    headers: Headers
+    content_type: str | None
+    charset: str | None
+    body: bytes
+
+
+def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
+    """The response in the bytes of one WARC record, compressed as one gzip member or not.
+
+    Raises:
+      BadRecord: it is no response record, is cut off, or its body does not decode.
+      TooLarge: the body decodes to more than `max_body_bytes`.
+    """
+    try:
+        record = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)), None)
+        if record is None or record.record_type != WarcRecordType.response:
+            raise BadRecord("no WARC response record")
+        return response_of(record, read_block(record), max_body_bytes)
+    except OSError as error:
+        raise BadRecord(f"a damaged WARC record: {error}") from error
+
+
+def pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.RecordBatch]:
+    """The pages of a shard, in order, as batches of schema `PAGES_WITH_RECORDS`: at most `rows` rows and 16 MiB.
+
+    The column `record` holds the bytes for `read_record`: decompressing is left to the worker that gets the batch.
+    Raises UserError where the WARC file is not as its index says.
+    """
+    (warc,) = reader.files("warc", shard)
+    with reader.folder.open(warc.path) as file:
+        for batch in reader.batches(shard, rows=rows):
+            lengths = batch["warc_length"].to_pylist()
+            records = []
+            for offset, length in zip(batch["warc_offset"].to_pylist(), lengths, strict=True):
+                if file.tell() != offset:
+                    file.seek(offset)
+                records.append(file.read(length))
+                if len(records[-1]) != length:
+                    raise UserError(
+                        f"{reader.folder.path(warc.path)} ends before byte {offset + length}, where its index has a "
+                        "record: it was changed after it was written; delete pages/manifest.json and run "
+                        "`owt fetch` again"
+                    )
+            start, size = 0, 0
+            for end, length in enumerate(lengths):
+                if size and size + length > _BATCH_BYTES:
+                    yield _with_records(batch, records, start, end)
+                    start, size = end, 0
+                size += length
+            yield _with_records(batch, records, start, len(records))
+
+
+def response_record(url_id: int, url: str, date: int, status_line: str, headers: Headers, body: bytes) -> bytes:
+    """A response as one gzip member: the same bytes for the same arguments.
+
+    `body` is decoded; the headers that no longer hold (its encodings, its length) are kept as `X-Crawl-…`, as
+    Common Crawl does, so that any reader of WARC reads the body as it is.
+    """
+    lines = [status_line]
+    for name, value in headers:
+        stale = name.lower() in ("content-encoding", "transfer-encoding", "content-length")
+        lines.append(f"{'X-Crawl-' if stale else ''}{name}: {value}")
+    lines.append(f"Content-Length: {len(body)}")
+    block = "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body
+    head = (
+        "WARC/1.1\r\n"
+        "WARC-Type: response\r\n"
+        f"WARC-Record-ID: <urn:uuid:{uuid.uuid5(_RECORD_NAMESPACE, f'{url_id:016x} {url}')}>\r\n"
+        f"WARC-Target-URI: {url}\r\n"
+        f"WARC-Date: {datetime.fromtimestamp(date, timezone.utc):%Y-%m-%dT%H:%M:%SZ}\r\n"
+        f"WARC-Payload-Digest: sha1:{payload_digest(body)}\r\n"
+        f"WARC-Block-Digest: sha1:{payload_digest(block)}\r\n"
+        "Content-Type: application/http; msgtype=response\r\n"
+        f"Content-Length: {len(block)}\r\n"
+        "\r\n"
+    )
+    return gzip_member(head.encode() + block + b"\r\n\r\n")
+
+
+def gzip_member(content: bytes) -> bytes:
+    """`content` as a gzip member without name or time, so equal for equal content."""
+    gzip = zlib.compressobj(6, zlib.DEFLATED, 31)
+    return gzip.compress(content) + gzip.flush()
+
+
+def payload_digest(body: bytes) -> str:
+    """SHA-1 in Base32, as in WARC-Payload-Digest."""
+    return base64.b32encode(hashlib.sha1(body).digest()).decode()
+
+
+def read_block(record: WarcRecord) -> bytes:
+    """The whole content of a record at hand; raises BadRecord where it is cut off."""
+    length = record.content_length
+    block = bytes(record.reader.read())
+    if len(block) != length:
+        raise BadRecord(f"the record is cut off: {len(block):,} of {length:,} bytes")
+    return block
+
+
+def response_of(record: WarcRecord, block: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
+    """The response of a record with content `block`; raises BadRecord or TooLarge."""
+    try:
+        status, headers, raw = split_response(block)
+        body = decode_body(headers, raw, max_body_bytes)
+    except BadMessage as error:
+        raise BadRecord(str(error)) from error
+    content_type = header(headers, "content-type")
+    return Response(
+        target_uri(record), capture_time(record), status, headers, content_type, charset_of(content_type), body
+    )
+
+
+def target_uri(record: WarcRecord) -> str:
+    """The record's target URI, without the angle brackets that wget 1.19 and earlier wrote."""
+    return str(record.headers.get("WARC-Target-URI") or "").strip().strip("<>")
+
+
+def capture_time(record: WarcRecord) -> int:
+    """The record's date, seconds since 1970 in UTC; 0 where it has none."""
+    return int(record.record_date.timestamp()) if record.record_date is not None else 0
+
+
+def _with_records(batch: pa.RecordBatch, records: list[bytes], start: int, end: int) -> pa.RecordBatch:
+    column = pa.array(records[start:end], pa.large_binary())
+    return pa.RecordBatch.from_arrays([*batch.slice(start, end - start).columns, column], schema=PAGES_WITH_RECORDS)
