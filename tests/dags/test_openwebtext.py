@@ -1,0 +1,223 @@
+"""The DAG `openwebtext`: Airflow reads it, starts the stages as it should, and runs them to token shards."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import importlib.util
+import io
+import itertools
+import json
+import os
+import pydoc_data.topics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if importlib.util.find_spec("airflow") is None:
+    pytest.skip("Airflow is not installed here: run `make test-dags`", allow_module_level=True)
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ORDER = ["collect", "fetch", "extract", "clean", "dedupe", "export", "tokenize", "report"]
+PAGES = 12
+
+
+def test_airflow_reads_the_dag_without_an_error(dagbag: Any) -> None:
+    assert dagbag.import_errors == {}
+    assert list(dagbag.dags) == ["openwebtext"]
+    dag = dagbag.dags["openwebtext"]
+    assert dag.timetable.can_be_scheduled is False
+    assert "PYTHON -m owt_pipeline.stages.STAGE" in dag.doc_md
+    assert all(task.retries == 2 for task in dag.tasks)
+
+
+def test_the_stages_follow_each_other_in_the_pipelines_order(dagbag: Any) -> None:
+    dag = dagbag.dags["openwebtext"]
+    assert [task.task_id for task in dag.topological_sort()] == ORDER
+    for before, after in itertools.pairwise(ORDER):
+        assert dag.get_task(after).upstream_task_ids == {before}
+
+
+def test_the_dag_imports_nothing_of_the_project() -> None:
+    tree = ast.parse((REPOSITORY / "dags" / "openwebtext.py").read_text())
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    modules |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    assert not {module.split(".")[0] for module in modules} & {"owt_pipeline", "schemas", "trainer"}
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("workdir", ""), ("dumps", "one.zst"), ("num_shards", 0), ("min_tokens", -1), ("runner", "NoRunner")],
+)
+def test_a_wrong_value_is_refused_by_the_name_of_its_parameter(dagbag: Any, name: str, wrong: object) -> None:
+    params = copy.deepcopy(dagbag.dags["openwebtext"].params)
+    assert params.get_param(name).description
+    with pytest.raises(ValueError, match=name):
+        params[name] = wrong
+
+
+def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(dag: Any, tmp_path: Path) -> None:
+    started = commands_of(
+        dag,
+        tmp_path,
+        {
+            "workdir": "/data/run one",
+            "dumps": ["/data/RS_*.zst", "/data/RS_2013.xz"],
+            "url_lists": ["/data/urls.txt"],
+            "pages_from": ["/data/a.warc.gz", "/data/b.warc.gz"],
+            "num_shards": 4,
+            "min_tokens": 64,
+            "workers": 2,
+            "config": "/data/owt.toml",
+            "beam_flags": {"project": "p", "experiments": ["a", "b"], "no_auth": True, "dry_run": False},
+        },
+    )
+    for stage, command in zip(ORDER, started, strict=True):
+        assert command[:3] == ["-m", f"owt_pipeline.stages.{stage}", "--runner=FnApiRunner"]
+        assert {"--workdir=/data/run one", "--workers=2", "--config=/data/owt.toml"} <= set(command)
+        assert {"--project=p", "--experiments=a", "--experiments=b", "--no_auth"} <= set(command)
+        assert not any(flag.startswith("--dry_run") for flag in command)
+    own = {stage: own_flags(command) for stage, command in zip(ORDER, started, strict=True)}
+    assert own == {
+        **{stage: [] for stage in ORDER},
+        "collect": [
+            "--dumps=/data/RS_*.zst",
+            "--dumps=/data/RS_2013.xz",
+            "--url_lists=/data/urls.txt",
+            "--num_shards=4",
+        ],
+        "fetch": ["--pages_from=/data/a.warc.gz", "--pages_from=/data/b.warc.gz"],
+        "clean": ["--min_tokens=64"],
+    }
+
+
+def test_a_parameter_left_empty_leaves_its_flag_to_the_config(dag: Any, tmp_path: Path) -> None:
+    for command in commands_of(dag, tmp_path, {"workdir": "/data/run"}):
+        assert own_flags(command) == []
+        assert [flag for flag in command if not flag.startswith(("-m", "owt_", "--labels"))] == [
+            "--runner=FnApiRunner",
+            "--workdir=/data/run",
+        ]
+
+
+def test_a_dataflow_stage_is_waited_for_to_its_end(dag: Any, tmp_path: Path) -> None:
+    """By the short name the operator would let go of the stage at its first job's id."""
+    printed = "Submitted job: 2026-01-01_00_00_00-1234567890123456789"
+    started = commands_of(dag, tmp_path, {"workdir": "gs://b/run", "runner": "DataflowRunner"}, printing=printed)
+    assert len(started) == len(ORDER)
+    from apache_beam.runners.runner import create_runner
+
+    for command in started:
+        (flag,) = (flag for flag in command if flag.startswith("--runner="))
+        assert type(create_runner(flag.removeprefix("--runner="))).__name__ == "DataflowRunner"
+
+
+def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_mended_by_another(
+    dag: Any, tmp_path: Path
+) -> None:
+    python = pipeline_interpreter()
+    warc = tmp_path / "pages.warc.gz"
+    urls = write_pages(warc)
+    write_dump(tmp_path / "RS_2024-01.zst", urls)
+    workdir = tmp_path / "run"
+    run = {
+        "workdir": str(workdir),
+        "dumps": [str(tmp_path / "RS_*.zst")],
+        "num_shards": 2,
+        "min_tokens": 20,
+        "workers": 1,
+        "python": python,
+    }
+
+    assert dag.test(run_conf={**run, "pages_from": [str(tmp_path / "missing.warc.gz")]}).state == "failed"
+    assert manifest(workdir, "urls")["counts"]["left"] == PAGES
+    assert not (workdir / "documents").exists()
+    collected = (workdir / "urls" / "manifest.json").stat()
+
+    assert dag.test(run_conf={**run, "pages_from": [str(warc)]}).state == "success"
+    assert (workdir / "urls" / "manifest.json").stat() == collected, "collect ran again, though its output stood"
+    for dataset in ("pages", "documents", "clean", "corpus", "tokens"):
+        assert manifest(workdir, dataset)["counts"]["left"] == PAGES, dataset
+    rows = sum(file["rows"] for file in manifest(workdir, "tokens")["files"])
+    assert rows == PAGES
+    assert "<html" in (workdir / "report" / "index.html").read_text()
+
+
+def commands_of(dag: Any, folder: Path, run: dict[str, Any], printing: str = "") -> list[list[str]]:
+    """Run the DAG with an interpreter that only notes its arguments; returns those of each task."""
+    notes, interpreter = folder / "commands.jsonl", folder / "python"
+    interpreter.write_text(
+        f"#!{sys.executable}\n"
+        "import json, sys, time\n"
+        "if sys.argv[1] == '-c':\n"
+        "    sys.exit(print('2.77.0'))\n"  # the operator asks for Beam's version
+        f"print({printing!r}, flush=True)\n"
+        f"time.sleep({0.3 if printing else 0})\n"
+        f"with open({str(notes)!r}, 'a') as notes:\n"
+        "    print(json.dumps(sys.argv[1:]), file=notes)\n"
+    )
+    interpreter.chmod(0o755)
+    assert dag.test(run_conf={**run, "python": str(interpreter)}).state == "success"
+    return [json.loads(line) for line in notes.read_text().splitlines()]
+
+
+def own_flags(command: list[str]) -> list[str]:
+    """The flags that belong to one stage alone."""
+    names = ("--dumps", "--url_lists", "--num_shards", "--pages_from", "--min_tokens")
+    return [flag for flag in command if flag.startswith(names)]
+
+
+def pipeline_interpreter() -> str:
+    """The interpreter with the pipeline installed; skips the test where there is none."""
+    python = os.environ.get("OWT_PYTHON", str(REPOSITORY / ".venv" / "bin" / "python"))
+    try:
+        found = subprocess.run([python, "-c", "import owt_pipeline"], capture_output=True, timeout=60).returncode == 0
+    except OSError:
+        found = False
+    if not found:
+        pytest.skip(f"{python} has no owt-pipeline installed: run `make setup`, or set OWT_PYTHON")
+    return python
+
+
+def write_pages(warc: Path) -> list[str]:
+    """Pages of English prose, each of another topic, as a WARC file; returns their URLs."""
+    from warcio.statusandheaders import StatusAndHeaders
+    from warcio.warcwriter import WARCWriter
+
+    topics = sorted(pydoc_data.topics.topics.items(), key=lambda topic: -len(topic[1]))[:PAGES]
+    with open(warc, "wb") as file:
+        writer = WARCWriter(file, gzip=True)
+        for name, text in topics:
+            paragraphs = "".join(f"<p>{' '.join(part.split())}</p>" for part in text.split("\n\n")[:12])
+            html = f"<html><head><title>{name}</title></head><body><article>{paragraphs}</article></body></html>"
+            headers = StatusAndHeaders("200 OK", [("Content-Type", "text/html; charset=utf-8")], "HTTP/1.1")
+            payload = io.BytesIO(html.encode())
+            writer.write_record(
+                writer.create_warc_record(url_of(name), "response", payload=payload, http_headers=headers)
+            )
+    return [url_of(name) for name, _ in topics]
+
+
+def url_of(topic: str) -> str:
+    return f"https://host{len(topic) % 3}.example.org/{topic}"
+
+
+def write_dump(dump: Path, urls: list[str]) -> None:
+    """A monthly dump of link posts, and of a self post that is none."""
+    import zstandard
+
+    posts: list[dict[str, Any]] = [
+        {"id": f"a{i}", "url": url, "score": 10 + i, "is_self": False, "over_18": False} for i, url in enumerate(urls)
+    ]
+    posts.append({"id": "b", "url": "https://www.reddit.com/r/x/b", "score": 99, "is_self": True, "over_18": False})
+    shared = {"subreddit": "python", "author": "someone", "title": "a title", "created_utc": 1704067200}
+    lines = "".join(json.dumps({**post, **shared}) + "\n" for post in posts)
+    dump.write_bytes(zstandard.ZstdCompressor().compress(lines.encode()))
+
+
+def manifest(workdir: Path, dataset: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((workdir / dataset / "manifest.json").read_text())
+    return content
