@@ -1,0 +1,118 @@
+"""From WARC to tokens on 2 workers, beside datatrove on the way from the same WARC to a deduplicated corpus.
+
+    make bench-peers                                      sets up both environments, runs this
+    .venv/bin/python benchmarks/end_to_end.py [PAGES.warc.gz] [--workers 2] [--repeats 1] [--no_peer]
+
+Ours is `owt run` in a fresh folder, from the WARC's URLs to token shards, timed around the whole command, the
+interpreter's start included. The peer (`peers/datatrove_end_to_end.py`) does less: it does not tokenize,
+and neither its imports nor its splitting of the WARC count. They run in turn, never at once; of several
+repeats the fastest of each counts. Exits 1 where ours is the slower one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from schemas import Manifest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PEER = REPOSITORY / "benchmarks" / "peers" / "datatrove_end_to_end.py"
+PEER_PYTHON = REPOSITORY / ".venv-peers" / "bin" / "python"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    data = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
+    parser.add_argument("warc", type=Path, nargs="?", default=data / "web" / "wcxb-dev.warc.gz", help="the pages")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes (default: 2)")
+    parser.add_argument("--repeats", type=int, default=1, metavar="N", help="runs of each (default: 1)")
+    parser.add_argument("--no_peer", action="store_true", help="measure ours alone")
+    arguments = parser.parse_args()
+    if not arguments.warc.is_file():
+        parser.error(f"no WARC file {arguments.warc}: name one, or set OWT_TESTDATA to the folder of test data")
+    if not arguments.no_peer and not PEER_PYTHON.exists():
+        parser.error(f"no {PEER_PYTHON}: run `make bench-peers`, or give --no_peer")
+
+    warc = arguments.warc.resolve()
+    ours, peers = [], []
+    for _ in range(arguments.repeats):
+        ours.append(measure_ours(warc, arguments.workers))
+        if not arguments.no_peer:
+            peers.append(measure_peer(warc, arguments.workers))
+    own = min(ours, key=lambda run: run["seconds"])
+    pages = own["pages"]
+    print(f"owt_pipeline, WARC to tokens:  {line(own, pages)}, {own['tokens'] / own['seconds']:,.0f} tokens/s")
+    print("  " + ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in own["seconds_by_stage"].items()))
+    if not peers:
+        return 0
+    peer = min(peers, key=lambda run: run["seconds"])
+    print(f"datatrove, WARC to documents:  {line(peer, pages)}")
+    print("  " + ", ".join(f"{step} {seconds:.1f} s" for step, seconds in peer["seconds_by_step"].items()))
+    ratio = peer["seconds"] / own["seconds"]
+    print(f"ours is {ratio:.2f} times as fast, tokenizing included")
+    return 0 if ratio > 1 else 1
+
+
+def measure_ours(warc: Path, workers: int) -> dict[str, Any]:
+    """One run of our stages over `warc`: seconds in all and by stage, pages, documents kept, tokens."""
+    with tempfile.TemporaryDirectory(prefix="owt-") as folder:
+        workdir = Path(folder) / "run"
+        command = [sys.executable, "-m", "owt_pipeline", "run", "--workdir", str(workdir), "--until", "tokenize"]
+        command += ["--warcs", str(warc), "--pages_from", str(warc), "--workers", str(workers), "--num_shards", "4"]
+        started = time.perf_counter()
+        run(command)
+        seconds = time.perf_counter() - started
+        log = [json.loads(entry) for entry in (workdir / "run-log.jsonl").read_text().splitlines()]
+        tokens = manifest(workdir, "tokens")
+        return {
+            "seconds": seconds,
+            "seconds_by_stage": {entry["stage"]: entry["seconds"] for entry in log},
+            "pages": manifest(workdir, "pages").counts.left,
+            "documents_kept": tokens.counts.left,
+            "tokens": sum(count_tokens(workdir / "tokens" / file.path) for file in tokens.of_kind("data")),
+        }
+
+
+def measure_peer(warc: Path, workers: int) -> dict[str, Any]:
+    """One run of the peer, as it reports itself."""
+    output = run([str(PEER_PYTHON), str(PEER), str(warc), "--workers", str(workers)])
+    report: dict[str, Any] = json.loads(output)
+    return report
+
+
+def run(command: list[str]) -> str:
+    """The standard output of `command`; exits with its errors where it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\nfailed with exit code {done.returncode}:\n{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def line(result: dict[str, Any], pages: int) -> str:
+    seconds = result["seconds"]
+    return f"{pages:,} pages in {seconds:.1f} s, {pages / seconds:.1f} pages/s, {result['documents_kept']:,} documents"
+
+
+def manifest(workdir: Path, dataset: str) -> Manifest:
+    return Manifest.from_json((workdir / dataset / "manifest.json").read_text())
+
+
+def count_tokens(shard: Path) -> int:
+    with pa.memory_map(str(shard)) as source:
+        reader = pa.ipc.open_file(source)
+        batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
+        return sum(sum(batch.column("n_tokens").to_pylist()) for batch in batches)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
