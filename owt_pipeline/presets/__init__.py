@@ -1,0 +1,1 @@
+"""Known recipes as settings; every value names where it comes from."""

@@ -1,0 +1,87 @@
+"""`owt init`: a commented CONFIG.toml to start from, with the values of a known recipe if one is named."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.resources
+import os
+import re
+from collections.abc import Sequence
+
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.stages import ORDER, load
+from owt_pipeline.stages.command import reporting_errors
+from schemas.settings import describe
+
+_LINE = re.compile(r"^(\w+) = (.*?)\s+# (.*)$")
+
+
+def preset_names() -> list[str]:
+    """The recipes that ship."""
+    folder = importlib.resources.files("owt_pipeline.presets")
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def commented_config(preset: str | None = None) -> str:
+    """A TOML file with every option of every stage: the preset's set, the others commented out at their default."""
+    values = _preset_values(preset) if preset else {}
+    lines = [
+        "# Settings of a run: `owt run CONFIG.toml`. Flags override them; `owt STAGE --help` explains each.",
+        *([f"# Preset: {preset}."] if preset else []),
+        "",
+        "[run]",
+        "# the folder of the run: a local path, gs:// or s3://",
+        '# workdir = "run"',
+        "# processes for CPU-bound work; by default, this machine's cores",
+        "# workers = 8",
+    ]
+    for name in ORDER:
+        lines += ["", f"[{name}]"]
+        for option, kind, default, help_text in describe(load(name).options):
+            lines.append(f"# {help_text} ({kind})")
+            if option in values.get(name, {}):
+                value, source = values[name][option]
+                lines.append(f"{option} = {value}  # {source}")
+            else:
+                lines.append(f"# {option} = {default}")
+    lines += ["", "# Flags of Apache Beam, such as those for Dataflow:", "[beam]", '# runner = "DataflowRunner"']
+    return "\n".join(lines) + "\n"
+
+
+def _preset_values(preset: str) -> dict[str, dict[str, tuple[str, str]]]:
+    """Table -> option -> (value as TOML, where it comes from)."""
+    if preset not in preset_names():
+        raise UserError(f"unknown preset {preset!r}; there are {', '.join(preset_names())}")
+    text = (importlib.resources.files("owt_pipeline.presets") / f"{preset}.toml").read_text(encoding="utf-8")
+    values: dict[str, dict[str, tuple[str, str]]] = {}
+    table = ""
+    for line in text.splitlines():
+        if line.startswith("["):
+            table = line.strip("[] ")
+        elif match := _LINE.match(line):
+            values.setdefault(table, {})[match[1]] = (match[2], match[3])
+    return values
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`owt init`."""
+    parser = argparse.ArgumentParser(
+        prog="owt init",
+        description="Write a commented CONFIG.toml to start from.",
+        epilog="example:\n  owt init --preset webtext config.toml",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("path", nargs="?", default="config.toml", help="the file to write (default: config.toml)")
+    parser.add_argument("--preset", metavar="NAME", help=f"a known recipe: {', '.join(preset_names())}")
+    arguments = parser.parse_args(argv)
+    return reporting_errors(lambda: _write(arguments.path, arguments.preset))
+
+
+def _write(path: str, preset: str | None) -> int:
+    if os.path.exists(path):
+        raise UserError(f"{path} is there already; name another file, or remove it")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(commented_config(preset))
+    print(f"wrote {path}; now: owt run {path} --workdir DIR --dumps RS_*.zst")
+    return 0
