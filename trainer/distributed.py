@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -93,12 +94,24 @@ class Ranks:
 
 
 class StopSignals:
-    """SIGTERM and SIGINT as a name to look at between steps, instead of a death in the middle of one."""
+    """SIGTERM and SIGINT as a name to look at between steps, instead of a death in the middle of one.
+
+    A context manager: what the signals did before is restored at its end.
+    """
 
     def __init__(self) -> None:
         self.received = ""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._receive)
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():  # Python sets handlers nowhere else
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number).name

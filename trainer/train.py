@@ -39,13 +39,12 @@ def train(config: TrainConfig) -> float:
       SettingsError, ShardError, CheckpointError: before the first step, and each says what to do.
       Diverged: the loss is not finite; nothing is saved after the last good checkpoint.
     """
-    stop = StopSignals()
-    ranks = Ranks.join(config.device)
-    say = print_now if ranks.main else lambda message: None
-    try:
-        return _train(config, ranks, stop, say)
-    finally:
-        ranks.leave()
+    with StopSignals() as stop:
+        ranks = Ranks.join(config.device)
+        try:
+            return _train(config, ranks, stop, print_now if ranks.main else lambda message: None)
+        finally:
+            ranks.leave()
 
 
 def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, say: Any) -> float:

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from trainer.huggingface import from_huggingface, to_huggingface
+from trainer.model import GPT, PRESETS, KVCache, ModelConfig, preset
+
+SMALL = ModelConfig(vocab_size=203, context=24, n_layer=3, n_head=4, width=32)
+# The four published shapes, scaled down: their depth-to-width and head ratios.
+SCALED = {
+    "124M": ModelConfig(vocab_size=257, context=32, n_layer=3, n_head=3, width=48),
+    "355M": ModelConfig(vocab_size=257, context=32, n_layer=6, n_head=4, width=64),
+    "774M": ModelConfig(vocab_size=257, context=32, n_layer=9, n_head=5, width=80),
+    "1.5B": ModelConfig(vocab_size=257, context=32, n_layer=12, n_head=5, width=80),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("124M", 124_439_808),
+        ("355M", 354_823_168),
+        ("774M", 774_030_080),
+        ("1.5B", 1_557_611_200),
+        ("prettybig", 367_419_392),
+        ("algpt2", 13_850_880),
+    ],
+)
+def test_presets_have_the_published_number_of_parameters(name: str, parameters: int) -> None:
+    with torch.device("meta"):
+        model = GPT(PRESETS[name])
+    assert model.n_parameters == parameters
+    assert model.config.padded_vocab_size == 50_304
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_logits_loss_and_greedy_ids_are_those_of_transformers(name: str) -> None:
+    transformers = pytest.importorskip("transformers", reason="the peer of the parity test: pip install transformers")
+    config = SCALED[name]
+    torch.manual_seed(0)
+    theirs = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=config.vocab_size,
+            n_positions=config.context,
+            n_layer=config.n_layer,
+            n_head=config.n_head,
+            n_embd=config.width,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    ).eval()
+    with torch.no_grad():  # far from the initial values, biases and norms too
+        for parameter in theirs.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    ours = GPT(config).eval()
+    ours.load_state_dict(from_huggingface(theirs.state_dict(), config))
+    ids = torch.randint(config.vocab_size, (2, config.context))
+    labels = ids.clone()
+    labels[0, :5] = -100
+
+    result = theirs(ids, labels=labels)
+    torch.testing.assert_close(ours(ids), result.logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ours(ids[:, :-1], labels[:, 1:]), result.loss, rtol=1e-5, atol=1e-5)
+    greedy = theirs.generate(ids[:1, :4], max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert _greedy(ours, ids[:1, :4], 20) == greedy[0, 4:].tolist()
+
+    back = to_huggingface(ours)
+    for key, tensor in theirs.state_dict().items():
+        if key != "lm_head.weight":
+            assert torch.equal(back[key], tensor), key
+
+
+def test_gradients_are_those_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers", reason="the peer of the parity test: pip install transformers")
+    torch.manual_seed(0)
+    theirs = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=203, n_positions=24, n_layer=3, n_head=4, n_embd=32, resid_pdrop=0, attn_pdrop=0, embd_pdrop=0
+        )
+    )
+    ours = GPT(SMALL)
+    ours.load_state_dict(from_huggingface(theirs.state_dict(), SMALL))
+    ids = torch.randint(203, (2, 24))
+    theirs(ids, labels=ids).loss.backward()
+    ours(ids[:, :-1], ids[:, 1:]).backward()
+    assert ours.wte.weight.grad is not None
+    torch.testing.assert_close(ours.wte.weight.grad[:203], theirs.transformer.wte.weight.grad, rtol=1e-4, atol=1e-6)
+    assert not ours.wte.weight.grad[203:].any()  # the padding learns nothing
+    torch.testing.assert_close(
+        ours.h[1].mlp.c_fc.weight.grad, theirs.transformer.h[1].mlp.c_fc.weight.grad.t(), rtol=1e-4, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("changes", [{}, {"embedding_width": 8, "shared_layers": True}], ids=["gpt2", "albert"])
+def test_a_cache_gives_the_logits_of_the_whole_sequence(changes: dict[str, int]) -> None:
+    torch.manual_seed(1)
+    model = GPT(dataclasses.replace(SMALL, **changes)).eval()
+    ids = torch.randint(203, (2, 24))
+    whole = model(ids)
+    cache = KVCache(model, 2)
+    with torch.no_grad():
+        steps = [model.next_logits(ids[:, :7], cache)]
+        steps += [model.next_logits(ids[:, t : t + 1], cache) for t in range(7, 24)]
+    torch.testing.assert_close(torch.stack(steps, 1), whole[:, 6:], rtol=1e-4, atol=1e-5)
+
+
+def test_no_token_sees_a_later_one() -> None:
+    model = GPT(SMALL).eval()
+    ids = torch.randint(203, (1, 24))
+    changed = ids.clone()
+    changed[0, 12] = (changed[0, 12] + 1) % 203
+    before, after = model(ids), model(changed)
+    assert torch.equal(before[:, :12], after[:, :12])
+    assert not torch.allclose(before[:, 12:], after[:, 12:])
+
+
+def test_a_fresh_model_is_as_unsure_as_can_be() -> None:
+    torch.manual_seed(0)
+    model = GPT(preset("tiny", vocab_size=1000))
+    ids = torch.randint(1000, (4, 128))
+    assert abs(model(ids[:, :-1], ids[:, 1:]).item() - math.log(1000)) < 0.05
+
+
+@pytest.mark.parametrize("n_layer", [2, 12])
+def test_residual_projections_start_smaller_by_the_square_root_of_twice_the_depth(n_layer: int) -> None:
+    torch.manual_seed(0)
+    model = GPT(ModelConfig(vocab_size=128, context=8, n_layer=n_layer, n_head=4, width=256))
+    for block in model.h:
+        for projection in (block.attn.c_proj, block.mlp.c_proj):
+            assert float(projection.weight.std()) == pytest.approx(0.02 / math.sqrt(2 * n_layer), rel=0.03)
+        assert float(block.attn.c_attn.weight.std()) == pytest.approx(0.02, rel=0.03)
+
+
+def test_recomputed_activations_change_neither_loss_nor_gradient() -> None:
+    torch.manual_seed(0)
+    model = GPT(SMALL)
+    ids = torch.randint(203, (2, 24))
+    gradients = []
+    for model.checkpoint_activations in (False, True):
+        model.zero_grad()
+        model(ids[:, :-1], ids[:, 1:]).backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert len(gradients[0]) == len(gradients[1])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_shared_layers_have_one_blocks_weights_and_the_work_of_all() -> None:
+    shared, own = (GPT(dataclasses.replace(SMALL, shared_layers=flag)) for flag in (True, False))
+    assert len(shared.h) == 1
+    assert shared.flops_per_token == own.flops_per_token
+    ids = torch.randint(203, (2, 24))
+    assert shared(ids).shape == (2, 24, 203)
+
+
+def test_more_tokens_than_the_context_are_refused() -> None:
+    with pytest.raises(ValueError, match="25 tokens exceed the context of 24"):
+        GPT(SMALL)(torch.zeros(1, 25, dtype=torch.long))
+    with pytest.raises(ValueError, match="width 32 does not divide into 5 heads"):
+        ModelConfig(width=32, n_head=5)
+
+
+def _greedy(model: GPT, ids: torch.Tensor, count: int) -> list[int]:
+    with torch.no_grad():
+        for _ in range(count):
+            ids = torch.cat([ids, model(ids)[:, -1].argmax(-1, keepdim=True)], dim=1)
+    return ids[0, -count:].tolist()

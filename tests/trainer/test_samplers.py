@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer.data import Loader, mix
+from trainer.samplers import Mixture, Packed, longbiased
+from trainer.shards import Documents
+
+EOT = 65535
+CORPORA = st.lists(st.integers(0, 40), min_size=1, max_size=30)
+
+
+def documents_of(lengths: Sequence[int], chunk: int = 4) -> Documents:
+    """Documents of these lengths in several chunks; token number t of all is t, so each is known by its id."""
+    tokens = np.arange(sum(lengths), dtype=np.uint16)
+    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(int)
+    firsts = list(range(0, len(lengths), chunk))
+    chunks, starts = [], []
+    for first in firsts:
+        last = min(first + chunk, len(lengths))
+        chunks.append(tokens[bounds[first] : bounds[last]])
+        starts += [bounds[k] - bounds[first] for k in range(first, last)]
+    return Documents(chunks, np.array(starts, np.int32), np.array(lengths, np.int64), np.array(firsts))
+
+
+def targets_of(windows: np.ndarray) -> list[int]:
+    return windows[:, 1:].ravel().tolist()
+
+
+@given(lengths=CORPORA, context=st.integers(1, 25), seed=st.integers(0, 99), epochs=st.integers(1, 3))
+def test_over_an_epoch_every_token_of_every_document_is_predicted_exactly_once(
+    lengths: list[int], context: int, seed: int, epochs: int
+) -> None:
+    packed = Packed(documents_of(lengths), context, EOT, seed)
+    length = epochs * packed.epoch_tokens
+    # The targets of the first windows are the stream from position 1 on, whole and without a gap.
+    predicted = targets_of(packed.windows(0, -(-length // context)))[: length - 1]
+    counts = Counter(predicted)
+    assert {counts[token] for token in range(sum(lengths))} <= {epochs}
+    assert counts[EOT] == epochs * len(lengths) - 1  # the very first is nobody's target
+
+
+@given(lengths=CORPORA, context=st.integers(1, 25), seed=st.integers(0, 99))
+def test_documents_stay_whole_and_follow_an_end_of_text(lengths: list[int], context: int, seed: int) -> None:
+    documents = documents_of(lengths)
+    packed = Packed(documents, context, EOT, seed)
+    stream = packed.stream(0, packed.epoch_tokens).tolist()
+    found, current = [], None
+    for token in stream:
+        if token == EOT:
+            current = []
+            found.append(current)
+        else:
+            assert current is not None
+            current.append(token)
+    assert sorted(map(tuple, found)) == sorted(tuple(documents[k].tolist()) for k in range(len(lengths)))
+
+
+@given(lengths=CORPORA, context=st.integers(1, 25), first=st.integers(0, 500), count=st.integers(1, 20))
+def test_windows_share_one_token_and_do_not_depend_on_how_they_are_asked_for(
+    lengths: list[int], context: int, first: int, count: int
+) -> None:
+    windows = Packed(documents_of(lengths), context, EOT, 5).windows(first, count)
+    assert windows.shape == (count, context + 1)
+    assert np.array_equal(windows[:-1, -1], windows[1:, 0])
+    fresh = Packed(documents_of(lengths), context, EOT, 5)
+    one_by_one = [fresh.windows(first + k, 1)[0] for k in reversed(range(count))]
+    assert np.array_equal(windows, np.array(one_by_one[::-1]))
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [[3, 2, 1], [8, 8, 8], [9, 9], [7, 7], [500], [500, 1, 0, 8, 30]],
+    ids=["shorter than a window", "exactly a window", "a window and one", "a window less one", "one", "all kinds"],
+)
+def test_documents_of_any_length_beside_a_window_of_8_and_a_batch_of_32_tokens(lengths: list[int]) -> None:
+    packed = Packed(documents_of(lengths), 8, EOT, 1)
+    batches = [packed.windows(4 * step, 4) for step in range(-(-packed.epoch_tokens // 32))]
+    predicted = np.concatenate([batch[:, 1:].ravel() for batch in batches])[: packed.epoch_tokens - 1]
+    assert sorted(token for token in predicted.tolist() if token != EOT) == list(range(sum(lengths)))
+
+
+def test_each_epoch_has_an_order_of_its_own() -> None:
+    packed = Packed(documents_of([5] * 30), 6, EOT, 1)
+    first, second = packed.stream(0, 180), packed.stream(180, 180)
+    assert sorted(first.tolist()) == sorted(second.tolist())
+    assert first.tolist() != second.tolist()
+
+
+@pytest.mark.parametrize("name", ["packed", "longbiased"])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+def test_ranks_are_disjoint_and_together_the_stream_of_one_rank(name: str, world_size: int) -> None:
+    for step in (0, 7, 123_456):
+        ranks = [Loader(_sampler(name), 48, 2, rank=r, world_size=world_size) for r in range(world_size)]
+        slices = [rank.windows(step, micro) for rank in ranks for micro in range(rank.accumulation)]
+        assert np.array_equal(np.concatenate(slices), _sampler(name).windows(step * 48, 48))
+
+
+@pytest.mark.parametrize("name", ["packed", "longbiased"])
+@given(step=st.integers(0, 10_000), world_size=st.sampled_from([1, 2, 4]), micro_batch=st.sampled_from([1, 2, 4]))
+@settings(max_examples=25, deadline=None)
+def test_a_restart_at_any_step_on_any_ranks_gives_the_batch_that_would_have_come(
+    name: str, step: int, world_size: int, micro_batch: int
+) -> None:
+    got = []
+    for rank in range(world_size):
+        loader = Loader(_sampler(name), 16, micro_batch, rank=rank, world_size=world_size)
+        batches = loader.batches(step)
+        got += [next(batches)[0].numpy() for _ in range(loader.accumulation)]
+        batches.close()  # type: ignore[attr-defined]
+    assert np.array_equal(np.concatenate(got), _sampler(name).windows(step * 16, 16)[:, :-1])
+
+
+def test_a_batch_that_does_not_divide_among_the_ranks_is_refused() -> None:
+    with pytest.raises(ValueError, match="48 samples do not divide into 5 ranks of micro-batches of 2"):
+        Loader(_sampler("packed"), 48, 2, world_size=5)
+
+
+def test_inputs_and_targets_are_64_bit_and_one_apart() -> None:
+    inputs, targets = next(Loader(_sampler("packed"), 4, 4).batches(0))
+    assert inputs.shape == targets.shape == (4, 16)
+    assert inputs.dtype == targets.dtype == inputs.long().dtype
+    assert inputs[:, 1:].equal(targets[:, :-1])
+    assert int(inputs[0, 0]) == EOT  # 65,535 survives the way through 16 signed bits
+
+
+@given(share=st.floats(0, 1), seed=st.integers(0, 50), first=st.integers(0, 10**9))
+@settings(max_examples=40)
+def test_a_mixture_realises_its_share_within_binomial_error(share: float, seed: int, first: int) -> None:
+    sampler = _sampler("packed")
+    source, _ = Mixture(sampler, sampler, share, seed).draw(first, 5000)
+    error = 3 * math.sqrt(share * (1 - share) / 5000) + 2 / 1024
+    assert abs((source == 0).mean() - share) <= error
+
+
+@given(share=st.floats(0, 1), seed=st.integers(0, 50), first=st.integers(0, 5000), count=st.integers(1, 2000))
+@settings(max_examples=40)
+def test_a_mixture_takes_each_samplers_samples_in_order_and_skips_none(
+    share: float, seed: int, first: int, count: int
+) -> None:
+    sampler = _sampler("packed")
+    source, index = Mixture(sampler, sampler, share, seed).draw(0, first + count)
+    for number in (0, 1):
+        own = index[source == number]
+        assert np.array_equal(own, np.arange(len(own)))
+    later = Mixture(sampler, sampler, share, seed).draw(first, count)
+    assert np.array_equal(later[0], source[first:])
+    assert np.array_equal(later[1], index[first:])
+
+
+def test_longbiased_gives_the_token_shares_that_its_definition_implies() -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 60, 400).tolist()
+    documents = documents_of(lengths)
+    length_of = np.repeat(lengths, lengths)
+    sampler = longbiased(documents, 16, EOT, 3, long_min_tokens=40, long_fraction=0.7)
+    tokens = sampler.windows(0, 20_000)[:, 1:].ravel()
+    tokens = tokens[tokens != EOT]
+    long = np.array([n for n in lengths if n >= 40])
+    # Of a packed stream's targets, n of each document's n + 1 are tokens, one is its end-of-text.
+    from_long = 0.7 * long.sum() / (long.sum() + len(long))
+    all_tokens, all_long = sum(lengths), long.sum()
+    from_all = 0.3 / (all_tokens + len(lengths))
+    expected = (from_long + from_all * all_long) / (from_long + from_all * all_tokens)
+    assert abs((length_of[tokens] >= 40).mean() - expected) < 0.005
+
+
+def test_longbiased_loses_no_documents_turn() -> None:
+    lengths = [3, 50, 4, 60, 5]
+    sampler = longbiased(documents_of(lengths), 8, EOT, 3, long_min_tokens=40, long_fraction=0.7)
+    seen = set(sampler.windows(0, 200)[:, 1:].ravel().tolist())
+    assert seen >= set(range(sum(lengths)))
+
+
+def test_longbiased_without_a_long_document_says_so() -> None:
+    with pytest.raises(ValueError, match="no document has 512 tokens or more"):
+        longbiased(documents_of([3, 4]), 8, EOT, 0)
+
+
+def test_corpora_are_mixed_by_weight() -> None:
+    one, two, three = (Packed(documents_of([n]), 4, EOT, 0) for n in (1, 2, 3))
+    mixed = mix([one, two, three], [5, 3, 2], seed=9)
+    windows = mixed.windows(0, 2000)
+    largest = np.where(windows == EOT, 0, windows).max(axis=1)  # the last token's id tells the corpus
+    assert [round(float((largest == k).mean()), 1) for k in range(3)] == [0.5, 0.3, 0.2]
+
+
+def test_no_documents_are_refused() -> None:
+    with pytest.raises(ValueError, match="no document"):
+        Packed(documents_of([5]), 4, EOT, 0, subset=np.zeros(0, np.int64))
+
+
+def _sampler(name: str) -> Packed | Mixture:
+    documents = documents_of([7, 60, 3, 20, 45, 1, 33, 12, 80] * 4)
+    if name == "packed":
+        return Packed(documents, 16, EOT, 11)
+    sampler = longbiased(documents, 16, EOT, 11, long_min_tokens=40)
+    assert isinstance(sampler, Mixture)
+    return sampler

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from trainer.data import make_sampler
+from trainer.shards import ShardError, open_dataset
+
+WriteTokens = Callable[..., Path]
+DOCUMENTS = [[1, 2, 3], [], [4], [5, 6, 7, 8], [9, 10], [11] * 7, [12]]
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, write_tokens: WriteTokens) -> Path:
+    return write_tokens(tmp_path / "tokens", DOCUMENTS, [[20, 21]])
+
+
+@pytest.mark.parametrize("kind", [pa.uint16(), pa.uint32()], ids=str)
+@pytest.mark.parametrize("shards", [1, 2, 5])
+def test_documents_come_back_as_they_were_written(
+    tmp_path: Path, write_tokens: WriteTokens, kind: pa.DataType, shards: int
+) -> None:
+    dataset = open_dataset(write_tokens(tmp_path, DOCUMENTS, [[20, 21]], shards=shards, kind=kind), verify=True)
+    documents = dataset.documents("train")
+    assert documents.dtype.itemsize * 8 == kind.bit_width
+    by_shard = [row for shard in range(shards) for row in DOCUMENTS[shard::shards]]
+    assert [documents[k].tolist() for k in range(len(documents))] == by_shard
+    assert documents.lengths.tolist() == [len(row) for row in by_shard]
+    assert dataset.documents("val")[0].tolist() == [20, 21]
+
+
+def test_the_tokens_are_mapped_and_not_read(tokens: Path) -> None:
+    allocated = pa.total_allocated_bytes()
+    documents = open_dataset(tokens).documents("train")
+    assert pa.total_allocated_bytes() == allocated
+    assert not documents[0].flags.owndata
+
+
+def test_a_missing_shard_is_named(tokens: Path) -> None:
+    (tokens / "train" / "part-00001.arrow").unlink()
+    with pytest.raises(ShardError, match=r"train/part-00001\.arrow is missing"):
+        open_dataset(tokens)
+
+
+def test_a_truncated_shard_is_named_without_being_read(tokens: Path) -> None:
+    path = tokens / "val" / "part-00000.arrow"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(ShardError, match=r"val/part-00000\.arrow is cut short: \d+ bytes, its manifest says \d+"):
+        open_dataset(tokens)
+
+
+def test_a_flipped_bit_is_found_by_verification(tokens: Path) -> None:
+    path = tokens / "train" / "part-00000.arrow"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    open_dataset(tokens)
+    with pytest.raises(ShardError, match=r"train/part-00000\.arrow was changed or damaged"):
+        open_dataset(tokens, verify=True)
+
+
+def test_shards_of_an_unknown_schema_version_are_refused(tokens: Path) -> None:
+    _edit(tokens, lambda record: record.update(schema_version=99))
+    with pytest.raises(ShardError, match=r"manifest\.json has schema version 99, this program reads"):
+        open_dataset(tokens)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sha256": "0" * 64}, "the tokenizer tokenizer.json should be 000000000000…, but is of SHA-256"),
+        ({"file": "other.json"}, "but is not among its files"),
+        ({"eot": None}, "names no tokenizer this program knows"),
+        ({"eot": 400}, "end-of-text is 400, outside the vocabulary of 400"),
+        ({"vocab_size": 70_000}, "16-bit ids cannot hold the tokenizer's vocabulary of 70000"),
+    ],
+    ids=str,
+)
+def test_shards_of_an_unknown_tokenizer_are_refused(tokens: Path, change: dict[str, Any], message: str) -> None:
+    _edit(tokens, lambda record: record["properties"]["tokenizer"].update(change))
+    with pytest.raises(ShardError, match=re.escape(message)):
+        open_dataset(tokens).documents("train")
+
+
+def test_a_column_of_another_type_is_named(tokens: Path, write_tokens: WriteTokens, tmp_path: Path) -> None:
+    folder = write_tokens(tmp_path / "signed", DOCUMENTS, kind=pa.int64())
+    with pytest.raises(ShardError, match=r"part-00000\.arrow: column tokens is list<item: int64>, expected list"):
+        open_dataset(folder).documents("train")
+
+
+def test_a_folder_without_a_manifest_is_told_what_to_do(tokens: Path, tmp_path: Path) -> None:
+    with pytest.raises(ShardError, match=r"has no manifest\.json; did you mean .*/tokens\?"):
+        open_dataset(tmp_path)
+    with pytest.raises(ShardError, match="run the tokenize stage first"):
+        open_dataset(tmp_path / "nowhere")
+
+
+def test_an_empty_split_is_named(tmp_path: Path, write_tokens: WriteTokens) -> None:
+    dataset = open_dataset(write_tokens(tmp_path, DOCUMENTS))
+    with pytest.raises(ValueError, match="split val: there is no document"):
+        make_sampler(dataset, "val", "packed", 8, 0)
+
+
+def test_a_million_documents_open_in_under_a_second(tmp_path: Path, write_tokens: WriteTokens) -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 12, 1_000_000, dtype=np.uint32)
+    folder = write_tokens(tmp_path, [], shards=1)
+    path = folder / "train" / "part-00000.arrow"
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    values = pa.array(np.zeros(offsets[-1], np.uint16))
+    table = pa.table(
+        {
+            "url_id": np.arange(len(lengths), dtype=np.uint64),
+            "n_tokens": lengths,
+            "tokens": pa.ListArray.from_arrays(pa.array(offsets), values),
+        }
+    )
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=10_000)
+    _edit(folder, lambda record: _resize(record, path, len(lengths)))
+    start = time.perf_counter()
+    sampler = make_sampler(open_dataset(folder), "train", "packed", 1024, 0)
+    assert sampler.windows(10, 1).shape == (1, 1025)
+    assert time.perf_counter() - start < 1
+
+
+def _resize(record: dict[str, Any], path: Path, rows: int) -> None:
+    entry = next(file for file in record["files"] if file["path"] == "train/part-00000.arrow")
+    entry.update(rows=rows, bytes=path.stat().st_size)
+
+
+def _edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the manifest as another program might have written it, its digest in order."""
+    path = folder / "manifest.json"
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
