@@ -63,7 +63,7 @@ class TrainConfig:
 
     optimizer: str = option("adamw", "of the weights", choices=OPTIMIZERS)
     learning_rate: float | None = option(
-        None, "peak of the schedule (default: by preset, 6e-4 for 124M; 1e-2 for adafactor)", minimum=0
+        None, "peak of the schedule (default: by preset, 6e-4 for 124M; 3e-2 for adafactor)", minimum=0
     )
     min_fraction: float = option(0.1, "learning rate at the end, as a fraction of the peak", minimum=0, maximum=1)
     schedule: str = option("cosine", "after the warm-up; wsd is stable, then decay", choices=SCHEDULES)
@@ -121,7 +121,7 @@ class TrainConfig:
     def peak_learning_rate(self) -> float:
         if self.learning_rate is not None:
             return self.learning_rate
-        return 1e-2 if self.optimizer == "adafactor" else LEARNING_RATES[self.preset]
+        return 3e-2 if self.optimizer == "adafactor" else LEARNING_RATES[self.preset]
 
     @property
     def warmup(self) -> int:

@@ -1,0 +1,188 @@
+"""What becomes of a run whose checkpoints or settings are not as they were."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from schemas import SettingsError
+from trainer import checkpoint
+from trainer.checkpoint import CheckpointError
+from trainer.config import TrainConfig
+from trainer.train import Diverged, train
+
+WriteTokens = Callable[..., Path]
+
+
+@pytest.fixture
+def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
+    return TrainConfig(
+        data=str(text_tokens),
+        out=str(tmp_path / "run"),
+        preset="tiny",
+        width=32,
+        context=32,
+        batch_tokens=512,
+        micro_batch=8,
+        max_steps=8,
+        save_every=2,
+        val_windows=4,
+        device="cpu",
+        tensorboard=False,
+    )
+
+
+def run_of(config: TrainConfig) -> Path:
+    return Path(config.out) / "checkpoints"
+
+
+def steps(config: TrainConfig) -> list[int]:
+    return [int(path.name.removeprefix("step-")) for path in checkpoint.checkpoints(run_of(config))]
+
+
+def test_the_newest_checkpoints_are_kept_and_those_of_every_so_many_steps(config: TrainConfig) -> None:
+    train(dataclasses.replace(config, keep_last=2, keep_every=4))
+    assert steps(config) == [4, 6, 8]
+    assert sorted(path.name for path in run_of(config).iterdir()) == [f"step-0000000{n}" for n in (4, 6, 8)]
+
+
+def test_each_checkpoint_names_the_one_its_run_went_on_from(config: TrainConfig) -> None:
+    train(dataclasses.replace(config, keep_last=9))
+    shutil.rmtree(run_of(config) / "step-00000006")
+    shutil.rmtree(run_of(config) / "step-00000008")
+    train(dataclasses.replace(config, keep_last=9))
+    fourth, eighth = (checkpoint.read_record(run_of(config) / f"step-0000000{n}") for n in (4, 8))
+    assert fourth.parent == ""
+    assert eighth.parent == fourth.digest
+    assert eighth.versions["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "training.pt", "checkpoint.json"])
+def test_a_truncated_checkpoint_is_refused_and_the_one_before_it_taken(
+    config: TrainConfig, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(config)
+    whole = (run_of(config) / "step-00000008" / "model.safetensors").read_bytes()
+    path = run_of(config) / "step-00000008" / name
+    path.write_bytes(path.read_bytes()[:-100])
+    capsys.readouterr()
+    train(config)
+    output = capsys.readouterr().out
+    assert f"step-00000008/{name}" in output
+    assert "taking the checkpoint before it" in output
+    assert "step-00000006 at step 6" in output
+    assert (run_of(config) / "step-00000008" / "model.safetensors").read_bytes() == whole
+
+
+def test_a_changed_byte_is_found(config: TrainConfig) -> None:
+    train(config)
+    path = run_of(config) / "step-00000008" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors was changed: its SHA-256 is not that of"):
+        checkpoint.read_record(path.parent)
+
+
+def test_a_checkpoint_broken_off_while_it_was_written_is_no_checkpoint(config: TrainConfig) -> None:
+    train(config)
+    newest = run_of(config) / "step-00000008"
+    newest.rename(run_of(config) / ".step-00000008.part")
+    found = checkpoint.latest(run_of(config), pytest.fail)
+    assert found is not None
+    assert found[1].step == 6
+    train(config)
+    assert not list(run_of(config).glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 1}, "seed was 1337, is 1"),
+        ({"sampler": "longbiased", "long_min_tokens": 100}, "sampler was packed, is longbiased"),
+        ({"batch_tokens": 1024}, "batch_tokens was 512, is 1024"),
+        ({"width": 64}, "width was 32, is 64"),
+    ],
+)
+def test_a_run_with_other_settings_is_not_resumed(config: TrainConfig, change: dict[str, Any], message: str) -> None:
+    train(dataclasses.replace(config, max_steps=2))
+    with pytest.raises(SettingsError, match=message):
+        train(dataclasses.replace(config, **change))
+
+
+def test_a_run_on_other_shards_is_not_resumed(config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens) -> None:
+    train(dataclasses.replace(config, max_steps=2))
+    other = write_tokens(tmp_path / "other", [[1, 2, 3] * 50])
+    with pytest.raises(SettingsError, match="the token shards were"):
+        train(dataclasses.replace(config, data=str(other)))
+
+
+def test_a_longer_run_goes_on_and_says_what_changed(config: TrainConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    train(dataclasses.replace(config, max_steps=4))
+    train(dataclasses.replace(config, max_steps=6, micro_batch=4))
+    assert "max_steps was 4, is 6" in capsys.readouterr().out
+    assert steps(config) == [2, 4, 6]
+
+
+def test_a_finished_run_has_nothing_left_to_do(config: TrainConfig) -> None:
+    train(config)
+    lines = (Path(config.out) / "metrics.jsonl").read_text()
+    train(config)
+    assert (Path(config.out) / "metrics.jsonl").read_text() == lines
+
+
+def test_a_loss_that_is_no_number_stops_with_the_step_and_the_last_good_checkpoint(config: TrainConfig) -> None:
+    train(dataclasses.replace(config, max_steps=4, schedule="constant"))
+    with pytest.raises(Diverged, match=r"step \d+: loss .*; the last good checkpoint is .*step-00000004\b"):
+        train(dataclasses.replace(config, max_steps=50, schedule="constant", learning_rate=1e30, clip=0.0))
+    assert steps(config) == [2, 4]
+
+
+def test_finetuning_starts_from_the_weights_of_a_checkpoint(config: TrainConfig, tmp_path: Path) -> None:
+    train(config)
+    tuned = dataclasses.replace(config, out=str(tmp_path / "tuned"), init_from=config.out, max_steps=1)
+    fresh = dataclasses.replace(config, out=str(tmp_path / "fresh"), max_steps=1)
+    assert train(tuned) < train(fresh) - 0.2
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adafactor", "muon"])
+def test_every_optimizer_learns_and_resumes_to_the_same_loss(config: TrainConfig, optimizer: str) -> None:
+    config = dataclasses.replace(
+        config, optimizer=optimizer, max_steps=20, save_every=10, warmup_steps=2, batch_tokens=256
+    )
+    last = train(config)
+    shutil.rmtree(run_of(config) / "step-00000020")
+    records = [json.loads(line) for line in (Path(config.out) / "metrics.jsonl").read_text().splitlines()]
+    assert records[-1]["loss"] < records[0]["loss"] - 0.1
+    assert train(config) == last
+
+
+def test_bfloat16_trains_beside_float32(config: TrainConfig, tmp_path: Path) -> None:
+    half = dataclasses.replace(config, dtype="bfloat16", out=str(tmp_path / "half"), checkpoint_activations=True)
+    assert math.isclose(train(half), train(config), rel_tol=0.01)
+
+
+def test_micro_batches_do_not_change_the_step(config: TrainConfig, tmp_path: Path) -> None:
+    small = dataclasses.replace(config, micro_batch=2, out=str(tmp_path / "small"))
+    assert math.isclose(train(small), train(config), rel_tol=1e-4)
+
+
+def test_shards_without_a_validation_split_train_without_validation(
+    config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = write_tokens(tmp_path / "other", [[1, 2, 3] * 50])
+    train(dataclasses.replace(config, data=str(other), max_steps=2))
+    assert "no validation:" in capsys.readouterr().out
+
+
+def test_a_batch_that_does_not_divide_names_the_nearest_that_do(config: TrainConfig) -> None:
+    with pytest.raises(SettingsError, match=r"batch_tokens 600 is not a multiple of .* nearest values are 512 or 768"):
+        train(dataclasses.replace(config, batch_tokens=600))

@@ -1,0 +1,141 @@
+"""Runs of the trainer as a user makes them: processes, signals, ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# 2 layers of width 32: a step takes some milliseconds.
+SMALL = ("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 512, "--micro_batch", 4)
+QUIET = ("--no_tensorboard", "--device", "cpu", "--val_windows", 4)
+
+
+def losses(run: Path, key: str = "loss") -> list[float]:
+    """The loss of every step; fails where a step is missing or told twice."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == list(range(1, len(records) + 1))
+    return [record[key] for record in records]
+
+
+def test_the_documented_command_trains_and_the_loss_falls(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
+    run = tmp_path / "run"
+    result = trainer.run("--data", text_tokens, "--out", run, "--preset", "tiny", "--max_steps", 12, "--device", "cpu")
+    assert result.returncode == 0, result.stderr
+    assert "step 12/12  loss" in result.stdout
+    told = losses(run)
+    assert len(told) == 12
+    assert told[-1] < told[0] - 0.3
+    assert list((run / "tensorboard").iterdir())
+    record = json.loads((run / "checkpoints" / "step-00000012" / "checkpoint.json").read_text())
+    manifest = json.loads((text_tokens / "manifest.json").read_text())
+    assert record["data"] == manifest["digest"]
+    assert record["tokenizer"]["sha256"] == manifest["properties"]["tokenizer"]["sha256"]
+    assert set(record["files"]) == {"model.safetensors", "training.pt", "tokenizer.json"}
+
+
+def test_settings_come_from_toml_and_flags_override_them(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f'[collect]\nmin_score = 3\n[train]\ndata = "{text_tokens}"\npreset = "tiny"\nmax_steps = 9\n')
+    result = trainer.run(config, "--out", tmp_path / "run", *SMALL, *QUIET, "--max_steps", 2)
+    assert result.returncode == 0, result.stderr
+    assert len(losses(tmp_path / "run")) == 2
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_a_killed_run_resumes_to_the_same_losses_bit_by_bit(
+    text_tokens: Path, tmp_path: Path, trainer: Any, dropout: float
+) -> None:
+    arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 60, "--save_every", 7, "--dropout", dropout)
+    arguments += ("--log_every", 1, "--val_every", 10, "--sampler", "longbiased", "--long_min_tokens", 200)
+    assert trainer.run(*arguments, "--out", tmp_path / "whole").returncode == 0
+    process = trainer.start(*arguments, "--out", tmp_path / "killed")
+    _wait_for_line(process, "step 24/60")
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "killed" / "checkpoints" / "step-00000060").exists()
+    result = trainer.run(*arguments, "--out", tmp_path / "killed")
+    assert result.returncode == 0, result.stderr
+    assert "resumed from" in result.stdout
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+    assert losses(tmp_path / "killed", "grad_norm") == losses(tmp_path / "whole", "grad_norm")
+    weights = "checkpoints/step-00000060/model.safetensors"
+    assert (tmp_path / "killed" / weights).read_bytes() == (tmp_path / "whole" / weights).read_bytes()
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_any_moment_cost_no_step_its_loss(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
+    arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 600, "--save_every", 10, "--val_every", 0)
+    assert trainer.run(*arguments, "--out", tmp_path / "whole").returncode == 0
+    rng = random.Random(0)
+    for _ in range(20):
+        process = trainer.start(*arguments, "--out", tmp_path / "killed")
+        _wait_for_line(process, "parameters")
+        time.sleep(rng.uniform(0, 0.6))
+        process.kill()
+        process.wait()
+    result = trainer.run(*arguments, "--out", tmp_path / "killed")
+    assert result.returncode == 0, result.stderr
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_the_step_and_exits_cleanly(
+    text_tokens: Path, tmp_path: Path, trainer: Any, number: signal.Signals
+) -> None:
+    arguments = ("--data", text_tokens, "--out", tmp_path, *SMALL, *QUIET, "--max_steps", 100_000, "--log_every", 5)
+    process = trainer.start(*arguments, "--save_every", 0)
+    _wait_for_line(process, "step 10/")
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert f"stopped by {number.name} at step" in output
+    (checkpoint,) = (tmp_path / "checkpoints").iterdir()
+    assert json.loads((checkpoint / "checkpoint.json").read_text())["step"] == len(losses(tmp_path))
+
+
+def test_two_ranks_train_as_one_and_one_rank_goes_on_from_two(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
+    arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 14, "--save_every", 6, "--val_every", 7)
+    assert trainer.run(*arguments, "--out", tmp_path / "one").returncode == 0
+    result = trainer.run(*arguments, "--out", tmp_path / "two", ranks=2)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    assert json.loads((tmp_path / "two" / "metrics.jsonl").read_text().splitlines()[-1])["world_size"] == 2
+
+    shutil.rmtree(tmp_path / "two" / "checkpoints" / "step-00000014")
+    result = trainer.run(*arguments, "--out", tmp_path / "two")
+    assert result.returncode == 0, result.stderr
+    assert "resumed from" in result.stdout
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    for run in ("one", "two"):
+        records = [json.loads(line) for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines()]
+        assert ["val_loss" in record for record in records] == [step in (7, 14) for step in range(1, 15)]
+
+
+def test_a_signal_to_torchrun_saves_on_two_ranks(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
+    arguments = ("--data", text_tokens, "--out", tmp_path, *SMALL, *QUIET, "--max_steps", 100_000, "--log_every", 5)
+    process = trainer.start(*arguments, "--save_every", 0, ranks=2)
+    _wait_for_line(process, "step 10/")
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert "stopped by SIGTERM at step" in output
+    (checkpoint,) = (tmp_path / "checkpoints").iterdir()
+    assert json.loads((checkpoint / "checkpoint.json").read_text())["step"] == len(losses(tmp_path))
+
+
+def _wait_for_line(process: Any, text: str) -> None:
+    deadline = time.monotonic() + 120
+    for line in process.stdout:
+        if text in line:
+            return
+        if time.monotonic() > deadline:
+            break
+    os.killpg(process.pid, signal.SIGKILL)
+    raise AssertionError(f"the trainer never printed '{text}'")
