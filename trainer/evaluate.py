@@ -111,7 +111,7 @@ def text_windows(stream: list[int], context: int, stride: int) -> Iterator[tuple
     """(inputs, the last of their targets): between them the windows predict each token of stream[1:] once."""
     for done in range(0, len(stream) - 1, stride):
         end = min(done + stride, len(stream) - 1)
-        yield stream[max(0, end - context) : end], stream[done + 1 : end + 1]
+        yield stream[max(0, done + stride - context) : end], stream[done + 1 : end + 1]
 
 
 @dataclass(frozen=True)

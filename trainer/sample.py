@@ -70,9 +70,10 @@ def _choose(
         logits = logits[:top_k]
     probabilities = logits.softmax(0)
     if top_p < 1:
-        # The token that crosses p stays: there is always one.
-        before = probabilities.cumsum(0) - probabilities
-        probabilities = probabilities.masked_fill(before >= top_p, 0)
+        # The token that crosses p stays, and the likeliest always.
+        outside = probabilities.cumsum(0) - probabilities >= top_p
+        outside[0] = False
+        probabilities = probabilities.masked_fill(outside, 0)
     # Drawn on the CPU, so that a seed means the same on every device.
     return int(ids[int(torch.multinomial(probabilities.cpu(), 1, generator=generator))])
 

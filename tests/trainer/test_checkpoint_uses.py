@@ -1,0 +1,236 @@
+"""What a checkpoint is for: writing text, measuring, and going elsewhere."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer import checkpoint, evaluate, export, sample
+from trainer.config import TrainConfig
+from trainer.evaluate import score_text, text_windows
+from trainer.huggingface import load_huggingface
+from trainer.model import GPT, ModelConfig
+from trainer.sample import generate, stream_text
+from trainer.tokenizer import Tokenizer
+from trainer.train import train
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def run(text_tokens: Path, tmp_path: Path) -> Path:
+    """A short run of a small model, with its last checkpoint."""
+    out = tmp_path / "run"
+    train(
+        TrainConfig(
+            data=str(text_tokens),
+            out=str(out),
+            preset="tiny",
+            width=32,
+            context=32,
+            batch_tokens=512,
+            max_steps=30,
+            val_windows=16,
+            device="cpu",
+            tensorboard=False,
+        )
+    )
+    return out
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT:
+    torch.manual_seed(0)
+    model = GPT(ModelConfig(vocab_size=100, context=16, n_layer=2, n_head=2, width=32)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # sharper than the initial weights: no ties
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+def test_greedy_text_by_the_cache_is_that_of_the_whole_sequence(model: GPT) -> None:
+    ids = [1, 2, 3]
+    for _ in range(13):
+        ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
+    assert list(generate(model, [1, 2, 3], 13, temperature=0)) == ids[3:]
+
+
+def test_a_full_context_goes_on_from_its_latest_half(model: GPT) -> None:
+    whole = [1, 2, 3, *generate(model, [1, 2, 3], 15, temperature=0)]
+    assert len(whole) == 18
+    assert whole[17] == int(model(torch.tensor([whole[9:17]]))[0, -1].argmax())
+    assert len(list(generate(model, [5] * 40, 50, temperature=0))) == 50
+
+
+def test_top_k_and_top_p_draw_from_the_likeliest_alone(model: GPT) -> None:
+    logits = model(torch.tensor([[7]]))[0, -1]
+    order = logits.argsort(descending=True).tolist()
+    probabilities = logits.softmax(0)[order].cumsum(0)
+    nucleus = set(order[: int((probabilities < 0.5).sum()) + 1])
+
+    def drawn(**options: Any) -> set[int]:
+        generator = torch.Generator().manual_seed(1)
+        return {next(generate(model, [7], 1, generator=generator, **options)) for _ in range(300)}
+
+    assert drawn(top_k=1) == {order[0]}
+    assert drawn(top_k=3, temperature=5.0) == set(order[:3])
+    assert drawn(top_p=0.5) <= nucleus
+    assert drawn(top_p=0.0) == {order[0]}
+
+
+def test_draws_follow_the_models_probabilities(model: GPT) -> None:
+    probabilities = model(torch.tensor([[7]]))[0, -1].softmax(0)
+    generator = torch.Generator().manual_seed(1)
+    draws = torch.tensor([next(generate(model, [7], 1, generator=generator)) for _ in range(3000)])
+    share = torch.bincount(draws, minlength=100) / 3000
+    error = 4 * (probabilities * (1 - probabilities) / 3000).sqrt() + 1e-3
+    assert bool(((share - probabilities).abs() < error).all())
+
+
+def test_a_sample_ends_before_end_of_text_and_a_seed_repeats_it(model: GPT) -> None:
+    first = list(generate(model, [7], 10, temperature=0))
+    assert list(generate(model, [7], 10, temperature=0, stop=first[3])) == first[: first.index(first[3])]
+    draws = [list(generate(model, [7], 10, generator=torch.Generator().manual_seed(seed))) for seed in (1, 1, 2)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+@given(st.text())
+def test_streamed_pieces_are_the_whole_text_and_no_character_is_broken(tokenizer_file: Path, text: str) -> None:
+    tokenizer = Tokenizer(tokenizer_file)
+    pieces = list(stream_text(tokenizer, iter(tokenizer.encode(text))))
+    assert "".join(pieces) == text
+    if "\ufffd" not in text:
+        assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_text_that_looks_like_a_special_token_stays_text(tokenizer_file: Path) -> None:
+    tokenizer = Tokenizer(tokenizer_file)
+    ids = tokenizer.encode("a<|endoftext|>b")
+    assert len(ids) > 3
+    assert tokenizer.decode(ids) == "a<|endoftext|>b"
+
+
+def test_the_sample_command_writes_text_after_each_prompt(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("def \nimport ")
+    arguments = [str(run), "--prompts", str(prompts), "--max_tokens", "8", "--num_samples", "2"]
+    capsys.readouterr()
+    assert sample.main(arguments) == 0
+    written = capsys.readouterr().out
+    samples = written.removesuffix("\n").split("\n---\n")
+    assert [text[:4] for text in samples] == ["def ", "def ", "impo", "impo"]
+    assert all(len(text) > 7 for text in samples)
+    assert sample.main(arguments) == 0
+    assert capsys.readouterr().out == written
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for module in (sample, evaluate, export):
+        assert module.main([str(tmp_path), *([str(tmp_path)] if module is export else [])]) == 1
+    messages = capsys.readouterr().err.splitlines()
+    assert len(messages) == 3
+    assert "neither a checkpoint nor the folder of a run that has one" in messages[0]
+
+
+@given(n=st.integers(1, 60), context=st.integers(1, 20), stride=st.integers(1, 20))
+def test_text_windows_predict_each_token_once_with_the_context_they_promise(n: int, context: int, stride: int) -> None:
+    stride = min(stride, context)
+    predicted = []
+    for inputs, targets in text_windows(list(range(n + 1)), context, stride):
+        assert len(inputs) <= context
+        assert inputs[-1] + 1 == targets[-1]
+        predicted += targets
+        assert len(inputs) - len(targets) == min(context - stride, targets[0] - 1)
+    assert predicted == list(range(1, n + 1))
+
+
+def test_perplexity_is_that_of_the_tokens_one_by_one(tokenizer_file: Path) -> None:
+    text = "def main(): return 1"
+    tokenizer = Tokenizer(tokenizer_file)
+    torch.manual_seed(0)
+    model = GPT(ModelConfig(vocab_size=400, context=8, n_layer=1, n_head=1, width=8)).eval()
+    stream = [399, *tokenizer.encode(text)]
+    sliding = chunks = 0.0
+    for position in range(1, len(stream)):
+        sliding -= _log_probability(model, stream[max(0, position - 8) : position], stream[position])
+        chunks -= _log_probability(model, stream[(position - 1) // 8 * 8 : position], stream[position])
+    got = score_text(model, tokenizer, text, 399, stride=1)
+    assert got.nats == pytest.approx(sliding, rel=1e-5)
+    assert score_text(model, tokenizer, text, 399).nats == pytest.approx(chunks, rel=1e-5)
+    report = got.report()
+    assert report["perplexity"] == pytest.approx(math.exp(sliding / (len(stream) - 1)))
+    assert report["word_perplexity"] == pytest.approx(math.exp(sliding / 4))
+    assert report["bits_per_byte"] == pytest.approx(sliding / math.log(2) / len(text))
+
+
+def _log_probability(model: GPT, context: list[int], token: int) -> float:
+    return model(torch.tensor([context]))[0, -1].log_softmax(0)[token].item()
+
+
+def test_the_evaluate_command_gives_the_validation_loss_of_training(
+    run: Path, text_tokens: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    capsys.readouterr()
+    text = str(REPOSITORY / "schemas" / "reasons.py")
+    assert evaluate.main([str(run), "--data", str(text_tokens), "--windows", "16", "--text", text]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["val_loss"] == pytest.approx(last["val_loss"], rel=1e-6)
+    assert 1 < result["perplexity"] < 400
+
+
+def test_two_ranks_evaluate_to_the_loss_of_one(run: Path, text_tokens: Path, trainer: Any) -> None:
+    arguments = (run, "--data", text_tokens, "--device", "cpu", "--windows", "7")
+    one, two = (trainer.run(*arguments, ranks=ranks, module="trainer.evaluate") for ranks in (0, 2))
+    assert json.loads(two.stdout)["val_loss"] == pytest.approx(json.loads(one.stdout)["val_loss"], rel=1e-6)
+
+
+def test_an_exported_model_is_loaded_by_transformers_and_writes_the_same(
+    run: Path, tmp_path: Path, text_tokens: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="what the export is for: pip install transformers")
+    folder = tmp_path / "exported"
+    assert export.main([str(run), str(folder)]) == 0
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ours, record = checkpoint.load_model(checkpoint.resolve(run))
+    eot = record.tokenizer["eot"]
+    assert tokenizer.eos_token_id == theirs.config.eos_token_id == eot
+
+    prompt = tokenizer("def main(", return_tensors="pt").input_ids
+    assert prompt[0].tolist() == Tokenizer(folder / "tokenizer.json").encode("def main(")
+    torch.testing.assert_close(ours(prompt), theirs(prompt).logits, rtol=1e-4, atol=1e-4)
+    written = theirs.generate(prompt, max_new_tokens=15, do_sample=False, eos_token_id=None, pad_token_id=eot)
+    assert list(generate(ours, prompt[0].tolist(), 15, temperature=0)) == written[0, prompt.shape[1] :].tolist()
+
+    back = load_huggingface(folder)
+    for name, tensor in ours.state_dict().items():
+        assert torch.equal(back.state_dict()[name], tensor), name
+    tuned = TrainConfig(
+        data=str(text_tokens),
+        out=str(tmp_path / "tuned"),
+        init_from=str(folder),
+        preset="tiny",
+        width=32,
+        context=32,
+        batch_tokens=512,
+        max_steps=1,
+        device="cpu",
+        tensorboard=False,
+    )
+    assert train(tuned) < 5.5  # a fresh model starts at ln 400 = 5.99
+
+
+def test_a_model_that_transformers_has_no_class_for_is_not_exported(tmp_path: Path) -> None:
+    model = GPT(ModelConfig(vocab_size=50, context=8, n_layer=2, n_head=2, width=16, shared_layers=True))
+    with pytest.raises(ValueError, match="no GPT-2 that transformers knows"):
+        export.save_huggingface(model, tmp_path, tmp_path / "tokenizer.json", 49)
