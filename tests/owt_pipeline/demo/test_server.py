@@ -6,6 +6,8 @@ import asyncio
 import html
 import http.client
 import socket
+import subprocess
+import sys
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -139,6 +141,16 @@ def test_the_server_ends_with_its_context() -> None:
         assert get(address, "http://garden.demo.test/robots.txt").status == 200
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://{address}/", timeout=2)
+
+
+def test_no_server_outlives_the_process_that_started_it() -> None:
+    command = [sys.executable, "-m", "owt_pipeline.demo.server", "--port", "0"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdin is not None
+        assert server.stdout.readline().startswith("serving on 127.0.0.1:")
+        server.stdin.close()  # as the end of that process does
+        assert server.wait(timeout=10) == 0
 
 
 def _url(site: Site, behaviour: Behaviour) -> str:
