@@ -114,15 +114,23 @@ class StageRun:
         digest = hashlib.sha256(content).hexdigest()
         self.assets.append(ShardFile(name, "asset", -1, 0, len(content), digest))
 
-    def map_batches(self, fn: Callable[[pa.RecordBatch], Outcome], *, rows: int = 256, **outputs: pa.Schema) -> None:
+    def map_batches(
+        self,
+        fn: Callable[[pa.RecordBatch], Outcome],
+        *,
+        rows: int = 256,
+        columns: list[str] | None = None,
+        **outputs: pa.Schema,
+    ) -> list[ShardRecord]:
         """Write shard k of the output from shard k of the first input, batch by batch, by `fn`.
 
         `fn` runs in worker processes, so it is a function of a module or a `functools.partial` of one.
-        `outputs` are the schemas of named outputs; without any, the dataset's own.
+        `columns` are those it needs, where it does not need all. `outputs` are the schemas of named outputs;
+        without any, the dataset's own.
         """
         source = self.inputs[self.stage.inputs[0]]
-        work = partial(_map_shard, fn=fn, source=source, rows=rows, workers=self.runtime.workers)
-        self.write_shards(work, rows=source.rows(), outputs=outputs or None)
+        work = partial(_map_shard, fn=fn, source=source, rows=rows, columns=columns, workers=self.runtime.workers)
+        return self.write_shards(work, rows=source.rows(), outputs=outputs or None)
 
     def write_shards(
         self,
@@ -391,7 +399,8 @@ def _map_shard(
     fn: Callable[[pa.RecordBatch], Outcome],
     source: DatasetReader,
     rows: int,
+    columns: list[str] | None,
     workers: int,
 ) -> None:
-    for batch, outcome in map_batches(fn, source.batches(shard, rows=rows), workers):
+    for batch, outcome in map_batches(fn, source.batches(shard, rows=rows, columns=columns), workers):
         writer.add(batch.num_rows, outcome)

@@ -1,0 +1,143 @@
+"""Text to token ids, by GPT-2's tokenizer or one's own."""
+
+from __future__ import annotations
+
+import functools
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.storage import open_source
+from owt_pipeline.tokenize import gpt2
+
+# What well-known tokenizers call the token between documents, looked for where none is named.
+_END_OF_TEXT_NAMES = (gpt2.END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
+
+
+class Encoding(ABC):
+    """A tokenizer. Text that looks like one of its special tokens is encoded as the text it is.
+
+    Attributes:
+      name: for people: `gpt2`, or the file's name.
+      vocab_size: ids are below it.
+      eot: id of end-of-text, which separates documents; `encode_batch` never adds it.
+      tokenizer_json: the tokenizer as a file of Hugging Face's tokenizers, with the same ids.
+    """
+
+    name: str
+    vocab_size: int
+    eot: int
+    tokenizer_json: bytes
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The smallest of uint16 and uint32 that holds every id."""
+        return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
+
+    def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, offsets): document k's ids are `ids[offsets[k]:offsets[k + 1]]`; `dtype` and int32.
+
+        A lone surrogate, which a Python string may hold but no UTF-8, counts as U+FFFD.
+        """
+        parts = self._encode(texts)
+        offsets = np.zeros(len(parts) + 1, np.int32)
+        np.cumsum([len(part) for part in parts], out=offsets[1:])
+        ids = np.empty(int(offsets[-1]), self.dtype)
+        if parts:
+            np.concatenate(parts, out=ids, casting="same_kind")
+        return ids, offsets
+
+    def count(self, texts: Sequence[str]) -> np.ndarray:
+        """Tokens of each text, int64 (n,): what `tokenize` will write for it."""
+        return np.fromiter((len(part) for part in self._encode(texts)), np.int64, len(texts))
+
+    @abstractmethod
+    def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each text, uint32."""
+
+
+@functools.lru_cache(maxsize=4)
+def load(tokenizer: str, eot_token: str = "") -> Encoding:
+    """The encoding `gpt2`, or that of a `tokenizer.json` (path or URI); kept for the life of the process.
+
+    Besides the stage `tokenize`, `clean` asks it for exact token counts: `load("gpt2").count(texts)`.
+
+    Args:
+      tokenizer: `gpt2`, or the path of a file of Hugging Face's tokenizers.
+      eot_token: the token that separates documents; empty for the one commonly so called.
+
+    Raises:
+      UserError: no such file, none of that format, or it has no such token.
+    """
+    if tokenizer == "gpt2":
+        return _Gpt2(eot_token)
+    return _FromFile(tokenizer, eot_token)
+
+
+class _Gpt2(Encoding):
+    name, vocab_size, eot = "gpt2", gpt2.VOCAB_SIZE, gpt2.END_OF_TEXT_ID
+
+    def __init__(self, eot_token: str):
+        if eot_token not in ("", gpt2.END_OF_TEXT):
+            raise UserError(f"eot_token: gpt2 has no special token {eot_token!r}; it has {gpt2.END_OF_TEXT}")
+        self._tiktoken = gpt2.tiktoken_encoding()
+
+    @property
+    def tokenizer_json(self) -> bytes:  # type: ignore[override]  # built when asked for: counting needs none
+        return gpt2.tokenizer_json()
+
+    def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [self._encode_one(text) for text in texts]
+
+    def _encode_one(self, text: str) -> np.ndarray:
+        try:
+            return self._tiktoken.encode_to_numpy(text, disallowed_special=())
+        except UnicodeEncodeError:
+            return self._tiktoken.encode_to_numpy(_without_surrogates(text), disallowed_special=())
+
+
+class _FromFile(Encoding):
+    def __init__(self, path: str, eot_token: str):
+        from tokenizers import Tokenizer
+
+        # The stage's workers are processes; threads of the tokenizer's own would take the other workers' cores.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        with open_source(path) as file:
+            self.tokenizer_json = bytes(file.read())
+        try:
+            self._tokenizer = Tokenizer.from_buffer(self.tokenizer_json)
+        except Exception as error:  # the package raises plain Exception and ValueError alike
+            raise UserError(
+                f"{path} is no tokenizer.json of the package tokenizers ({error}): give such a file, or gpt2"
+            ) from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.name = path.rpartition("/")[2]
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        found = next((name for name in ([eot_token] if eot_token else _END_OF_TEXT_NAMES) if name in vocabulary), None)
+        if found is None:
+            special = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()][:20]
+            wanted = repr(eot_token) if eot_token else f"of {', '.join(_END_OF_TEXT_NAMES)}"
+            raise UserError(
+                f"{path} has no token {wanted} to separate documents: name one with --eot_token; "
+                f"it has {', '.join(special) or 'no added tokens'}"
+            )
+        self.eot = vocabulary[found]
+
+    def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        try:
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        except (UnicodeEncodeError, TypeError):  # what a lone surrogate raises
+            cleaned = [_without_surrogates(text) for text in texts]
+            encodings = self._tokenizer.encode_batch_fast(cleaned, add_special_tokens=False)
+        return [np.array(encoding.ids, np.uint32) for encoding in encodings]
+
+
+def _without_surrogates(text: str) -> str:
+    """Pairs of surrogates joined, lone ones replaced: as tiktoken's `encode_ordinary` does it."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

