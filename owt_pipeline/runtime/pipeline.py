@@ -40,10 +40,11 @@ def run_pipeline(build: Callable[[Any], None], beam_flags: Sequence[str]) -> Non
     coders.register()
     check_beam_flags(beam_flags)
     options = PipelineOptions(list(beam_flags))
-    local = (options.view_as(StandardOptions).runner or "") in _LOCAL_RUNNERS
+    standard = options.view_as(StandardOptions)
+    local = (standard.runner or "") in _LOCAL_RUNNERS
     if local:
         logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # its errors are raised below, once
-        options = PipelineOptions([])
+        standard.runner = None
     pipeline = beam.Pipeline(FnApiRunner() if local else None, options=options)
     build(pipeline)
     _failures.clear()
