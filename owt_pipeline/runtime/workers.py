@@ -181,10 +181,13 @@ def _serve(pipe: connection.Connection) -> None:
 
     def read() -> None:
         # Reading in a thread keeps the parent from blocking in `send` while this process blocks in its own.
-        with contextlib.suppress(EOFError, OSError):
+        try:
             while True:
                 inbox.put((pipe.recv_bytes(), pipe.recv_bytes()))
-        os._exit(0)  # the parent is gone, or done with us, whatever the main thread is at
+        except (EOFError, OSError):
+            os._exit(0)  # the parent is gone, or done with us, whatever the main thread is at
+        except MemoryError:
+            os._exit(1)  # the main thread's work used it up; without a reader this process would wait for ever
 
     threading.Thread(target=read, daemon=True).start()
     pickled, fn = b"", None

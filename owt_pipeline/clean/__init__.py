@@ -1,0 +1,1 @@
+"""A document's text repaired, and judged: pure functions over one document at a time."""

@@ -1,0 +1,85 @@
+"""Mojibake and other glitches of text, repaired by ftfy (Speer, 2019): the same result, sooner.
+
+ftfy applies each of its rules to every line, twice. Most lines have nothing for a rule to find, which a regular
+expression tells much sooner; only the others are given to ftfy.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from typing import Any
+
+import ftfy
+from ftfy.badness import is_bad
+
+FORMS = ("NFC", "NFKC", "none")
+
+_MAX_SEGMENT = 1_000_000  # ftfy's max_decode_length: a longer line is cut, wherever that is
+
+# Characters that none of ftfy's rules touches but the one for curly quotes, and of which, with ASCII, no sequence
+# looks like mojibake to it.
+_HARMLESS = "\t\n\x20-\x7e\xa0\xb7\u2013\u2014\u2018\u2019\u201c\u201d\u2022\u2026"
+_ENTITY = "&#?[0-9A-Za-z]{1,24};"
+_TO_LOOK_AT = re.compile(f"[^{_HARMLESS}]|{_ENTITY}")
+
+# All that any rule changes but normalization, curly quotes and mojibake: control characters and what stands for a
+# line break, characters of Asian width, surrogates, Latin ligatures, entities.
+_NEEDS_FTFY = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u206a-\u206f\u3000\ud800-\udfff\ufeff\uff01-\uffee\ufff9-\ufffc"
+    f"\u0132\u0133\u0149\u01c4-\u01cc\u01f1-\u01f3\ufb00-\ufb06]|{_ENTITY}"
+)
+_UNCURL = [(curly, "'") for curly in "\u02bc\u2018\u2019\u201a\u201b"] + [
+    (curly, '"') for curly in "\u201c\u201d\u201e\u201f"
+]
+
+
+def fix_text(text: str, form: str = "NFC") -> str:
+    """What `ftfy.fix_text(text, normalization=form)` returns; `form` is one of FORMS."""
+    if _TO_LOOK_AT.search(text) is None:
+        return _settle(text, form)
+    # Of a text with a `<`, which may be HTML on purpose, ftfy leaves the entities alone from that line on.
+    markup = text.find("<")
+    fixed = []
+    position = 0
+    while (found := _TO_LOOK_AT.search(text, position)) is not None:
+        start = text.rfind("\n", position, found.start()) + 1 or position
+        fixed.append(_settle(text[position:start], form))
+        line_end = text.find("\n", found.start()) + 1 or len(text)
+        for begin in range(start, line_end, _MAX_SEGMENT):
+            end = min(begin + _MAX_SEGMENT, line_end)
+            fixed.append(_fix_segment(text[begin:end], form, 0 <= markup < end))
+        position = line_end
+    fixed.append(_settle(text[position:], form))
+    return "".join(fixed)
+
+
+def _fix_segment(segment: str, form: str, has_markup: bool) -> str:
+    if _NEEDS_FTFY.search(segment) is None and not is_bad(segment):
+        settled = _settle(segment, form)
+        if settled == segment or _is_stable(settled, form):
+            return settled
+    return ftfy.fix_and_explain(segment, _config(form, has_markup)).text
+
+
+def _is_stable(text: str, form: str) -> bool:
+    """Whether a further round of ftfy's would leave `text` as it is, as far as can be told without one."""
+    return _NEEDS_FTFY.search(text) is None and not is_bad(text) and _settle(text, form) == text
+
+
+def _settle(text: str, form: str) -> str:
+    """The two rules that remain where no other applies: curly quotes, and normalization."""
+    if text.isascii():
+        return text
+    for curly, straight in _UNCURL:  # several times as fast as str.translate
+        text = text.replace(curly, straight)
+    return text if form == "none" else unicodedata.normalize(form, text)  # type: ignore[arg-type]
+
+
+@functools.cache
+def _config(form: str, has_markup: bool) -> ftfy.TextFixerConfig:
+    normalization: Any = None if form == "none" else form
+    return ftfy.TextFixerConfig(
+        explain=False, normalization=normalization, unescape_html=False if has_markup else "auto"
+    )

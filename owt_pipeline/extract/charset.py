@@ -1,0 +1,124 @@
+"""Bytes of a page to text: which charset, when header, markup and content disagree.
+
+The order is the one browsers follow (WHATWG HTML, "determining the character encoding"), with one step more:
+
+1. a byte order mark;
+2. UTF-8, where the body is valid UTF-8 and not plain ASCII: text in another charset is that by accident about
+   never, whatever a header says (browsers trust the header and show mojibake);
+3. the charset of the HTTP header;
+4. the charset of a `<meta>` within the first 4,096 bytes (browsers look at 1,024), or of an XML declaration;
+5. what the bytes look like, by charset-normalizer;
+6. windows-1252, the browsers' default.
+
+A declared charset (3, 4) holds if at most one character in 50 beyond ASCII does not decode; those that do not
+become U+FFFD. Labels mean what the WHATWG Encoding Standard says: `iso-8859-1` and `ascii` are windows-1252.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+MAX_DAMAGE = 0.02
+"""The share of undecodable bytes among those beyond ASCII above which a declared charset is taken for a lie."""
+
+_PRESCAN_BYTES = 4096
+_SAMPLE_BYTES = 8192  # what detection looks at, from the first byte beyond ASCII on: more makes it slow, not surer
+_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_META = re.compile(rb"""<meta\b[^>]*?\bcharset\s*=\s*["']?\s*([a-z0-9_:.()\-]+)""", re.IGNORECASE)
+_XML = re.compile(rb"""^\s*<\?xml\b[^>]*?\bencoding\s*=\s*["']([a-z0-9_:.()\-]+)""", re.IGNORECASE)
+_COMMENT = re.compile(rb"<!--.*?-->", re.DOTALL)
+_NOT_ASCII = re.compile(rb"[^\x00-\x7f]")
+
+# Where the Encoding Standard means another charset by a label than Python does (the label as codecs.lookup
+# normalises it). Those it maps to a superset: what is more is what pages really use.
+_WHATWG = {
+    "ascii": "cp1252",
+    "iso8859-1": "cp1252",
+    "iso8859-9": "cp1254",
+    "iso8859-11": "cp874",
+    "tis-620": "cp874",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "big5": "big5hkscs",
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+    "utf-16": "utf-16-le",
+}
+_STATEFUL = ("iso2022", "hz", "utf-7")  # they write everything in ASCII bytes
+
+
+def decode(body: bytes, declared: str | None) -> tuple[str, str]:
+    """The text of a page and the charset it was decoded by.
+
+    Args:
+      body: the page.
+      declared: the charset of the HTTP header, as written there; None without one.
+    """
+    for mark, name in _MARKS:
+        if body.startswith(mark):
+            return body[len(mark) :].decode(name, "replace"), name
+    beyond_ascii = not body.isascii()
+    if beyond_ascii:
+        try:
+            return body.decode("utf-8"), "utf-8"
+        except UnicodeDecodeError:
+            pass
+    labels = [known for known in (lookup(declared), *map(lookup, _in_markup(body))) if known is not None]
+    for name in labels:
+        if not beyond_ascii and not name.startswith((*_STATEFUL, "utf-16")):
+            break  # they all decode ASCII to the same
+        text = _decode_damaged(body, name)
+        if text is not None:
+            return text, name
+    if not beyond_ascii:
+        return body.decode("ascii"), labels[0] if labels else "utf-8"
+    name = _detect(body) or "cp1252"
+    return body.decode(name, "replace"), name
+
+
+def lookup(label: str | None) -> str | None:
+    """Python's name of the charset that the Encoding Standard means by `label`; None for an unknown one."""
+    if not label:
+        return None
+    try:
+        info = codecs.lookup(label.strip())
+        "".encode(info.name)  # some of Python's codecs are no charsets (base64, rot13): they refuse
+    except (LookupError, ValueError, TypeError):
+        return None
+    if info.name in ("idna", "punycode", "unicode_escape", "raw_unicode_escape", "utf-7", "mbcs", "oem", "undefined"):
+        return None  # codecs of Python's that the standard knows no label for
+    return _WHATWG.get(info.name, info.name)
+
+
+def _in_markup(body: bytes) -> list[str]:
+    """The labels the page's own markup gives, in order."""
+    head = body[:_PRESCAN_BYTES]
+    if b"\x00" in head[:64]:  # UTF-16 without a mark; the standard does not look either
+        return []
+    found = [match[1].decode("ascii") for match in (_META.search(_COMMENT.sub(b"", head)), _XML.match(head)) if match]
+    # A page whose <meta> could be read as ASCII is not UTF-16, so the standard takes it for UTF-8.
+    return ["utf-8" if label.lower().startswith("utf-16") else label for label in found]
+
+
+def _decode_damaged(body: bytes, name: str) -> str | None:
+    """The text, if nearly all of it decodes."""
+    try:
+        return body.decode(name)
+    except UnicodeDecodeError:
+        pass
+    text = body.decode(name, "replace")
+    damaged = text.count("\ufffd")
+    beyond_ascii = len(_NOT_ASCII.findall(body))
+    # At least one: a page cut off in the middle of a character has no other damage.
+    return text if damaged <= max(1, MAX_DAMAGE * beyond_ascii) else None
+
+
+def _detect(body: bytes) -> str | None:
+    """What the bytes look like, going by those around the first beyond ASCII."""
+    from charset_normalizer import from_bytes
+
+    first = _NOT_ASCII.search(body)
+    start = max(0, (first.start() if first else 0) - _SAMPLE_BYTES // 4)
+    best = from_bytes(body[start : start + _SAMPLE_BYTES]).best()
+    return lookup(best.encoding) if best is not None else None

@@ -1,0 +1,132 @@
+"""What an extractor is: a function from a decoded page to its main text and metadata.
+
+`--extractor` takes the name of one of ours, or `module:factory` for one's own: `factory(settings)` is called once
+in each worker process and returns a function `extract(page) -> Extracted | None`, None where the page has no main
+text. It may raise (the page is rejected as `extract_crash`), run forever (`extract_timeout`) or use up memory
+(`extract_memory`); it must not remember anything from one page to the next.
+
+    # my_extractors.py
+    from owt_pipeline.extract.extractor import Extracted, Page, Settings
+
+    def first_paragraph(settings: Settings):
+        def extract(page: Page) -> Extracted | None:
+            _, start, rest = page.html.partition("<p>")
+            return Extracted(rest.partition("</p>")[0]) if start else None
+        return extract
+
+    owt extract --workdir run --extractor my_extractors:first_paragraph
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+BUILT_IN = {
+    "trafilatura": ("owt_pipeline.extract.with_trafilatura:make", "trafilatura"),
+    "resiliparse": ("owt_pipeline.extract.with_resiliparse:make", "Resiliparse"),
+}
+"""Our extractors: what makes them, and the distribution whose version decides what they find."""
+
+
+class ExtractorError(ValueError):
+    """`--extractor` names none that can be loaded."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user can ask of an extractor; one that has no use for a setting ignores it.
+
+    Attributes:
+      favor: `balanced`, `precision` (rather lose text than keep boilerplate) or `recall` (the reverse).
+      fast: skip the second opinions.
+      include_comments: readers' comments belong to the text.
+      include_tables: tables belong to the text.
+    """
+
+    favor: str = "balanced"
+    fast: bool = False
+    include_comments: bool = False
+    include_tables: bool = True
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page as an extractor sees it.
+
+    Attributes:
+      url: the URL that answered.
+      html: the decoded body.
+      fetched_at: when, in seconds since 1970 in UTC: nothing on the page is younger.
+    """
+
+    url: str
+    html: str
+    fetched_at: int
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """What was found on a page.
+
+    Attributes:
+      text: the main text, paragraphs separated by newlines.
+      title, author, site_name: as the page gives them.
+      date: of publication, YYYY-MM-DD.
+      language: the ISO 639-1 code the page declares.
+    """
+
+    text: str
+    title: str | None = None
+    author: str | None = None
+    date: str | None = None
+    site_name: str | None = None
+    language: str | None = None
+
+
+Extract = Callable[[Page], Extracted | None]
+
+
+@functools.lru_cache(maxsize=1)  # one a process: making one may read stop lists and compile expressions
+def load(name: str, settings: Settings) -> Extract:
+    """The extractor `name` (one of BUILT_IN, or `module:factory`); raises ExtractorError."""
+    extract: Extract = _factory(name)(settings)
+    return extract
+
+
+def describe(name: str) -> dict[str, Any]:
+    """Name and version of the extractor `name`, for the manifest; raises ExtractorError.
+
+    One's own has no version: the digest of its module's file stands for it.
+    """
+    factory = _factory(name)
+    if name in BUILT_IN:
+        return {"name": name, "version": importlib.metadata.version(BUILT_IN[name][1])}
+    module = sys.modules[factory.__module__]
+    if not getattr(module, "__file__", None):
+        return {"name": name}
+    with open(str(module.__file__), "rb") as file:
+        return {"name": name, "sha256": hashlib.sha256(file.read()).hexdigest()}
+
+
+def _factory(name: str) -> Callable[[Settings], Extract]:
+    target = BUILT_IN[name][0] if name in BUILT_IN else name
+    module_name, colon, attribute = target.partition(":")
+    if not colon:
+        known = ", ".join(sorted(BUILT_IN))
+        raise ExtractorError(f"extractor: {name!r} is none of {known}, nor a `module:factory` of your own")
+    try:
+        factory: Callable[[Settings], Extract] = getattr(importlib.import_module(module_name), attribute)
+    except ImportError as error:
+        hint = f": pip install {BUILT_IN[name][1]}" if name in BUILT_IN else ""
+        raise ExtractorError(f"extractor: {name} cannot be imported ({error}){hint}") from error
+    except AttributeError:
+        raise ExtractorError(f"extractor: module {module_name} has no {attribute!r}") from None
+    return factory

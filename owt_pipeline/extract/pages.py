@@ -1,0 +1,83 @@
+"""The work of one worker process: pages in, documents or the reasons why there is none out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from owt_pipeline.extract import extractor as extractors
+from owt_pipeline.extract.charset import decode
+from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
+from owt_pipeline.extract.sandbox import limits
+from owt_pipeline.fetch.warc import read_record
+from schemas import Reason
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a worker needs to know beside the pages; picklable.
+
+    Attributes:
+      extractor: a name for `extractor.load`, and `settings` for it.
+      cpu_seconds: CPU time a page may use.
+      memory_bytes: memory a page may use.
+    """
+
+    extractor: str
+    settings: Settings
+    cpu_seconds: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A page without a document."""
+
+    reason: Reason
+    detail: str | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A page's document, and the charset the page was in."""
+
+    document: Extracted
+    charset: str
+
+
+Result = Found | Rejected
+
+
+def extract_batch(batch: pa.RecordBatch, work: Work) -> list[Result]:
+    """A result for each row of `batch` (columns `final_url`, `fetched_at` and `record`, the bytes of a WARC record).
+
+    Each page is at work under the limits of its own; one that uses up its CPU time kills the process.
+    """
+    extract = extractors.load(work.extractor, work.settings)
+    rows = zip(batch["final_url"].to_pylist(), batch["fetched_at"].to_pylist(), batch["record"], strict=True)
+    return [_extract_row(extract, work, url, fetched_at, record) for url, fetched_at, record in rows]
+
+
+def extract_page(extract: Extract, url: str, fetched_at: int, record: bytes) -> Result:
+    """The document of the page in the bytes of a WARC record."""
+    response = read_record(record)
+    if response.body.startswith(b"%PDF-"):
+        return Rejected(Reason.NO_TEXT, "the body is a PDF, whatever its content type says")
+    html, charset = decode(response.body, response.charset)
+    document = extract(Page(url, html, fetched_at))
+    if document is None or not document.text.strip():
+        return Rejected(Reason.NO_TEXT, f"{len(html):,} characters of {charset} without a main text")
+    return Found(document, charset)
+
+
+def _extract_row(extract: Extract, work: Work, url: str, fetched_at: int, record: pa.Scalar) -> Result:
+    try:
+        with limits(work.cpu_seconds, work.memory_bytes):
+            return extract_page(extract, url, fetched_at, record.as_py())
+    except MemoryError:
+        return Rejected(Reason.EXTRACT_MEMORY, f"more than {work.memory_bytes >> 20:,} MiB of memory")
+    except Exception as error:
+        if "memory allocation failed" in str(error).lower():  # libxml2's way to say so
+            return Rejected(Reason.EXTRACT_MEMORY, f"more than {work.memory_bytes >> 20:,} MiB of memory")
+        return Rejected(Reason.EXTRACT_CRASH, f"{type(error).__name__}: {error}"[:500])

@@ -1,0 +1,52 @@
+"""Main text and metadata by trafilatura (Barbaresi, ACL 2021)."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timezone
+from typing import Any
+
+import trafilatura
+from trafilatura.settings import Extractor as TrafilaturaOptions
+
+from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
+
+logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # what it finds wrong with a page becomes a reject row
+logging.getLogger("htmldate").setLevel(logging.CRITICAL)
+
+
+def make(settings: Settings) -> Extract:
+    def extract(page: Page) -> Extracted | None:
+        return _extract(page, settings)
+
+    return extract
+
+
+def _extract(page: Page, settings: Settings) -> Extracted | None:
+    date_params: dict[str, Any] = {
+        "original_date": True,
+        "extensive_search": not settings.fast,
+        "max_date": datetime.fromtimestamp(page.fetched_at, timezone.utc).strftime("%Y-%m-%d"),
+    }
+    options = TrafilaturaOptions(
+        output_format="python",
+        fast=settings.fast,
+        precision=settings.favor == "precision",
+        recall=settings.favor == "recall",
+        comments=settings.include_comments,
+        tables=settings.include_tables,
+        dedup=False,  # a page's text must not depend on the pages before it
+        url=page.url,
+        with_metadata=True,
+        date_params=date_params,
+    )
+    document: Any = trafilatura.bare_extraction(page.html, options=options)
+    if document is None or not document.text:
+        return None
+    return Extracted(
+        text=document.text,
+        title=document.title,
+        author=document.author,
+        date=document.date,
+        site_name=document.sitename,
+    )

@@ -1,0 +1,108 @@
+"""`extract`: each page's main text, title, author, date and language."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.stage import Stage, StageRun
+from schemas import option
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from owt_pipeline.extract.pages import Work
+    from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the stage."""
+
+    extractor: str = option("trafilatura", "trafilatura, resiliparse, or `module:factory` of your own", metavar="NAME")
+    favor: str = option(
+        "balanced",
+        "precision rather loses text than keeps boilerplate; recall the reverse",
+        choices=("balanced", "precision", "recall"),
+    )
+    fast: bool = option(False, "skip the extractor's second opinions: faster, less exact")
+    include_comments: bool = option(False, "readers' comments belong to the text")
+    include_tables: bool = option(True, "tables belong to the text")
+    page_cpu_seconds: float = option(20.0, "CPU time a page may use", minimum=0.1)
+    page_memory_mb: int = option(1024, "memory a page may use, in MiB", minimum=64)
+
+
+ROWS = 64  # pages a batch of documents is made of; workers get them one by one, so that load balances
+
+
+def run(run: StageRun) -> None:
+    from owt_pipeline.extract.extractor import ExtractorError, Settings, describe
+    from owt_pipeline.extract.pages import Work
+
+    options: Options = run.options
+    try:
+        run.properties["extractor"] = describe(options.extractor)
+    except ExtractorError as error:
+        raise UserError(str(error)) from error
+    settings = Settings(options.favor, options.fast, options.include_comments, options.include_tables)
+    work = Work(options.extractor, settings, options.page_cpu_seconds, options.page_memory_mb << 20)
+    pages = run.inputs["pages"]
+    shard = partial(_extract_shard, pages=pages, work=work, workers=run.runtime.workers)
+    run.write_shards(shard, rows=pages.rows())
+
+
+def _extract_shard(shard: int, writer: ShardWriter, *, pages: DatasetReader, work: Work, workers: int) -> None:
+    from owt_pipeline.extract.documents import documents
+    from owt_pipeline.extract.pool import extract_all
+
+    waiting: list[tuple[pa.RecordBatch, Any]] = []
+    for row, result in extract_all(_rows(pages, shard), work, workers):
+        waiting.append((row, result))
+        if len(waiting) == ROWS:
+            writer.add(len(waiting), documents(waiting))
+            waiting = []
+    if waiting:
+        writer.add(len(waiting), documents(waiting))
+
+
+def _rows(pages: DatasetReader, shard: int) -> Iterator[pa.RecordBatch]:
+    from owt_pipeline.fetch.warc import pages as pages_with_records
+
+    for batch in pages_with_records(pages, shard, rows=ROWS):
+        for index in range(batch.num_rows):
+            yield batch.slice(index, 1)
+
+
+def _sources(options: Options) -> list[dict[str, Any]]:
+    """An extractor of one's own is code that the output follows from."""
+    from owt_pipeline.extract.extractor import BUILT_IN, ExtractorError, describe
+
+    if options.extractor in BUILT_IN:
+        return []
+    try:
+        return [describe(options.extractor)]
+    except ExtractorError as error:
+        raise UserError(str(error)) from error
+
+
+STAGE = Stage(
+    name="extract",
+    output="documents",
+    inputs=("pages",),
+    options=Options,
+    version=1,
+    run=run,
+    sources=_sources,
+    libraries=("trafilatura", "lxml"),
+    help="Read each page's main text, title, author, date and language, in worker processes that no page can harm.",
+    example="owt extract --workdir run --favor precision",
+)
+
+if __name__ == "__main__":
+    from owt_pipeline.stages.command import main
+
+    sys.exit(main(STAGE))

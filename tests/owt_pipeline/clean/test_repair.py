@@ -1,0 +1,76 @@
+"""The fast path of ftfy is ftfy."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+from pathlib import Path
+
+import ftfy
+import pytest
+from ftfy.badness import is_bad
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from owt_pipeline.clean.repair import _HARMLESS, FORMS, fix_text
+
+# What ftfy's rules are about, so that hypothesis meets them often.
+NOTABLE = st.sampled_from(
+    [*"’‘“”‚„ʼ–—…•·\xa0éüñçÃÂâ€™œ®©°«»£¥ﬁŉǆＡ　\x85\x9d\r\n\t<&;\x1b\ufeff\u2028\u0301½²ª", "\r\n", "&amp;", "&#39;",
+     "&EACUTE;", "â€™", "Ã©", "\x1b[31m", "&lt;b&gt;", "\ud83d\udca9"]
+)  # fmt: skip
+TEXTS = st.lists(st.one_of(st.text(max_size=8), NOTABLE, st.sampled_from(["plain words, ", "\n", " "])), max_size=25)
+
+
+def plainly(text: str, form: str) -> str:
+    return ftfy.fix_text(text, normalization=None if form == "none" else form)  # type: ignore[arg-type]
+
+
+@settings(max_examples=600, deadline=None)
+@given(TEXTS.map("".join), st.sampled_from(FORMS))
+@example("&lt;b&gt; here\nand <i> from here on &amp; no more &lt;", "NFC")
+@example("one &amp;lt; two", "NFC")
+@example("ª’&#x2019;;", "NFKC")
+def test_any_text_is_repaired_as_by_ftfy(text: str, form: str) -> None:
+    assert fix_text(text, form) == plainly(text, form)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_case_of_ftfys_own_tests_is_repaired_as_by_ftfy(testdata: Path, form: str) -> None:
+    cases = [
+        case
+        for file in sorted((testdata / "text" / "ftfy-cases").glob("*.json"))
+        for case in json.loads(file.read_text())
+    ]
+    assert len(cases) > 150
+    for case in cases:
+        for text in (case["original"], f"A line before.\n{case['original']}\nand a line after, with “quotes”."):
+            assert fix_text(text, form) == plainly(text, form)
+        if form == "NFC" and case["expect"] == "pass":
+            assert fix_text(case["original"]) == case["fixed"]
+
+
+def test_real_text_is_repaired_as_by_ftfy(testdata: Path) -> None:
+    with gzip.open(testdata / "text" / "sentences-by-language.jsonl.gz", "rt", encoding="utf-8") as lines:
+        sentences = [json.loads(line) for line in itertools.islice(lines, 0, None, 7)]
+    for start in range(0, len(sentences), 50):
+        text = "\n".join(str(value) for row in sentences[start : start + 50] for value in row.values())
+        for form in FORMS:
+            assert fix_text(text, form) == plainly(text, form)
+
+
+def test_lines_longer_than_ftfys_segments_are_cut_where_ftfy_cuts_them() -> None:
+    text = "plain " * 200_000 + "Ã©&amp;" + "more " * 200_000 + "\ncafÃ©"
+    assert fix_text(text) == plainly(text, "NFC")
+
+
+def test_no_sequence_of_harmless_characters_looks_like_mojibake() -> None:
+    """What the fast path rests on: ftfy's patterns need three characters of these at most to show."""
+    beyond = [char for char in _HARMLESS.replace("\x20-\x7e", "")]
+    alphabet = [*beyond, *"aZ09 .,'\"-_^~|("]
+    for length in (1, 2, 3, 4):
+        assert not any(is_bad("".join(chars)) for chars in itertools.product(alphabet, repeat=length))
+    every = [*beyond, *map(chr, range(0x20, 0x7F))]
+    for length in (1, 2):
+        assert not any(is_bad("".join(chars)) for chars in itertools.product(every, repeat=length))

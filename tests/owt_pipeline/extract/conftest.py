@@ -1,0 +1,94 @@
+"""A `pages/` dataset as the fetch stage writes it, from pages given as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import xxhash
+
+from owt_pipeline.fetch.warc import payload_digest, response_record
+from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
+from owt_pipeline.runtime.storage import Storage
+from schemas import DATASETS
+
+FETCHED_AT = 1_767_225_600  # 2026-01-01
+
+Pages = Mapping[str, tuple[bytes, str]]
+"""URL → (body, content type)."""
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    pass
+
+
+def page_row(writer_offset: int, url: str, body: bytes, content_type: str) -> tuple[dict, bytes]:
+    """A row of `pages/`, and its record."""
+    url_id = xxhash.xxh3_64_intdigest(url.encode())
+    headers = [("Content-Type", content_type)]
+    record = response_record(url, FETCHED_AT, "HTTP/1.1 200 OK", headers, body)
+    row = {
+        "url_id": url_id,
+        "url": url,
+        "source": "warc",
+        "final_url": url,
+        "status": 200,
+        "content_type": content_type,
+        "fetched_at": FETCHED_AT,
+        "fetch_ms": 0,
+        "body_bytes": len(body),
+        "payload_digest": payload_digest(body),
+        "warc_offset": writer_offset,
+        "warc_length": len(record),
+        "score": 3,
+        "created_utc": 1,
+        "subreddits": ["a", "b"],
+    }
+    return row, record
+
+
+def write_pages(workdir: Path, pages: Pages, num_shards: int = 1) -> None:
+    """Write `pages/` below `workdir`, page i in shard i modulo `num_shards`."""
+    items = list(pages.items())
+
+    def write(shard: int, writer: ShardWriter) -> None:
+        rows = []
+        file, count = writer.open_file(".warc.gz", "warc")
+        for url, (body, content_type) in items[shard::num_shards]:
+            row, record = page_row(file.tell(), url, body, content_type)
+            file.write(record)
+            count[0] += 1
+            rows.append(row)
+        writer.enter(len(rows))
+        writer.write(pa.RecordBatch.from_pylist(rows, DATASETS["pages"].schema))
+
+    stage = Stage("fetch", "pages", (), NoOptions, 1, lambda run: run.write_shards(write) and None, "writes pages",
+                  num_shards=lambda options: num_shards)  # fmt: skip
+    run_stage(stage, NoOptions(), Runtime(Storage(str(workdir))))
+
+
+@pytest.fixture(scope="session")
+def pages_writer() -> Callable[..., None]:
+    return write_pages
+
+
+@pytest.fixture(scope="session")
+def real_pages(testdata: Path) -> dict[str, tuple[bytes, str]]:
+    """The pages of WCXB's dev split."""
+    from fastwarc.warc import ArchiveIterator, WarcRecordType
+
+    pages = {}
+    with open(testdata / "web" / "wcxb-dev.warc.gz", "rb") as file:
+        for record in ArchiveIterator(file, record_types=WarcRecordType.response):
+            url = record.headers["WARC-Target-URI"]
+            pages[url] = (record.reader.read(), record.http_headers["Content-Type"])
+    return pages
+
+
+def first(pages: Pages, count: int) -> dict[str, tuple[bytes, str]]:
+    return dict(list(pages.items())[:count])
