@@ -56,6 +56,13 @@ def run_pipeline(build: Callable[[Any], None], beam_flags: Sequence[str]) -> Non
         raise
 
 
+def runs_locally(beam_flags: Sequence[str]) -> bool:
+    """Whether these flags leave the pipelines to this process' own runner, which holds what it groups in memory."""
+    from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+
+    return (PipelineOptions(list(beam_flags)).view_as(StandardOptions).runner or "") in _LOCAL_RUNNERS
+
+
 def check_beam_flags(flags: Sequence[str]) -> None:
     """Raise UserError for a flag that neither a stage nor Beam knows: Beam itself would ignore it."""
     if not flags:

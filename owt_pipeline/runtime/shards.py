@@ -110,6 +110,11 @@ class ShardWriter:
         """Rows that leave the stage."""
         self._sinks[output].write(rows)
 
+    def flush(self) -> None:
+        """End the row group (of an Arrow file: the record batch), so that what was written can be read by itself."""
+        for sink in self._sinks.values():
+            sink.flush()
+
     def reject(self, rows: pa.RecordBatch) -> None:
         """Rows of schema `REJECTS`."""
         if rows.num_rows:
@@ -182,16 +187,16 @@ class _Sink:
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
         if self._waiting_bytes >= ROW_GROUP_BYTES:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         if self._waiting:
             table = pa.Table.from_batches(self._waiting, self.schema).combine_chunks()
             self._writer.write_table(table)
             self._waiting, self._waiting_bytes = [], 0
 
     def close(self) -> None:
-        self._flush()
+        self.flush()
         self._writer.close()
 
 

@@ -64,6 +64,7 @@ class Stage:
       num_shards: shards of the output, where it is not that of the first input.
       optional_inputs: datasets it reads where they are there.
       libraries: distributions whose version shapes the bytes, for the manifest.
+      positional: the option that takes the arguments without a flag, if one does.
       example: a command line for `--help`.
     """
 
@@ -78,6 +79,7 @@ class Stage:
     num_shards: Callable[[Any], int] | None = None
     optional_inputs: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
+    positional: str = ""
     example: str = ""
 
 
@@ -95,6 +97,7 @@ class StageRun:
       work: the folder for intermediate steps; it goes when the stage is done.
       properties: to be set by the stage, for the manifest.
       counts: to be set by a stage whose ledger is not that of its shards (dedupe's decisions).
+      stats: further counts of the whole stage, beside those of its shards.
     """
 
     stage: Stage
@@ -106,6 +109,7 @@ class StageRun:
     work: Storage
     properties: dict[str, Any] = field(default_factory=dict)
     counts: Counts | None = None
+    stats: dict[str, int] = field(default_factory=dict)
     assets: list[ShardFile] = field(default_factory=list)
 
     def write_asset(self, name: str, content: bytes) -> None:
@@ -330,7 +334,7 @@ def _manifest(run: StageRun, plan: dict[str, Any], records: Sequence[ShardRecord
     shards = {record.shard for record in records}
     if shards != set(range(run.num_shards)):
         raise LedgerError(f"{run.stage.name}: {len(shards)} of {run.num_shards} shards were written")
-    stats: dict[str, int] = {}
+    stats = dict(run.stats)
     for record in records:
         for name, count in record.stats.items():
             stats[name] = stats.get(name, 0) + count

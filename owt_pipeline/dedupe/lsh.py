@@ -1,0 +1,110 @@
+"""Locality-sensitive hashing: bands of MinHash signatures, the buckets they fall into, and the edges these give.
+
+Chapter 3 of Leskovec, Rajaraman and Ullman, Mining of Massive Datasets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from owt_pipeline.dedupe.shingles import mix
+
+_CHAIN = np.uint64(0x9E3779B97F4A7C15)
+
+SIMILARITIES = tuple(round(0.05 * step, 2) for step in range(21))
+"""Where the S-curve is told."""
+
+
+@dataclass(frozen=True)
+class Banding:
+    """How signatures are cut: `bands` bands of `rows` values; two documents are candidates if one band is equal."""
+
+    num_perm: int
+    bands: int
+    rows: int
+
+    def probability(self, similarity: float) -> float:
+        """That two documents of this Jaccard similarity are candidates."""
+        return float(1 - (1 - similarity**self.rows) ** self.bands)
+
+    def curve(self) -> list[tuple[float, float]]:
+        """(similarity, probability) at SIMILARITIES: the S-curve."""
+        return [(s, round(self.probability(s), 6)) for s in SIMILARITIES]
+
+
+def choose_banding(
+    threshold: float, num_perm: int, false_negative_weight: float, bands: int | None = None, rows: int | None = None
+) -> Banding:
+    """The banding that is given, or the one that datasketch's optimiser finds for the threshold.
+
+    Args:
+      threshold: Jaccard similarity from which documents are duplicates.
+      num_perm: permutations to spend.
+      false_negative_weight: from 0 to 1, what a missed pair weighs; a pair found in vain, which only costs its
+        verification, weighs the rest.
+      bands: with `rows`, given outright.
+      rows: with `bands`.
+
+    Raises ValueError where only one of bands and rows is given, or they need more permutations than there are.
+    """
+    if bands is None and rows is None:
+        from datasketch.lsh import _optimal_param
+
+        return Banding(num_perm, *_optimal_param(threshold, num_perm, 1 - false_negative_weight, false_negative_weight))
+    if bands is None or rows is None:
+        raise ValueError(f"bands={bands} and rows={rows}: give both, or neither")
+    if bands * rows > num_perm:
+        raise ValueError(f"bands={bands} times rows={rows} is {bands * rows}, more than num_perm={num_perm}")
+    return Banding(num_perm, bands, rows)
+
+
+def band_hashes(signatures: np.ndarray, banding: Banding) -> np.ndarray:
+    """uint64[bands, texts] of uint32[num_perm, texts]: equal where all of a band's rows are."""
+    result = np.empty((banding.bands, signatures.shape[1]), np.uint64)
+    for band in range(banding.bands):
+        hashes = np.full(signatures.shape[1], band + 1, np.uint64)
+        for row in range(band * banding.rows, (band + 1) * banding.rows):
+            hashes *= _CHAIN
+            hashes += signatures[row]
+            hashes ^= hashes >> np.uint64(29)
+        result[band] = mix(hashes)
+    return result
+
+
+def partition_of(hashes: np.ndarray, partitions: int) -> np.ndarray:
+    """The partition of the hash space that each uint64 hash is in: equal ranges, told by the upper 32 bits."""
+    return ((hashes >> np.uint64(32)) * np.uint64(partitions) >> np.uint64(32)).astype(np.int64)
+
+
+def star_edges(hashes: np.ndarray, places: np.ndarray, oversized: int) -> tuple[np.ndarray, Mapping[str, int]]:
+    """Edges from each bucket's least place to its others: m - 1 for a bucket of m, where pairs would be m(m - 1) / 2.
+
+    Args:
+      hashes: uint64, of one band.
+      places: uint64, the documents they are of.
+      oversized: buckets of more documents are counted as such.
+
+    Returns: uint64[edges, 2], and counts: buckets (of two or more), oversized_buckets, pairs, largest_bucket.
+    """
+    order = np.argsort(hashes)
+    hashes = hashes[order]
+    is_first = np.concatenate([[True], hashes[1:] != hashes[:-1]]) if len(hashes) else np.empty(0, bool)
+    starts = np.flatnonzero(is_first)
+    sizes = np.diff(np.concatenate([starts, [len(hashes)]]))
+    shared = sizes > 1
+    counts = {
+        "buckets": int(shared.sum()),
+        "oversized_buckets": int((sizes > oversized).sum()),
+        "pairs": int((sizes * (sizes - 1) // 2).sum()),
+    }
+    members = places[order[np.repeat(shared, sizes)]]
+    starts = np.concatenate([[0], np.cumsum(sizes[shared])])[:-1]
+    if not len(starts):
+        return np.empty((0, 2), np.uint64), counts
+    least = np.repeat(np.minimum.reduceat(members, starts), sizes[shared])
+    others = members != least
+    edges = np.column_stack([least[others], members[others]])
+    return edges[np.lexsort((edges[:, 1], edges[:, 0]))], counts

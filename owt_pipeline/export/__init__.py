@@ -1,0 +1,1 @@
+"""The finished corpus: clean documents without those that decisions remove."""

@@ -1,0 +1,42 @@
+"""export: the corpus, clean documents without their duplicates."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import partial
+
+from owt_pipeline.runtime.stage import Stage, StageRun
+from owt_pipeline.stages.command import main
+from schemas import option
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    rules: tuple[str, ...] = option(("exact", "near"), "decisions to apply, by rule", choices=("exact", "near", "none"))
+    min_similarity: float = option(0.0, "decisions to apply: of at least this similarity", minimum=0.0, maximum=1.0)
+
+
+def run(run: StageRun) -> None:
+    from owt_pipeline.export.apply import Policy
+    from owt_pipeline.export.shards import export_shard
+
+    policy = Policy(run.options.rules, run.options.min_similarity)
+    source, decisions = run.inputs["clean"], run.inputs["duplicates"]
+    run.write_shards(partial(export_shard, source=source, decisions=decisions, policy=policy), rows=source.rows())
+
+
+STAGE = Stage(
+    name="export",
+    output="corpus",
+    inputs=("clean", "duplicates"),
+    options=ExportOptions,
+    version=1,
+    run=run,
+    help="Write the corpus: the clean documents without those that duplicates/ removes. Change the policy and export\n"
+    "again: nothing is computed anew.",
+    example="owt export --workdir runs/2013 --rules exact --min_similarity 0.9",
+)
+
+if __name__ == "__main__":
+    sys.exit(main(STAGE))
