@@ -68,10 +68,15 @@ def _run(stage: Stage, argv: Sequence[str] | None) -> int:
     add_flags(parser.add_argument_group("options"), stage.options)
     config.add_run_flags(parser)
     parser.add_argument("--config", metavar="CONFIG.toml", help=f"read the tables [{stage.name}], [run] and [beam]")
-    arguments, rest = parser.parse_known_args(argv)
+    if stage.positional:
+        parser.add_argument("positional", nargs="*", metavar="FILE", help=f"the same as --{stage.positional}")
+    arguments, rest = parser.parse_known_intermixed_args(argv)
+    given = flags_given(stage.options, arguments)
+    if stage.positional and arguments.positional:
+        given[stage.positional] = [*arguments.positional, *given.get(stage.positional, [])]
     tables = config.read_config(arguments.config)
     runtime = runtime_of(arguments, tables, rest)
-    options = config.stage_options(stage, arguments.config, tables, flags_given(stage.options, arguments))
+    options = config.stage_options(stage, arguments.config, tables, given)
     with locked(runtime.workdir):
         manifest, ran = run_stage(stage, options, runtime)
     logger.info("%s: %s%s", stage.name, manifest.counts, "" if ran else " (stands; nothing to do)")

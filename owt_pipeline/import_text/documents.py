@@ -1,0 +1,124 @@
+"""A record to a row of documents/, or to the reason why it is none."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+from owt_pipeline.collect.urls import BadURL, canonical_url, url_id
+from owt_pipeline.import_text.records import Record
+from schemas import DATASETS, Reason
+
+# A row on its way to its shard: a document, or a reject with its reason and detail.
+PLACED = pa.schema(
+    [
+        *DATASETS["documents"].schema,
+        pa.field("shard", pa.uint32(), nullable=False),
+        pa.field("reason", pa.string()),
+        pa.field("detail", pa.string(), nullable=False),
+    ]
+)
+
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+@dataclass(frozen=True)
+class FieldNames:
+    """Which field of a record holds what; `a.b` is field b of field a. Empty for none."""
+
+    text: str
+    url: str
+    title: str
+    author: str
+    date: str
+    language: str
+
+    def columns(self) -> set[str]:
+        """The top-level fields."""
+        named = {self.text, self.url, self.title, self.author, self.date, self.language} - {""}
+        return named | {name.partition(".")[0] for name in named}
+
+
+def place(record: Record, names: FieldNames, num_shards: int) -> dict[str, Any]:
+    """The record as a row of `PLACED`, by field.
+
+    The id is the hash of the canonical URL where the record has a URL, else of the text (of its place in the
+    files, where it has neither). A URL that is none of http or https counts as no URL.
+    """
+    row: dict[str, Any] = dict.fromkeys(PLACED.names)
+    row |= {"text": "", "subreddits": [], "detail": record.where}
+    fields = record.fields
+    if fields is None:
+        return _rejected(row, Reason.BAD_RECORD, num_shards, record.problem)
+    url = _string(fields, names.url)
+    if url:
+        try:
+            row["url"] = canonical_url(url)
+        except BadURL:
+            row["url"] = None
+    text = field_value(fields, names.text)
+    if text is None and not _has(fields, names.text):
+        return _rejected(row, Reason.BAD_RECORD, num_shards, f"no field '{names.text}'; it has {_some(fields)}")
+    if text is not None and not isinstance(text, str):
+        return _rejected(row, Reason.BAD_RECORD, num_shards, f"'{names.text}' is {type(text).__name__}, not text")
+    if text is None or not text.strip():
+        return _rejected(row, Reason.EMPTY_TEXT, num_shards, None)
+    row["url_id"] = url_id(row["url"]) if row["url"] else xxhash.xxh3_64_intdigest(text.encode())
+    row["shard"] = row["url_id"] % num_shards
+    row["text"] = text
+    row["title"], row["author"] = _string(fields, names.title), _string(fields, names.author)
+    row["date"] = _date(fields, names.date)
+    row["language"] = _string(fields, names.language)
+    return row
+
+
+def placed_batch(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Rows of `place` as a batch of schema `PLACED`."""
+    return pa.RecordBatch.from_pylist([dict(row) for row in rows], PLACED)
+
+
+def field_value(fields: Mapping[str, Any], name: str) -> Any:
+    """The value of field `name`, where `a.b` is field b of field a; None where there is none."""
+    if name in fields:
+        return fields[name]
+    head, dot, rest = name.partition(".")
+    inner = fields.get(head)
+    return field_value(inner, rest) if dot and isinstance(inner, Mapping) else None
+
+
+def _has(fields: Mapping[str, Any], name: str) -> bool:
+    head, dot, rest = name.partition(".")
+    return name in fields or (bool(dot) and isinstance(fields.get(head), Mapping) and _has(fields[head], rest))
+
+
+def _rejected(row: dict[str, Any], reason: Reason, num_shards: int, problem: str | None) -> dict[str, Any]:
+    row["url_id"] = url_id(row["url"]) if row["url"] else xxhash.xxh3_64_intdigest(row["detail"].encode())
+    row["shard"] = row["url_id"] % num_shards
+    row["reason"] = str(reason)
+    if problem:
+        row["detail"] += f": {problem}"
+    return row
+
+
+def _string(fields: Mapping[str, Any], name: str) -> str | None:
+    value = field_value(fields, name) if name else None
+    return value if isinstance(value, str) and value else None
+
+
+def _date(fields: Mapping[str, Any], name: str) -> str | None:
+    value = field_value(fields, name) if name else None
+    if isinstance(value, datetime.date):  # a datetime too
+        return value.isoformat()[:10]
+    found = _DATE.match(value) if isinstance(value, str) else None
+    return found[0] if found else None
+
+
+def _some(fields: Mapping[str, Any]) -> str:
+    names = list(fields)
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "") or "none"

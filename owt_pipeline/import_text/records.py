@@ -1,0 +1,152 @@
+"""The records of JSON Lines, Parquet and plain text files, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from owt_pipeline.import_text.decompress import open_decompressed
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.storage import open_source
+
+MAX_RECORD_BYTES = 256 << 20
+"""A longer line or text file is a bad record: it would have to be held in memory, and is no document."""
+
+FORMATS = ("jsonl", "parquet", "text")
+_EXTENSIONS = {
+    "jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl",
+    "parquet": "parquet",
+    "txt": "text", "text": "text", "md": "text",
+}  # fmt: skip
+_COMPRESSED = ("gz", "zst", "xz", "bz2")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was found at one place of a file.
+
+    Attributes:
+      where: the file and its line (JSON Lines, text) or row (Parquet), from 1 on.
+      fields: its fields, or None where it could not be read.
+      problem: why it could not.
+    """
+
+    where: str
+    fields: Mapping[str, Any] | None
+    problem: str | None = None
+
+
+def format_of(path: str) -> str:
+    """`jsonl`, `parquet` or `text`, by the file's extension; raises UserError for another one."""
+    parts = path.rpartition("/")[2].lower().split(".")
+    if parts[-1] in _COMPRESSED:
+        parts.pop()
+    kind = _EXTENSIONS.get(parts[-1])
+    if kind is None:
+        known = ", ".join(f".{name}" for name in _EXTENSIONS)
+        raise UserError(f"{path}: unknown extension; known are {known}; else say --format {'|'.join(FORMATS)}")
+    return kind
+
+
+def read_records(path: str, name: str, kind: str, *, columns: Iterable[str], blank_lines: bool) -> Iterator[Record]:
+    """The records of one file, in order.
+
+    Args:
+      path: path or URI.
+      name: what to call the file in `Record.where`.
+      kind: `jsonl`, `parquet` or `text`. Of a text, the only field is `text`.
+      columns: top-level columns to read of a Parquet file; those it has not are left out.
+      blank_lines: whether blank lines separate the documents of a text; else a file is one.
+
+    Raises:
+      UserError: the file cannot be read, is damaged, or (Parquet) is none.
+    """
+    if kind == "parquet":
+        yield from _parquet_records(path, name, set(columns))
+        return
+    with open_decompressed(path) as file:
+        if kind == "jsonl":
+            yield from _json_records(file, name)
+        elif blank_lines:
+            yield from _paragraph_records(file, name)
+        else:
+            yield _text_record(file.read(MAX_RECORD_BYTES + 1), f"{name}:1")
+
+
+def _json_records(file: BinaryIO, name: str) -> Iterator[Record]:
+    for number, line in enumerate(_lines(file), start=1):
+        where = f"{name}:{number}"
+        if len(line) > MAX_RECORD_BYTES:
+            yield Record(where, None, f"longer than {MAX_RECORD_BYTES} bytes")
+        elif line := line.removeprefix(b"\xef\xbb\xbf").strip():
+            try:
+                fields = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                yield Record(where, None, f"not JSON: {error}")
+            else:
+                if isinstance(fields, dict):
+                    yield Record(where, fields)
+                else:
+                    yield Record(where, None, f"not a JSON object, but {_kind(fields)}")
+
+
+def _kind(value: Any) -> str:
+    return {list: "an array", str: "a string", bool: "true or false", type(None): "null"}.get(type(value), "a number")
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Lines, of which one over MAX_RECORD_BYTES is cut there and its rest skipped."""
+    while line := file.readline(MAX_RECORD_BYTES + 1):
+        rest = line
+        while len(rest) > 1 << 20 and not rest.endswith(b"\n"):
+            rest = file.readline(1 << 24)
+        yield line
+
+
+def _paragraph_records(file: BinaryIO, name: str) -> Iterator[Record]:
+    waiting: list[bytes] = []
+    size, start, number = 0, 1, 0
+    for number, line in enumerate(_lines(file), start=1):
+        if line.strip():
+            if not waiting:
+                start, size = number, 0
+            size += len(line)
+            if size <= MAX_RECORD_BYTES + 1:  # what comes after would only be thrown away
+                waiting.append(line)
+            continue
+        if waiting:
+            yield _text_record(b"".join(waiting), f"{name}:{start}", size)
+            waiting = []
+    if waiting:
+        yield _text_record(b"".join(waiting), f"{name}:{start}", size)
+
+
+def _text_record(content: bytes, where: str, size: int | None = None) -> Record:
+    if (size or len(content)) > MAX_RECORD_BYTES:
+        return Record(where, None, f"longer than {MAX_RECORD_BYTES} bytes")
+    try:
+        return Record(where, {"text": content.decode("utf-8-sig").strip("\n")})
+    except UnicodeDecodeError as error:
+        return Record(where, None, f"not UTF-8 at byte {error.start}; convert it first (iconv)")
+
+
+def _parquet_records(path: str, name: str, columns: set[str]) -> Iterator[Record]:
+    with open_source(path) as source:
+        try:
+            file = pq.ParquetFile(source)
+            present = [column for column in file.schema_arrow.names if column in columns]
+            if not present:
+                found = ", ".join(file.schema_arrow.names)
+                raise UserError(f"{path} has none of the columns {', '.join(sorted(columns))}; it has {found}")
+            number = 0
+            for batch in file.iter_batches(batch_size=64, columns=present):
+                for fields in batch.to_pylist():
+                    number += 1
+                    yield Record(f"{name}:{number}", fields)
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"{path} cannot be read as Parquet: {error}") from error

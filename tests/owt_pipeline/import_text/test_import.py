@@ -1,0 +1,266 @@
+"""owt import: text of one's own as documents/."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from owt_pipeline import cli
+from owt_pipeline.collect.urls import canonical_url, url_id
+from owt_pipeline.import_text import records, sharding
+from owt_pipeline.import_text.decompress import open_decompressed
+from owt_pipeline.import_text.records import MAX_RECORD_BYTES, read_records
+from owt_pipeline.ledger.verify import verify
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.runtime.stage import Runtime, read_manifest, run_stage
+from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.stages.import_text import STAGE, ImportOptions
+from schemas import DATASETS, Manifest
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda content: content,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.compress,
+}
+
+
+def json_lines(*rows: Any) -> bytes:
+    return b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+
+
+def imported(workdir: Path, *files: Path | str, **options: Any) -> Manifest:
+    chosen = ImportOptions(files=tuple(map(str, files)), **{"num_shards": 3, **options})
+    return run_stage(STAGE, chosen, Runtime(Storage(str(workdir))))[0]
+
+
+def reader_of(workdir: Path) -> DatasetReader:
+    folder = Storage(str(workdir)) / "documents"
+    manifest = read_manifest(folder)
+    assert manifest is not None
+    return DatasetReader(folder, manifest)
+
+
+def documents(workdir: Path) -> list[dict[str, Any]]:
+    return sorted(reader_of(workdir).table().to_pylist(), key=lambda row: row["text"])
+
+
+def rejects(workdir: Path) -> list[tuple[str, str]]:
+    rows = reader_of(workdir).table(kind="rejects").to_pylist()
+    return sorted((row["reason"], row["detail"]) for row in rows)
+
+
+@pytest.mark.parametrize("extension", COMPRESS)
+def test_json_lines_come_in_compressed_or_not(tmp_path: Path, extension: str) -> None:
+    url = "http://www.Example.com/a/?utm_source=x"
+    rows = [
+        {"text": "first", "url": url, "title": "T", "author": "A", "date": "2013-05-06T07:08", "language": "en"},
+        {"text": "second", "title": 7, "date": "yesterday"},
+    ]
+    path = tmp_path / f"in.jsonl{extension}"
+    path.write_bytes(COMPRESS[extension](json_lines(*rows)))
+    manifest = imported(tmp_path / "run", path)
+    assert str(manifest.counts) == "2 in = 2 out"
+    nothing = dict.fromkeys(DATASETS["documents"].schema.names)
+    first, second = documents(tmp_path / "run")
+    assert first == {
+        **nothing,
+        "url_id": url_id(canonical_url(url)),
+        "url": canonical_url(url),
+        "title": "T",
+        "author": "A",
+        "date": "2013-05-06",
+        "language": "en",
+        "text": "first",
+        "subreddits": [],
+    }
+    assert second == {**nothing, "url_id": xxhash.xxh3_64_intdigest(b"second"), "text": "second", "subreddits": []}
+
+
+def test_every_record_comes_in_or_is_rejected_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(
+        json_lines({"text": "one"})
+        + b"{broken\n\n[1]\n"
+        + json_lines({"body": "x"}, {"text": 5}, {"text": " \n"}, {"text": None}, {"text": "one"}, {"text": "two"})
+        + b'{"text": "\xff"}'
+    )
+    manifest = imported(tmp_path / "run", path)
+    assert str(manifest.counts) == "10 in = 2 out + 5 bad_record + 2 empty_text + 1 repeated_id"
+    assert [row["text"] for row in documents(tmp_path / "run")] == ["one", "two"]
+    found = rejects(tmp_path / "run")
+    assert [detail for reason, detail in found if reason == "repeated_id"] == ["in.jsonl:9"]
+    bad = [detail.split(": ", 1) for reason, detail in found if reason == "bad_record"]
+    assert [place for place, _ in bad] == ["in.jsonl:11", "in.jsonl:2", "in.jsonl:4", "in.jsonl:5", "in.jsonl:6"]
+    assert [problem for _, problem in bad[2:]] == [
+        "not a JSON object, but an array",
+        "no field 'text'; it has body",
+        "'text' is int, not text",
+    ]
+    assert {name: problems for name, problems in verify(Storage(str(tmp_path / "run"))) if problems} == {}
+
+
+def test_of_equal_urls_the_first_document_stays(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(json_lines({"text": "first", "url": "http://h.org/x#top"}))
+    (tmp_path / "b.jsonl").write_bytes(json_lines({"text": "second", "url": "https://H.org/x"}))
+    imported(tmp_path / "run", tmp_path / "b.jsonl", tmp_path / "a.jsonl")
+    assert [row["text"] for row in documents(tmp_path / "run")] == ["first"]
+    assert rejects(tmp_path / "run") == [("repeated_id", "b.jsonl:1")]
+
+
+def test_a_url_that_is_none_counts_as_no_url(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(json_lines({"text": "x", "url": "doc-17"}, {"text": "y", "url": "doc-17"}))
+    imported(tmp_path / "run", tmp_path / "a.jsonl")
+    assert [(row["text"], row["url"]) for row in documents(tmp_path / "run")] == [("x", None), ("y", None)]
+
+
+def test_parquet_comes_in_by_its_columns_nested_ones_too(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "body": ["first", None, "third"],
+            "meta": [{"link": "http://h.org/1", "on": pa.scalar(0, pa.date32()).as_py()}, None, {"link": None}],
+            "rest": [b"x" * 1000] * 3,
+        }
+    )
+    pq.write_table(table, tmp_path / "in.parquet")
+    names = {"text_field": "body", "url_field": "meta.link", "date_field": "meta.on"}
+    manifest = imported(tmp_path / "run", tmp_path / "in.parquet", **names)
+    assert str(manifest.counts) == "3 in = 2 out + 1 empty_text"
+    found = [(row["text"], row["url"], row["date"]) for row in documents(tmp_path / "run")]
+    assert found == [("first", "https://h.org/1", "1970-01-01"), ("third", None, None)]
+    with pytest.raises(UserError, match=r"none of the columns .*text.*; it has body, meta, rest"):
+        imported(tmp_path / "run2", tmp_path / "in.parquet")
+
+
+def test_plain_text_is_a_document_a_file_or_blank_lines_separate_it(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_bytes("\ufeffOne\n two\n\n\nThree\n".encode())
+    (tmp_path / "in" / "b.md.gz").write_bytes(gzip.compress(b"\n\nFour"))
+    (tmp_path / "in" / "c.txt").write_bytes(b"caf\xe9")
+    imported(tmp_path / "run", tmp_path / "in")
+    assert [row["text"] for row in documents(tmp_path / "run")] == ["Four", "One\n two\n\n\nThree"]
+    assert rejects(tmp_path / "run") == [("bad_record", "c.txt:1: not UTF-8 at byte 3; convert it first (iconv)")]
+    imported(tmp_path / "run", tmp_path / "in", split_text="blank_lines")
+    assert [row["text"] for row in documents(tmp_path / "run")] == ["Four", "One\n two", "Three"]
+
+
+@given(st.lists(st.text(alphabet="ab\n ", max_size=20), max_size=10))
+@settings(max_examples=100, deadline=None)
+def test_blank_lines_lose_no_line(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
+    text = "\n".join(parts)
+    path = tmp_path_factory.mktemp("text") / "in.txt"
+    path.write_text(text)
+    found = read_records(str(path), "in", "text", columns=(), blank_lines=True)
+    lines = [line for record in found if record.fields for line in record.fields["text"].split("\n")]
+    assert lines == [line for line in text.split("\n") if line.strip()]
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=30) | st.integers(0, 9)), max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_json_lines_are_read_as_written(tmp_path_factory: pytest.TempPathFactory, rows: list[dict]) -> None:
+    path = tmp_path_factory.mktemp("json") / "in.jsonl"
+    path.write_bytes(json_lines(*rows))
+    found = list(read_records(str(path), "in", "jsonl", columns=(), blank_lines=False))
+    assert [record.fields for record in found] == rows
+    assert [record.where for record in found] == [f"in:{number}" for number in range(1, len(rows) + 1)]
+
+
+def test_an_endless_line_is_one_bad_record_and_the_next_comes_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert MAX_RECORD_BYTES == 256 << 20
+    monkeypatch.setattr(records, "MAX_RECORD_BYTES", 3 << 20)
+    (tmp_path / "in.jsonl").write_bytes(json_lines({"text": "a" * (40 << 20)}, {"text": "b"}))
+    imported(tmp_path / "run", tmp_path / "in.jsonl")
+    assert [row["text"] for row in documents(tmp_path / "run")] == ["b"]
+    assert rejects(tmp_path / "run") == [("bad_record", "in.jsonl:1: longer than 3145728 bytes")]
+
+
+def test_shards_go_by_id_and_do_not_depend_on_the_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in range(3):
+        rows = [{"text": f"text {i % 700} " * 20} for i in range(part * 400, part * 400 + 400)]
+        (tmp_path / f"{part}.jsonl").write_bytes(json_lines(*rows))
+    whole = imported(tmp_path / "whole", tmp_path / "*.jsonl")
+    assert str(whole.counts) == "1200 in = 700 out + 500 repeated_id"
+    reader = reader_of(tmp_path / "whole")
+    for shard in range(3):
+        ids = reader.table(shard)["url_id"].to_pylist()
+        assert ids
+        assert {i % 3 for i in ids} == {shard}
+    monkeypatch.setattr(sharding, "_BUFFER_BYTES", 10_000)
+    monkeypatch.setattr(sharding, "_GROUP_FILES", 1)
+    assert imported(tmp_path / "pieces", tmp_path / "*.jsonl").digest == whole.digest
+
+
+def test_it_stands_until_a_byte_in_the_middle_of_a_file_changes(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(json_lines(*({"text": f"{i} " + "x" * 1000} for i in range(5000))))
+    options, runtime = ImportOptions(files=(str(path),)), Runtime(Storage(str(tmp_path / "run")))
+    assert run_stage(STAGE, options, runtime)[1]
+    assert not run_stage(STAGE, options, runtime)[1]
+    with path.open("r+b") as file:
+        file.seek(2_500_000)
+        file.write(b"y")
+    assert run_stage(STAGE, options, runtime)[1]
+
+
+def test_the_command_takes_files_without_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_bytes(json_lines({"body": name}))
+    run = str(tmp_path / "run")
+    arguments = [str(tmp_path / "a.jsonl"), "--workdir", run, "--text_field", "body", str(tmp_path / "b.jsonl")]
+    assert cli.main(["import", *arguments]) == 0
+    assert [row["text"] for row in documents(tmp_path / "run")] == ["a", "b"]
+    assert cli.main(["import", "--workdir", run]) == 1
+    assert "no files given" in capsys.readouterr().err
+
+
+@given(st.lists(st.binary(max_size=400_000), min_size=1, max_size=4), st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_zstd_frames_are_read_one_after_the_other(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], checksum: bool
+) -> None:
+    path = tmp_path_factory.mktemp("zstd") / "in.zst"
+    compress = zstandard.ZstdCompressor(write_checksum=checksum).compress
+    path.write_bytes(b"".join(compress(part) for part in parts))
+    with open_decompressed(str(path)) as file:
+        assert file.read() == b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("cut.jsonl.gz", gzip.compress(b"x" * 100_000)[:-9], "cut.jsonl.gz cannot be read to its end"),
+        ("cut.jsonl.xz", lzma.compress(b"x" * 100_000)[:-9], "cut.jsonl.xz cannot be read to its end"),
+        ("cut.jsonl.zst", zstandard.compress(os.urandom(100_000))[:-9], "cut.jsonl.zst cannot be read to its end"),
+        ("bad.jsonl.zst", zstandard.compress(b"x" * 1000)[:9] + b"zz", "bad.jsonl.zst cannot be read to its end"),
+        ("no.parquet", b"not parquet", "no.parquet cannot be read as Parquet"),
+        ("in.doc", b"x", r"in.doc: unknown extension; known are .*--format"),
+    ],
+)
+def test_an_unreadable_file_is_one_clear_error(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=problem):
+        imported(tmp_path / "run", tmp_path / name)
+
+
+def test_nothing_imported_hints_at_the_field(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "in.jsonl").write_bytes(json_lines({"body": "x"}))
+    imported(tmp_path / "run", tmp_path / "in.jsonl")
+    assert "is --text_field right?" in caplog.text
