@@ -31,9 +31,10 @@ def run_pipeline(build: Callable[[Any], None], beam_flags: Sequence[str]) -> Non
     The local default is the FnApiRunner, named outright: `DirectRunner` picks one of three by the pipeline's
     shape. Raises what a DoFn raised, as it raised it, where it ran in this process.
     """
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
-    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+    with _no_warnings():  # importing Beam warns, through the root logger, of clients we do not use
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
     from owt_pipeline.runtime import coders
 
@@ -54,6 +55,17 @@ def run_pipeline(build: Callable[[Any], None], beam_flags: Sequence[str]) -> Non
         if _failures:
             raise _failures[0] from None
         raise
+
+
+@contextlib.contextmanager
+def _no_warnings() -> Iterator[None]:
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
 
 
 def runs_locally(beam_flags: Sequence[str]) -> bool:
