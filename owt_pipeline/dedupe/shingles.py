@@ -44,7 +44,7 @@ def shingle(texts: pa.Array, n: int, kind: str = "words") -> Shingles:
     Args:
       texts: a string array without nulls.
       n: words, or characters, in a shingle.
-      kind: `words`; or `characters`, of the words joined by single spaces.
+      kind: `words`; or `characters`, of the words with a space after each.
     """
     words = find_words(texts)
     hashes = hash_words(words)
@@ -129,7 +129,7 @@ def _hash_texts(texts: pa.Array, word_hashes: np.ndarray, offsets: np.ndarray) -
 
 
 def _characters(words: Words) -> tuple[np.ndarray, np.ndarray]:
-    """(hash of each character, offsets) of the texts as their words joined by single spaces."""
+    """(hash of each character, offsets) of the texts as their words with a space after each."""
     lengths = words.ends - words.starts + 1  # with the space after it
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     # Byte i of the joined texts is byte i - bounds[w] + starts[w] of the letters, w being the word it is in.

@@ -1,0 +1,53 @@
+"""What dedupe promises, in plain Python over strings and sets: slow, and too simple to be wrong."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from owt_pipeline.dedupe.characters import IDEOGRAPH, SEPARATOR, character_table
+
+
+def words(text: str) -> list[str]:
+    """Runs of letters in lower case; an ideograph stands alone."""
+    found, word = [], ""
+    for character in text:
+        if ord(character) < 0x80:
+            is_letter, alone, lower = character.isalnum(), False, character.lower()
+        else:
+            kind = character_table().kind[ord(character)]
+            is_letter, alone = kind != SEPARATOR, kind == IDEOGRAPH
+            lower = chr(character_table().lower[ord(character)])
+        if not is_letter or alone:
+            found.append(word)
+            word = ""
+        if alone:
+            found.append(lower)
+        elif is_letter:
+            word += lower
+    return [w for w in [*found, word] if w]
+
+
+@functools.cache  # the same texts are compared with many
+def shingle_set(text: str, n: int = 5, kind: str = "words") -> set[tuple[str, ...]]:
+    return set(shingles(text, n, kind))
+
+
+def shingles(text: str, n: int = 5, kind: str = "words") -> list[tuple[str, ...]]:
+    units: Sequence[str] = words(text)
+    if kind == "characters":
+        units = " ".join(units) + " " if units else ""
+    if len(units) < n:
+        return [tuple(units)] if units else []
+    return [tuple(units[i : i + n]) for i in range(len(units) - n + 1)]
+
+
+def jaccard(a: str, b: str, n: int = 5, kind: str = "words") -> float:
+    left, right = shingle_set(a, n, kind), shingle_set(b, n, kind)
+    return len(left & right) / len(left | right) if left | right else 0.0
+
+
+def containment(gone: str, kept: str, n: int = 5) -> float:
+    """The share of `gone` that `kept` holds."""
+    left, right = shingle_set(gone, n), shingle_set(kept, n)
+    return len(left & right) / len(left) if left else 0.0

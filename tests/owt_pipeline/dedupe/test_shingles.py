@@ -1,0 +1,55 @@
+"""Shingles: equal hashes for equal n-grams, and for no others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from owt_pipeline.dedupe.shingles import KINDS, shingle
+from tests.owt_pipeline.dedupe import plain
+
+WORDS = ["a", "b", "ab", "ba", "aa", "Ä", "漢", "eightlet", "nineletter", "sixteenletters16", "x" * 63, "x" * 64]
+WORDS += ["x" * 65, "x" * 64 + "y", "x" * 64 + "z", "y" * 200]
+TEXTS = st.lists(st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join), max_size=8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(texts=TEXTS, n=st.integers(1, 7))
+def test_shingles_are_equal_exactly_where_their_n_grams_are(kind: str, texts: list[str], n: int) -> None:
+    shingles = shingle(pa.array(texts, pa.string()), n, kind)
+    grams = [plain.shingles(text, n, kind) for text in texts]
+    assert np.diff(shingles.offsets).tolist() == [len(of_text) for of_text in grams]
+    named = list(zip([gram for of_text in grams for gram in of_text], shingles.hashes.tolist(), strict=True))
+    assert len(set(named)) == len({gram for gram, _ in named}) == len({value for _, value in named})
+
+
+@given(TEXTS)
+def test_a_text_has_the_same_shingles_in_any_batch(texts: list[str]) -> None:
+    together = shingle(pa.array(texts, pa.string()), 3)
+    for i, text in enumerate(texts):
+        alone = shingle(pa.array([text]), 3)
+        assert alone.hashes.tolist() == together.hashes[together.offsets[i] : together.offsets[i + 1]].tolist()
+        assert alone.text_hashes == together.text_hashes[i : i + 1]
+
+
+@given(st.text(), st.text())
+def test_text_hashes_are_equal_exactly_for_the_same_words(a: str, b: str) -> None:
+    first, second = shingle(pa.array([a, b]), 5).text_hashes
+    if plain.words(a):
+        assert (first == second) == (plain.words(a) == plain.words(b))
+    else:
+        assert (first == second) == (a == b)
+
+
+def test_case_punctuation_and_spacing_do_not_tell_texts_apart() -> None:
+    same = shingle(pa.array(["One, two — three!", "  one TWO\n\nthree", "one two four"]), 5).text_hashes
+    assert same[0] == same[1] != same[2]
+
+
+def test_texts_without_words_are_the_same_only_if_they_are_equal() -> None:
+    hashes = shingle(pa.array(["!!!", "???", "!!!", ""]), 5).text_hashes
+    assert hashes[0] == hashes[2]
+    assert len(set(hashes)) == 3

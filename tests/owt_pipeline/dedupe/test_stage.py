@@ -1,0 +1,229 @@
+"""dedupe as a stage: what each decision promises, whatever the shards, the workers and the interruptions."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from owt_pipeline.runtime.errors import UserError
+from tests.owt_pipeline.dedupe import plain
+from tests.owt_pipeline.dedupe.corpora import (
+    corpus_with_copies,
+    decide,
+    dedupe,
+    edited,
+    prose,
+    url_id,
+    write_clean,
+)
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("options", [{}, {"similarity": "containment"}, {"shingles": "characters", "ngram": 12}])
+def test_each_removal_is_proven_by_a_document_that_stays(tmp_path: Path, options: dict) -> None:
+    texts = corpus_with_copies(seed=1)
+    decisions = decide(tmp_path, texts, **options)
+    assert {row["rule"] for row in decisions.values()} == {"exact", "near"}
+    for gone, row in decisions.items():
+        kept = row["kept"]
+        assert kept not in decisions
+        assert row["kept_shard"] == kept % 3
+        if options.get("similarity") == "containment":
+            similarity = plain.containment(texts[gone], texts[kept])
+        else:
+            similarity = plain.jaccard(
+                texts[gone], texts[kept], options.get("ngram", 5), options.get("shingles", "words")
+            )
+        assert row["similarity"] == pytest.approx(similarity, abs=1e-6)
+        assert similarity >= 0.8
+        assert (row["rule"] == "exact") == (plain.words(texts[gone]) == plain.words(texts[kept]))
+        assert row["cluster_size"] == 1 + sum(other["kept"] == kept for other in decisions.values())
+        assert 0 <= row["shared_bands"] <= 21
+        assert len(texts[gone]) <= len(texts[kept])
+
+
+def test_no_two_documents_that_stay_are_near_duplicates(tmp_path: Path) -> None:
+    texts = corpus_with_copies(seed=2, documents=250)
+    gone = decide(tmp_path, texts)
+    similar = [(a, b) for a, b in combinations(range(len(texts)), 2) if plain.jaccard(texts[a], texts[b]) >= 0.8]
+    left = [(a, b) for a, b in similar if a not in gone and b not in gone]
+    assert len(similar) > 100
+    assert len(left) <= 0.01 * len(similar)
+
+
+def test_decisions_are_the_same_for_any_shards_and_workers(tmp_path: Path) -> None:
+    texts = corpus_with_copies(seed=3)
+    found = []
+    for num_shards, workers in ((1, 1), (3, 1), (3, 2), (7, 2)):
+        folder = tmp_path / f"{num_shards}-{workers}"
+        write_clean(folder, texts, num_shards)
+        manifest, rows = dedupe(folder, workers)
+        found.append(sorted((row["url_id"], row["kept_url_id"], row["rule"], row["similarity"]) for row in rows))
+        assert manifest.num_shards == num_shards
+    assert found[0]
+    assert all(rows == found[0] for rows in found)
+    assert snapshot(tmp_path / "3-1" / "duplicates") == snapshot(tmp_path / "3-2" / "duplicates")
+
+
+def test_a_decision_is_in_the_shard_of_the_document_that_goes(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    texts = corpus_with_copies(seed=4)
+    write_clean(tmp_path, texts, 4)
+    dedupe(tmp_path)
+    for shard in range(4):
+        ids = pq.read_table(tmp_path / f"duplicates/part-{shard:05d}.parquet")["url_id"].to_pylist()
+        assert ids == sorted(ids)
+        assert set(ids) <= {url_id(i) for i in range(shard, len(texts), 4)}
+
+
+def test_the_ledger_counts_documents_and_the_manifest_tells_the_curve(tmp_path: Path) -> None:
+    texts = corpus_with_copies(seed=5)
+    write_clean(tmp_path, texts)
+    manifest, rows = dedupe(tmp_path)
+    exact = sum(row["rule"] == "exact" for row in rows)
+    assert manifest.counts.entered == len(texts)
+    assert manifest.counts.left == len(texts) - len(rows)
+    assert manifest.counts.rejected == {"exact_duplicate": exact, "near_duplicate": len(rows) - exact}
+    assert (manifest.properties["bands"], manifest.properties["rows"]) == (21, 6)
+    curve = dict(map(tuple, manifest.properties["curve"]))
+    assert curve[0.0] == 0.0
+    assert curve[1.0] == 1.0
+    assert curve[0.8] > 0.99
+
+
+@pytest.mark.parametrize(("survivor", "stays"), [("longest", 0), ("highest_score", 1), ("earliest", 2)])
+def test_the_survivor_is_the_one_the_rule_names(tmp_path: Path, survivor: str, stays: int) -> None:
+    """Copies that differ in what a rule looks at, exact ones and near ones."""
+    text = " ".join(prose(random.Random(0), 300))
+    exact = [text + " !!!!!", text, text + "!", text]
+    near = [text + " added words here", text + " other", text, text]
+    score, created = [5, 9, 5, None], [30, 20, 10, None]
+    for name, texts in (("exact", exact), ("near", near)):
+        folder = tmp_path / name
+        write_clean(folder, texts, 2, score=score, created_utc=created)
+        _, rows = dedupe(folder, survivor=survivor)
+        assert {row["kept_url_id"] for row in rows} == {url_id(stays)}
+        assert len(rows) == 3
+
+
+def test_of_equals_the_least_url_id_stays(tmp_path: Path) -> None:
+    decisions = decide(tmp_path, ["the same text every time"] * 9)
+    least = min(range(9), key=url_id)
+    assert set(decisions) == set(range(9)) - {least}
+    assert {row["kept"] for row in decisions.values()} == {least}
+    assert {row["cluster_size"] for row in decisions.values()} == {9}
+
+
+def test_a_copy_of_a_near_duplicate_goes_for_the_document_that_stays(tmp_path: Path) -> None:
+    """A is longest; B is near A; C is B with other punctuation. C must not point at B, who goes."""
+    base = prose(random.Random(1), 400)
+    a, b = " ".join([*base, "and", "more", "at", "the", "end"]), " ".join(base)
+    decisions = decide(tmp_path, [a, b, b.replace(" ", "  ", 1)])
+    assert {gone: (row["kept"], row["rule"]) for gone, row in decisions.items()} == {1: (0, "near"), 2: (0, "near")}
+    assert decisions[1]["similarity"] == decisions[2]["similarity"] == pytest.approx(plain.jaccard(a, b))
+
+
+def test_a_chain_of_near_duplicates_does_not_take_its_far_end_along(tmp_path: Path) -> None:
+    """Each text is near the next one, the first far from the last: transitive clusters would leave only one."""
+    rng = random.Random(2)
+    words = prose(rng, 500)
+    chain = [words]
+    for _ in range(12):
+        chain.append(edited(rng, chain[-1], 0.01))
+    texts = [" ".join(text) for text in chain]
+    decisions = decide(tmp_path, texts)
+    assert plain.jaccard(texts[0], texts[-1]) < 0.8
+    assert 0 < len(decisions) < len(texts) - 1
+    assert all(plain.jaccard(texts[gone], texts[row["kept"]]) >= 0.8 for gone, row in decisions.items())
+
+
+@pytest.mark.parametrize("texts", [[], ["one"], ["", "", "!!!"], ["a b", "b a"]])
+def test_corpora_of_next_to_nothing(tmp_path: Path, texts: list[str]) -> None:
+    decisions = decide(tmp_path, texts)
+    assert len(decisions) == len(texts) - len({tuple(plain.words(t)) or t for t in texts})
+
+
+def test_documents_without_words_are_not_near_duplicates(tmp_path: Path) -> None:
+    assert not decide(tmp_path, ["!!!", "???", "—", "..."])
+
+
+def test_bands_and_rows_may_be_given(tmp_path: Path) -> None:
+    write_clean(tmp_path, corpus_with_copies(seed=6))
+    manifest, _ = dedupe(tmp_path, bands=32, rows=4)
+    assert (manifest.properties["bands"], manifest.properties["rows"]) == (32, 4)
+    with pytest.raises(UserError, match="more than num_perm=64"):
+        dedupe(tmp_path, bands=32, rows=4, num_perm=64)
+
+
+@pytest.mark.parametrize("count", [100, 1000])
+def test_articles_with_planted_copies(tmp_path: Path, testdata: Path, count: int) -> None:
+    with gzip.open(testdata / f"neardup/articles-{count}.jsonl.gz", "rt") as file:
+        articles = [json.loads(line) for line in file]
+    number = {article["id"]: i for i, article in enumerate(articles)}
+    truth = {
+        frozenset(number[name] for name in line.split())
+        for line in (testdata / f"neardup/articles-{count}.truth.txt").read_text().splitlines()
+    }
+    decisions = decide(tmp_path, [article["text"] for article in articles], threshold=0.5)
+    assert {frozenset((gone, row["kept"])) for gone, row in decisions.items()} == truth
+
+
+def test_pairs_that_people_judged(tmp_path: Path, testdata: Path) -> None:
+    """Pages a person calls different are not removed; what is removed has the exact similarity it says."""
+    with gzip.open(testdata / "neardup/gov2-pairs.jsonl.gz", "rt") as file:
+        pairs = [json.loads(line) for line in file]
+    texts = [text for pair in pairs for text in (pair["left"], pair["right"])]
+    similar = [plain.jaccard(pair["left"], pair["right"]) >= 0.8 for pair in pairs]
+    decisions = decide(tmp_path, texts)
+    for gone, row in decisions.items():
+        assert plain.jaccard(texts[gone], texts[row["kept"]]) >= 0.8
+    together = [2 * i in decisions or 2 * i + 1 in decisions for i in range(len(pairs))]
+    assert all(found for found, is_similar in zip(together, similar, strict=True) if is_similar)
+
+
+def run_in_process(workdir: Path) -> subprocess.Popen[bytes]:
+    command = [
+        sys.executable,
+        "-m",
+        "owt_pipeline.stages.dedupe",
+        "--workdir",
+        str(workdir),
+        "--workers",
+        "1",
+        "--quiet",
+    ]
+    return subprocess.Popen(command, start_new_session=True)
+
+
+def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    texts = corpus_with_copies(seed=7, documents=1500, words=300)
+    for name in ("whole", "killed"):
+        write_clean(tmp_path / name, texts, 3)
+    dedupe(tmp_path / "whole")
+    killed = 0
+    for step in ("sketches", "edges", "shingles", "settled"):
+        process = run_in_process(tmp_path / "killed")
+        waiting = tmp_path / f"killed/duplicates/.work/{step}"
+        while process.poll() is None and not waiting.exists():
+            time.sleep(0.002)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            killed += 1
+        process.wait(60)
+    assert killed >= 2
+    assert run_in_process(tmp_path / "killed").wait(120) == 0
+    assert snapshot(tmp_path / "killed/duplicates") == snapshot(tmp_path / "whole/duplicates")

@@ -1,0 +1,81 @@
+"""export: the clean documents without those that decisions remove, and a reject row for each of these."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.runtime.stage import Runtime, run_stage
+from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.stages.export import STAGE, ExportOptions
+from schemas import Manifest
+from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, write_clean
+
+
+def export(workdir: Path, **options: Any) -> tuple[Manifest, DatasetReader]:
+    manifest, _ = run_stage(STAGE, ExportOptions(**options), Runtime(Storage(str(workdir))))
+    return manifest, DatasetReader(Storage(str(workdir / "corpus")), manifest)
+
+
+@pytest.fixture
+def decided(tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
+    write_clean(tmp_path, corpus_with_copies(seed=8), 3)
+    return tmp_path, dedupe(tmp_path)[1]
+
+
+def test_the_corpus_is_clean_without_the_duplicates(decided: tuple[Path, list[dict[str, Any]]]) -> None:
+    workdir, decisions = decided
+    manifest, corpus = export(workdir)
+    clean = DatasetReader(
+        Storage(str(workdir / "clean")), Manifest.from_json((workdir / "clean/manifest.json").read_text())
+    )
+    gone = {row["url_id"] for row in decisions}
+    for shard in range(3):
+        rows = clean.table(shard).to_pylist()
+        assert corpus.table(shard).to_pylist() == [row for row in rows if row["url_id"] not in gone]
+    assert manifest.counts.left == manifest.counts.entered - len(gone)
+
+
+def test_each_reject_says_what_was_kept_and_how_similar_it_is(decided: tuple[Path, list[dict[str, Any]]]) -> None:
+    workdir, decisions = decided
+    _, corpus = export(workdir)
+    rejects = {row["url_id"]: row for row in corpus.table(kind="rejects").to_pylist()}
+    assert set(rejects) == {row["url_id"] for row in decisions}
+    for row in decisions:
+        reject = rejects[row["url_id"]]
+        assert reject["reason"] == f"{row['rule']}_duplicate"
+        assert reject["detail"] == f"kept {row['kept_url_id']} similarity {row['similarity']:.4f}"
+        assert reject["url"].startswith("http://host-")
+
+
+@pytest.mark.parametrize(
+    ("options", "applies"),
+    [
+        ({"rules": ("exact",)}, lambda row: row["rule"] == "exact"),
+        ({"rules": ("near",)}, lambda row: row["rule"] == "near"),
+        ({"rules": ("none",)}, lambda row: False),
+        ({"min_similarity": 0.9}, lambda row: row["similarity"] >= 0.9),
+        ({"min_similarity": 1.0, "rules": ("near",)}, lambda row: row["similarity"] == 1 and row["rule"] == "near"),
+    ],
+)
+def test_another_policy_exports_again_from_the_same_decisions(
+    decided: tuple[Path, list[dict[str, Any]]], options: dict, applies: Any
+) -> None:
+    workdir, decisions = decided
+    export(workdir)
+    before = (workdir / "duplicates/manifest.json").read_bytes()
+    manifest, corpus = export(workdir, **options)
+    gone = {row["url_id"] for row in corpus.table(kind="rejects").to_pylist()}
+    assert gone == {row["url_id"] for row in decisions if applies(row)}
+    assert manifest.counts.left == manifest.counts.entered - len(gone)
+    assert (workdir / "duplicates/manifest.json").read_bytes() == before
+
+
+def test_a_corpus_without_duplicates_is_exported_whole(tmp_path: Path) -> None:
+    write_clean(tmp_path, ["one text here", "another text there"], 2)
+    assert dedupe(tmp_path)[1] == []
+    manifest, _ = export(tmp_path)
+    assert (manifest.counts.entered, manifest.counts.left) == (2, 2)
