@@ -61,7 +61,7 @@ def canonicalize(url: str) -> tuple[str, str]:
 
 def url_id(canonical: str) -> int:
     """The id of a canonical URL: XXH3-64."""
-    return xxhash.xxh3_64_intdigest(canonical)
+    return xxhash.xxh3_64_intdigest(canonical.encode())
 
 
 def host_of(canonical: str) -> str:

@@ -1,0 +1,67 @@
+"""Whole lines of a file in large blocks: parsing wants many at a time, memory wants few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO
+
+from owt_pipeline.collect.decompress import Decompressor
+
+BLOCK_BYTES = 4 << 20
+MAX_LINE_BYTES = 32 << 20
+"""A longer line is cut into pieces of this length: it is no record, and must not fill the memory."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive whole lines.
+
+    Attributes:
+      data: the lines, separated by newlines.
+      first_line: number of the first one in its file, from 1.
+    """
+
+    data: bytes
+    first_line: int
+
+
+class LineReader:
+    """The lines of a plain or compressed file as blocks; `broken` and `bytes_read` are the decompressor's.
+
+    Where the file breaks off, the piece of a line before the break is left out, unless it ends like a JSON object.
+    """
+
+    def __init__(self, file: IO[bytes], block_bytes: int = BLOCK_BYTES):
+        self._source, self._block_bytes = Decompressor(file), block_bytes
+        self.bytes_decompressed = 0
+
+    @property
+    def broken(self) -> str | None:
+        return self._source.broken
+
+    @property
+    def bytes_read(self) -> int:
+        return self._source.bytes_read
+
+    def __iter__(self) -> Iterator[Block]:
+        line, waiting, size = 1, [], 0
+        for piece in self._source:
+            self.bytes_decompressed += len(piece)
+            waiting.append(piece)
+            size += len(piece)
+            if size < self._block_bytes:
+                continue
+            data = b"".join(waiting)
+            end = data.rfind(b"\n") + 1 or (len(data) if len(data) >= MAX_LINE_BYTES else 0)
+            if end:
+                yield Block(data[: end - 1] if data[end - 1] == 10 else data[:end], line)
+                line += data.count(b"\n", 0, end) or 1
+            waiting, size = [data[end:]], len(data) - end
+        data = b"".join(waiting)
+        end = data.rfind(b"\n") + 1
+        if end:
+            yield Block(data[: end - 1], line)
+            line += data.count(b"\n", 0, end)
+        if end < len(data) and (self.broken is None or data.endswith(b"}")):
+            yield Block(data[end:], line)

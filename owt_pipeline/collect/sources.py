@@ -1,0 +1,81 @@
+"""What collect reads: dumps, URL lists and WARC files, in blocks of lines of which rows are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import IO, Any
+
+import pyarrow as pa
+
+from owt_pipeline.collect.lines import Block, LineReader
+from owt_pipeline.collect.rows import RowMaker, Submissions
+from owt_pipeline.collect.rules import Rules
+from owt_pipeline.collect.submissions import read_block
+from owt_pipeline.collect.warc_urls import WarcUrlReader
+from schemas import Reason
+
+BLOCKS = pa.schema([pa.field("data", pa.large_binary()), pa.field("first_line", pa.int64())])
+"""A block of lines on its way to a worker process."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file.
+
+    Attributes:
+      number: its place among all sources.
+      kind: `dump` (submissions as JSON, one a line), `list` (URLs, one a line) or `warc`.
+      uri: path or URI.
+    """
+
+    number: int
+    kind: str
+    uri: str
+
+    @property
+    def name(self) -> str:
+        return self.uri.rpartition("/")[2]
+
+
+def open_reader(source: Source, file: IO[bytes] | Any) -> LineReader | WarcUrlReader:
+    """A reader of the source's blocks; after the last one, its `broken` says where the file broke off, if it did."""
+    return WarcUrlReader(file) if source.kind == "warc" else LineReader(file)
+
+
+def block_batches(reader: LineReader | WarcUrlReader) -> Iterator[pa.RecordBatch]:
+    """Each block of a reader as a batch of schema BLOCKS."""
+    for block in reader:
+        yield pa.record_batch([pa.array([block.data], pa.large_binary()), [block.first_line]], schema=BLOCKS)
+
+
+def rows_of_block(batch: pa.RecordBatch, source: Source, rules: Rules, num_buckets: int) -> pa.RecordBatch:
+    """The rows (of schema ROWS) of a batch of schema BLOCKS with one block."""
+    block = Block(batch["data"][0].as_buffer().to_pybytes(), batch["first_line"][0].as_py())
+    submissions = read_block(block, rules) if source.kind == "dump" else _read_urls(block)
+    return _row_maker(rules, num_buckets).rows(submissions, source.number, source.name)
+
+
+def row_of_break(source: Source, problem: str, line: int, num_buckets: int) -> pa.RecordBatch:
+    """One row that stands for what is lost of a source that broke off in its line `line`."""
+    submissions = Submissions.of_urls([None], range(line, line + 1))
+    submissions.reason[0], submissions.note[0] = str(Reason.BROKEN_FILE), problem
+    return _row_maker(Rules(), num_buckets).rows(submissions, source.number, source.name)
+
+
+@lru_cache(2)  # so that hosts stay known from block to block
+def _row_maker(rules: Rules, num_buckets: int) -> RowMaker:
+    return RowMaker(rules, num_buckets)
+
+
+def _read_urls(block: Block) -> Submissions:
+    """URLs, one a line; blank lines and those that begin with `#` are none."""
+    urls: list[str | None] = []
+    lines = []
+    for line, text in enumerate(block.data.decode("utf-8-sig", "replace").split("\n"), block.first_line):
+        text = text.strip()
+        if text and not text.startswith("#"):
+            urls.append(text)
+            lines.append(line)
+    return Submissions.of_urls(urls, lines)

@@ -1,0 +1,107 @@
+"""Which hosts are too large for one shard, and over how many theirs are spread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+HOSTS = pa.schema([pa.field("host", pa.string(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])
+"""The most frequent hosts of one source."""
+
+TOP_HOSTS = 10_000
+"""Kept for each source. A host beyond them is far too rare to fill a shard."""
+
+WORTH_SPREADING = 1_000
+"""A host with fewer rows is never spread: one visit a second gets through them in a quarter of an hour."""
+
+
+class HostCounter:
+    """Counts hosts in bounded memory: when there are too many, the rarest are forgotten."""
+
+    def __init__(self, most: int = 40 * TOP_HOSTS):
+        self._most = most
+        self._counts: dict[str, int] = {}
+
+    def add(self, hosts: pa.Array) -> None:
+        for entry in pc.value_counts(hosts).to_pylist():
+            if entry["values"] is not None:
+                self._counts[entry["values"]] = self._counts.get(entry["values"], 0) + entry["counts"]
+        if len(self._counts) > self._most:
+            self._counts = dict(self._top(self._most // 2))
+
+    def batch(self) -> pa.RecordBatch:
+        """The most frequent hosts, as a batch of schema HOSTS."""
+        top = self._top(TOP_HOSTS)
+        return pa.RecordBatch.from_pydict({"host": [h for h, _ in top], "rows": [n for _, n in top]}, schema=HOSTS)
+
+    def _top(self, n: int) -> list[tuple[str, int]]:
+        return sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))[:n]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Where rows go: shard k holds bucket k, but for the hosts that are spread from there over the shards after it.
+
+    Attributes:
+      num_shards: shards, as many as buckets.
+      shards_of: number of shards of each host that has more than one.
+    """
+
+    num_shards: int
+    shards_of: Mapping[str, int] = field(default_factory=dict)
+
+    def buckets(self, shard: int) -> set[int]:
+        """The buckets in which there may be rows of `shard`."""
+        found = {shard}
+        for host, spread in self.shards_of.items():
+            home = self._home(host)
+            if (shard - home) % self.num_shards < spread:
+                found.add(home)
+        return found
+
+    def rows_of(self, shard: int, rows: pa.Table) -> pa.Table:
+        """Those of `rows` (of schema ROWS) that belong to `shard`."""
+        homes = rows["bucket"].to_numpy().astype("uint64")
+        spread = self.host_shards(rows["host"]).to_numpy().astype("uint64")
+        shards = (homes + rows["url_id"].to_numpy() % spread) % self.num_shards
+        return rows.filter(pa.array(shards == shard))
+
+    def host_shards(self, hosts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        """Number of shards of each host; 1 for null."""
+        if not self.shards_of:
+            return pa.repeat(pa.scalar(1, pa.uint16()), len(hosts))
+        places = pc.index_in(hosts, value_set=pa.array(list(self.shards_of), pa.string()), skip_nulls=True)
+        return pc.fill_null(pc.take(pa.array(list(self.shards_of.values()), pa.uint16()), places), 1)
+
+    def _home(self, host: str) -> int:
+        return home_bucket(host, self.num_shards)
+
+
+def home_bucket(host: str, num_buckets: int) -> int:
+    """The bucket of a host."""
+    return xxhash.xxh3_64_intdigest(host.encode()) % num_buckets
+
+
+def plan_spread(
+    counts: Iterable[pa.Table], total: int, num_shards: int, max_share: float, worth: int = WORTH_SPREADING
+) -> Spread:
+    """Spread each host with more rows than `max_share` of a shard's mean, so that no shard has more of it.
+
+    Args:
+      counts: tables of schema HOSTS, one a source.
+      total: rows of all sources.
+      num_shards: shards.
+      max_share: the largest part of a shard that one host may fill, where 1 is total / num_shards rows.
+      worth: hosts with fewer rows stay whole.
+    """
+    rows: dict[str, int] = {}
+    for table in counts:
+        for host, count in zip(table["host"].to_pylist(), table["rows"].to_pylist(), strict=True):
+            rows[host] = rows.get(host, 0) + count
+    limit = int(max(worth, total / num_shards * max_share))
+    large = sorted((host, count) for host, count in rows.items() if count > limit)
+    return Spread(num_shards, {host: min(num_shards, -(-count // limit)) for host, count in large})
