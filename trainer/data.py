@@ -70,18 +70,22 @@ class Loader:
     ) -> None:
         if batch % (world_size * micro_batch):
             raise ValueError(f"{batch} samples do not divide into {world_size} ranks of micro-batches of {micro_batch}")
-        self.sampler, self.batch, self.micro_batch = sampler, batch, micro_batch
+        self.sampler, self.samples, self.micro_batch = sampler, batch, micro_batch
         self.rank, self.world_size, self.device = rank, world_size, torch.device(device)
         self.accumulation = batch // (world_size * micro_batch)
         self._ahead = ahead
 
     def windows(self, step: int, micro_step: int) -> np.ndarray:
         """Token ids (micro_batch, context + 1) of one micro-batch of this rank."""
-        first = step * self.batch + (self.rank * self.accumulation + micro_step) * self.micro_batch
+        first = step * self.samples + (self.rank * self.accumulation + micro_step) * self.micro_batch
         return self.sampler.windows(first, self.micro_batch)
 
+    def batch(self, step: int, micro_step: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """(inputs, targets) of one micro-batch, each (micro_batch, context) int64 on the device."""
+        return split_windows(self._read(step * self.accumulation + micro_step), self.device)
+
     def batches(self, step: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """(inputs, targets), each (micro_batch, context) int64, from global batch `step` on for ever.
+        """The same from global batch `step` on for ever, fetched ahead.
 
         A thread of its own reads and pins; the copy to the device does not wait.
         """

@@ -17,10 +17,10 @@ import torch
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
 from trainer.checkpoint import load_model, resolve
-from trainer.data import make_sampler
 from trainer.distributed import Ranks
 from trainer.model import GPT
-from trainer.shards import open_dataset
+from trainer.samplers import Packed
+from trainer.shards import TokenDataset, open_dataset
 from trainer.tokenizer import Tokenizer
 
 
@@ -139,8 +139,7 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
             dataset = open_dataset(options.data)
             if dataset.tokenizer.sha256 != record.tokenizer["sha256"]:
                 raise ValueError(f"{options.data} has another tokenizer than {checkpoint}: their SHA-256 differ")
-            sampler = make_sampler(dataset, "val", "packed", model.config.context, 0)
-            windows = fixed_windows(sampler, options.windows)
+            windows = fixed_windows(dataset, model.config.context, options.windows)
             result["val_windows"] = len(windows)
             result["val_loss"] = validation_loss(model, windows, ranks, micro_batch=options.micro_batch)
         if options.text:
@@ -155,10 +154,18 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
         ranks.leave()
 
 
-def fixed_windows(sampler: Any, count: int) -> torch.Tensor:
-    """The first `count` windows (count, context + 1) of a packed sampler, at most its whole ones of an epoch."""
-    count = min(count, max(1, int(sampler.windows_per_epoch)))
-    return torch.from_numpy(sampler.windows(0, count).astype("int64"))
+def fixed_windows(dataset: TokenDataset, context: int, count: int) -> torch.Tensor:
+    """The validation set (windows, context + 1): the same `count` windows always, at most one epoch of `val`.
+
+    Raises:
+      ValueError: the split is empty.
+    """
+    documents = dataset.documents("val")
+    if not len(documents):
+        raise ValueError(f"{dataset.folder} has no document in its val split")
+    sampler = Packed(documents, context, dataset.tokenizer.eot, seed=0)
+    windows = sampler.windows(0, min(count, sampler.first_window(1)))
+    return torch.from_numpy(windows.astype("int32"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,7 +7,8 @@ save, and nothing to seek: sample 10**9 costs what sample 0 costs.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Protocol
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -17,6 +18,10 @@ from trainer.shards import Documents
 _BLOCK_BITS = 10
 _BLOCK = 1 << _BLOCK_BITS
 _SHARE_BITS = 20
+_RECENT = 2
+_WINDOWS = 1  # sets the key of a permutation of windows apart from that of documents
+
+T = TypeVar("T")
 
 
 class Sampler(Protocol):
@@ -29,15 +34,31 @@ class Sampler(Protocol):
         ...
 
 
+class Recent(Generic[T]):
+    """The last two values computed from an integer, kept for the next time: speed, not state."""
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[int, T] = OrderedDict()
+
+    def get(self, key: int, compute: Callable[[int], T]) -> T:
+        if key not in self._values:
+            self._values[key] = compute(key)
+            if len(self._values) > _RECENT:
+                self._values.popitem(last=False)
+        return self._values[key]
+
+
 class Packed:
-    """All documents in a permuted order, each after an end-of-text, cut into windows.
+    """All documents in a permuted order, each after an end-of-text, cut into windows; those permuted too.
 
         stream   ⏎ c c c c ⏎ a a ⏎ b b b b b b ⏎ …       a new permutation every epoch, without end
         window 0 ⏎ c c c c                                context 4: five tokens,
         window 1         c ⏎ a a ⏎                        the last of which is the next one's first
 
     So over an epoch every token of every document is predicted exactly once, and each end-of-text
-    too: nothing is padded and no tail is dropped; the window that straddles two epochs belongs to both.
+    too: nothing is padded and no tail is dropped; the window that straddles two epochs belongs to the
+    one it starts in. Windows come in a permuted order within their epoch, for else those of one long
+    document would fill a batch.
 
     Args:
       documents: the documents.
@@ -59,55 +80,82 @@ class Packed:
         if not len(self._lengths):
             raise ValueError("there is no document to sample from")
         self.epoch_tokens = int(self._lengths.sum()) + len(self._lengths)
-        self._epochs: OrderedDict[int, tuple[Permutation, np.ndarray]] = OrderedDict()
+        self._epochs: Recent[tuple[np.ndarray, np.ndarray]] = Recent()
+        self._order: Recent[np.ndarray] = Recent()
 
-    @property
-    def windows_per_epoch(self) -> float:
-        return self.epoch_tokens / self.context
+    def first_window(self, epoch: int) -> int:
+        """The first window that starts in `epoch`: samples first_window(e) … first_window(e+1)−1 are epoch e's."""
+        return -(-epoch * self.epoch_tokens // self.context)
 
     def windows(self, first: int, count: int) -> np.ndarray:
-        stream = self.stream(first * self.context, count * self.context + 1)
-        step = stream.itemsize
-        shared = np.lib.stride_tricks.as_strided(
-            stream, (count, self.context + 1), (self.context * step, step), writeable=False
-        )
-        return shared.copy()
+        width = self.context + 1
+        out = np.full((count, width), self.eot, dtype=self.documents.dtype)
+        begin = self._permuted(np.arange(first, first + count)) * self.context
+        self._copy(out.reshape(-1), begin, np.full(count, width), np.arange(count) * width)
+        return out
 
     def stream(self, begin: int, length: int) -> np.ndarray:
         """`length` tokens of the endless stream from position `begin`."""
         out = np.full(length, self.eot, dtype=self.documents.dtype)
-        filled = 0
-        while filled < length:
-            epoch, position = divmod(begin + filled, self.epoch_tokens)
-            part = min(length - filled, self.epoch_tokens - position)
-            self._fill(out[filled : filled + part], epoch, position)
-            filled += part
+        self._copy(out, np.array([begin]), np.array([length]), np.array([0]))
         return out
 
-    def _fill(self, out: np.ndarray, epoch: int, begin: int) -> None:
-        """Write the documents' tokens of [begin, begin + len(out)) of one epoch; end-of-text is there already."""
-        order, ends = self._epoch(epoch)
-        end = begin + len(out)
-        slots = np.arange(np.searchsorted(ends, begin, side="right"), np.searchsorted(ends, end) + 1)
-        documents = order(slots)
-        if self._subset is not None:
-            documents = self._subset[documents]
-        starts = ends[slots] - self.documents.lengths[documents]  # of the tokens; end-of-text is one before
-        from_ = np.maximum(starts, begin)
-        count = np.minimum(ends[slots], end) - from_
-        some = count > 0
-        self.documents.copy_into(out, documents[some], (from_ - begin)[some], (from_ - starts)[some], count[some])
+    def _permuted(self, samples: np.ndarray) -> np.ndarray:
+        """The window that each sample is; the samples follow one another."""
+        if self.first_window(1) < _BLOCK:
+            return self._permute(samples)
+        first, end = int(samples[0]), int(samples[-1]) + 1
+        blocks = range(first >> _BLOCK_BITS, ((end - 1) >> _BLOCK_BITS) + 1)
+        found = [self._order.get(block, lambda b: self._permute(_samples_of(b))) for block in blocks]
+        return np.concatenate(found)[first - blocks[0] * _BLOCK :][: len(samples)]
 
-    def _epoch(self, epoch: int) -> tuple[Permutation, np.ndarray]:
-        """(order, where in the epoch's stream each document ends); the last two epochs are kept."""
-        if epoch not in self._epochs:
-            order = Permutation(len(self._lengths), self.seed, epoch)
-            ends = np.cumsum(self._lengths[order(np.arange(len(self._lengths)))] + 1)
-            self._epochs[epoch] = (order, ends)
-            if len(self._epochs) > 2:
-                self._epochs.popitem(last=False)
-        self._epochs.move_to_end(epoch)
-        return self._epochs[epoch]
+    def _permute(self, samples: np.ndarray) -> np.ndarray:
+        epochs = samples * self.context // self.epoch_tokens
+        windows = samples.copy()
+        for epoch in np.unique(epochs).tolist():
+            low, high = self.first_window(epoch), self.first_window(epoch + 1)
+            if high - low > 1:
+                own = epochs == epoch
+                order = Permutation(high - low, self.seed, epoch, _WINDOWS)
+                windows[own] = low + order(samples[own] - low)
+        return windows
+
+    def _copy(self, out: np.ndarray, begin: np.ndarray, length: np.ndarray, at: np.ndarray) -> None:
+        """For each k: positions begin[k] … begin[k]+length[k]−1 of the stream to `out`, from at[k] on."""
+        while len(begin):
+            epochs, position = np.divmod(begin, self.epoch_tokens)
+            part = np.minimum(length, self.epoch_tokens - position)
+            for epoch in np.unique(epochs).tolist():
+                own = epochs == epoch
+                self._copy_within(out, epoch, position[own], part[own], at[own])
+            rest = length > part  # what straddles the epoch's end
+            begin, length, at = (begin + part)[rest], (length - part)[rest], (at + part)[rest]
+
+    def _copy_within(self, out: np.ndarray, epoch: int, begin: np.ndarray, length: np.ndarray, at: np.ndarray) -> None:
+        """The documents' tokens of these parts of one epoch; end-of-text is in `out` already."""
+        order, ends = self._epochs.get(epoch, self._permute_documents)
+        end = begin + length
+        low = np.searchsorted(ends, begin, side="right")  # the first document of each part, and below the last
+        number = np.searchsorted(ends, end) - low + 1
+        part = np.repeat(np.arange(len(begin)), number)
+        slots = np.arange(len(part)) + (low - np.cumsum(number) + number)[part]
+        documents = order[slots]
+        starts = ends[slots] - self.documents.lengths[documents]  # of the tokens; end-of-text is one before
+        first = np.maximum(starts, begin[part])
+        count = np.maximum(np.minimum(ends[slots], end[part]) - first, 0)
+        self.documents.copy_into(out, documents, at[part] + first - begin[part], first - starts, count)
+
+    def _permute_documents(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """(the documents in the epoch's order, where in its stream each ends)."""
+        n = len(self._lengths)
+        order = Permutation(n, self.seed, epoch)(np.arange(n))
+        ends = np.cumsum(self._lengths[order] + 1)
+        documents = order if self._subset is None else self._subset[order]
+        return documents.astype(np.int32 if len(self.documents) < 1 << 31 else np.int64), ends
+
+
+def _samples_of(block: int) -> np.ndarray:
+    return np.arange(block * _BLOCK, (block + 1) * _BLOCK)
 
 
 class Mixture:
@@ -127,6 +175,7 @@ class Mixture:
             raise ValueError(f"samplers of different context: {first.context} and {second.context}")
         self.context, self.seed = first.context, seed
         self._samplers = (first, second)
+        self._blocks: Recent[tuple[np.ndarray, np.ndarray]] = Recent()
         self._share = round(share * (1 << _SHARE_BITS))
 
     def windows(self, first: int, count: int) -> np.ndarray:
@@ -150,22 +199,19 @@ class Mixture:
 
     def draw(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """(which sampler, which of its samples) for samples first … first+count−1."""
-        sources, indices = [], []
-        for block in range(first >> _BLOCK_BITS, ((first + count - 1) >> _BLOCK_BITS) + 1):
-            before = self._first_before(block)
-            ours = self._first_before(block + 1) - before
-            rank = Permutation(_BLOCK, self.seed, block)(np.arange(_BLOCK))
-            source = (rank >= ours).astype(np.int64)
-            index = np.where(
-                source == 0,
-                before + np.cumsum(source == 0) - 1,
-                block * _BLOCK - before + np.cumsum(source) - 1,
-            )
-            low = max(first - block * _BLOCK, 0)
-            high = min(first + count - block * _BLOCK, _BLOCK)
-            sources.append(source[low:high])
-            indices.append(index[low:high])
-        return np.concatenate(sources), np.concatenate(indices)
+        blocks = range(first >> _BLOCK_BITS, ((first + count - 1) >> _BLOCK_BITS) + 1)
+        sources, indices = zip(*(self._blocks.get(block, self._draw_block) for block in blocks), strict=True)
+        low = first - blocks[0] * _BLOCK
+        return np.concatenate(sources)[low : low + count], np.concatenate(indices)[low : low + count]
+
+    def _draw_block(self, block: int) -> tuple[np.ndarray, np.ndarray]:
+        before = self._first_before(block)
+        ours = self._first_before(block + 1) - before
+        rank = Permutation(_BLOCK, self.seed, block)(np.arange(_BLOCK))
+        source = (rank >= ours).astype(np.int64)
+        first_index = before + np.cumsum(source == 0) - 1
+        second_index = block * _BLOCK - before + np.cumsum(source) - 1
+        return source, np.where(source == 0, first_index, second_index)
 
     def _first_before(self, block: int) -> int:
         """Samples of the first sampler in all blocks before `block`."""

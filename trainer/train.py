@@ -180,7 +180,7 @@ def _validation_windows(config: TrainConfig, dataset: TokenDataset, context: int
     if not config.val_every:
         return None
     try:
-        return fixed_windows(make_sampler(dataset, "val", "packed", context, 0), config.val_windows)
+        return fixed_windows(dataset, context, config.val_windows)
     except ValueError as error:
         say(f"no validation: {error}")
         return None

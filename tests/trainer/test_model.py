@@ -131,8 +131,8 @@ def test_residual_projections_start_smaller_by_the_square_root_of_twice_the_dept
     model = GPT(ModelConfig(vocab_size=128, context=8, n_layer=n_layer, n_head=4, width=256))
     for block in model.h:
         for projection in (block.attn.c_proj, block.mlp.c_proj):
-            assert float(projection.weight.std()) == pytest.approx(0.02 / math.sqrt(2 * n_layer), rel=0.03)
-        assert float(block.attn.c_attn.weight.std()) == pytest.approx(0.02, rel=0.03)
+            assert projection.weight.std().item() == pytest.approx(0.02 / math.sqrt(2 * n_layer), rel=0.03)
+        assert block.attn.c_attn.weight.std().item() == pytest.approx(0.02, rel=0.03)
 
 
 def test_recomputed_activations_change_neither_loss_nor_gradient() -> None:

@@ -1,0 +1,201 @@
+"""Training on this machine: the rate of a step beside transformers, and nanoGPT's character setting.
+
+    .venv/bin/python benchmarks/train.py rate [--presets tiny 124M] [--dtypes float32 bfloat16] [--steps 3]
+    .venv/bin/python benchmarks/train.py characters [--text shared/data/text/tinyshakespeare.txt]
+
+`rate` times a whole step (forward, backward, clipping, optimizer) of our model and of transformers'
+GPT2LMHeadModel with SDPA, same shape, batch, autocast and fused AdamW, in turn, in one process; the
+fastest step of each counts, and the first is left out. Exits 1 under 1.1 times transformers.
+
+`characters` trains by the command a user types: 4 layers, 4 heads, width 128, context 64, batch 12,
+2,000 steps on tinyshakespeare, as nanoGPT's README does on a CPU. Exits 1 over its validation loss of 1.88
+(there over 20 random batches, here over the whole validation split).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from token_shards import write_shards
+
+from trainer.metrics import memory_gb, mfu
+from trainer.model import GPT, preset
+from trainer.optimizers import make_optimizers
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+WINDOWS = {"tiny": 16}  # of a step; one of 1,024 tokens for the others
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    rate = commands.add_parser("rate", help="tokens/s of a step beside transformers")
+    rate.add_argument("--presets", nargs="+", default=["tiny", "124M"], metavar="NAME")
+    rate.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
+    rate.add_argument("--steps", type=int, default=3, metavar="N", help="steps timed of each (default: 3)")
+    rate.add_argument("--windows", type=int, metavar="N", help="windows of a step (default: 16 for tiny, or 1)")
+    rate.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    rate.add_argument("--compile", action="store_true", help="torch.compile both")
+    characters = commands.add_parser("characters", help="nanoGPT's character setting")
+    data = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
+    characters.add_argument("--text", type=Path, default=data / "text" / "tinyshakespeare.txt")
+    arguments = parser.parse_args()
+    return compare_rates(arguments) if arguments.command == "rate" else train_characters(arguments.text)
+
+
+def compare_rates(arguments: argparse.Namespace) -> int:
+    worst = float("inf")
+    device = torch.device(arguments.device)
+    for name in arguments.presets:
+        for dtype in arguments.dtypes:
+            windows = arguments.windows or WINDOWS.get(name, 1)
+            config = preset(name)
+            ids = torch.randint(config.vocab_size, (windows, config.context + 1), device=device)
+            steps = {
+                "ours": our_step(name, ids, dtype, arguments.compile),
+                "transformers": transformers_step(name, ids, dtype, arguments.compile),
+            }
+            seconds = dict.fromkeys(steps, float("inf"))
+            for number in range(arguments.steps + 1):
+                for contender, step in steps.items():
+                    elapsed = timed(step, device)
+                    if number:
+                        seconds[contender] = min(seconds[contender], elapsed)
+            tokens = windows * config.context
+            rates = {contender: tokens / value for contender, value in seconds.items()}
+            worst = min(worst, rates["ours"] / rates["transformers"])
+            shown = ", ".join(f"{contender} {value:,.0f} tokens/s" for contender, value in rates.items())
+            used = mfu(GPT(config).flops_per_token * rates["ours"], device) if device.type == "cuda" else None
+            print(
+                f"{name} {dtype}, {windows} × {config.context}: {shown}, "
+                f"{rates['ours'] / rates['transformers']:.2f} times"
+                + (f", MFU {used:.1%}" if used else "")
+                + f"; {memory_gb(device):.1f} GB at most so far",
+                flush=True,
+            )
+    return int(worst < 1.1)
+
+
+def timed(step: Callable[[], None], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    step()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def our_step(name: str, ids: torch.Tensor, dtype: str, compiled: bool) -> Callable[[], None]:
+    model = GPT(preset(name)).to(ids.device).train()
+    (optimizer,) = make_optimizers("adamw", model, lr=6e-4, weight_decay=0.1, betas=(0.9, 0.95))
+    net = torch.compile(model) if compiled else model
+
+    def step() -> None:
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
+            loss = net(ids[:, :-1], ids[:, 1:])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def transformers_step(name: str, ids: torch.Tensor, dtype: str, compiled: bool) -> Callable[[], None]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = preset(name)
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=config.vocab_size,
+            n_positions=config.context,
+            n_layer=config.n_layer,
+            n_head=config.n_head,
+            n_embd=config.width,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            attn_implementation="sdpa",
+        )
+    )
+    model = model.to(ids.device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    net = torch.compile(model) if compiled else model
+
+    def step() -> None:
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
+            loss = net(ids[:, :-1], labels=ids[:, :-1]).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def train_characters(text_file: Path) -> int:
+    text = text_file.read_text(encoding="utf-8")
+    alphabet = sorted(set(text))
+    ids = np.array([alphabet.index(character) for character in text], np.uint16)
+    split = int(0.9 * len(ids))  # nanoGPT's data/shakespeare_char/prepare.py
+    with tempfile.TemporaryDirectory() as scratch:
+        parts = {"train": ids[:split], "val": ids[split:]}
+        folder = write_shards(
+            Path(scratch) / "tokens",
+            {name: [(np.array([len(part)]), part)] for name, part in parts.items()},
+            tokenizer=character_tokenizer(alphabet),
+            vocab_size=len(alphabet) + 1,
+            eot=len(alphabet),
+        )
+        run = Path(scratch) / "run"
+        options = {
+            "preset": "tiny",
+            "n_layer": 4,
+            "n_head": 4,
+            "width": 128,
+            "context": 64,
+            "batch_tokens": 12 * 64,
+            "micro_batch": 12,
+            "max_steps": 2000,
+            "learning_rate": 1e-3,
+            "warmup_steps": 100,
+            "beta2": 0.99,
+            "val_every": 500,
+            "val_windows": 10**6,
+            "log_every": 250,
+            "device": "cpu",
+        }
+        flags = [str(item) for name, value in options.items() for item in (f"--{name}", value)]
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "trainer.train", "--data", str(folder), "--out", str(run)]
+        subprocess.run([*command, *flags, "--no_tensorboard"], check=True, cwd=REPOSITORY)
+        seconds = time.perf_counter() - start
+        loss = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["val_loss"]
+        subprocess.run([sys.executable, "-m", "trainer.sample", str(run), "--max_tokens", "200"], check=True)
+    print(f"characters of {text_file.name}: validation loss {loss:.4f} in {seconds:.0f} s; nanoGPT's is 1.88")
+    return int(loss > 1.88)
+
+
+def character_tokenizer(alphabet: list[str]) -> str:
+    """A tokenizer.json in which each character is a token."""
+    from tokenizers import Tokenizer, decoders, models
+
+    tokenizer = Tokenizer(models.BPE({character: number for number, character in enumerate(alphabet)}, []))
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    return tokenizer.to_str()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
