@@ -1,0 +1,176 @@
+"""The stage tokenize, Parquet to committed shards, beside tiktoken, tokenizers and nanoGPT's way on the same texts.
+
+    .venv/bin/python benchmarks/tokenization.py [--megabytes 100] [--rounds 3] [--posts POSTS.jsonl.gz]
+
+The texts are posts (objects with `text`, one a line), put together to documents of 4.5 kB on average, as
+OpenWebText's are. All but "2 workers" use one core. The contenders take turns, `--rounds` times; the best of each
+counts. Exits 1 where the stage with one worker is under 0.8 of bare tiktoken, where two workers are under 1.8
+times one (on two idle cores or more), or where a process of it takes a gigabyte of memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from tokenizers import Tokenizer
+
+from owt_pipeline.runtime.batches import Outcome
+from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
+from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.stages.tokenize import TokenizeOptions
+from owt_pipeline.tokenize import gpt2
+from schemas import DATASETS, Manifest
+
+POSTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "text" / "reddit-posts.jsonl.gz"
+SHARDS = 4
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--megabytes", type=int, default=100, metavar="N", help="text to tokenize")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="turns of each contender")
+    parser.add_argument("--posts", type=Path, default=POSTS, help="JSON Lines, gzipped, with `text`")
+    arguments = parser.parse_args()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    with tempfile.TemporaryDirectory() as scratch:
+        memory = peak_of_stage(Path(scratch), arguments.posts, arguments.megabytes * 1_000_000)
+        texts = make_texts(arguments.posts, arguments.megabytes * 1_000_000)
+        size = sum(len(text.encode()) for text in texts)
+        tokens = sum(map(len, map(gpt2.tiktoken_encoding().encode_ordinary, texts)))
+        print(f"{size / 1e6:.1f} MB, {tokens:,} tokens in {len(texts):,} documents, {SHARDS} shards")
+        contenders: dict[str, tuple[int, Callable[[], float]]] = {
+            "stage, 1 worker": (1, partial(run_tokenize, Path(scratch), 1, tokens)),
+            "stage, 2 workers": (2, partial(run_tokenize, Path(scratch), 2, tokens)),
+            "tiktoken encode_to_numpy": (1, partial(time_tiktoken, texts)),
+            "tokenizers encode_batch_fast": (1, partial(time_tokenizers, texts)),
+            "nanoGPT: encode, one memmap": (1, partial(time_nanogpt, texts, Path(scratch) / "train.bin", tokens)),
+        }
+        best = dict.fromkeys(contenders, float("inf"))
+        for _ in range(arguments.rounds):
+            for name, (_, measure) in contenders.items():
+                best[name] = min(best[name], measure())
+    for name, seconds in best.items():
+        per_core = tokens / seconds / contenders[name][0]
+        print(
+            f"{name:30} {seconds:6.2f} s  {size / 1e6 / seconds:6.2f} MB/s  {per_core / 1e6:5.2f} million tokens/s/core"
+        )
+    share = best["tiktoken encode_to_numpy"] / best["stage, 1 worker"]
+    speedup = best["stage, 1 worker"] / best["stage, 2 workers"]
+    print(f"{share:.2f} of tiktoken, {speedup:.2f} times as fast with 2 workers, at most {memory:.0f} MiB a process")
+    return int(share < 0.8 or speedup < 1.8 or memory > 1000)
+
+
+def peak_of_stage(workdir: Path, posts: Path, size: int) -> float:
+    """Write the corpus and run the stage once; MiB of its largest process.
+
+    A process starts with its parent's peak as its own, so this is measured while this one is still small.
+    """
+    writer = multiprocessing.get_context("spawn").Process(target=write_corpus, args=(workdir, posts, size))
+    writer.start()
+    writer.join()
+    command = f"import resource, runpy, sys; sys.argv[1:] = ['tokenize', '--workdir', {str(workdir)!r}, '--quiet']\n"
+    command += "try: runpy.run_module('owt_pipeline', run_name='__main__')\n"
+    command += "except SystemExit: print(max(map(lambda who: resource.getrusage(who).ru_maxrss, "
+    command += "(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))))"
+    shown = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True).stdout
+    return int(shown) / 1024
+
+
+def make_texts(posts: Path, size: int) -> list[str]:
+    """Documents of 4.5 kB on average, log-normal about it, `size` characters together."""
+    with gzip.open(posts) as lines:
+        parts = [json.loads(line)["text"] for line in lines]
+    rng = random.Random(1)
+    texts: list[str] = []
+    done = 0
+    while done < size:
+        wanted, text = rng.lognormvariate(7.9, 1.0), rng.choice(parts)
+        while len(text) < wanted:
+            text += "\n\n" + rng.choice(parts)
+        texts.append(text)
+        done += len(text)
+    return texts
+
+
+def write_corpus(workdir: Path, posts: Path, size: int) -> None:
+    """The texts as the dataset corpus/."""
+    texts = make_texts(posts, size)
+
+    def write(shard: int, writer: ShardWriter) -> None:
+        schema = DATASETS["corpus"].schema
+        some = texts[shard::SHARDS]
+        for start in range(0, len(some), 1024):
+            rows = [
+                {"url_id": shard << 32 | start + i, "text": text, "subreddits": [], "language_score": 1.0, "n_words": 1}
+                for i, text in enumerate(some[start : start + 1024])
+            ]
+            writer.add(len(rows), Outcome(pa.RecordBatch.from_pylist(rows, schema)))
+
+    stage = Stage(
+        "export", "corpus", (), TokenizeOptions, 1, lambda run: run.write_shards(write) and None, "",
+        num_shards=lambda options: SHARDS,
+    )  # fmt: skip
+    run_stage(stage, TokenizeOptions(), Runtime(Storage(str(workdir))))
+
+
+def run_tokenize(workdir: Path, workers: int, tokens: int) -> float:
+    """Seconds of `owt tokenize`, a process of its own, Python's and Beam's start counted in."""
+    shutil.rmtree(workdir / "tokens", ignore_errors=True)
+    command = [sys.executable, "-m", "owt_pipeline", "tokenize", "--workdir", str(workdir), "--workers", str(workers)]
+    start = time.perf_counter()
+    subprocess.run([*command, "--quiet"], check=True)
+    seconds = time.perf_counter() - start
+    stats = Manifest.from_json((workdir / "tokens" / "manifest.json").read_bytes()).stats
+    assert stats["tokens_train"] + stats["tokens_val"] == tokens
+    return seconds
+
+
+def time_tiktoken(texts: list[str]) -> float:
+    encoding = gpt2.tiktoken_encoding()
+    start = time.perf_counter()
+    for text in texts:
+        encoding.encode_to_numpy(text, disallowed_special=())
+    return time.perf_counter() - start
+
+
+def time_tokenizers(texts: list[str]) -> float:
+    tokenizer = Tokenizer.from_buffer(gpt2.tokenizer_json())
+    start = time.perf_counter()
+    for at in range(0, len(texts), 256):
+        tokenizer.encode_batch_fast(texts[at : at + 256], add_special_tokens=False)
+    return time.perf_counter() - start
+
+
+def time_nanogpt(texts: list[str], path: Path, tokens: int) -> float:
+    """data/openwebtext/prepare.py of nanoGPT (MIT licence): ids of each document, then all into one memmap."""
+    encoding = gpt2.tiktoken_encoding()
+    start = time.perf_counter()
+    documents = []
+    for text in texts:
+        ids = encoding.encode_ordinary(text)
+        ids.append(encoding.eot_token)
+        documents.append(np.array(ids, np.uint16))
+    array = np.memmap(path, dtype=np.uint16, mode="w+", shape=(tokens + len(texts),))
+    np.concatenate(documents, out=array)
+    array.flush()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    sys.exit(main())
