@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import re
 import uuid
 import zlib
 from collections.abc import Iterator
@@ -19,7 +20,15 @@ from datetime import datetime, timezone
 import pyarrow as pa
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
-from owt_pipeline.fetch.http_message import BadMessage, Headers, charset_of, decode_body, header, split_response
+from owt_pipeline.fetch.http_message import (
+    BadMessage,
+    Headers,
+    TooLarge,
+    charset_of,
+    decode_body,
+    header,
+    split_response,
+)
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.shards import DatasetReader
 from schemas import DATASETS
@@ -33,6 +42,8 @@ PAGES_WITH_RECORDS: pa.Schema = DATASETS["pages"].schema.append(
 """Rows of `pages`: the index of pages/, and each page's record."""
 
 _BATCH_BYTES = 16 << 20  # of compressed records: some 500 pages, and what a worker process is sent at most
+
+_RECORD_HEAD = re.compile(rb"WARC/1\.[01]\r\n(?:[^\r\n]+\r\n)*?Content-Length: *(\d+)\r\n(?:[^\r\n]+\r\n)*\r\n", re.I)
 
 _RECORD_NAMESPACE = uuid.UUID("6b1a2a3e-9d0c-5f3e-8d6b-0a4f6f77e0c1")
 
@@ -110,8 +121,8 @@ def pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.Rec
             yield _with_records(batch, records, start, len(records))
 
 
-def response_record(url_id: int, url: str, date: int, status_line: str, headers: Headers, body: bytes) -> bytes:
-    """A response as one gzip member: the same bytes for the same arguments.
+def response_record(url: str, date: int, status_line: str, headers: Headers, body: bytes) -> bytes:
+    """A response as a WARC record in one gzip member: the same bytes for the same arguments.
 
     `body` is decoded; the headers that no longer hold (its encodings, its length) are kept as `X-Crawl-…`, as
     Common Crawl does, so that any reader of WARC reads the body as it is.
@@ -122,19 +133,59 @@ def response_record(url_id: int, url: str, date: int, status_line: str, headers:
         lines.append(f"{'X-Crawl-' if stale else ''}{name}: {value}")
     lines.append(f"Content-Length: {len(body)}")
     block = "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body
+    return record_of_block(url, date, block, body)
+
+
+def record_of_block(url: str, date: int, block: bytes, payload: bytes) -> bytes:
+    """The bytes of an HTTP response as a WARC record in one gzip member; its id follows from its content."""
+    digest = payload_digest(block)
     head = (
         "WARC/1.1\r\n"
         "WARC-Type: response\r\n"
-        f"WARC-Record-ID: <urn:uuid:{uuid.uuid5(_RECORD_NAMESPACE, f'{url_id:016x} {url}')}>\r\n"
+        f"WARC-Record-ID: <urn:uuid:{uuid.uuid5(_RECORD_NAMESPACE, f'{url} {date} {digest}')}>\r\n"
         f"WARC-Target-URI: {url}\r\n"
         f"WARC-Date: {datetime.fromtimestamp(date, timezone.utc):%Y-%m-%dT%H:%M:%SZ}\r\n"
-        f"WARC-Payload-Digest: sha1:{payload_digest(body)}\r\n"
-        f"WARC-Block-Digest: sha1:{payload_digest(block)}\r\n"
+        f"WARC-Payload-Digest: sha1:{payload_digest(payload)}\r\n"
+        f"WARC-Block-Digest: sha1:{digest}\r\n"
         "Content-Type: application/http; msgtype=response\r\n"
         f"Content-Length: {len(block)}\r\n"
         "\r\n"
     )
     return gzip_member(head.encode() + block + b"\r\n\r\n")
+
+
+def single_member(data: bytes, max_bytes: int) -> tuple[bytes | None, bytes]:
+    """(the gzip member that `data` begins with, if it holds one well-formed record and nothing else; its content).
+
+    Without such a member, the content is `data`, or its decompressed first member. Raises BadRecord for a
+    member that is damaged, TooLarge for one of more than `max_bytes`.
+    """
+    if not data.startswith(b"\x1f\x8b"):
+        return None, data
+    gzip = zlib.decompressobj(31)
+    try:
+        content = gzip.decompress(data, max_bytes)
+    except zlib.error as error:
+        raise BadRecord(f"a damaged WARC record: {error}") from error
+    if gzip.unconsumed_tail:
+        raise TooLarge(f"a record of more than {max_bytes:,} bytes")
+    match = _RECORD_HEAD.match(content)
+    whole = gzip.eof and match is not None and len(content) == match.end() + int(match[1]) + 4
+    return (data[: len(data) - len(gzip.unused_data)] if whole else None), content
+
+
+def rewritten(data: bytes) -> bytes:
+    """The record at the start of `data`, in any format that FastWARC reads, as a gzip member of its own."""
+    record = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)))
+    return member_of(record, read_block(record))
+
+
+def member_of(record: WarcRecord, block: bytes) -> bytes:
+    """A record that was read, with its content, as a gzip member."""
+    buffer = io.BytesIO()
+    record.set_bytes_content(block)
+    record.write(buffer)
+    return gzip_member(buffer.getvalue())
 
 
 def gzip_member(content: bytes) -> bytes:

@@ -30,15 +30,13 @@ HEADERS = [("Content-Type", 'text/html; charset="UTF-8"'), ("Content-Encoding", 
 
 @given(st.binary(max_size=2000))
 def test_a_record_is_read_back_as_it_was_written(body: bytes) -> None:
-    response = read_record(response_record(7, URL, 86_400, "HTTP/1.1 200 OK", HEADERS, body))
+    response = read_record(response_record(URL, 86_400, "HTTP/1.1 200 OK", HEADERS, body))
     assert (response.url, response.date, response.status, response.body) == (URL, 86_400, 200, body)
     assert response.charset == "utf-8"
 
 
 def test_warcio_and_fastwarc_read_what_we_write() -> None:
-    data = b"".join(
-        response_record(i, f"{URL}{i}", i, "HTTP/1.1 200 OK", HEADERS, b"<p>%d" % i * 100) for i in range(3)
-    )
+    data = b"".join(response_record(f"{URL}{i}", i, "HTTP/1.1 200 OK", HEADERS, b"<p>%d" % i * 100) for i in range(3))
     ours = [(r.rec_headers["WARC-Target-URI"], r.content_stream().read()) for r in WarcioIterator(io.BytesIO(data))]
     theirs = [
         (r.headers["WARC-Target-URI"], r.reader.read())
@@ -58,7 +56,7 @@ def test_every_real_page_is_read(testdata: Path) -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 30, 200, 400])
 def test_a_cut_record_is_an_error_and_not_a_short_page(cut: int) -> None:
-    whole = response_record(7, URL, 0, "HTTP/1.1 200 OK", [], b"".join(b"%d " % i for i in range(999)))
+    whole = response_record(URL, 0, "HTTP/1.1 200 OK", [], b"".join(b"%d " % i for i in range(999)))
     with pytest.raises(BadRecord):
         read_record(whole[:cut])
 

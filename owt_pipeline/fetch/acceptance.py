@@ -1,0 +1,71 @@
+"""Which responses are pages: the same judgement for a live response and for one from an archive."""
+
+from __future__ import annotations
+
+import re
+
+from schemas import Reason
+from schemas.reasons import http_reason
+
+Refusal = tuple[Reason, str]
+"""A reason, and a detail for a person to read."""
+
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+_HTML_TYPES = ("text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml")
+
+# What a file begins with that some server calls text/html; a page never begins so.
+_BINARY = (
+    (b"%PDF-", "a PDF file"),
+    (b"\x89PNG", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"GIF8", "a GIF image"),
+    (b"PK\x03\x04", "a ZIP archive"),
+    (b"\x1f\x8b", "a gzip file"),
+    (b"Rar!", "a RAR archive"),
+    (b"7z\xbc\xaf", "a 7z archive"),
+    (b"OggS", "an Ogg file"),
+    (b"ID3", "an MP3 file"),
+    (b"\x7fELF", "a program"),
+    (b"MZ\x90", "a program"),
+)
+_UNICODE_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
+
+_LOOKS_LIKE_HTML = re.compile(
+    rb"\s*<(?:!--|\?xml|!doctype\s+html|(?:html|head|body|title|meta|script|div|p|h1|table|a)\b)", re.IGNORECASE
+)
+
+
+def refuse_head(status: int, content_type: str | None) -> Refusal | None:
+    """Why a final response is no page, judged before its body; None if it may be one."""
+    if status == 206:
+        return Reason.BAD_RESPONSE, "a part (status 206) where the whole was asked for"
+    if status in (204, 205):
+        return Reason.EMPTY_BODY, f"status {status}: no content"
+    if not 200 <= status < 300:
+        return http_reason(status), f"status {status}"
+    if content_type is not None and not is_html(content_type):
+        return Reason.NOT_HTML, f"Content-Type: {content_type[:100]}"
+    return None
+
+
+def refuse_body(content_type: str | None, body: bytes) -> Refusal | None:
+    """Why a response that `refuse_head` let pass is no page after all, judged by its decoded body."""
+    start = body[:1024].removeprefix(b"\xef\xbb\xbf")
+    if not start.strip() and not body.strip():
+        return Reason.EMPTY_BODY, f"{len(body)} bytes, all blank" if body else "no bytes"
+    for magic, name in _BINARY:
+        if start.startswith(magic):
+            return Reason.NOT_HTML, f"{name}, sent as {content_type}"
+    if content_type is None and not _LOOKS_LIKE_HTML.match(start):
+        return Reason.NOT_HTML, "no Content-Type, and it does not begin like HTML"
+    declares_utf16 = "utf-16" in (content_type or "").lower() or "utf-32" in (content_type or "").lower()
+    if b"\x00\x00\x00" in start and not declares_utf16 and not body.startswith(_UNICODE_MARKS):
+        return Reason.NOT_HTML, f"binary, sent as {content_type}"
+    return None
+
+
+def is_html(content_type: str) -> bool:
+    """Whether a Content-Type header names HTML, or nothing."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type in _HTML_TYPES or not media_type

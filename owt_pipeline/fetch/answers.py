@@ -1,0 +1,114 @@
+"""What became of a URL: a page, or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from owt_pipeline.fetch.acceptance import refuse_body, refuse_head
+from owt_pipeline.fetch.warc import Response, payload_digest
+from owt_pipeline.runtime.batches import rejects_batch, replace_columns
+from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
+from schemas import DATASETS, Reason
+
+PAGES = DATASETS["pages"].schema
+
+URL_COLUMNS = ["url_id", "url", "score", "created_utc", "subreddits"]
+"""What `write_answers` needs of urls/."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: its index row, but for what comes from urls/ and from its place in the WARC file, and its record.
+
+    The fields are those of `DATASETS["pages"]`; `record` is the WARC record as one gzip member.
+    """
+
+    source: str
+    final_url: str
+    status: int
+    content_type: str | None
+    fetched_at: int
+    fetch_ms: int
+    body_bytes: int
+    payload_digest: str
+    record: bytes
+
+
+@dataclass(frozen=True)
+class NoPage:
+    """Why there is no page."""
+
+    reason: Reason
+    detail: str
+
+
+Answer = Page | NoPage
+
+
+def judge(response: Response, source: str, fetch_ms: int, record: Callable[[], bytes]) -> Answer:
+    """The page that a final response is, or why it is none; `record` makes its WARC record."""
+    refusal = refuse_head(response.status, response.content_type) or refuse_body(response.content_type, response.body)
+    if refusal is not None:
+        return NoPage(*refusal)
+    return Page(
+        source=source,
+        final_url=response.url,
+        status=response.status,
+        content_type=response.content_type,
+        fetched_at=response.date,
+        fetch_ms=fetch_ms,
+        body_bytes=len(response.body),
+        payload_digest=payload_digest(response.body),
+        record=record(),
+    )
+
+
+def sorted_urls(urls: DatasetReader, shard: int, columns: list[str], rows: int = 1024) -> Iterator[pa.RecordBatch]:
+    """A shard's rows in order of url_id, in batches; `columns` holds `url_id`."""
+    ids = urls.table(shard, columns=["url_id"])["url_id"].combine_chunks().to_numpy()
+    if (ids[1:] > ids[:-1]).all():
+        yield from urls.batches(shard, columns=columns, rows=rows)
+    else:
+        yield from urls.table(shard, columns=columns).sort_by("url_id").to_batches(max_chunksize=rows)
+
+
+def write_answers(
+    writer: ShardWriter, urls: Iterable[pa.RecordBatch], answers: Callable[[pa.RecordBatch], Iterable[Answer]]
+) -> None:
+    """Write the shard: its WARC file, index and rejects, in the order of `urls` (batches with URL_COLUMNS).
+
+    `answers` gives the answer of each row of a batch, in order.
+    """
+    warc, records = writer.open_file(".warc.gz", "warc")
+    for batch in urls:
+        taken: list[int] = []
+        rows: list[tuple[Page, int]] = []
+        rejected = []
+        for index, answer in enumerate(answers(batch)):
+            if isinstance(answer, Page):
+                taken.append(index)
+                rows.append((answer, warc.tell()))
+                warc.write(answer.record)
+                records[0] += 1
+                writer.count({f"from_{answer.source}": 1, "body_bytes": answer.body_bytes})
+            else:
+                url_id, url = batch["url_id"][index].as_py(), batch["url"][index].as_py()
+                rejected.append((url_id, url, answer.reason, answer.detail))
+        writer.enter(batch.num_rows)
+        writer.write(_index_rows(batch.take(pa.array(taken, pa.int64())), rows))
+        writer.reject(rejects_batch(rejected))
+
+
+def _index_rows(urls: pa.RecordBatch, rows: list[tuple[Page, int]]) -> pa.RecordBatch:
+    columns: dict[str, list] = {
+        name: [getattr(page, name) for page, _ in rows]
+        for name in (
+            "source", "final_url", "status", "content_type", "fetched_at", "fetch_ms", "body_bytes", "payload_digest"
+        )
+    }  # fmt: skip
+    columns["warc_offset"] = [offset for _, offset in rows]
+    columns["warc_length"] = [len(page.record) for page, _ in rows]
+    return replace_columns(urls, PAGES, **columns)

@@ -1,0 +1,246 @@
+"""Archives as a source of pages: an index of every file, and the capture of a URL nearest to its submission."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from owt_pipeline.collect.urls import BadURL, canonicalize, host_of, url_id
+from owt_pipeline.fetch.acceptance import REDIRECTS
+from owt_pipeline.fetch.answers import Answer, NoPage, Page, judge
+from owt_pipeline.fetch.captures import captures
+from owt_pipeline.fetch.http_message import MAX_HEAD_BYTES, TooLarge
+from owt_pipeline.fetch.warc import BadRecord, read_record, rewritten, single_member
+from owt_pipeline.runtime.shards import ShardRecord, ShardWriter
+from owt_pipeline.runtime.storage import Storage, open_source
+from schemas import Reason
+
+BUCKETS = 256
+"""Parts of a file's index, by hash of the host: a shard reads those of its hosts only."""
+
+COUNTS = pa.schema(
+    [pa.field("responses", pa.int64()), pa.field("broken", pa.int64()), pa.field("unusable", pa.int64())]
+)
+"""The one row of an index step: responses indexed, broken records skipped, responses whose URL is none."""
+
+_CAPTURES = pa.schema(
+    [
+        ("url_id", pa.uint64()),
+        ("date", pa.int64()),
+        ("status", pa.uint16()),
+        ("target", pa.string()),  # canonical URL it redirects to
+        ("offset", pa.uint64()),
+        ("length", pa.uint64()),
+        ("copied", pa.bool_()),
+    ]
+)
+
+_OPEN_FILES = 32
+
+
+def index_archive(key: int, writer: ShardWriter, *, files: Sequence[str]) -> None:
+    """Index the responses of archive `files[key]`: an Arrow file of one batch a bucket, and copied records."""
+    copies, _ = writer.open_file(".warc.gz", "copies")
+    index, _ = writer.open_file(".index", "index")
+    buckets: list[list[tuple]] = [[] for _ in range(BUCKETS)]
+    responses = broken = unusable = 0
+
+    def copy(record: bytes) -> int:
+        at = copies.tell()
+        copies.write(record)
+        return at
+
+    with open_source(files[key]) as file:
+        for capture in captures(file, file.size(), copy):
+            if capture is None:
+                broken += 1
+                continue
+            try:
+                url, host = canonicalize(capture.url)
+            except BadURL:
+                unusable += 1
+                continue
+            responses += 1
+            buckets[_bucket(host)].append(
+                (url_id(url), capture.date, capture.status, _canonical_or_none(capture.location),
+                 capture.offset, capture.length, capture.copied)
+            )  # fmt: skip
+    with pa.ipc.new_file(index, _CAPTURES) as arrow:
+        for rows in buckets:
+            columns: list[Any] = list(zip(*rows, strict=True)) or [[]] * len(_CAPTURES)
+            arrays = [pa.array(values, field.type) for values, field in zip(columns, _CAPTURES, strict=True)]
+            arrow.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_CAPTURES))
+    counts = {"responses": responses, "broken": broken, "unusable": unusable}
+    writer.write(pa.RecordBatch.from_pylist([counts], schema=COUNTS))
+    writer.count(counts)
+
+
+@dataclass(frozen=True)
+class Archives:
+    """Indexed archive files. Picklable.
+
+    Attributes:
+      files: their paths or URIs.
+      folder: where the indexes are.
+      records: what the index step wrote, one record a file.
+      max_page_bytes: a larger body is no page.
+      max_redirects: how many redirects are followed, within the archives.
+    """
+
+    files: tuple[str, ...]
+    folder: Storage
+    records: tuple[ShardRecord, ...]
+    max_page_bytes: int
+    max_redirects: int
+
+    def lookup(self, ids: np.ndarray, hosts: Iterable[str]) -> Lookup:
+        """The captures of the URLs with `ids`, which are on `hosts`, and of what they redirect to."""
+        found = _by_id([])
+        asked: set[int] = set(ids.tolist())
+        for _ in range(self.max_redirects + 1):
+            new = _by_id(list(self._captures(ids, {_bucket(host) for host in hosts})))
+            found = _by_id([found, new])
+            targets = {url_id(url): url for url in pc.unique(new["target"]).to_pylist() if url is not None}
+            missing = sorted(targets.keys() - asked)
+            if not missing:
+                break
+            asked.update(missing)
+            ids, hosts = np.array(missing, np.uint64), [host_of(targets[i]) for i in missing]
+        return Lookup(self, found)
+
+    def _captures(self, ids: np.ndarray, buckets: set[int]) -> Iterator[pa.Table]:
+        wanted = pa.array(np.sort(ids), pa.uint64())
+        for number, record in enumerate(self.records):
+            with self.folder.open(_path(record, "index")) as file, pa.ipc.open_file(file) as arrow:
+                for bucket in sorted(buckets):
+                    batch = arrow.get_batch(bucket)
+                    if batch.num_rows:
+                        batch = batch.filter(pc.is_in(batch["url_id"], wanted))
+                    if batch.num_rows:
+                        table = pa.Table.from_batches([batch])
+                        yield table.append_column("file", pa.array([number] * len(table), pa.int32()))
+
+
+def summary(archives: Archives) -> list[dict[str, Any]]:
+    """What each archive held, for the manifest."""
+    return [
+        {"name": file.rpartition("/")[2], **{name: record.stats[name] for name in COUNTS.names}}
+        for file, record in zip(archives.files, archives.records, strict=True)
+    ]
+
+
+class Lookup:
+    """The captures of some URLs; a context manager that closes the archives it opened."""
+
+    def __init__(self, archives: Archives, found: pa.Table):
+        self._archives = archives
+        self._ids = found["url_id"].combine_chunks().to_numpy()
+        self._found = found
+        self._files: dict[tuple[int, bool], Any] = {}
+
+    def __enter__(self) -> Lookup:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def answer(self, wanted: int, created_utc: int | None) -> Answer:
+        """The page of URL `wanted`: its successful capture nearest in time to `created_utc` (the earliest of
+        equally near ones; the earliest of all without a date). A capture that is no page makes way for the next.
+        """
+        return self._answer(wanted, created_utc, set())
+
+    def _answer(self, wanted: int, created_utc: int | None, seen: set[int]) -> Answer:
+        first: NoPage | None = None
+        seen.add(wanted)
+        for capture in sorted(self._of(wanted), key=partial(_distance, created_utc=created_utc)):
+            if capture["status"] in REDIRECTS:
+                answer = self._redirected(capture, created_utc, seen)
+            else:
+                answer = self._page(capture)
+            if isinstance(answer, Page):
+                return answer
+            first = first or answer
+        return first or NoPage(Reason.NOT_ARCHIVED, f"in none of {len(self._archives.files)} archive files")
+
+    def _redirected(self, capture: dict[str, Any], created_utc: int | None, seen: set[int]) -> Answer:
+        target = capture["target"]
+        if target is None:
+            return NoPage(Reason.BAD_REDIRECT, f"status {capture['status']} to no URL that could be archived")
+        if url_id(target) in seen:
+            if capture["url_id"] == url_id(target):  # from http to https, or to www.
+                return NoPage(Reason.NOT_ARCHIVED, "archived is only a redirect to another spelling of the URL")
+            return NoPage(Reason.REDIRECT_LOOP, f"redirects to {target}, where it came from")
+        if len(seen) > self._archives.max_redirects:
+            return NoPage(Reason.REDIRECT_LOOP, f"more than {self._archives.max_redirects} redirects")
+        answer = self._answer(url_id(target), created_utc, seen)
+        if isinstance(answer, NoPage) and answer.reason == Reason.NOT_ARCHIVED:
+            return NoPage(Reason.NOT_ARCHIVED, f"redirects to {target}: {answer.detail}")
+        return answer
+
+    def _page(self, capture: dict[str, Any]) -> Answer:
+        data = self._read(capture)
+        try:
+            member, record = single_member(data, self._archives.max_page_bytes + MAX_HEAD_BYTES)
+            response = read_record(record, self._archives.max_page_bytes)
+        except BadRecord as error:
+            archive = self._archives.files[capture["file"]].rpartition("/")[2]
+            return NoPage(Reason.BAD_RESPONSE, f"{error}, at byte {capture['offset']} of {archive}")
+        except TooLarge as error:
+            return NoPage(Reason.TOO_LARGE, str(error))
+        return judge(response, "warc", 0, lambda: member or rewritten(record))
+
+    def _of(self, wanted: int) -> list[dict[str, Any]]:
+        start = int(np.searchsorted(self._ids, np.uint64(wanted), side="left"))
+        end = int(np.searchsorted(self._ids, np.uint64(wanted), side="right"))
+        return list(self._found.slice(start, end - start).to_pylist())
+
+    def _read(self, capture: dict[str, Any]) -> bytes:
+        key = (capture["file"], capture["copied"])
+        if key not in self._files:
+            if len(self._files) >= _OPEN_FILES:
+                self._files.pop(next(iter(self._files))).close()
+            if capture["copied"]:
+                record = self._archives.records[capture["file"]]
+                self._files[key] = self._archives.folder.open(_path(record, "copies"))
+            else:
+                self._files[key] = open_source(self._archives.files[capture["file"]])
+        self._files[key].seek(capture["offset"])
+        return bytes(self._files[key].read(capture["length"]))
+
+
+def _distance(capture: dict[str, Any], created_utc: int | None) -> tuple:
+    """Orders captures of one URL: successful ones, then redirects; the nearest in time; the earliest."""
+    status, date = capture["status"], capture["date"]
+    kind = 0 if 200 <= status < 300 else 1 if status in REDIRECTS else 2
+    distance = abs(date - created_utc) if created_utc is not None else 0
+    return kind, distance, date, capture["file"], capture["copied"], capture["offset"]
+
+
+def _by_id(tables: list[pa.Table]) -> pa.Table:
+    schema = _CAPTURES.append(pa.field("file", pa.int32()))
+    return pa.concat_tables([schema.empty_table(), *tables]).sort_by("url_id")
+
+
+def _bucket(host: str) -> int:
+    return xxhash.xxh3_64_intdigest(host.encode()) % BUCKETS
+
+
+def _canonical_or_none(url: str | None) -> str | None:
+    try:
+        return canonicalize(url)[0] if url else None
+    except BadURL:
+        return None
+
+
+def _path(record: ShardRecord, kind: str) -> str:
+    return next(file.path for file in record.files if file.kind == kind)

@@ -1,0 +1,234 @@
+"""The captures in one archive file: every HTTP response in it, and where its bytes are.
+
+A capture is addressed by a range of bytes that `read_record` reads by itself. Where a file has no such ranges
+(ARC; several records in one gzip member), its responses are written once more, to a file beside the index.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+from urllib.parse import urljoin
+
+from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
+
+from owt_pipeline.fetch.acceptance import REDIRECTS
+from owt_pipeline.fetch.arc import ARC_MAGIC, arc_records
+from owt_pipeline.fetch.http_message import BadMessage, header, split_response
+from owt_pipeline.fetch.warc import (
+    MAX_BODY_BYTES,
+    BadRecord,
+    capture_time,
+    member_of,
+    read_block,
+    record_of_block,
+    target_uri,
+)
+
+_MAGICS = {b"\x1f\x8b": b"\x1f\x8b\x08", b"\x04\x22": b"\x04\x22\x4d\x18"}  # gzip, LZ4
+_PLAIN_MAGIC = b"WARC/"
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One HTTP response in an archive.
+
+    Attributes:
+      url: its target URI, as it stands there.
+      date: time of capture, seconds since 1970 in UTC; 0 where unknown.
+      status: HTTP status code.
+      location: where it redirects to, absolute; None where it does not.
+      offset: first byte of its record, in the archive, or in the file beside the index.
+      length: bytes of its record.
+      copied: whether it is in the file beside the index.
+    """
+
+    url: str
+    date: int
+    status: int
+    location: str | None
+    offset: int
+    length: int
+    copied: bool
+
+
+def captures(file: BinaryIO, size: int, copy: Callable[[bytes], int]) -> Iterator[Capture | None]:
+    """The responses in an archive of `size` bytes, in order; None where a record is broken and was skipped.
+
+    `copy` appends a record to the file beside the index and returns its offset there.
+    """
+    if _is_arc(file):
+        yield from _arc_captures(file, copy)
+        return
+    previous: _Found | None = None
+    for found in _records(file, size):
+        if previous is not None:
+            if previous.offset == found.offset:  # records of one member, or so FastWARC says of some
+                previous, found = replace(previous, inside=True), replace(found, inside=True)
+            if previous.least_end > found.offset:  # another record begins within it
+                yield None
+                previous = found if found.record is not None else None
+                continue
+            yield from _capture(previous, found.offset, copy)
+        if found.record is None:
+            yield None
+        previous = found if found.record is not None else None
+    if previous is not None:
+        yield from _capture(previous, size, copy)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What begins at `offset`: a record, with its content if it is an HTTP response; None where it is broken.
+
+    `inside`: the record begins within a member, behind others, and cannot be read by itself.
+    `least_end`: where it ends at the earliest.
+    """
+
+    offset: int
+    record: WarcRecord | None = None
+    block: bytes | None = None
+    inside: bool = False
+    least_end: int = 0
+
+
+def _capture(found: _Found, end: int, copy: Callable[[bytes], int]) -> Iterator[Capture | None]:
+    record = found.record
+    if record is None or found.block is None:
+        return
+    url = target_uri(record)
+    try:
+        status, headers, _ = split_response(found.block)
+    except BadMessage:
+        yield None
+        return
+    location = header(headers, "location") if status in REDIRECTS else None
+    offset, length = found.offset, end - found.offset
+    if found.inside:
+        member = member_of(record, found.block)
+        offset, length = copy(member), len(member)
+    yield Capture(url, capture_time(record), status, _absolute(url, location), offset, length, found.inside)
+
+
+def _arc_captures(file: BinaryIO, copy: Callable[[bytes], int]) -> Iterator[Capture | None]:
+    # Buffered, since a pyarrow file has no readline.
+    source: Any = gzip.GzipFile(fileobj=file) if _peek(file, 2) == b"\x1f\x8b" else io.BufferedReader(file)  # type: ignore[type-var]
+    try:
+        for record in arc_records(source, MAX_BODY_BYTES):
+            if record is None:
+                yield None
+                continue
+            try:
+                status, headers, body = split_response(record.content)
+            except BadMessage:
+                yield None
+                continue
+            member = record_of_block(record.url, record.date, record.content, body)
+            location = _absolute(record.url, header(headers, "location") if status in REDIRECTS else None)
+            yield Capture(record.url, record.date, status, location, copy(member), len(member), True)
+    except (OSError, EOFError, zlib.error):  # gzip's errors: the rest cannot be read
+        yield None
+
+
+def _records(file: BinaryIO, size: int) -> Iterator[_Found]:
+    """All records; after a broken one goes on at the next place that begins like a record."""
+    magic = _MAGICS.get(_peek(file, 2), _PLAIN_MAGIC)
+    at: int | None = 0
+    lost = False  # between a broken record and the next good one: what is tried there is not counted again
+    while at is not None and at < size:
+        source: Any = _RecentBytes(file, at)
+        begun, whole = at, True
+        try:
+            for record in ArchiveIterator(source, parse_http=False):
+                begun, whole = record.stream_pos, False
+                inside = not source.has(begun, magic)
+                least_end = source.head_end(begun) + record.content_length if magic == _PLAIN_MAGIC else 0
+                block = read_block(record) if _is_response(record) else None
+                yield _Found(begun, record, block, inside, least_end)
+                whole, lost = True, False
+            return
+        except (OSError, BadRecord):
+            at = _find(file, magic, begun + 1)
+        if not lost:
+            yield _Found(begun if not whole else size if at is None else at)
+        lost = True
+
+
+class _RecentBytes:
+    """A file read from `start` on that remembers what was last read of it."""
+
+    def __init__(self, file: BinaryIO, start: int):
+        self._file, self._recent, self._recent_at = file, b"", start
+        file.seek(start)
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        dropped = max(len(self._recent) - (1 << 17), 0)
+        self._recent = self._recent[dropped:] + data
+        self._recent_at += dropped
+        return data
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def has(self, offset: int, magic: bytes) -> bool:
+        """Whether `magic` is at `offset`; False too where that is long past."""
+        return offset >= self._recent_at and self._recent.startswith(magic, offset - self._recent_at)
+
+    def head_end(self, offset: int) -> int:
+        """Where the head of the record at `offset` ends; `offset` itself where that is long past."""
+        end = self._recent.find(b"\r\n\r\n", offset - self._recent_at) if offset >= self._recent_at else -1
+        return self._recent_at + end + 4 if end >= 0 else offset
+
+
+def _is_response(record: WarcRecord) -> bool:
+    if record.record_type != WarcRecordType.response:
+        return False
+    if record.content_length > MAX_BODY_BYTES:
+        raise BadRecord(f"a record of {record.content_length:,} bytes")
+    return target_uri(record)[:4].lower() == "http"
+
+
+def _find(file: BinaryIO, magic: bytes, start: int) -> int | None:
+    """The first offset from `start` on where `magic` is; for plain WARC, at the start of a line."""
+    pattern = re.compile(rb"(?<=\n)WARC/[01]\.\d+\r?\n" if magic == _PLAIN_MAGIC else re.escape(magic))
+    at = max(start - 1, 0)  # of the window: one byte more, for the newline before the magic
+    file.seek(at)
+    window = b""
+    while piece := file.read(1 << 20):
+        window += piece
+        match = pattern.search(window, max(start - at, 0))
+        if match:
+            return at + match.start()
+        at += max(len(window) - 32, 0)
+        window = window[-32:]
+    return None
+
+
+def _absolute(url: str, location: str | None) -> str | None:
+    try:
+        return urljoin(url, location.strip()) if location else None
+    except ValueError:
+        return None
+
+
+def _is_arc(file: BinaryIO) -> bool:
+    start = _peek(file, 512)
+    if start.startswith(b"\x1f\x8b"):
+        try:
+            start = zlib.decompressobj(31).decompress(start, len(ARC_MAGIC))
+        except zlib.error:
+            return False
+    return start.startswith(ARC_MAGIC)
+
+
+def _peek(file: BinaryIO, length: int) -> bytes:
+    file.seek(0)
+    start = file.read(length)
+    file.seek(0)
+    return start

@@ -1,0 +1,60 @@
+"""A working directory with a urls/ dataset, as collect writes it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from owt_pipeline.collect.urls import canonicalize, url_id
+from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
+from owt_pipeline.runtime.storage import Storage
+from schemas import DATASETS
+
+URLS = DATASETS["urls"].schema
+
+Posted = str | tuple[str, int | None]
+"""A posted URL, or one with the time of its submission."""
+
+
+@dataclass(frozen=True)
+class _NoOptions:
+    pass
+
+
+def _write_urls(shard: int, writer: ShardWriter, posted: list[Posted], num_shards: int) -> None:
+    rows = {}
+    for entry in posted:
+        url, created = (entry, 1_400_000_000) if isinstance(entry, str) else entry
+        canonical, host = canonicalize(url)
+        if zlib.crc32(host.encode()) % num_shards == shard:
+            rows[url_id(canonical)] = {
+                "url_id": url_id(canonical), "url": canonical, "posted_url": url, "host": host, "host_shards": 1,
+                "title": None, "score": 5, "created_utc": created, "subreddits": ["news"], "num_comments": 1,
+                "submission_ids": ["x1"],
+            }  # fmt: skip
+    writer.enter(len(rows))
+    writer.write(pa.RecordBatch.from_pylist([rows[i] for i in sorted(rows)], URLS))
+
+
+@pytest.fixture
+def write_urls(tmp_path: Path) -> Callable[..., Runtime]:
+    """Write urls/ of the posted URLs into a working directory, which is returned as a Runtime."""
+
+    def write(posted: Iterable[Posted], name: str = "run", num_shards: int = 2) -> Runtime:
+        work = partial(_write_urls, posted=list(posted), num_shards=num_shards)
+        stage = Stage(
+            "collect", "urls", (), _NoOptions, 1, lambda run: run.write_shards(work) and None, "",
+            num_shards=lambda options: num_shards,
+        )  # fmt: skip
+        runtime = Runtime(Storage(str(tmp_path / name)))
+        run_stage(stage, _NoOptions(), runtime)
+        return runtime
+
+    return write

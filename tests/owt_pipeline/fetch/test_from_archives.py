@@ -1,0 +1,237 @@
+"""`--pages_from`: pages out of WARC and ARC files, good and broken."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fastwarc.warc import ArchiveIterator
+from warcio.archiveiterator import ArchiveIterator as WarcioIterator
+
+from owt_pipeline.fetch.captures import Capture, captures
+from owt_pipeline.fetch.warc import Response, gzip_member, pages, read_record, response_record, single_member
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.runtime.stage import Runtime, run_stage
+from owt_pipeline.stages.fetch import STAGE, Options
+from schemas import Manifest
+
+HTML = [("Content-Type", "text/html; charset=utf-8")]
+
+Archive = list[tuple[str, int, str, list[tuple[str, str]], bytes]]
+
+
+def archive(records: Archive) -> bytes:
+    return b"".join(response_record(*record) for record in records)
+
+
+def fetch(runtime: Runtime, *files: Path, **options: object) -> Manifest:
+    return run_stage(STAGE, Options(pages_from=tuple(map(str, files)), **options), runtime)[0]  # type: ignore[arg-type]
+
+
+def reader(runtime: Runtime, manifest: Manifest) -> DatasetReader:
+    return DatasetReader(runtime.workdir / "pages", manifest)
+
+
+def responses(runtime: Runtime, manifest: Manifest) -> dict[str, Response]:
+    """The page of each canonical URL."""
+    dataset = reader(runtime, manifest)
+    return {
+        row["url"]: read_record(row["record"])
+        for shard in range(dataset.num_shards)
+        for batch in pages(dataset, shard)
+        for row in batch.to_pylist()
+    }
+
+
+def rejects(runtime: Runtime, manifest: Manifest) -> dict[str, tuple[str, str]]:
+    rows = reader(runtime, manifest).table(kind="rejects").to_pylist()
+    return {row["url"]: (row["reason"], row["detail"]) for row in rows}
+
+
+def page(text: str) -> bytes:
+    return f"<html><body><p>{text}</p></body></html>".encode()
+
+
+def test_every_page_of_a_real_archive_is_found_and_copied(testdata: Path, write_urls: Callable[..., Runtime]) -> None:
+    file = testdata / "web" / "wcxb-dev.warc.gz"
+    urls = [record.headers["WARC-Target-URI"] for record in ArchiveIterator(str(file), parse_http=False)]
+    runtime = write_urls([*urls, "https://nowhere.example/page"])
+    started = time.monotonic()
+    manifest = fetch(runtime, file)
+    assert time.monotonic() - started < 10  # about 2 seconds
+    assert manifest.counts.rejected["not_archived"] == 1
+    assert manifest.counts.left >= 1300
+    assert manifest.properties["archives"] == [
+        {"name": "wcxb-dev.warc.gz", "responses": 1308, "broken": 0, "unusable": 0}
+    ]
+    for shard in range(2):
+        rows = reader(runtime, manifest).table(shard)
+        assert rows["url_id"].to_pylist() == sorted(rows["url_id"].to_pylist())
+        (warc,) = manifest.of_kind("warc", shard)
+        path = runtime.workdir.path(f"pages/{warc.path}")
+        with open(path, "rb") as stream:
+            warcio = [
+                (record.rec_headers["WARC-Target-URI"], len(record.content_stream().read()))
+                for record in WarcioIterator(stream)
+            ]
+        fastwarc = [
+            (record.headers["WARC-Target-URI"], len(record.reader.read()))
+            for record in ArchiveIterator(path, verify_digests=True)
+        ]
+        index = list(zip(rows["final_url"].to_pylist(), rows["body_bytes"].to_pylist(), strict=True))
+        assert warcio == fastwarc == index
+        assert warc.rows == len(index)
+
+
+def test_archives_give_the_same_bytes_again(testdata: Path, write_urls: Callable[..., Runtime]) -> None:
+    folder = testdata / "warc" / "resiliparse"
+    files = [folder / "warcfile.warc", folder / "warcfile.warc.gz", folder / "warcfile.warc.lz4"]
+    urls = [
+        record.headers["WARC-Target-URI"]
+        for record in ArchiveIterator(str(files[0]), parse_http=False)
+        if "WARC-Target-URI" in record.headers
+    ]
+    manifests = [fetch(write_urls(urls, f"run{number}"), *files) for number in range(2)]
+    assert manifests[0].files == manifests[1].files
+    assert manifests[0].counts.left == 16
+
+
+@pytest.mark.parametrize("name", ["warcfile.warc", "warcfile.warc.gz", "warcfile.warc.lz4"])
+def test_every_format_gives_the_same_pages(name: str, testdata: Path, write_urls: Callable[..., Runtime]) -> None:
+    folder = testdata / "warc" / "resiliparse"
+    plain = folder / "warcfile.warc"
+    expected = {
+        record.headers["WARC-Target-URI"]: record.reader.read()
+        for record in ArchiveIterator(str(plain))
+        if record.http_headers and record.http_headers.status_code == 200
+    }
+    runtime = write_urls(expected)
+    manifest = fetch(runtime, folder / name)
+    found = {response.url: response.body for response in responses(runtime, manifest).values()}
+    assert found == {url: body for url, body in expected.items() if url in found}
+    assert len(found) == 16
+
+
+def test_broken_archives_are_read_as_far_as_they_go(testdata: Path, write_urls: Callable[..., Runtime]) -> None:
+    runtime = write_urls(["http://example.com/", "http://example.com?example=1", "http://www.iana.org/"])
+    manifest = fetch(runtime, testdata / "warc" / "warcio", testdata / "warc" / "resiliparse")
+    assert manifest.counts.left == 3
+    counts = {entry["name"]: (entry["responses"], entry["broken"]) for entry in manifest.properties["archives"]}
+    assert counts["bad.arc"] == (0, 3)
+    assert counts["clipped.warc.gz"] == (0, 1)
+    assert counts["example.arc.gz"] == counts["example.arc"] == (1, 0)
+    assert counts["example-bad.warc.gz.bad"] == (2, 0)
+    assert counts["clueweb-quirk.warc.gz"] == (29, 0)
+    assert counts["LICENSE"] == (0, 1)
+    assert b"Example Domain" in responses(runtime, manifest)["https://example.com/"].body
+
+
+def five_records() -> list[bytes]:
+    return [response_record(f"http://a.example/{i}", i, "HTTP/1.1 200 OK", HTML, page(f"{i} " * 999)) for i in range(5)]
+
+
+def found_in(data: bytes) -> list[str | None]:
+    """What each capture's own bytes say, None for what is broken."""
+    copies = bytearray()
+
+    def copy(record: bytes) -> int:
+        copies.extend(record)
+        return len(copies) - len(record)
+
+    def text(capture: Capture) -> str:
+        source = copies if capture.copied else data
+        _, record = single_member(bytes(source[capture.offset : capture.offset + capture.length]), 1 << 20)
+        response = read_record(record)
+        assert response.url == capture.url
+        assert response.body == page(f"{capture.url[-1]} " * 999)
+        return capture.url[-1]
+
+    return [capture and text(capture) for capture in captures(io.BytesIO(data), len(data), copy)]
+
+
+@pytest.mark.parametrize("damaged", range(5))
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_damaged_record_costs_only_itself(damaged: int, compressed: bool) -> None:
+    records = five_records()
+    if not compressed:
+        records = [single_member(record, 1 << 20)[1] for record in records]
+    middle = len(records[damaged]) // 2
+    records[damaged] = records[damaged][:middle] + records[damaged][middle + 90 :]
+    expected = [str(i) if i != damaged else None for i in range(5)]
+    assert found_in(b"".join(records)) == expected
+
+
+def test_records_that_share_a_member_are_found() -> None:
+    whole = b"".join(single_member(record, 1 << 20)[1] for record in five_records())
+    assert found_in(gzip_member(whole)) == list("01234")
+    assert found_in(five_records()[0] + gzip_member(whole) + five_records()[1]) == list("0012341")
+
+
+def test_the_capture_nearest_to_the_submission_is_taken(tmp_path: Path, write_urls: Callable[..., Runtime]) -> None:
+    day = 86_400
+    file = tmp_path / "captures.warc.gz"
+    dates = [("x", 90), ("x", 110), ("x", 50), ("y", 90), ("y", 110), ("y", 200), ("z", 70), ("z", 60)]
+    records = [(f"http://a.example/{x}", at * day, "HTTP/1.1 200 OK", HTML, page(f"day {at}")) for x, at in dates]
+    file.write_bytes(archive([*records, (records[0][0], 101 * day, "HTTP/1.1 503 Busy", HTML, page("busy"))]))
+    posted = [("http://a.example/x", 105 * day), ("http://a.example/y", 100 * day), ("http://a.example/z", None)]
+    runtime = write_urls(posted)
+    found = {url[-1]: response.body for url, response in responses(runtime, fetch(runtime, file)).items()}
+    assert found == {"x": page("day 110"), "y": page("day 90"), "z": page("day 60")}
+
+
+def test_each_failure_in_an_archive_has_its_reason(tmp_path: Path, write_urls: Callable[..., Runtime]) -> None:
+    ok, host = "HTTP/1.1 200 OK", "http://a.example"
+    file = tmp_path / "failures.warc.gz"
+    good = response_record(f"{host}/damaged", 1, ok, HTML, page("x" * 3000))
+    file.write_bytes(
+        archive(
+            [
+                (f"{host}/gone", 1, "HTTP/1.1 404 Not Found", HTML, page("gone")),
+                (f"{host}/pdf", 1, ok, [("Content-Type", "application/pdf")], b"%PDF-1.4"),
+                (f"{host}/pdf-as-html", 1, ok, HTML, b"%PDF-1.4"),
+                (f"{host}/empty", 1, ok, HTML, b""),
+                (f"{host}/large", 1, ok, HTML, page("x" * 5000)),
+                (f"{host}/old", 1, "HTTP/1.1 301 Moved", [("Location", "/new")], b""),
+                (f"{host}/new", 1, ok, HTML, page("new")),
+                (f"{host}/loop", 1, "HTTP/1.1 302 Found", [("Location", f"{host}/loop2")], b""),
+                (f"{host}/loop2", 1, "HTTP/1.1 302 Found", [("Location", f"{host}/loop")], b""),
+                (f"{host}/lost", 1, "HTTP/1.1 302 Found", [("Location", "http://b.example/")], b""),
+                (f"{host}/https", 1, "HTTP/1.1 301 Moved", [("Location", "https://a.example/https")], b""),
+                (f"{host}/mailto", 1, "HTTP/1.1 301 Moved", [("Location", "mailto:a@a.example")], b""),
+                (f"{host}/nowhere", 1, "HTTP/1.1 301 Moved", [], b""),
+                (f"{host}/untyped", 1, ok, [], page("untyped")),
+            ]
+        )
+        + good[:200] + b"?" + good[201:]
+    )  # fmt: skip
+    names = "gone pdf pdf-as-html empty large old loop lost https mailto nowhere untyped damaged absent"
+    runtime = write_urls([f"{host}/{name}" for name in names.split()])
+    manifest = fetch(runtime, file, max_page_bytes=4000)
+    found = responses(runtime, manifest)
+    assert {url.rpartition("/")[2] for url in found} == {"old", "untyped"}
+    assert found["https://a.example/old"].url == f"{host}/new"
+    reasons = {url.rpartition("/")[2]: reason for url, (reason, _) in rejects(runtime, manifest).items()}
+    assert reasons == {
+        "gone": "http_404",
+        "pdf": "not_html",
+        "pdf-as-html": "not_html",
+        "empty": "empty_body",
+        "large": "too_large",
+        "loop": "redirect_loop",
+        "lost": "not_archived",
+        "https": "not_archived",
+        "mailto": "bad_redirect",
+        "nowhere": "bad_redirect",
+        "damaged": "not_archived",
+        "absent": "not_archived",
+    }
+    assert manifest.properties["archives"][0]["broken"] == 1
+
+
+def test_a_glob_without_files_says_so(write_urls: Callable[..., Runtime], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--pages_from: no file matches"):
+        fetch(write_urls(["http://a.example/"]), tmp_path / "*.warc.gz")
