@@ -85,7 +85,8 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, say: Any) -> fl
         _restore_training(saved[0], optimizers, ranks)
     net: nn.Module = torch.compile(model) if config.compile else model  # type: ignore[assignment]
     if ranks.distributed:
-        net = DistributedDataParallel(net, device_ids=[device.index] if device.type == "cuda" else None)
+        place = [device.index] if device.type == "cuda" else None
+        net = DistributedDataParallel(net, device_ids=place, broadcast_buffers=False, gradient_as_bucket_view=True)
     bfloat16 = config.dtype == "bfloat16" or (config.dtype == "auto" and device.type == "cuda")
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
 
@@ -151,7 +152,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, say: Any) -> fl
             record |= {"mfu": mfu(rate_of_rank, device), "memory_gb": memory_gb(device), "world_size": ranks.world_size}
             records.append(record)
         pending.clear()
-        _check_finite(records, checkpoints)
+        _check_finite(records, windows, checkpoints)
         last_loss = records[-1]["loss"]
         if validating and validation is not None:
             records[-1]["val_loss"] = validation_loss(
@@ -258,13 +259,14 @@ def _save(
     ranks.any(False)  # the others wait, so that no rank exits and takes the group down before it is written
 
 
-def _check_finite(records: list[dict[str, Any]], checkpoints: Path) -> None:
+def _check_finite(records: list[dict[str, Any]], windows: int, checkpoints: Path) -> None:
     for record in records:
         if not all(abs(record[key]) < float("inf") for key in ("loss", "grad_norm")):
             good = checkpoint.checkpoints(checkpoints)
             raise Diverged(
-                f"step {record['step']}: loss {record['loss']}, gradient norm {record['grad_norm']}; the last good "
-                f"checkpoint is {good[-1] if good else 'none'}. Try a lower learning_rate or a longer warm-up"
+                f"step {record['step']} (samples {(record['step'] - 1) * windows} to {record['step'] * windows - 1}): "
+                f"loss {record['loss']}, gradient norm {record['grad_norm']}; the last good checkpoint is "
+                f"{good[-1] if good else 'none'}. Try a lower learning_rate or a longer warm-up"
             )
 
 

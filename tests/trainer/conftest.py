@@ -132,8 +132,11 @@ def text_tokens(tmp_path: Path, write_tokens: WriteTokens, tokenizer_file: Path)
 class TrainerProcess:
     """Runs the trainer's modules as processes of their own, by torchrun where `ranks` is not 0."""
 
-    def command(self, *arguments: object, ranks: int = 0, module: str = "trainer.train") -> list[str]:
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
+    def command(
+        self, *arguments: object, ranks: int = 0, restarts: int = 0, module: str = "trainer.train"
+    ) -> list[str]:
+        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        launcher = [*torchrun, f"--max-restarts={restarts}"] if ranks else []
         return [sys.executable, *launcher, "-m", module, *map(str, arguments)]
 
     def environment(self) -> dict[str, str]:
@@ -152,9 +155,9 @@ class TrainerProcess:
             check=False,
         )
 
-    def start(self, *arguments: object, ranks: int = 0) -> subprocess.Popen[str]:
+    def start(self, *arguments: object, ranks: int = 0, restarts: int = 0) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self.command(*arguments, ranks=ranks),
+            self.command(*arguments, ranks=ranks, restarts=restarts),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

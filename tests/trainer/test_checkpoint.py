@@ -141,7 +141,9 @@ def test_a_finished_run_has_nothing_left_to_do(config: TrainConfig) -> None:
 
 def test_a_loss_that_is_no_number_stops_with_the_step_and_the_last_good_checkpoint(config: TrainConfig) -> None:
     train(dataclasses.replace(config, max_steps=4, schedule="constant"))
-    with pytest.raises(Diverged, match=r"step \d+: loss .*; the last good checkpoint is .*step-00000004\b"):
+    with pytest.raises(
+        Diverged, match=r"step \d+ \(samples \d+ to \d+\): loss .*; the last good checkpoint is .*step-00000004\b"
+    ):
         train(dataclasses.replace(config, max_steps=50, schedule="constant", learning_rate=1e30, clip=0.0))
     assert steps(config) == [2, 4]
 

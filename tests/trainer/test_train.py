@@ -130,6 +130,23 @@ def test_a_signal_to_torchrun_saves_on_two_ranks(text_tokens: Path, tmp_path: Pa
     assert json.loads((checkpoint / "checkpoint.json").read_text())["step"] == len(losses(tmp_path))
 
 
+@pytest.mark.slow
+def test_torchrun_goes_on_from_the_last_checkpoint_when_a_rank_is_killed(
+    text_tokens: Path, tmp_path: Path, trainer: Any
+) -> None:
+    arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 80, "--save_every", 10, "--val_every", 0)
+    assert trainer.run(*arguments, "--out", tmp_path / "whole", ranks=2).returncode == 0
+    process = trainer.start(*arguments, "--out", tmp_path / "killed", ranks=2, restarts=1)
+    _wait_for_line(process, "step 30/80")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+    os.kill(int([pid for pid, command in commands.items() if b"trainer.train" in command][-1]), signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert "resumed from" in output
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+
+
 def _wait_for_line(process: Any, text: str) -> None:
     deadline = time.monotonic() + 120
     for line in process.stdout:
