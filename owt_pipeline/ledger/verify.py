@@ -19,7 +19,7 @@ from owt_pipeline.runtime.shards import DatasetReader
 from owt_pipeline.runtime.stage import read_manifest
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.command import reporting_errors
-from schemas import DATASETS, Manifest, ShardFile
+from schemas import DATASETS, REJECTS, Manifest, ShardFile
 from schemas.manifest import MANIFEST_NAME
 
 _UPSTREAM = {
@@ -114,6 +114,9 @@ def _row_problems(reader: DatasetReader) -> Iterator[str]:
         single = DatasetReader(reader.folder, _only(manifest, file))
         rows = 0
         try:
+            schema = single.schema(file)
+            if not _schema_holds(schema, manifest.dataset if file.kind == "data" else "rejects"):
+                yield f"{reader.folder.path(file.path)} has another schema than docs/data.md says: {schema.names}"
             table = single.table(kind=file.kind, columns=["reason"] if file.kind == "rejects" else ["url_id"])
         except (UserError, pa.ArrowInvalid) as error:
             yield f"{reader.folder.path(file.path)} cannot be read: {error}"
@@ -132,6 +135,16 @@ def _row_problems(reader: DatasetReader) -> Iterator[str]:
             yield f"rejects by reason are {dict(rejected)}, the manifest says {manifest.counts.rejected}"
         if manifest.dataset in DATASETS and reader.rows() != manifest.counts.left:
             yield f"{reader.rows()} rows, the manifest says {manifest.counts.left} left the stage"
+
+
+def _schema_holds(schema: pa.Schema, dataset: str) -> bool:
+    expected = REJECTS if dataset == "rejects" else DATASETS[dataset].schema
+    if dataset == "tokens":  # of a vocabulary over 65,536, the ids are uint32
+        wide = pa.list_(pa.field("item", pa.uint32(), nullable=False))
+        place = expected.get_field_index("tokens")
+        if schema.equals(expected.set(place, expected.field(place).with_type(wide))):
+            return True
+    return bool(schema.equals(expected))
 
 
 def _id_problems(source: DatasetReader, reader: DatasetReader) -> Iterator[str]:

@@ -245,12 +245,15 @@ class DatasetReader:
 
     def table(self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None) -> pa.Table:
         """One shard, or all, as a table."""
-        batches = list(self.batches(shard, kind=kind, columns=columns, rows=1 << 16))
-        if batches:
-            return pa.Table.from_batches(batches)
-        path = self.manifest.of_kind(kind, shard)[0].path
-        with reading(self.folder.path(path)), self.folder.open(path) as source:
-            return pq.read_table(source, columns=columns)
+        schema = self.schema(self.manifest.of_kind(kind, shard)[0])
+        if columns:
+            schema = pa.schema([schema.field(name) for name in columns])
+        return pa.Table.from_batches(self.batches(shard, kind=kind, columns=columns, rows=1 << 16), schema)
+
+    def schema(self, file: ShardFile) -> pa.Schema:
+        """The Arrow schema of one file; raises UserError on a damaged one."""
+        with reading(self.folder.path(file.path)), self.folder.open(file.path) as source:
+            return pa.ipc.open_file(source).schema if file.path.endswith(".arrow") else pq.read_schema(source)
 
 
 @contextlib.contextmanager

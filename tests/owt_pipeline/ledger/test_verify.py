@@ -125,6 +125,12 @@ def test_an_id_that_left_twice_is_found(run: Path) -> None:
     assert "1 ids left or were rejected more than once, such as 101" in problems(run)
 
 
+def test_a_file_of_another_schema_is_found(run: Path) -> None:
+    rows = pq.read_table(run / "pages/part-00001.parquet")
+    rewrite(run, "pages/part-00001.parquet", rows.drop_columns(["status"]))
+    assert "pages/part-00001.parquet has another schema" in problems(run)
+
+
 def test_an_output_older_than_its_input_is_found(run: Path) -> None:
     rewrite(run, "urls/part-00000.parquet", pq.read_table(run / "urls/part-00000.parquet"))
     assert "urls/ has changed since this was made from it: run fetch again" in problems(run)
