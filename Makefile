@@ -16,6 +16,9 @@ test: $(VENV)/installed  ## the tests, without the long ones
 test-all: $(VENV)/installed  ## all tests
 	$(BIN)/python -m pytest
 
+test-dags: $(VENV)/installed .venv-airflow/installed  ## the Airflow DAG, run by Airflow in an environment of its own
+	.venv-airflow/bin/python -m pytest tests/dags
+
 lint: $(VENV)/installed  ## lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -24,8 +27,22 @@ lint: $(VENV)/installed  ## lint, formatting and types
 docs: $(VENV)/installed  ## the generated pages under docs/
 	$(BIN)/python -m schemas.reference > docs/data.md
 
+bench-peers: .venv-peers/installed  ## the environment of the peers that benchmarks/ measures beside us
+
 clean:  ## everything that can be made again
 	rm -rf $(VENV) .venv-airflow .venv-peers demo-run
+
+.venv-airflow/installed: dags/requirements.txt dags/constraints.txt
+	$(PYTHON) -m venv .venv-airflow
+	.venv-airflow/bin/python -m pip install --quiet --disable-pip-version-check \
+		--requirement dags/requirements.txt --constraint dags/constraints.txt
+	touch $@
+
+.venv-peers/installed: benchmarks/peers/requirements.txt benchmarks/peers/constraints.txt
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check \
+		--requirement benchmarks/peers/requirements.txt --constraint benchmarks/peers/constraints.txt
+	touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
