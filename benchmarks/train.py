@@ -1,15 +1,15 @@
 """Training on this machine: the rate of a step beside transformers, and nanoGPT's character setting.
 
     .venv/bin/python benchmarks/train.py rate [--presets tiny 124M] [--dtypes float32 bfloat16] [--steps 3]
-    .venv/bin/python benchmarks/train.py characters [--text shared/data/text/tinyshakespeare.txt]
+    .venv/bin/python benchmarks/train.py characters [--text FILE] [--learning_rate 2e-3] [--optimizer adamw]
 
 `rate` times a whole step (forward, backward, clipping, optimizer) of our model and of transformers'
 GPT2LMHeadModel with SDPA, same shape, batch, autocast and fused AdamW, in turn, in one process; the
 fastest step of each counts, and the first is left out. Exits 1 under 1.1 times transformers.
 
 `characters` trains by the command a user types: 4 layers, 4 heads, width 128, context 64, batch 12,
-2,000 steps on tinyshakespeare, as nanoGPT's README does on a CPU. Exits 1 over its validation loss of 1.88
-(there over 20 random batches, here over the whole validation split).
+2,000 steps on tinyshakespeare, as nanoGPT's README does on a CPU, at twice its learning rate. Exits 1 over
+its validation loss of 1.88 (there over 20 random batches, here over the whole validation split).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from token_shards import write_shards
 
 from trainer.metrics import memory_gb, mfu
 from trainer.model import GPT, preset
-from trainer.optimizers import make_optimizers
+from trainer.optimizers import OPTIMIZERS, make_optimizers
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 WINDOWS = {"tiny": 16}  # of a step; one of 1,024 tokens for the others
@@ -49,8 +49,10 @@ def main() -> int:
     characters = commands.add_parser("characters", help="nanoGPT's character setting")
     data = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
     characters.add_argument("--text", type=Path, default=data / "text" / "tinyshakespeare.txt")
+    characters.add_argument("--learning_rate", type=float, default=2e-3, metavar="X", help="nanoGPT's is 1e-3")
+    characters.add_argument("--optimizer", default="adamw", choices=OPTIMIZERS)
     arguments = parser.parse_args()
-    return compare_rates(arguments) if arguments.command == "rate" else train_characters(arguments.text)
+    return compare_rates(arguments) if arguments.command == "rate" else train_characters(arguments)
 
 
 def compare_rates(arguments: argparse.Namespace) -> int:
@@ -144,8 +146,8 @@ def transformers_step(name: str, ids: torch.Tensor, dtype: str, compiled: bool) 
     return step
 
 
-def train_characters(text_file: Path) -> int:
-    text = text_file.read_text(encoding="utf-8")
+def train_characters(arguments: argparse.Namespace) -> int:
+    text = arguments.text.read_text(encoding="utf-8")
     alphabet = sorted(set(text))
     ids = np.array([alphabet.index(character) for character in text], np.uint16)
     split = int(0.9 * len(ids))  # nanoGPT's data/shakespeare_char/prepare.py
@@ -168,7 +170,8 @@ def train_characters(text_file: Path) -> int:
             "batch_tokens": 12 * 64,
             "micro_batch": 12,
             "max_steps": 2000,
-            "learning_rate": 1e-3,
+            "optimizer": arguments.optimizer,
+            "learning_rate": arguments.learning_rate,
             "warmup_steps": 100,
             "beta2": 0.99,
             "val_every": 500,
@@ -183,7 +186,7 @@ def train_characters(text_file: Path) -> int:
         seconds = time.perf_counter() - start
         loss = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["val_loss"]
         subprocess.run([sys.executable, "-m", "trainer.sample", str(run), "--max_tokens", "200"], check=True)
-    print(f"characters of {text_file.name}: validation loss {loss:.4f} in {seconds:.0f} s; nanoGPT's is 1.88")
+    print(f"characters of {arguments.text.name}: validation loss {loss:.4f} in {seconds:.0f} s; nanoGPT's is 1.88")
     return int(loss > 1.88)
 
 
