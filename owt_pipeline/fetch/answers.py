@@ -23,7 +23,8 @@ URL_COLUMNS = ["url_id", "url", "score", "created_utc", "subreddits"]
 class Page:
     """A page: its index row, but for what comes from urls/ and from its place in the WARC file, and its record.
 
-    The fields are those of `DATASETS["pages"]`; `record` is the WARC record as one gzip member.
+    The fields are those of `DATASETS["pages"]`; `record` is the WARC record as one gzip member,
+    `redirects` are those of the redirects that led there.
     """
 
     source: str
@@ -35,6 +36,7 @@ class Page:
     body_bytes: int
     payload_digest: str
     record: bytes
+    redirects: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,11 @@ def write_answers(
         for index, answer in enumerate(answers(batch)):
             if isinstance(answer, Page):
                 taken.append(index)
+                for redirect in answer.redirects:
+                    warc.write(redirect)
                 rows.append((answer, warc.tell()))
                 warc.write(answer.record)
-                records[0] += 1
+                records[0] += len(answer.redirects) + 1
                 writer.count({f"from_{answer.source}": 1, "body_bytes": answer.body_bytes})
             else:
                 url_id, url = batch["url_id"][index].as_py(), batch["url"][index].as_py()

@@ -2,28 +2,124 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.fetch.answers import URL_COLUMNS, Answer, sorted_urls, write_answers
-from owt_pipeline.fetch.archives import Archives
+from owt_pipeline.fetch.answers import URL_COLUMNS, Answer, NoPage, Page, sorted_urls, write_answers
+from owt_pipeline.fetch.archives import Archives, Lookup
+from owt_pipeline.fetch.crawl import crawl, shared_loop
+from owt_pipeline.fetch.journal import Journal
+from owt_pipeline.fetch.live import LiveOptions
 from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
+from owt_pipeline.runtime.shards import DatasetReader, ShardWriter, shard_name
+from owt_pipeline.runtime.storage import Storage
+
+_CRAWL_COLUMNS = ["url_id", "posted_url", "host", "host_shards"]
 
 
-def fetch_shard(
-    shard: int, writer: ShardWriter, *, urls: DatasetReader, sources: tuple[str, ...], archives: Archives | None
-) -> None:
+@dataclass(frozen=True)
+class Sources:
+    """Where pages come from. Picklable.
+
+    Attributes:
+      order: `live` and `warc`, in the order in which they are asked.
+      archives: for `warc`.
+      live: for `live`.
+      spread: whether a host's shards may be the business of several processes.
+      journals: the folder for journals, if it is local.
+    """
+
+    order: tuple[str, ...]
+    archives: Archives | None
+    live: LiveOptions | None
+    spread: bool
+    journals: Storage
+
+
+def fetch_shard(shard: int, writer: ShardWriter, *, urls: DatasetReader, sources: Sources) -> None:
     """Write shard `shard` of pages/."""
-    assert archives is not None
-    table = urls.table(shard, columns=["url_id", "host"])
-    ids = table["url_id"].combine_chunks().to_numpy()
-    with archives.lookup(ids, table["host"].unique().to_pylist()) as lookup:
+    with contextlib.ExitStack() as stack:
+        lookup = stack.enter_context(_lookup(sources.archives, urls, shard)) if sources.archives else None
+        journal = None
+        if sources.live is not None:
+            journal = stack.enter_context(Journal(_journal_path(sources.journals, shard)))
+            archived = _archived(lookup, urls, shard) if lookup and sources.order[0] == "warc" else None
+            _crawl_shard(shard, urls, sources, sources.live, journal, archived)
 
         def answers(batch: pa.RecordBatch) -> Iterator[Answer]:
-            for url_id, created in zip(batch["url_id"].to_pylist(), batch["created_utc"].to_pylist(), strict=True):
-                yield lookup.answer(url_id, created)
-            progress.advance(batch.num_rows)
+            ids = batch["url_id"].to_pylist()
+            fetched = journal.answers(ids) if journal is not None else iter([None] * len(ids))
+            for url_id, created, live in zip(ids, batch["created_utc"].to_pylist(), fetched, strict=True):
+                if isinstance(live, Page) or lookup is None:
+                    assert live is not None
+                    yield live
+                else:
+                    yield _combined(live, lookup.answer(url_id, created))
+            if journal is None:
+                progress.advance(batch.num_rows)
 
         write_answers(writer, sorted_urls(urls, shard, URL_COLUMNS), answers)
+
+
+def _crawl_shard(
+    shard: int,
+    urls: DatasetReader,
+    sources: Sources,
+    live: LiveOptions,
+    journal: Journal,
+    archived: np.ndarray | None,
+) -> None:
+    """Fetch what neither an archive nor the journal of an earlier run has."""
+    known = journal.ids if archived is None else np.union1d(journal.ids, archived)
+    batches = [
+        batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), known)))
+        for batch in urls.batches(shard, columns=_CRAWL_COLUMNS, rows=1 << 16)
+    ]
+    table = pa.Table.from_batches(batches).combine_chunks() if batches else None
+    progress.advance(len(known))
+    if table is None or not len(table):
+        return
+
+    def answered(url_id: int, answer: Answer) -> None:
+        journal.append(url_id, answer)
+        progress.advance(1)
+
+    with shared_loop(live) as loop:
+        loop.run(crawl(loop.fetcher, table.to_batches()[0], sources.spread, answered))
+
+
+def _lookup(archives: Archives, urls: DatasetReader, shard: int) -> Lookup:
+    table = urls.table(shard, columns=["url_id", "host"])
+    return archives.lookup(table["url_id"].combine_chunks().to_numpy(), table["host"].unique().to_pylist())
+
+
+def _archived(lookup: Lookup, urls: DatasetReader, shard: int) -> np.ndarray:
+    """The ids of URLs whose page is in the archives."""
+    found = [
+        url_id
+        for batch in urls.batches(shard, columns=["url_id", "created_utc"])
+        for url_id, created in zip(batch["url_id"].to_pylist(), batch["created_utc"].to_pylist(), strict=True)
+        if isinstance(lookup.answer(url_id, created), Page)
+    ]
+    return np.array(found, np.uint64)
+
+
+def _combined(live: Answer | None, archived: Answer) -> Answer:
+    """The archive's answer; the reason why there is no live page, where neither has one."""
+    if isinstance(live, NoPage) and isinstance(archived, NoPage):
+        return NoPage(live.reason, f"{live.detail}; archives: {archived.reason}, {archived.detail}")
+    return archived
+
+
+def _journal_path(journals: Storage, shard: int) -> str:
+    """In the working directory, where a rerun finds it; for a bucket, which cannot be appended to, a local one."""
+    name = f"{shard_name(shard)}.journal"
+    if journals.is_local:
+        return journals.path(name)
+    return os.path.join(tempfile.gettempdir(), "owt-fetch", journals.uri.replace("/", "_"), name)

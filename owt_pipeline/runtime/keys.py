@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import apache_beam as beam
 
@@ -40,7 +40,10 @@ class _Work(beam.DoFn):
             if len(keys) == 1:
                 self.work(keys[0])
             else:
-                with ThreadPoolExecutor(len(keys)) as threads:
-                    for _ in threads.map(self.work, keys):
-                        pass
+                threads = ThreadPoolExecutor(len(keys))
+                try:
+                    for future in as_completed([threads.submit(self.work, key) for key in keys]):
+                        future.result()
+                finally:  # an error, or Ctrl-C, does not wait for the others
+                    threads.shutdown(wait=False, cancel_futures=True)
         yield from keys

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.stage import Stage, StageRun
 from owt_pipeline.runtime.storage import describe_source, expand_globs
 from schemas import option
+
+if TYPE_CHECKING:
+    from owt_pipeline.fetch.archives import Archives
+    from owt_pipeline.fetch.live import LiveOptions
+
+logger = logging.getLogger("owt")
+
+
+DEFAULT_USER_AGENT = "owt-pipeline/0.1"
+
+SHARDS_TOGETHER = 8
+"""Shards fetched at once in one process, so that the last slow hosts of one do not keep the next from its start."""
 
 
 @dataclass(frozen=True)
@@ -23,30 +36,131 @@ class Options:
         "where to look for a page, the first that has it wins; default: warc where --pages_from is given, else live",
         choices=("live", "warc"),
     )
+    user_agent: str = option(
+        DEFAULT_USER_AGENT,
+        "who fetches, and whom to write to: 'name/version (+https://example.org/contact)'; robots.txt knows it by name",
+        shapes_bytes=False,
+    )
+    host_delay: float = option(1.0, "seconds between two requests to a host", minimum=0, shapes_bytes=False)
+    host_connections: int = option(1, "connections to a host at once", minimum=1, shapes_bytes=False)
+    connections: int = option(1000, "connections at once, over all hosts", minimum=1, shapes_bytes=False)
+    connect_timeout: float = option(15.0, "seconds to find and connect to a host", minimum=0.01, shapes_bytes=False)
+    silence_timeout: float = option(
+        30.0, "seconds without a byte, before the first or later", minimum=0.01, shapes_bytes=False
+    )
+    page_timeout: float = option(
+        90.0, "seconds for a page, redirects included, waiting for turns not", minimum=0.01, shapes_bytes=False
+    )
+    retries: int = option(
+        3, "how often a request is tried again after 429, 503 or a failed connection", minimum=0, shapes_bytes=False
+    )
+    max_retry_wait: float = option(
+        120.0, "seconds to wait at most before a retry; a host that asks for more is not asked again",
+        minimum=0, shapes_bytes=False,
+    )  # fmt: skip
+    host_failures: int = option(
+        20, "failed connections and timeouts in a row after which a host is given up", minimum=1, shapes_bytes=False
+    )
     max_page_bytes: int = option(10_000_000, "a page with a larger decoded body is rejected", minimum=1)
+    max_wire_bytes: int = option(10_000_000, "a page with a larger body as sent is rejected", minimum=1)
     max_redirects: int = option(10, "redirects followed for one URL", minimum=0)
+    allowed_ports: tuple[int, ...] = option(
+        (80, 443, 8000, 8080, 8443), "ports that a URL may name; none: every one", minimum=1, maximum=65535
+    )
+    allow_private_hosts: bool = option(False, "fetch from addresses that are not public, such as an intranet's")
+    verify_tls: bool = option(True, "reject hosts whose certificate is not valid (off: --no_verify_tls)")
+    resolve: tuple[str, ...] = option(
+        (),
+        "connect to an address instead of resolving: *.demo.test=127.0.0.1:8123; it may be private",
+        metavar="PATTERN=ADDRESS[:PORT]",
+        shapes_bytes=False,
+    )
 
 
 def run(run: StageRun) -> None:
-    from owt_pipeline.fetch import archives
-    from owt_pipeline.fetch.shards import fetch_shard
+    from owt_pipeline.fetch import crawl
+    from owt_pipeline.fetch.shards import Sources, fetch_shard
+    from owt_pipeline.runtime.pipeline import runs_locally
 
     options: Options = run.options
-    sources = options.sources or (("warc",) if options.pages_from else ("live",))
-    if "warc" in sources and not options.pages_from:
+    order = options.sources or (("warc",) if options.pages_from else ("live",))
+    if "warc" in order and not options.pages_from:
         raise UserError("--sources warc: give the WARC files with --pages_from")
-    found = None
-    if "warc" in sources:
-        files = tuple(expand_globs(options.pages_from, "--pages_from"))
-        records = run.write_step(
-            "index", range(len(files)), partial(archives.index_archive, files=files), archives.COUNTS
-        )
-        found = archives.Archives(
-            files, run.work / "index", tuple(records), options.max_page_bytes, options.max_redirects
-        )
-        run.properties["archives"] = archives.summary(found)
+    live = _live_options(options) if "live" in order else None
+    sources = Sources(
+        order=order,
+        archives=_index_archives(run) if "warc" in order else None,
+        live=live,
+        spread=not runs_locally(run.runtime.beam_flags),
+        journals=run.work / "journal",
+    )
     urls = run.inputs["urls"]
-    run.write_shards(partial(fetch_shard, urls=urls, sources=sources, archives=found), rows=urls.rows())
+    try:
+        run.write_shards(
+            partial(fetch_shard, urls=urls, sources=sources),
+            rows=urls.rows(),
+            together=SHARDS_TOGETHER if live is not None else 1,
+        )
+    except BaseException:
+        crawl.stop_all()
+        raise
+
+
+def _live_options(options: Options) -> LiveOptions:
+    from owt_pipeline.fetch.addresses import Addresses, parse_rules
+    from owt_pipeline.fetch.client import Limits
+    from owt_pipeline.fetch.live import LiveOptions
+
+    if options.user_agent == DEFAULT_USER_AGENT:
+        logger.warning("fetch: --user_agent names nobody to write to; sites that mind will block you")
+    limits = Limits(
+        options.connect_timeout,
+        options.silence_timeout,
+        options.page_timeout,
+        options.max_wire_bytes,
+        options.max_page_bytes,
+    )
+    return LiveOptions(
+        addresses=Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts),
+        limits=limits,
+        user_agent=options.user_agent,
+        connections=_allowed_connections(options.connections),
+        host_connections=options.host_connections,
+        host_delay=options.host_delay,
+        host_failures=options.host_failures,
+        max_redirects=options.max_redirects,
+        retries=options.retries,
+        max_retry_wait=options.max_retry_wait,
+        verify_tls=options.verify_tls,
+    )
+
+
+def _allowed_connections(wanted: int) -> int:
+    """As many connections as are wanted and as the system lets this process have, after raising its limit."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * wanted + 500  # kept-alive connections, and the files of shards and libraries
+    if hard != resource.RLIM_INFINITY:
+        needed = min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    allowed = max((needed - 500) // 2, 16)
+    if allowed < wanted:
+        logger.warning("fetch: %d connections at once, not %d: the system allows %d files", allowed, wanted, hard)
+    return min(wanted, allowed)
+
+
+def _index_archives(run: StageRun) -> Archives:
+    from owt_pipeline.fetch import archives
+
+    options: Options = run.options
+    files = tuple(expand_globs(options.pages_from, "--pages_from"))
+    index = partial(archives.index_archive, files=files)
+    records = run.write_step("index", range(len(files)), index, archives.COUNTS)
+    found = archives.Archives(files, run.work / "index", tuple(records), options.max_page_bytes, options.max_redirects)
+    run.properties["archives"] = archives.summary(found)
+    return found
 
 
 def _archives(options: Options) -> list[dict[str, Any]]:
@@ -63,7 +177,7 @@ STAGE = Stage(
     help="Fetch the page of every URL of urls/, over HTTP or from WARC files. Writes pages/: a WARC file and its "
     "index a shard, and a reject row with its reason for each URL without a page.",
     sources=_archives,
-    libraries=("fastwarc",),
+    libraries=("fastwarc", "aiohttp"),
     example="owt fetch --workdir run --pages_from 'archives/*.warc.gz'",
 )
 

@@ -1,0 +1,148 @@
+"""The order in which a shard's URLs are fetched: every host at its own pace, thousands of hosts at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from owt_pipeline.fetch.answers import Answer
+from owt_pipeline.fetch.live import Fetcher, LiveOptions
+
+_WAITING_PER_CONNECTION = 4
+"""URLs under way for each connection: some wait for their host's turn, and must not keep others from theirs."""
+
+
+async def crawl(fetcher: Fetcher, urls: pa.RecordBatch, spread: bool, answered: Callable[[int, Answer], None]) -> None:
+    """Fetch every URL of `urls` (columns url_id, posted_url, host, host_shards), and call `answered(url_id, …)`.
+
+    A host's URLs are fetched in the order of the rows; the hosts with the most begin, since they end last.
+    `spread` says whether the shards over which a host is spread are the business of several processes.
+    """
+    hosts = urls["host"].dictionary_encode()
+    codes = hosts.indices.to_numpy()
+    rows = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=len(hosts.dictionary)))
+    cursors = ends - np.bincount(codes, minlength=len(hosts.dictionary))
+    under_way = np.zeros(len(ends), np.int32)
+    ready = [(0.0, -int(end - start), code) for code, (start, end) in enumerate(zip(cursors, ends, strict=True))]
+    heapq.heapify(ready)
+    tasks: set[asyncio.Task[None]] = set()
+    changed = asyncio.Event()
+
+    async def fetch(code: int, row: int) -> None:
+        factor = urls["host_shards"][row].as_py() if spread else 1
+        answer = await fetcher.fetch(urls["posted_url"][row].as_py(), factor)
+        answered(urls["url_id"][row].as_py(), answer)
+
+    def done(code: int, task: asyncio.Task[None]) -> None:
+        tasks.discard(task)
+        if under_way[code] == fetcher.options.host_connections:
+            enqueue(code)
+        under_way[code] -= 1
+        changed.set()
+        if not task.cancelled() and task.exception() is not None:
+            failed.append(task.exception())
+
+    def enqueue(code: int) -> None:
+        if cursors[code] < ends[code]:
+            turn = fetcher.gates[hosts.dictionary[code].as_py()].next_turn
+            heapq.heappush(ready, (turn, -int(ends[code] - cursors[code]), code))
+
+    failed: list[Any] = []
+    try:
+        while (ready or tasks) and not failed:
+            changed.clear()
+            wait = ready[0][0] - time.monotonic() if ready else None
+            if wait is None or wait > 0 or len(tasks) >= _WAITING_PER_CONNECTION * fetcher.options.connections:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(changed.wait(), wait if wait is not None and wait > 0 else None)
+                continue
+            _, _, code = heapq.heappop(ready)
+            row = int(rows[cursors[code]])
+            cursors[code] += 1
+            under_way[code] += 1
+            task = asyncio.ensure_future(fetch(code, row))
+            tasks.add(task)
+            task.add_done_callback(lambda task, code=code: done(code, task))  # type: ignore[misc]
+            if under_way[code] < fetcher.options.host_connections:
+                enqueue(code)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if failed:
+        raise failed[0]
+
+
+class _Loop:
+    """An event loop in a thread of its own, with a fetcher: what all shards of this process share."""
+
+    def __init__(self, options: LiveOptions):
+        self.users = 0
+        self._futures: set[Any] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fetch", daemon=True)
+        self._thread.start()
+
+        async def make() -> Fetcher:
+            return Fetcher(options)
+
+        self.fetcher = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
+
+    def run(self, coroutine: Any) -> None:
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        self._futures.add(future)
+        try:
+            future.result()
+        except BaseException:
+            future.cancel()
+            raise
+        finally:
+            self._futures.discard(future)
+
+    def cancel(self) -> None:
+        for future in list(self._futures):
+            future.cancel()
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.fetcher.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+_loops: dict[LiveOptions, _Loop] = {}  # one a process: the limits on connections and hosts hold for all its shards
+_lock = threading.Lock()
+
+
+def stop_all() -> None:
+    """Cancel every crawl of this process: the stage has failed or was interrupted, while shards' threads wait."""
+    with _lock:
+        for loop in _loops.values():
+            loop.cancel()
+
+
+@contextlib.contextmanager
+def shared_loop(options: LiveOptions) -> Iterator[_Loop]:
+    """This process' fetching loop, kept as long as some shard uses it."""
+    with _lock:
+        if options not in _loops:
+            _loops[options] = _Loop(options)
+        loop = _loops[options]
+        loop.users += 1
+    try:
+        yield loop
+    finally:
+        with _lock:
+            loop.users -= 1
+            if not loop.users:
+                del _loops[options]
+                loop.close()

@@ -1,0 +1,118 @@
+"""A shard's journal: every answer as it comes, so that a killed process loses what was in flight and no more.
+
+An append-only file of entries `magic, CRC-32, length of the description, length of the records`, then both. The
+tail that a kill tore off is cut when the journal is opened again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import threading
+import zlib
+from array import array
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from owt_pipeline.fetch.answers import Answer, NoPage, Page
+from schemas import Reason
+
+_HEAD = struct.Struct("<4sQIIQ")  # magic, url_id, CRC-32, lengths of description and records
+_MAGIC = b"OWT\x01"
+
+
+class Journal:
+    """Answers by url_id, in a file; appended to from any thread."""
+
+    def __init__(self, path: str):
+        """The journal at `path`, with what is whole of it."""
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - open as long as the journal
+        self._lock = threading.Lock()
+        self._ids, self._offsets = array("Q"), array("Q")
+        self._recover()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    @property
+    def ids(self) -> np.ndarray:
+        """The url_ids that have an answer, in order of their answers."""
+        return np.array(self._ids, dtype=np.uint64)
+
+    def append(self, url_id: int, answer: Answer) -> None:
+        """Write an answer down; once this returns, a kill of the process does not lose it."""
+        description, records = _encode(answer)
+        crc = zlib.crc32(records, zlib.crc32(description))
+        entry = _HEAD.pack(_MAGIC, url_id, crc, len(description), len(records)) + description + records
+        with self._lock:
+            self._ids.append(url_id)
+            self._offsets.append(self._end)
+            written = 0
+            while written < len(entry):  # a disk that fills up takes a part
+                written += self._file.write(entry[written:]) or 0
+            self._end += len(entry)
+
+    def answers(self, url_ids: list[int]) -> Iterator[Answer | None]:
+        """The answer of each URL; None for one without."""
+        ids = self.ids
+        order = np.argsort(ids, kind="stable")
+        places = np.searchsorted(ids, np.array(url_ids, np.uint64), sorter=order)
+        for url_id, place in zip(url_ids, places.tolist(), strict=True):
+            if place < len(order) and self._ids[order[place]] == url_id:
+                yield self._read(self._offsets[order[place]])
+            else:
+                yield None
+
+    def _read(self, offset: int) -> Answer:
+        head = os.pread(self._file.fileno(), _HEAD.size, offset)
+        _, _, crc, description, records = _HEAD.unpack(head)
+        body = os.pread(self._file.fileno(), description + records, offset + _HEAD.size)
+        if zlib.crc32(body) != crc:
+            raise OSError(f"{self._file.name}: the entry at byte {offset} was changed after it was written")
+        return _decode(body[:description], body[description:])
+
+    def _recover(self) -> None:
+        size = self._file.seek(0, os.SEEK_END)
+        self._end = 0
+        while self._end + _HEAD.size <= size:
+            head = os.pread(self._file.fileno(), _HEAD.size, self._end)
+            magic, url_id, crc, description, records = _HEAD.unpack(head)
+            length = description + records
+            if magic != _MAGIC or self._end + _HEAD.size + length > size:
+                break
+            if zlib.crc32(os.pread(self._file.fileno(), length, self._end + _HEAD.size)) != crc:
+                break
+            self._ids.append(url_id)
+            self._offsets.append(self._end)
+            self._end += _HEAD.size + length
+        self._file.truncate(self._end)
+
+
+def _encode(answer: Answer) -> tuple[bytes, bytes]:
+    if isinstance(answer, NoPage):
+        return json.dumps({"reason": str(answer.reason), "detail": answer.detail}).encode(), b""
+    description: dict[str, Any] = {
+        field.name: getattr(answer, field.name) for field in fields(Page) if field.name not in ("record", "redirects")
+    }
+    description["redirect_lengths"] = [len(record) for record in answer.redirects]
+    return json.dumps(description).encode(), b"".join([*answer.redirects, answer.record])
+
+
+def _decode(description: bytes, records: bytes) -> Answer:
+    entry = json.loads(description)
+    if "reason" in entry:
+        return NoPage(Reason.of(entry["reason"]), entry["detail"])
+    redirects = []
+    at = 0
+    for length in entry.pop("redirect_lengths"):
+        redirects.append(records[at : at + length])
+        at += length
+    return Page(**entry, record=records[at:], redirects=tuple(redirects))

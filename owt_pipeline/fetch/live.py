@@ -1,0 +1,210 @@
+"""Pages over HTTP: redirects, robots.txt, retries, and a turn at the host before every request."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import random
+import re
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from yarl import URL
+
+from owt_pipeline.collect.urls import unescaped
+from owt_pipeline.fetch.acceptance import REDIRECTS, refuse_head
+from owt_pipeline.fetch.addresses import Addresses
+from owt_pipeline.fetch.answers import Answer, NoPage, Page, judge
+from owt_pipeline.fetch.client import Client, Failed, Limits, Received
+from owt_pipeline.fetch.http_message import Headers, charset_of
+from owt_pipeline.fetch.politeness import HostGate, HostGates
+from owt_pipeline.fetch.robots import MAX_BYTES, RobotsCache
+from owt_pipeline.fetch.warc import Response, response_record
+from schemas import Reason
+
+_IPV4_AS_NUMBERS = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}", re.IGNORECASE)
+
+_FIRST_BACKOFF = 1.0  # seconds; doubled at each retry, and spread by half of it
+
+
+@dataclass(frozen=True)
+class LiveOptions:
+    """How pages are fetched; fields as the stage's options of the same names."""
+
+    addresses: Addresses
+    limits: Limits
+    user_agent: str
+    connections: int
+    host_connections: int
+    host_delay: float
+    host_failures: int
+    max_redirects: int
+    retries: int
+    max_retry_wait: float
+    verify_tls: bool
+
+
+class Fetcher:
+    """Fetches pages; to be made and used in one event loop, by any number of tasks at once."""
+
+    def __init__(self, options: LiveOptions):
+        self.options = options
+        self.gates = HostGates(options.host_delay, options.host_connections)
+        self._client = Client(
+            options.addresses,
+            options.user_agent,
+            verify_tls=options.verify_tls,
+            keep_alive=max(15.0, 2 * options.host_delay),
+        )
+        self._agent = options.user_agent.partition("/")[0].strip()
+        self._slots = asyncio.Semaphore(options.connections)
+        self._robots = RobotsCache(self._get_robots)
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="record")
+
+    async def close(self) -> None:
+        await self._client.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def fetch(self, posted_url: str, spread: int = 1) -> Answer:
+        """The page at a URL as it was posted, or why there is none.
+
+        `spread` is over how many processes the host's URLs are: its delay grows with it.
+        """
+        try:
+            url = requested_url(posted_url)
+        except ValueError as error:
+            return NoPage(Reason.BAD_URL, f"{error}")
+        try:
+            return await self._follow(url, spread)
+        except Failed as failure:
+            return failure.answer
+
+    async def _follow(self, url: URL, spread: int) -> Answer:
+        started, redirects, seen = int(time.time()), [], set()
+        left, ms = self.options.limits.total, 0
+        while True:
+            seen.add(url)
+            response = await self._get_page(url, replace(self.options.limits, total=left), spread)
+            ms += response.ms
+            left = max(self.options.limits.total - ms / 1000, 0.001)
+            if response.status not in REDIRECTS:
+                break
+            redirects.append(response)
+            url = redirect_target(response)
+            if url in seen:
+                return NoPage(Reason.REDIRECT_LOOP, f"back to {url} after {len(redirects)} redirects")
+            if len(redirects) > self.options.max_redirects:
+                return NoPage(Reason.REDIRECT_LOOP, f"more than {self.options.max_redirects} redirects")
+        loop = asyncio.get_running_loop()
+        # Digests and compression take longer than the request itself, and leave Python's lock while they do.
+        return await loop.run_in_executor(self._threads, _answer, response, tuple(redirects), started, ms)
+
+    async def _get_page(self, url: URL, limits: Limits, spread: int) -> Received:
+        robots = await self._robots.of(url)
+        ban = robots.refuse(url, self._agent)
+        if ban is not None:
+            raise Failed(ban.reason, ban.detail)
+        gate = self.gates[url.raw_host or ""]
+        gate.delay = max(self.options.host_delay, robots.crawl_delay(self._agent)) * spread
+        return await self._get(url, limits, gate, has_no_page)
+
+    async def _get_robots(self, url: URL) -> Received:
+        limits = replace(self.options.limits, wire_bytes=MAX_BYTES, body_bytes=MAX_BYTES)
+        return await self._get(url, limits, self.gates[url.raw_host or ""], lambda status, _: status != 200, cut=True)
+
+    async def _get(self, url: URL, limits: Limits, gate: HostGate, stop, *, cut: bool = False) -> Received:  # type: ignore[no-untyped-def]
+        for attempt in range(self.options.retries + 1):
+            last = attempt == self.options.retries
+            backoff = _FIRST_BACKOFF * 2**attempt * random.uniform(0.5, 1.5)
+            async with gate.turn():
+                if gate.failures >= self.options.host_failures and gate.failure is not None:
+                    reason, detail = gate.failure.reason, gate.failure.detail
+                    raise Failed(reason, f"given up after {gate.failures} failures of the host in a row: {detail}")
+                try:
+                    async with self._slots:
+                        response = await self._client.get(url, limits, stop, cut=cut)
+                except Failed as failure:
+                    gate.note(failure.answer)
+                    if last or not failure.transient:
+                        raise
+                    response = None
+                else:
+                    gate.note(None)
+            if response is not None:
+                if response.status not in (429, 503) or last:
+                    return response
+                asked = retry_after(response)
+                backoff = max(backoff, asked) if asked is not None else backoff
+            if backoff > self.options.max_retry_wait:
+                if response is None:
+                    backoff = self.options.max_retry_wait
+                else:
+                    return response
+            gate.pause(backoff)
+        raise AssertionError("the last attempt returns or raises")
+
+
+def requested_url(posted: str) -> URL:
+    """The URL to request for one as posted: encoded, without user, password and fragment; raises ValueError."""
+    url = URL(unescaped(posted))
+    if url.scheme not in ("http", "https") or not url.raw_host:
+        raise ValueError(f"not a URL of http or https: {posted[:100]!r}")
+    if _IPV4_AS_NUMBERS.fullmatch(url.raw_host):  # such as 2130706433, which systems take for 127.0.0.1
+        try:
+            url = url.with_host(socket.inet_ntoa(socket.inet_aton(url.raw_host)))
+        except OSError:
+            raise ValueError(f"not a host: {url.raw_host}") from None
+    return url.with_user(None).with_fragment(None)
+
+
+def redirect_target(response: Received) -> URL:
+    """Where a redirect leads; raises Failed where that is nowhere that can be requested."""
+    location = response.header("location")
+    if not location:
+        raise Failed(Reason.BAD_REDIRECT, f"status {response.status} without a Location")
+    try:
+        # Servers send Location in UTF-8, which is read as Latin-1 like all headers.
+        target = response.url.join(URL(location.strip().encode("latin-1").decode("utf-8", "replace")))
+        return requested_url(str(target))
+    except ValueError:
+        raise Failed(Reason.BAD_REDIRECT, f"status {response.status} to {location[:200]}") from None
+
+
+def has_no_page(status: int, headers: Headers) -> bool:
+    """Whether the head tells that the body is no page, and need not be read."""
+    content_type = next((value for name, value in headers if name.lower() == "content-type"), None)
+    return status in REDIRECTS or refuse_head(status, content_type) is not None
+
+
+def retry_after(response: Received) -> float | None:
+    """Seconds to wait by the Retry-After header, a number or a date; None without a valid one."""
+    value = (response.header("retry-after") or "").strip()
+    if value.isdecimal() and len(value) < 10:
+        return float(value)
+    try:
+        return max(email.utils.parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _answer(received: Received, redirects: tuple[Received, ...], date: int, ms: int) -> Answer:
+    content_type = received.header("content-type")
+    response = Response(
+        str(received.url),
+        date,
+        received.status,
+        received.headers,
+        content_type,
+        charset_of(content_type),
+        received.body,
+    )
+    answer = judge(response, "live", ms, lambda: _record(received, date))
+    if isinstance(answer, Page) and redirects:
+        return replace(answer, redirects=tuple(_record(redirect, date) for redirect in redirects))
+    return answer
+
+
+def _record(received: Received, date: int) -> bytes:
+    return response_record(str(received.url), date, received.status_line, received.headers, received.body)

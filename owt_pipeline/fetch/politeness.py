@@ -1,0 +1,78 @@
+"""Politeness: a host gets one request in so many seconds, and so many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+
+from owt_pipeline.fetch.answers import NoPage
+from schemas import Reason
+
+
+class HostGate:
+    """The turns at one host.
+
+    Attributes:
+      delay: seconds between the starts of two requests.
+      next_turn: when the next request may start, in `time.monotonic` seconds.
+      failures: how often in a row the host did not answer, and `failure` the last of them.
+    """
+
+    def __init__(self, delay: float, connections: int):
+        self.delay = delay
+        self.next_turn = 0.0
+        self.failures = 0
+        self.failure: NoPage | None = None
+        self._connections = asyncio.Semaphore(connections)
+        self.users = 0
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn, and hold one of the host's connections while the block runs."""
+        self.users += 1
+        try:
+            async with self._connections:
+                # In a loop, since `pause` may move the turn away while this waits for it.
+                while (wait := self.next_turn - time.monotonic()) > 0:
+                    await asyncio.sleep(wait)
+                self.next_turn = time.monotonic() + self.delay
+                yield
+        finally:
+            self.users -= 1
+
+    def note(self, failure: NoPage | None) -> None:
+        """Note what came of a request: None for an answer, of whatever kind."""
+        if failure is not None and failure.reason not in (Reason.CONNECT, Reason.TIMEOUT, Reason.TLS, Reason.DNS):
+            failure = None
+        self.failures = self.failures + 1 if failure is not None else 0
+        self.failure = failure
+
+    def pause(self, seconds: float) -> None:
+        """No request for so many seconds: the host asked for it."""
+        self.next_turn = max(self.next_turn, time.monotonic() + seconds)
+
+
+class HostGates:
+    """The gates of all hosts of a process; those not in use are forgotten, the longest unused first."""
+
+    def __init__(self, delay: float, connections: int, remembered: int = 100_000):
+        self._delay, self._connections, self._remembered = delay, connections, remembered
+        self._gates: OrderedDict[str, HostGate] = OrderedDict()
+
+    def __getitem__(self, host: str) -> HostGate:
+        gate = self._gates.get(host)
+        if gate is None:
+            self._forget()
+            gate = self._gates[host] = HostGate(self._delay, self._connections)
+        self._gates.move_to_end(host)
+        return gate
+
+    def _forget(self) -> None:
+        while len(self._gates) >= self._remembered:
+            host, gate = next(iter(self._gates.items()))
+            if gate.users or gate.next_turn > time.monotonic():
+                return
+            del self._gates[host]
