@@ -1,0 +1,141 @@
+"""`owt demo`: the whole job on one machine, offline, from a small web that it serves itself."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from owt_pipeline import run
+from owt_pipeline.demo.dump import DUMP_NAME, all_fates, write_dump
+from owt_pipeline.demo.hosts import DOMAIN
+from owt_pipeline.demo.judge import deviations
+from owt_pipeline.demo.server import serving
+from owt_pipeline.demo.site import Site, build_site
+from owt_pipeline.ledger import verify
+from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.stages.command import reporting_errors
+from schemas.settings import to_toml
+
+TRAIN_SECONDS = 60
+"""Training ends after this long on any machine, with a checkpoint: the trainer saves when it is told to stop."""
+
+_TRAINING = {
+    "preset": "tiny",
+    "batch_tokens": 2048,
+    "max_steps": 100,
+    "warmup_steps": 10,
+    "val_every": 50,
+    "val_windows": 16,
+    "save_every": 50,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`owt demo` with the flags of `argv`; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="owt demo",
+        description="Run the whole job offline: serve a small web on loopback, write a Reddit dump that links to it,\n"
+        "run every stage over real HTTP, verify the run, train a small GPT-2 and let it write.",
+        epilog="example:\n  owt demo --workdir demo-run --workers 2",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--workdir", metavar="DIR", default="demo-run", help="folder of the run (default: demo-run)")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        default=os.cpu_count() or 1,
+        help="processes (default: this machine's cores)",
+    )
+    arguments = parser.parse_args(argv)
+    return reporting_errors(lambda: run_demo(arguments.workdir, arguments.workers))
+
+
+def run_demo(workdir: str, workers: int) -> int:
+    """Run the demo in the local folder `workdir`; returns 0 where all of it went as it should."""
+    started = time.monotonic()
+    folder = Path(workdir)
+    site = build_site()
+    code = run_stages(site, folder, workers)
+    if code:
+        return code
+    _say(f"owt verify --workdir {folder}")
+    code = verify.main(["--workdir", str(folder)])
+    fates = all_fates(site)
+    unexpected = deviations(fates, Storage(str(folder)))
+    for line in unexpected:
+        print(line)
+    _say(f"{len(fates)} links, of which {len(unexpected) or 'none'} fared otherwise than foretold")
+    code = _train(folder) or code
+    _say(f"done in {time.monotonic() - started:.0f} s. The report: {folder / 'report' / 'index.html'}")
+    _say(f"ask about any page:  owt why {next(fate.url for fate in fates if fate.cluster)} --workdir {folder}")
+    return code or (1 if unexpected else 0)
+
+
+def run_stages(site: Site, folder: Path, workers: int) -> int:
+    """Serve `site`, write its dump and a config.toml into `folder`, and `owt run` it; returns the exit code."""
+    dump = folder / "dump" / DUMP_NAME
+    submissions = write_dump(site, dump)
+    with serving() as address:
+        _say(f"{len(site.answers)} pages on {len(site.hosts)} hosts are served on {address}")
+        _say(f"{dump} holds {submissions} submissions that link to them")
+        config = folder / "config.toml"
+        config.write_text(config_toml(folder, dump, address, workers), encoding="utf-8")
+        _say(f"owt run {config}")
+        return run.main([str(config)])
+
+
+def config_toml(folder: Path, dump: Path, address: str, workers: int) -> str:
+    """The settings of the demo's run: what `owt run` reads."""
+    tables: dict[str, dict[str, Any]] = {
+        "run": {"workdir": str(folder), "workers": workers},
+        "collect": {"dumps": (str(dump),), "num_shards": 4},
+        "fetch": {
+            "user_agent": f"owt-demo/1.0 (+http://garden.{DOMAIN}/about)",
+            "resolve": (f"*.{DOMAIN}={address}",),
+            "host_delay": 0.02,
+            "silence_timeout": 3.0,
+        },
+        "tokenize": {"val_fraction": 0.05},
+    }
+    return "\n".join(
+        f"[{name}]\n" + "".join(f"{key} = {to_toml(value)}\n" for key, value in table.items())
+        for name, table in tables.items()
+    )
+
+
+def _train(folder: Path) -> int:
+    """Train a small GPT-2 on the run's tokens and let it write; 0 too where torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        _say('no training: torch is not installed (pip install "owt-pipeline[train]")')
+        return 0
+    out = folder / "gpt2"
+    shutil.rmtree(out, ignore_errors=True)  # of an earlier demo
+    flags = [f"--{key}={value}" for key, value in _TRAINING.items()]
+    command = ["trainer.train", "--data", str(folder / "tokens"), "--out", str(out), *flags]
+    _say(f"python -m {' '.join(command)}")
+    with subprocess.Popen([sys.executable, "-m", *command]) as training:
+        try:
+            code = training.wait(TRAIN_SECONDS)
+        except subprocess.TimeoutExpired:
+            training.send_signal(signal.SIGTERM)
+            code = training.wait()
+    if code:
+        return code
+    command = ["trainer.sample", str(out), "--prompt", "The object is", "--max_tokens", "60"]
+    _say(f"python -m {' '.join(command)}")
+    return subprocess.run([sys.executable, "-m", *command], check=False).returncode
+
+
+def _say(message: str) -> None:
+    print(f"\n==> {message}", flush=True)

@@ -1,0 +1,105 @@
+"""The whole job over real HTTP, held against what should become of every link."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import ftfy
+import pytest
+
+from owt_pipeline.collect.urls import canonical_url
+from owt_pipeline.demo.command import run_stages
+from owt_pipeline.demo.dump import all_fates
+from owt_pipeline.demo.judge import KEPT, deviations, verdicts
+from owt_pipeline.demo.site import Site
+from owt_pipeline.ledger.verify import verify
+from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.runtime.stage import require_manifest
+from owt_pipeline.runtime.storage import Storage
+
+FINISHED_TEXT = ("corpus", "tokens")  # what does not hold the time of the fetch
+
+
+@pytest.fixture(scope="module")
+def finished(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the demo with one worker, made once."""
+    folder = tmp_path_factory.mktemp("demo")
+    assert run_stages(site, folder, workers=1) == 0
+    return folder
+
+
+def test_every_link_fares_as_it_should(finished: Path, site: Site) -> None:
+    assert deviations(all_fates(site), Storage(str(finished))) == []
+
+
+def test_the_run_verifies(finished: Path) -> None:
+    problems = {name: found for name, found in verify(Storage(str(finished))) if found}
+    assert problems == {}
+
+
+def test_a_deviation_is_found(finished: Path, site: Site) -> None:
+    """The judge is no yes-man: a kept page that should have been rejected, and the reverse, are told."""
+    from dataclasses import replace
+
+    from schemas import Reason
+
+    kept = next(fate for fate in site.fates if fate.kept)
+    rejected = next(fate for fate in site.fates if Reason.HTTP_404 in fate.reasons)
+    wrong = [replace(kept, reasons=(Reason.ROBOTS,)), replace(rejected, reasons=())]
+    assert len(deviations(wrong, Storage(str(finished)))) == 2
+
+
+def test_the_corpus_holds_the_articles_and_their_metadata(finished: Path, site: Site) -> None:
+    corpus = DatasetReader(Storage(str(finished / "corpus")), require_manifest(Storage(str(finished)), "corpus"))
+    rows = {row["url"]: row for row in corpus.table().to_pylist()}
+    checked = 0
+    for fate in site.fates:
+        row = rows.get(canonical_url(fate.url))
+        if row is None or fate.article is None:
+            continue
+        wanted = Counter(ftfy.fix_text(fate.article.text).split())
+        assert (wanted & Counter(row["text"].split())).total() > 0.9 * wanted.total(), fate.url
+        assert "â€" not in row["text"], fate.url
+        for name in ("author", "date", "site_name"):
+            assert getattr(fate, name) in (None, row[name]), (fate.url, name)
+        checked += 1
+    assert checked >= 150
+
+
+def test_two_workers_write_the_same_corpus_and_tokens(finished: Path, site: Site, tmp_path: Path) -> None:
+    assert run_stages(site, tmp_path, workers=2) == 0
+    for name in FINISHED_TEXT:
+        one, two = (require_manifest(Storage(str(folder)), name) for folder in (finished, tmp_path))
+        assert one.digest == two.digest, name
+
+
+def test_a_second_demo_in_the_same_folder_finds_every_stage_standing(finished: Path, site: Site) -> None:
+    before = (finished / "run-log.jsonl").read_bytes()
+    assert run_stages(site, finished, workers=2) == 0
+    assert (finished / "run-log.jsonl").read_bytes() == before
+
+
+def test_the_funnel_loses_nothing(finished: Path) -> None:
+    for manifest in finished.glob("*/manifest.json"):
+        counts = json.loads(manifest.read_text())["counts"]
+        assert counts["entered"] == counts["left"] + sum(counts["rejected"].values())
+    kept = [verdict for verdict, _ in verdicts(Storage(str(finished))).values() if verdict == KEPT]
+    assert len(kept) >= 150
+
+
+@pytest.mark.slow
+def test_owt_demo_ends_within_five_minutes_with_a_report_and_a_sample(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    owt = shutil.which("owt", path=str(Path(sys.executable).parent))
+    assert owt is not None
+    command = [owt, "demo", "--workdir", "demo-run", "--workers", "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert (tmp_path / "demo-run" / "report" / "index.html").stat().st_size > 10_000
+    assert "everything holds" in done.stdout
+    assert "The object is" in done.stdout
