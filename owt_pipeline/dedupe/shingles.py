@@ -35,7 +35,7 @@ class Shingles:
 
     def sets(self) -> list[np.ndarray]:
         """The shingles of each text as a set: sorted, each once."""
-        return [np.unique(self.hashes[a:b]) for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
+        return [sorted_set(self.hashes[a:b]) for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
 
 
 def shingle(texts: pa.Array, n: int, kind: str = "words") -> Shingles:
@@ -98,6 +98,14 @@ def ngrams(units: np.ndarray, offsets: np.ndarray, n: int) -> tuple[np.ndarray, 
     grams[offsets[short]] = _whole_texts(units, offsets[short], lengths[short])
     counts = np.where(lengths >= n, lengths - n + 1, np.minimum(lengths, 1))
     return mix(grams[keep]), np.concatenate([[0], np.cumsum(counts)])
+
+
+def sorted_set(values: np.ndarray) -> np.ndarray:
+    """The values, sorted, each once: np.unique, which from NumPy 2.3 on hashes and is twenty times as slow here."""
+    values = np.sort(values)
+    keep = np.ones(len(values), bool)
+    np.not_equal(values[1:], values[:-1], out=keep[1:])
+    return values[keep]
 
 
 def mix(hashes: np.ndarray) -> np.ndarray:

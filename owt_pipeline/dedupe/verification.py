@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+from owt_pipeline.dedupe.prefix_index import PrefixIndex, Similarity
 
 MEASURES = ("jaccard", "containment")
 
@@ -23,7 +26,7 @@ PROVEN = pa.schema(
 )
 """One row for each document that goes."""
 
-_SLOTS = 1 << 20  # of the filter before the exact comparison: a megabyte of flags
+_SMALL = 8  # documents: in a component of no more, all are compared
 
 
 def candidates_schema(bands: int) -> pa.Schema:
@@ -48,7 +51,7 @@ class Verifier:
       threshold: least similarity.
       measure: `jaccard`, |A & B| / |A | B|; or `containment`, |A & B| / |A| with A the document that goes.
       max_comparisons: with how many documents that stay each one is compared, at most. Those that share most
-        bands come first.
+        rare shingles come first.
     """
 
     threshold: float = 0.8
@@ -61,9 +64,9 @@ class Verifier:
         Args:
           candidates: rows of `candidates_schema`, whole components, in any order.
 
-        In a component, documents are taken by (precedence, url_id). Each is compared with those that stay so far:
-        with all, in a small component, else with those that share a band. It goes if one of them is similar
-        enough, in favour of the most similar; else it stays. So none goes in favour of one that goes itself.
+        In a component, documents are taken by (precedence, url_id). Each is compared with those that stay so far
+        and can be similar enough, whether or not they share a band. It goes if one of them is, in favour of the
+        most similar; else it stays. So none goes in favour of one that goes itself.
         """
         columns = {name: candidates[name].to_numpy() for name in ("component", "precedence", "url_id", "place")}
         order = np.lexsort([columns[name] for name in ("url_id", "precedence", "component")])
@@ -78,7 +81,7 @@ class Verifier:
         for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
             members = order[start:end]
             sets = [values[offsets[i] : offsets[i + 1]] for i in members]
-            for gone, kept, similarity in self._split(sets, bands[members], counts):
+            for gone, kept, similarity in self._split(sets, counts):
                 shared = int((bands[members[gone]] == bands[members[kept]]).sum())
                 removed.append((members[gone], members[kept], similarity, shared))
         gone_rows = np.array([row[0] for row in removed], np.int64)
@@ -96,17 +99,15 @@ class Verifier:
         )
         return proven, counts
 
-    def _split(self, sets: list[np.ndarray], bands: np.ndarray, counts: Counter[str]) -> list[tuple[int, int, float]]:
+    def _split(self, sets: list[np.ndarray], counts: Counter[str]) -> list[tuple[int, int, float]]:
         """(who goes, in favour of whom, similarity) of one component, its documents in the order of precedence."""
-        sizes = np.array([len(s) for s in sets])
-        index = _BucketIndex(bands, self.max_comparisons)
+        index = (_All if len(sets) <= _SMALL else PrefixIndex)(sets, self.from_sizes, self.threshold)
         removed = []
         for i in range(len(sets)):
-            rivals, capped = index.sharing(i)
-            counts["capped_comparisons"] += capped
-            rivals = rivals[self._bound(sizes[i], sizes[rivals]) >= self.threshold]
-            counts["comparisons"] += len(rivals)
-            best, kept = self._most_similar(i, rivals, sets)
+            rivals, left_out = index.rivals(i)
+            counts["comparisons"] += min(len(rivals), self.max_comparisons)
+            counts["capped"] += bool(left_out) or len(rivals) > self.max_comparisons
+            best, kept = self._most_similar(i, rivals[: self.max_comparisons], sets)
             if kept >= 0:
                 removed.append((i, kept, best))
             else:
@@ -118,7 +119,7 @@ class Verifier:
         best, kept = 0.0, -1
         for rival in rivals.tolist():
             similarity = self.similarity(sets[i], sets[rival])
-            if similarity >= self.threshold and similarity > best:
+            if similarity >= self.threshold and (similarity, -rival) > (best, -kept):
                 best, kept = similarity, rival
         return best, kept
 
@@ -128,50 +129,26 @@ class Verifier:
             return 0.0
         both = np.sort(np.concatenate([gone, kept]), kind="stable")
         common = int((both[1:] == both[:-1]).sum())
-        return common / (len(both) - common if self.measure == "jaccard" else len(gone))
+        return float(self.from_sizes(common, len(gone), len(kept)))
 
-    def _bound(self, gone: int, kept: np.ndarray) -> np.ndarray:
-        """The greatest similarity that sets of these sizes can have."""
-        common = np.minimum(gone, kept)
-        return common / np.maximum(gone + kept - common if self.measure == "jaccard" else gone, 1)
+    def from_sizes(self, common: Any, gone: Any, kept: Any) -> Any:
+        """The similarity of sets of these sizes that have `common` shingles in common; grows with `common`."""
+        return common / (gone + kept - common if self.measure == "jaccard" else gone)
 
 
-class _BucketIndex:
-    """The documents of a component that stay so far, by the buckets they are in."""
+class _All:
+    """The documents of a small component that stay so far: a rival is any of like enough size."""
 
-    def __init__(self, bands: np.ndarray, limit: int):
-        self.limit = limit
+    def __init__(self, sets: Sequence[np.ndarray], similarity: Similarity, threshold: float):
+        self.sizes = np.array([len(one) for one in sets])
+        self.similarity, self.threshold = similarity, threshold
         self.added: list[int] = []
-        self.small = len(bands) <= limit
-        if self.small:
-            return
-        _, bucket, sizes = np.unique(bands, return_inverse=True, return_counts=True)
-        self.bucket = bucket.reshape(bands.shape)
-        # A bucket keeps its latest documents: with precedence by length, they are the ones of like length.
-        self.capacity = np.minimum(sizes, 16 * limit)
-        self.start = np.concatenate([[0], np.cumsum(self.capacity)])
-        self.fill = np.zeros(len(sizes), np.int64)
-        self.members = np.empty(self.start[-1], np.int64)
-        self.alone = sizes == 1
 
     def add(self, i: int) -> None:
         self.added.append(i)
-        if not self.small:
-            bucket = self.bucket[i]
-            self.members[self.start[bucket] + self.fill[bucket] % self.capacity[bucket]] = i
-            self.fill[bucket] += 1
 
-    def sharing(self, i: int) -> tuple[np.ndarray, int]:
-        """Documents that share a bucket with document i, those that share most first; and how many are left out."""
-        if self.small:
-            return np.array(self.added, np.int64), 0
-        bucket = self.bucket[i]
-        bucket = bucket[~self.alone[bucket]]
-        fill = np.minimum(self.fill[bucket], self.capacity[bucket])
-        ranges = zip(self.start[bucket].tolist(), fill.tolist(), strict=True)
-        found = [self.members[start : start + filled] for start, filled in ranges if filled]
-        if not found:
-            return np.empty(0, np.int64), 0
-        documents, shared = np.unique(np.concatenate(found), return_counts=True)
-        most = np.argsort(-shared, kind="stable")[: self.limit]
-        return documents[most], len(documents) - len(most)
+    def rivals(self, i: int) -> tuple[np.ndarray, int]:
+        others = np.array(self.added, np.int64)
+        sizes = self.sizes[others]
+        most = self.similarity(np.minimum(self.sizes[i], sizes), self.sizes[i], sizes)
+        return others[most >= self.threshold], 0

@@ -52,7 +52,7 @@ class DedupeOptions:
     )
     oversized_bucket: int = option(1000, "buckets of more documents are counted as oversized", minimum=2)
     max_comparisons: int = option(
-        64, "documents each one is compared with, at most; those that share most bands first", minimum=1
+        64, "documents each one is compared with, at most; those that share most rare n-grams first", minimum=1
     )
 
 

@@ -1,0 +1,103 @@
+"""Verification: what reaches the threshold is found, in components of any size, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from owt_pipeline.dedupe import prefix_index, verification
+from owt_pipeline.dedupe.prefix_index import PrefixIndex
+from owt_pipeline.dedupe.shingles import mix
+from owt_pipeline.dedupe.verification import MEASURES, Verifier, candidates_schema
+
+SETS = st.lists(st.frozensets(st.integers(0, 25), min_size=1, max_size=12), min_size=1, max_size=14)
+
+
+def measured(measure: str, gone: frozenset[int], kept: frozenset[int]) -> float:
+    return len(gone & kept) / (len(gone | kept) if measure == "jaccard" else len(gone))
+
+
+def candidates(components: Sequence[Sequence[frozenset[int]]]) -> pa.RecordBatch:
+    """Documents in the order of precedence, numbered through."""
+    rows = [
+        {
+            "component": c,
+            "precedence": i,
+            "url_id": 100 * c + i,
+            "place": 100 * c + i,
+            "bands": [c, i],
+            "shingles": np.sort(mix(np.array(list(shingles), np.uint64))),
+        }
+        for c, component in enumerate(components)
+        for i, shingles in enumerate(component)
+    ]
+    return pa.RecordBatch.from_pylist(rows, candidates_schema(2))
+
+
+def by_comparing_all(measure: str, threshold: float, sets: Sequence[frozenset[int]]) -> dict[int, tuple[int, float]]:
+    """document -> (document kept, similarity): each against all that stay before it, the most similar, the first."""
+    gone: dict[int, tuple[int, float]] = {}
+    for i, shingles in enumerate(sets):
+        found = [(measured(measure, shingles, sets[j]), -j) for j in range(i) if j not in gone]
+        if found and max(found)[0] >= threshold:
+            gone[i] = -max(found)[1], max(found)[0]
+    return gone
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(SETS, min_size=1, max_size=3),
+    st.sampled_from(MEASURES),
+    st.sampled_from([0.3, 0.5, 0.75, 0.8, 1.0]),
+    st.booleans(),
+)
+def test_a_component_is_split_as_by_comparing_all(
+    components: list[list[frozenset[int]]], measure: str, threshold: float, indexed: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verification, "_SMALL", 0 if indexed else 100)
+        proven, counts = Verifier(threshold, measure).verify(candidates(components))
+    expected = {}
+    for c, component in enumerate(components):
+        for gone, (kept, similarity) in by_comparing_all(measure, threshold, component).items():
+            expected[100 * c + gone] = (100 * c + kept, np.float32(similarity))
+    found = {row["place"]: (row["kept_place"], np.float32(row["similarity"])) for row in proven.to_pylist()}
+    assert found == expected
+    assert counts["capped"] == 0
+
+
+def test_documents_of_one_template_are_not_compared_with_each_other() -> None:
+    """500 documents that share 85 of 100 shingles: similar by 0.74, so none goes, and none need be looked at."""
+    template = set(range(85))
+    sets = [frozenset(template | set(range(1000 + 15 * i, 1015 + 15 * i))) for i in range(500)]
+    proven, counts = Verifier().verify(candidates([sets]))
+    assert proven.num_rows == 0
+    assert counts["comparisons"] == 0
+
+
+def test_copies_within_one_template_are_found_among_the_others() -> None:
+    template = set(range(60))
+    bodies = [set(range(1000 + 40 * i, 1040 + 40 * i)) for i in range(400)]
+    near = [set(list(bodies[i])[:38]) | {10**6 + i} for i in range(0, 400, 20)]
+    sets = [frozenset(template | body) for body in [*bodies, *near]]
+    proven, counts = Verifier().verify(candidates([sets]))
+    assert {row["place"]: row["kept_place"] for row in proven.to_pylist()} == {400 + k: 20 * k for k in range(20)}
+    assert counts["comparisons"] < 100
+
+
+def test_work_on_one_document_is_bounded_and_what_is_left_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_index, "_MAX_ENTRIES", 50)
+    rng = np.random.default_rng(0)
+    sets = [frozenset(rng.choice(40, 20, replace=False).tolist()) for _ in range(300)]
+    index = PrefixIndex([np.array(sorted(s), np.uint64) for s in sets], Verifier(0.3).from_sizes, 0.3)
+    for i in range(299):
+        index.add(i)
+    rivals, left_out = index.rivals(299)
+    assert 0 < len(rivals) <= 50 < left_out
+    _, counts = Verifier(0.95, max_comparisons=3).verify(candidates([sets]))
+    assert counts["comparisons"] <= 3 * 300
