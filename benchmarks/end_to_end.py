@@ -43,6 +43,10 @@ def main() -> int:
     if not arguments.no_peer and not PEER_PYTHON.exists():
         parser.error(f"no {PEER_PYTHON}: run `make bench-peers`, or give --no_peer")
 
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"warning: the machine is busy (load {load:.1f}), and the peer gives each page one second of wall clock")
+
     warc = arguments.warc.resolve()
     ours, peers = [], []
     for _ in range(arguments.repeats):
@@ -50,13 +54,12 @@ def main() -> int:
         if not arguments.no_peer:
             peers.append(measure_peer(warc, arguments.workers))
     own = min(ours, key=lambda run: run["seconds"])
-    pages = own["pages"]
-    print(f"owt_pipeline, WARC to tokens:  {line(own, pages)}, {own['tokens'] / own['seconds']:,.0f} tokens/s")
+    print(f"owt_pipeline, WARC to tokens:  {line(own)}, {own['tokens'] / own['seconds']:,.0f} tokens/s")
     print("  " + ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in own["seconds_by_stage"].items()))
     if not peers:
         return 0
     peer = min(peers, key=lambda run: run["seconds"])
-    print(f"datatrove, WARC to documents:  {line(peer, pages)}")
+    print(f"datatrove, WARC to documents:  {line(peer)}")
     print("  " + ", ".join(f"{step} {seconds:.1f} s" for step, seconds in peer["seconds_by_step"].items()))
     ratio = peer["seconds"] / own["seconds"]
     print(f"ours is {ratio:.2f} times as fast, tokenizing included")
@@ -68,7 +71,7 @@ def measure_ours(warc: Path, workers: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="owt-") as folder:
         workdir = Path(folder) / "run"
         command = [sys.executable, "-m", "owt_pipeline", "run", "--workdir", str(workdir), "--until", "tokenize"]
-        command += ["--warcs", str(warc), "--pages_from", str(warc), "--workers", str(workers), "--num_shards", "4"]
+        command += ["--warcs", str(warc), "--pages_from", str(warc), "--workers", str(workers)]
         started = time.perf_counter()
         run(command)
         seconds = time.perf_counter() - started
@@ -77,7 +80,7 @@ def measure_ours(warc: Path, workers: int) -> dict[str, Any]:
         return {
             "seconds": seconds,
             "seconds_by_stage": {entry["stage"]: entry["seconds"] for entry in log},
-            "pages": manifest(workdir, "pages").counts.left,
+            "pages": manifest(workdir, "urls").counts.entered,
             "documents_kept": tokens.counts.left,
             "tokens": sum(count_tokens(workdir / "tokens" / file.path) for file in tokens.of_kind("data")),
         }
@@ -98,8 +101,8 @@ def run(command: list[str]) -> str:
     return done.stdout
 
 
-def line(result: dict[str, Any], pages: int) -> str:
-    seconds = result["seconds"]
+def line(result: dict[str, Any]) -> str:
+    pages, seconds = result["pages"], result["seconds"]
     return f"{pages:,} pages in {seconds:.1f} s, {pages / seconds:.1f} pages/s, {result['documents_kept']:,} documents"
 
 
