@@ -6,12 +6,15 @@ import bz2
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any
 
 import zstandard
 
-_READ_BYTES = 64 << 10  # compressed bytes at a time: decoded, some hundred kilobytes to a few megabytes
+# Compressed bytes at a time: some hundred kilobytes, decoded. Where there is more (runs of zeros, in damaged dumps),
+# the next reads are smaller, since a decoder returns all at once.
+_READ_BYTES = 32 << 10
+_PIECE_BYTES = 1 << 20
 
 _ERRORS = (zstandard.ZstdError, lzma.LZMAError, zlib.error, OSError, EOFError)
 
@@ -40,6 +43,7 @@ class Decompressor:
     file: IO[bytes]
     bytes_read: int = 0
     broken: str | None = None
+    _step: int = field(default=_READ_BYTES, repr=False)
 
     def __iter__(self) -> Iterator[bytes]:
         head = self._read(6)
@@ -63,18 +67,19 @@ class Decompressor:
                 return
             if piece:
                 yield piece
+                self._step = min(max(self._step * _PIECE_BYTES // len(piece), 64), _READ_BYTES)
             if decoder.eof:
                 data = decoder.unused_data
                 if padding:
                     data = data.lstrip(padding)
-                    while not data and (data := self._read(_READ_BYTES)):
+                    while not data and (data := self._read(self._step)):
                         data = data.lstrip(padding)
-                data = data or self._read(_READ_BYTES)
+                data = data or self._read(self._step)
                 if not data:
                     return
                 decoder, start = new(), self.bytes_read - len(data)
             else:
-                data = self._read(_READ_BYTES)
+                data = self._read(self._step)
                 if not data:
                     self.broken = f"{name}: the file ends at byte {self.bytes_read:,}, in the middle of its data"
                     return

@@ -45,23 +45,23 @@ class LineReader:
         return self._source.bytes_read
 
     def __iter__(self) -> Iterator[Block]:
-        line, waiting, size = 1, [], 0
+        line, size = 1, 0
+        waiting: list[bytes] = []
         for piece in self._source:
             self.bytes_decompressed += len(piece)
-            waiting.append(piece)
-            size += len(piece)
-            if size < self._block_bytes:
+            end = piece.rfind(b"\n")
+            if size + len(piece) < self._block_bytes or (end < 0 and size < MAX_LINE_BYTES):
+                waiting.append(piece)
+                size += len(piece)
                 continue
-            data = b"".join(waiting)
-            end = data.rfind(b"\n") + 1 or (len(data) if len(data) >= MAX_LINE_BYTES else 0)
-            if end:
-                yield Block(data[: end - 1] if data[end - 1] == 10 else data[:end], line)
-                line += data.count(b"\n", 0, end) or 1
-            waiting, size = [data[end:]], len(data) - end
+            waiting.append(piece[:end] if end >= 0 else piece)
+            data = b"".join(waiting)  # the one copy that is made of the whole content
+            yield Block(data, line)
+            line += data.count(b"\n") + 1
+            waiting = [piece[end + 1 :]] if end >= 0 else []
+            size = sum(map(len, waiting))
         data = b"".join(waiting)
-        end = data.rfind(b"\n") + 1
-        if end:
-            yield Block(data[: end - 1], line)
-            line += data.count(b"\n", 0, end)
-        if end < len(data) and (self.broken is None or data.endswith(b"}")):
-            yield Block(data[end:], line)
+        if self.broken is not None and not data.endswith(b"}"):
+            data = data[: max(data.rfind(b"\n"), 0)]
+        if data:
+            yield Block(data.removesuffix(b"\n"), line)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline.collect.blocklists import extension_of
 from owt_pipeline.collect.rules import Rules
-from owt_pipeline.collect.urls import BadURL, canonicalize
+from owt_pipeline.collect.spread import home_bucket
+from owt_pipeline.collect.url_columns import canonicalize_column
+from owt_pipeline.collect.urls import SPACE
 from schemas import Reason
 
 ROWS = pa.schema(
@@ -34,27 +37,28 @@ ROWS = pa.schema(
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Submissions:
-    """Submissions by column, all of one length; reasons and notes are None for those that are wanted so far."""
+    """Submissions by column, all of one length; `reason` and `note` are None for those that are wanted so far."""
 
-    line: list[int] | range
-    url: list[str | None]
+    line: pa.Array
+    url: pa.StringArray
     reason: list[str | None]
     note: list[str | None]
-    submission_id: pa.Array
-    subreddit: pa.Array
-    title: pa.Array
+    submission_id: pa.StringArray
+    subreddit: pa.StringArray
+    title: pa.StringArray
     score: pa.Array
     created_utc: pa.Array
     num_comments: pa.Array
 
     @classmethod
-    def of_urls(cls, urls: list[str | None], lines: list[int] | range) -> Submissions:
+    def of_urls(cls, urls: list[str | None], lines: list[int]) -> Submissions:
         """URLs of which no submission is known."""
         texts, numbers = pa.nulls(len(urls), pa.string()), pa.nulls(len(urls), pa.int64())
-        none: list[str | None] = [None] * len(urls)
-        return cls(lines, urls, none, none.copy(), texts, texts, texts, numbers, numbers, numbers)
+        reasons: list[str | None] = [None] * len(urls)
+        line, url = pa.array(lines, pa.int64()), pa.array(urls, pa.string())
+        return cls(line, url, reasons, reasons.copy(), texts, texts, texts, numbers, numbers, numbers)
 
 
 class RowMaker:
@@ -63,67 +67,82 @@ class RowMaker:
     def __init__(self, rules: Rules, num_buckets: int):
         self._num_buckets = num_buckets
         self._domains, self._extensions = rules.domains, rules.blocked_extensions
-        self._hosts: dict[str, tuple[int, str | None]] = {}
+        self._hosts: dict[str | None, tuple[int, str | None]] = {None: (0, None)}
 
     def rows(self, submissions: Submissions, source: int, source_name: str) -> pa.RecordBatch:
         """Rows of schema ROWS; a submission that has a reason keeps it."""
-        reasons, notes, lines = submissions.reason, submissions.note, submissions.line
-        known, digest, blocked = self._hosts, xxhash.xxh3_64_intdigest, self._extensions
-        identifiers: list[int] = []
-        buckets: list[int] = []
-        canonicals: list[str | None] = []
-        hosts: list[str | None] = []
-        for i, url in enumerate(submissions.url):
-            try:
-                canonical, host = canonicalize(url or "")
-            except BadURL as error:
-                if reasons[i] is None:
-                    reasons[i], notes[i] = str(Reason.BAD_URL), str(error)
-                identifier = digest((url or f"{source_name}:{lines[i]}").encode("utf-8", "replace"))
-                identifiers.append(identifier)
-                buckets.append(identifier % self._num_buckets)
-                canonicals.append(url)
-                hosts.append(None)
-                continue
-            about = known.get(host)
-            if about is None:
-                about = self._look_up(host)
-            identifiers.append(digest(canonical.encode()))
-            buckets.append(about[0])
-            canonicals.append(canonical)
-            hosts.append(host)
+        urls, lines = _unescaped(submissions.url), submissions.line
+        reasons, notes = submissions.reason, submissions.note
+        canonical, host, problems = canonicalize_column(urls)
+        buckets, blocked = self._of_hosts(host)
+        digest = xxhash.xxh3_64_intdigest
+        ids = np.array([digest(url) if url else 0 for url in canonical.cast(pa.binary()).to_pylist()], np.uint64)
+        for i, problem in problems.items():
+            ids[i] = digest((urls[i].as_py() or f"{source_name}:{lines[i]}").encode())
+            buckets[i] = ids[i] % np.uint64(self._num_buckets)
             if reasons[i] is None:
-                if about[1] is not None:
-                    reasons[i], notes[i] = "blocked_domain", about[1]
-                elif (extension := extension_of(canonical)) in blocked:
-                    reasons[i], notes[i] = "blocked_extension", f".{extension}"
-        reason = pa.array(reasons, pa.string())
-        posted = pc.utf8_trim_whitespace(pa.array(submissions.url, pa.string()))
-        while pc.any(pc.match_substring(posted, "&amp;")).as_py():
-            posted = pc.replace_substring(posted, "&amp;", "&")
+                reasons[i], notes[i] = Reason.BAD_URL, problem
+        reason, note = pa.array(reasons, pa.string()), pa.array(notes, pa.string())
+        reason, note = _mark(reason, note, pc.is_valid(blocked), Reason.BLOCKED_DOMAIN, blocked)
+        reason, note = _mark(reason, note, *self._extension(canonical, reason))
+        wanted = pc.is_null(reason)
         columns = [
-            pa.array(buckets, pa.uint32()),
-            pa.array(identifiers, pa.uint64()),
-            pa.array(canonicals, pa.string()),
-            posted,
-            pa.array(hosts, pa.string()),
+            pa.array(buckets),
+            pa.array(ids),
+            pc.coalesce(canonical, urls),
+            pc.if_else(wanted, urls, None),
+            host,
             reason,
-            pa.array(notes, pa.string()),
+            note,
             submissions.submission_id,
             submissions.subreddit,
-            pc.if_else(reason.is_null(), submissions.title, None),
+            pc.if_else(wanted, submissions.title, None),
             submissions.score,
             submissions.created_utc,
             submissions.num_comments,
-            pa.repeat(pa.scalar(source, pa.int32()), len(reasons)),
-            pa.array(lines, pa.int64()),
+            pa.repeat(pa.scalar(source, pa.int32()), len(urls)),
+            lines,
         ]
         return pa.RecordBatch.from_arrays(columns, schema=ROWS)
 
-    def _look_up(self, host: str) -> tuple[int, str | None]:
-        """(bucket, domain on a blocklist) of a host."""
+    def _of_hosts(self, hosts: pa.StringArray) -> tuple[np.ndarray, pa.StringArray]:
+        """(bucket, domain on a blocklist) of each host."""
         if len(self._hosts) >= 1 << 18:
-            self._hosts.clear()
-        about = xxhash.xxh3_64_intdigest(host.encode()) % self._num_buckets, self._domains.match(host)
+            self._hosts = {None: (0, None)}
+        encoded = pc.dictionary_encode(hosts, null_encoding="encode")
+        about = [self._hosts.get(host) or self._look_up(host) for host in encoded.dictionary.to_pylist()]
+        buckets = np.array([bucket for bucket, _ in about], np.uint32)[encoded.indices.to_numpy()]
+        return buckets, pa.array([domain for _, domain in about], pa.string()).take(encoded.indices)
+
+    def _look_up(self, host: str) -> tuple[int, str | None]:
+        about = home_bucket(host, self._num_buckets), self._domains.match(host)
         self._hosts[host] = about
         return about
+
+    def _extension(self, canonical: pa.StringArray, reason: pa.StringArray) -> tuple[pa.Array, Reason, pa.Array]:
+        """Which URLs without a reason end in a blocked extension, for `_mark`."""
+        candidate = pc.and_(pc.is_null(reason), pc.match_substring_regex(canonical, r"\.[^/?]+(?:\?|$)"))
+        places = np.flatnonzero(candidate.fill_null(False).to_numpy(zero_copy_only=False))
+        extensions = [extension_of(url) for url in canonical.take(pa.array(places)).to_pylist()]
+        notes: list[str | None] = [None] * len(reason)
+        for i, extension in zip(places.tolist(), extensions, strict=True):
+            if extension in self._extensions:
+                notes[i] = f".{extension}"
+        note = pa.array(notes, pa.string())
+        return pc.is_valid(note), Reason.BLOCKED_EXTENSION, note
+
+
+def _mark(
+    reason: pa.StringArray, note: pa.StringArray, where: pa.BooleanArray, new: Reason, new_note: pa.StringArray
+) -> tuple[pa.StringArray, pa.StringArray]:
+    """Give the reason `new` where there is none yet."""
+    where = pc.and_(where, pc.is_null(reason))
+    return pc.if_else(where, str(new), reason), pc.if_else(where, new_note, note)
+
+
+def _unescaped(urls: pa.StringArray) -> pa.StringArray:
+    """As `urls.unescaped`."""
+    urls = pc.utf8_trim(urls, SPACE)
+    while pc.any(pc.match_substring(urls, "&amp;")).as_py():
+        urls = pc.replace_substring(urls, "&amp;", "&")
+    return urls

@@ -28,15 +28,13 @@ class Source:
       number: its place among all sources.
       kind: `dump` (submissions as JSON, one a line), `list` (URLs, one a line) or `warc`.
       uri: path or URI.
+      name: what the ledger calls it: the file's name without its folder, or `r/SUBREDDIT`.
     """
 
     number: int
     kind: str
     uri: str
-
-    @property
-    def name(self) -> str:
-        return self.uri.rpartition("/")[2]
+    name: str
 
 
 def open_reader(source: Source, file: IO[bytes] | Any) -> LineReader | WarcUrlReader:
@@ -59,7 +57,7 @@ def rows_of_block(batch: pa.RecordBatch, source: Source, rules: Rules, num_bucke
 
 def row_of_break(source: Source, problem: str, line: int, num_buckets: int) -> pa.RecordBatch:
     """One row that stands for what is lost of a source that broke off in its line `line`."""
-    submissions = Submissions.of_urls([None], range(line, line + 1))
+    submissions = Submissions.of_urls([None], [line])
     submissions.reason[0], submissions.note[0] = str(Reason.BROKEN_FILE), problem
     return _row_maker(Rules(), num_buckets).rows(submissions, source.number, source.name)
 

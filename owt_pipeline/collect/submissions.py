@@ -7,7 +7,9 @@ import math
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from owt_pipeline.collect.lines import Block
 from owt_pipeline.collect.rows import Submissions
@@ -44,48 +46,60 @@ def read_block(block: Block, rules: Rules) -> Submissions:
     A line that is no JSON object, or has neither id nor URL, or no score, has the reason `bad_line`.
     """
     texts = block.data.split(b"\n")
-    lines: list[int] | range = range(block.first_line, block.first_line + len(texts))
+    lines = np.arange(block.first_line, block.first_line + len(texts))
+    problems: dict[int, str] = {}
     try:
-        records: list[Submission | str] = list(map(_decode, texts))
+        submissions = list(map(_decode, texts))
     except (msgspec.MsgspecError, RecursionError):
-        kept = [(line, text) for line, text in zip(lines, texts, strict=True) if not text.isspace() and text]
-        lines = [line for line, _ in kept]
-        records = [_decode_any(text) for _, text in kept]
-    return _columns(records, lines, rules)
+        kept = [i for i, text in enumerate(texts) if text and not text.isspace()]
+        lines = lines[kept]
+        submissions = []
+        for i, text in enumerate(texts[i] for i in kept):
+            submission = _decode_any(text)
+            if isinstance(submission, str):
+                problems[i] = submission
+                submission = _NONE
+            submissions.append(submission)
+    return _columns(submissions, problems, lines, rules)
 
 
-def _columns(records: list[Submission | str], lines: list[int] | range, rules: Rules) -> Submissions:
-    reasons: list[str | None] = [None] * len(records)
-    notes: list[str | None] = [None] * len(records)
-    submissions: list[Submission] = []
-    urls: list[str | None] = []
-    for i, record in enumerate(records):
-        if isinstance(record, str):
-            reasons[i], notes[i] = str(Reason.BAD_LINE), record
-            record = _NONE
-        elif record.is_self is not False or record.over_18 is not False:
-            reasons[i] = _own_reason(record, rules)
-        submissions.append(record)
-        url = record.url
-        if type(url) is not str or not url or url[0] == "/":
-            url = _reddit_url(record)
-            if url is None and reasons[i] is None:
-                reasons[i] = str(Reason.NO_URL)
-        urls.append(url)
-    score = _integers([s.score for s in submissions])
-    if score.null_count:
-        score = pa.array([_score(s) for s in submissions], pa.int64())
-        for i, missing in enumerate(score.is_null().to_pylist()):
-            if missing and reasons[i] != Reason.BAD_LINE:
-                reasons[i], notes[i] = str(Reason.BAD_LINE), "no score"
+def _columns(submissions: list[Submission], problems: dict[int, str], lines: np.ndarray, rules: Rules) -> Submissions:
+    reasons: list[str | None] = [None] * len(submissions)
+    notes: list[str | None] = [None] * len(submissions)
+    url = _texts([s.url for s in submissions])
+    for i, s in enumerate(submissions):
+        if s.is_self is True:
+            reasons[i] = Reason.SELF_POST
+        elif s.is_self is not False or s.over_18 is not False:
+            reasons[i] = _own_reason(s, rules)
     subreddit = _texts([s.subreddit for s in submissions])
     if rules.allow_subreddits or rules.deny_subreddits:
         for i, name in enumerate(subreddit.to_pylist()):
             if reasons[i] is None and rules.blocks_subreddit(name):
-                reasons[i], notes[i] = str(Reason.BLOCKED_SUBREDDIT), name
+                reasons[i], notes[i] = Reason.BLOCKED_SUBREDDIT, name
+    incomplete = pc.or_(pc.starts_with(url, "/"), pc.equal(url, "")).fill_null(True)
+    if pc.any(incomplete).as_py():
+        urls = url.to_pylist()
+        for i in np.flatnonzero(incomplete.to_numpy(zero_copy_only=False)).tolist():
+            s = submissions[i]
+            if urls[i]:  # newer dumps have crossposts and galleries relative to Reddit
+                urls[i] = _REDDIT + urls[i]
+                continue
+            urls[i] = _REDDIT + s.permalink if isinstance(s.permalink, str) and s.permalink else None
+            if s.id is None:
+                reasons[i], notes[i] = Reason.BAD_LINE, problems.get(i, "neither id nor url: not a submission")
+            elif reasons[i] is None:
+                reasons[i] = Reason.NO_URL
+        url = pa.array(urls, pa.string())
+    score = _integers([s.score for s in submissions])
+    if score.null_count:
+        score = pa.array([_score(s) for s in submissions], pa.int64())
+        for i in np.flatnonzero(score.is_null().to_numpy(zero_copy_only=False)).tolist():
+            if reasons[i] != Reason.BAD_LINE:
+                reasons[i], notes[i] = Reason.BAD_LINE, "no score"
     return Submissions(
-        lines,
-        urls,
+        pa.array(lines),
+        url,
         reasons,
         notes,
         _texts([s.id for s in submissions]),
@@ -102,9 +116,9 @@ _NONE = Submission()
 
 def _own_reason(s: Submission, rules: Rules) -> str | None:
     if _true(s.is_self) or (s.is_self is None and _looks_like_self_post(s)):
-        return str(Reason.SELF_POST)
+        return Reason.SELF_POST
     if _true(s.over_18) and not rules.over_18:
-        return str(Reason.OVER_18)
+        return Reason.OVER_18
     return None
 
 
@@ -115,14 +129,6 @@ def _looks_like_self_post(s: Submission) -> bool:
     if not (isinstance(s.permalink, str) and len(s.permalink) > 1 and isinstance(s.url, str)):
         return False
     return "reddit.com/" in s.url and s.url.rstrip("/").endswith(s.permalink.rstrip("/"))
-
-
-def _reddit_url(s: Submission) -> str | None:
-    """A URL for a submission whose `url` is none: newer dumps have crossposts and galleries relative to Reddit."""
-    for path in (s.url, s.permalink):
-        if isinstance(path, str) and path:
-            return _REDDIT + path if path.startswith("/") else path
-    return None
 
 
 def _decode_any(text: bytes) -> Submission | str:
@@ -139,8 +145,6 @@ def _decode_any(text: bytes) -> Submission | str:
         record = Submission(**{name: fields.get(name) for name in Submission.__struct_fields__})
         for name in ("id", "url", "permalink", "domain", "subreddit", "title"):
             setattr(record, name, _text(getattr(record, name)))
-    if record.id is None and record.url is None:
-        return "neither id nor url: not a submission"
     return record
 
 

@@ -45,8 +45,10 @@ def canonical_url(url: str) -> str:
 
 def canonicalize(url: str) -> tuple[str, str]:
     """(canonical URL, its host without port) of `url`; raises BadURL."""
+    if "&amp;" in url:
+        url = unescaped(url)
     simple = _SIMPLE(url)
-    if simple is None or len(url) > 253 or "/." in url or "&amp;" in url:
+    if simple is None or len(url) > 253 or "/." in url:
         return _canonicalize_any(url)
     host, path, query = simple.groups()
     if host.startswith("www."):
@@ -72,25 +74,26 @@ def host_of(canonical: str) -> str:
 
 def unescaped(url: str) -> str:
     """A URL as Reddit's API or a dump has it, without HTML escapes and outer white space: fit to be requested."""
-    url = url.strip(_SPACE)
+    url = url.strip(SPACE)
     while "&amp;" in url:
         url = url.replace("&amp;", "&")
     return url
 
 
-_SPACE = "".join(map(chr, range(33)))
-_SAFE = r"A-Za-z0-9\-._~!$'()*+,;=:@/"
+SPACE = "".join(map(chr, range(33)))
+SAFE = r"A-Za-z0-9\-._~!$'()*+,;=:@/"
 
 # Most URLs need no more than a look: nothing to decode, encode, resolve or lower.
 _SIMPLE = re.compile(
-    rf"https?://(?:www\.)?((?:[a-z0-9-]{{1,63}}\.)+[a-z]{{2,63}})(/[{_SAFE}]*)?(?:\?([{_SAFE}?&]*))?(?:#.*)?", re.DOTALL
+    rf"https?://(?:www\.)?((?:[a-z0-9-]{{1,63}}\.)+[a-z]{{2,63}})(/[{SAFE}]*)?(?:\?([{SAFE}?&]*))?(?:#.*)?", re.DOTALL
 ).fullmatch
+_NEWLINES = re.compile(r"[\t\n\r]+").sub
 _PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(?:[/\\]{2}([^/\\?#]*)([^?#]*)(?:\?([^#]*))?)?", re.DOTALL).match
 _NETLOC = re.compile(r"(?:.*@)?(\[[^\]]*\]|[^:]*)(?::([0-9]*))?", re.DOTALL).fullmatch
 _HOST = re.compile(r"(?=.{1,253}\Z)(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}").fullmatch
 
-_UNSAFE_IN_PATH = re.compile(rf"%[0-9A-Fa-f]{{2}}|[^{_SAFE}&]", re.DOTALL).sub
-_UNSAFE_IN_QUERY = re.compile(rf"%[0-9A-Fa-f]{{2}}|[^{_SAFE}?&]", re.DOTALL).sub
+_UNSAFE_IN_PATH = re.compile(rf"%[0-9A-Fa-f]{{2}}|[^{SAFE}&]", re.DOTALL).sub
+_UNSAFE_IN_QUERY = re.compile(rf"%[0-9A-Fa-f]{{2}}|[^{SAFE}?&]", re.DOTALL).sub
 _DECODED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!'()*,:@")
 _DOT_SEGMENT = re.compile(r"/\.{1,2}(?:/|\Z)").search
 
@@ -98,7 +101,7 @@ _DOT_SEGMENT = re.compile(r"/\.{1,2}(?:/|\Z)").search
 def _canonicalize_any(url: str) -> tuple[str, str]:
     if len(url) > MAX_LENGTH:
         raise BadURL(f"{len(url):,} characters, more than {MAX_LENGTH:,}")
-    url = url.strip(_SPACE).translate({9: None, 10: None, 13: None})
+    url = _NEWLINES("", url.strip(SPACE))
     parts = _PARTS(url)
     if parts is None:
         raise BadURL("no scheme such as https://" if url else "empty")
@@ -178,12 +181,12 @@ def _to_ascii(host: str) -> str:
 
 
 def _without_tracking(query: str) -> str:
-    return "&".join([parameter for parameter in query.split("&") if parameter and not _tracks(parameter)])
+    return "&".join([field for field in query.split("&") if field and not _tracks(field.partition("=")[0])])
 
 
-def _tracks(parameter: str) -> bool:
-    name = parameter.partition("=")[0].lower()
-    return name in _TRACKING_NAMES or name.startswith(_TRACKING_PREFIXES)
+@lru_cache(1 << 14)
+def _tracks(name: str) -> bool:
+    return name.lower() in _TRACKING_NAMES or name.lower().startswith(_TRACKING_PREFIXES)
 
 
 def _tracking_parameters() -> tuple[frozenset[str], tuple[str, ...]]:

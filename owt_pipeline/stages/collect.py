@@ -15,6 +15,7 @@ from owt_pipeline.runtime.storage import Storage, describe_source, expand_globs,
 from schemas import option
 
 if TYPE_CHECKING:
+    from owt_pipeline.collect.reddit import Listing
     from owt_pipeline.collect.rules import Rules
     from owt_pipeline.collect.sources import Source
     from owt_pipeline.collect.spread import Spread
@@ -23,17 +24,33 @@ if TYPE_CHECKING:
 logger = logging.getLogger("owt")
 
 
+# Where the files are shapes nothing; what is in them does, and that is in the manifest's `sources`.
+_FILES: dict[str, Any] = {"metavar": "GLOB", "shapes_bytes": False}
+
+
 @dataclass(frozen=True)
 class Options:
     dumps: tuple[str, ...] = option(
-        (), "monthly dumps of submissions (.zst, .xz, .bz2, .gz or plain): files, folders or globs", metavar="GLOB"
+        (), "monthly dumps of submissions (.zst, .xz, .bz2, .gz or plain): files, folders or globs", **_FILES
     )
     url_lists: tuple[str, ...] = option(
-        (), "lists of URLs, one a line (plain, .gz, .xz, .zst): files, folders or globs", metavar="GLOB"
+        (), "lists of URLs, one a line (plain or compressed likewise): files, folders or globs", **_FILES
     )
     warcs: tuple[str, ...] = option(
-        (), "WARC files whose HTML responses are the URLs: files, folders or globs", metavar="GLOB"
+        (), "WARC files whose HTML responses are the URLs: files, folders or globs", **_FILES
     )
+    subreddits: tuple[str, ...] = option((), "ask Reddit's API (PRAW) for submissions of these", metavar="NAME")
+    praw_site: str | None = option(
+        None, "section of praw.ini with the credentials (default: DEFAULT)", shapes_bytes=False
+    )
+    praw_listing: str = option("top", "which submissions to ask for", choices=("new", "top", "hot", "search"))
+    praw_query: str | None = option(None, "what to search for, with --praw_listing search")
+    praw_time: str = option(
+        "all", "span of top and search", choices=("all", "year", "month", "week", "day", "hour"), metavar="SPAN"
+    )
+    praw_limit: int | None = option(None, "most submissions of a subreddit (default: all Reddit gives)", minimum=1)
+    praw_after: str | None = option(None, "take submissions of the API from this day on (UTC)", metavar="YYYY-MM-DD")
+    praw_before: str | None = option(None, "take submissions of the API before this day (UTC)", metavar="YYYY-MM-DD")
     num_shards: int = option(8, "shards of this and every later dataset", minimum=1, maximum=65535)
     min_score: int = option(3, "least score of a URL on Reddit (WebText's is 3)")
     score_policy: str = option(
@@ -43,7 +60,7 @@ class Options:
     allow_subreddits: tuple[str, ...] = option((), "take submissions from these subreddits only", metavar="NAME")
     deny_subreddits: tuple[str, ...] = option((), "take no submissions from these subreddits", metavar="NAME")
     blocked_domains: tuple[str, ...] = option(
-        (), "lists of domains to leave out with their subdomains, one a line: files or globs", metavar="FILE"
+        (), "lists of domains to leave out with their subdomains, one a line: files or globs", **_FILES
     )
     blocked_extensions: tuple[str, ...] = option(
         (), "further endings of paths to leave out, such as .cgi", metavar="EXT"
@@ -58,7 +75,7 @@ def run(run: StageRun) -> None:
     from owt_pipeline.collect.spread import HOSTS, plan_spread
 
     options: Options = run.options
-    sources = _sources(options)
+    sources = [*_files(options), *_spooled(run)]
     rules = _rules(options)
     read = partial(_read_source, sources=sources, rules=rules, num_buckets=run.num_shards, workers=run.runtime.workers)
     files = run.write_step("submissions", range(len(sources)), read, HOSTS)
@@ -139,7 +156,7 @@ def _merge_shard(
     tables = [ROWS.empty_table()]
     wanted = spread.buckets(shard)
     for record in files:
-        with folder.open(next(f.path for f in record.files if f.kind == "rows")) as file:
+        with folder.open(_file(record, "rows")) as file:
             tables += [spread.rows_of(shard, table) for table in read_buckets(file, wanted)]
     rows = pa.concat_tables(tables)
     urls, rejects = merge_submissions(
@@ -162,12 +179,58 @@ def _merge_shard(
 def _hosts(folder: Storage, record: ShardRecord) -> Any:
     import pyarrow.parquet as pq
 
-    with folder.open(next(f.path for f in record.files if f.kind == "data")) as file:
+    with folder.open(_file(record, "data")) as file:
         return pq.read_table(file)
 
 
-def _sources(options: Options) -> list[Source]:
-    """All files, in an order that follows from their names; raises UserError where there is none."""
+def _spooled(run: StageRun) -> list[Source]:
+    """What Reddit's API says, a subreddit a unit of resume, as dumps in the working folder."""
+    from owt_pipeline.collect.sources import Source
+    from owt_pipeline.collect.spread import HOSTS
+
+    options: Options = run.options
+    if not options.subreddits:
+        return []
+    names = sorted({_subreddit(name) for name in options.subreddits})
+    ask = partial(_ask_reddit, names=names, listing=_listing(options), site=options.praw_site)
+    spooled = run.write_step("reddit", range(len(names)), ask, HOSTS)
+    first = len(_files(options))
+    return [
+        Source(first + k, "dump", (run.work / "reddit").path(_file(record, "dump")), f"r/{name}")
+        for k, (name, record) in enumerate(zip(names, spooled, strict=True))
+    ]
+
+
+def _ask_reddit(key: int, writer: ShardWriter, *, names: list[str], listing: Listing, site: str | None) -> None:
+    from owt_pipeline.collect.reddit import write_submissions
+
+    file, count = writer.open_file(".ndjson.zst", "dump")
+    count[0] = write_submissions(file, names[key], listing, site)
+    progress.advance(count[0])
+
+
+def _listing(options: Options) -> Listing:
+    from owt_pipeline.collect.reddit import Listing, timestamp
+
+    if (options.praw_listing == "search") != (options.praw_query is not None):
+        raise UserError("--praw_listing search and --praw_query go together: give both or neither")
+    return Listing(
+        options.praw_listing,
+        options.praw_query,
+        options.praw_time,
+        options.praw_limit,
+        timestamp(options.praw_after, "praw_after"),
+        timestamp(options.praw_before, "praw_before"),
+    )
+
+
+def _file(record: ShardRecord, kind: str) -> str:
+    """Path of a step's file of that kind."""
+    return next(file.path for file in record.files if file.kind == kind)
+
+
+def _files(options: Options) -> list[Source]:
+    """All files, in an order that follows from their names."""
     from owt_pipeline.collect.sources import Source
 
     files = [
@@ -175,16 +238,17 @@ def _sources(options: Options) -> list[Source]:
         for kind, patterns in (("dump", options.dumps), ("list", options.url_lists), ("warc", options.warcs))
         for uri in sorted(expand_globs(patterns, "collect"), key=lambda uri: (uri.rpartition("/")[2], uri))
     ]
-    if not files:
-        raise UserError(
-            "collect has nothing to read: give at least one of --dumps, --url_lists and --warcs "
-            "(or the same keys in the table [collect])"
-        )
-    return [Source(number, kind, uri) for number, (kind, uri) in enumerate(files)]
+    return [Source(number, kind, uri, uri.rpartition("/")[2]) for number, (kind, uri) in enumerate(files)]
 
 
 def _describe_sources(options: Options) -> list[dict[str, Any]]:
-    described = [{"kind": source.kind, **describe_source(source.uri)} for source in _sources(options)]
+    if not (options.dumps or options.url_lists or options.warcs or options.subreddits):
+        raise UserError(
+            "collect has nothing to read: give at least one of --dumps, --url_lists, --warcs and --subreddits "
+            "(or the same keys in the table [collect])"
+        )
+    _listing(options)  # its errors come before anything is deleted
+    described = [{"kind": source.kind, **describe_source(source.uri)} for source in _files(options)]
     lists = expand_globs(options.blocked_domains, "blocked_domains")
     return described + [{"kind": "blocklist", **describe_source(uri)} for uri in lists]
 

@@ -1,0 +1,120 @@
+"""Submissions from Reddit's API, by PRAW, written down in the layout of a monthly dump."""
+
+from __future__ import annotations
+
+import configparser
+import datetime
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import IO, TYPE_CHECKING, Any
+
+import orjson
+import zstandard
+
+from owt_pipeline.collect.submissions import Submission
+from owt_pipeline.runtime.errors import UserError
+
+if TYPE_CHECKING:
+    import praw
+
+logger = logging.getLogger("owt")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Which submissions of a subreddit to ask for.
+
+    Attributes:
+      sort: `new`, `top`, `hot`, or `search`.
+      query: what to search for.
+      time: `hour`, `day`, `week`, `month`, `year` or `all`, for `top` and `search`.
+      limit: the most submissions of a subreddit; None for as many as Reddit gives (some 1,000).
+      after, before: submissions from this time on, and before that one, in seconds since 1970 in UTC.
+    """
+
+    sort: str = "top"
+    query: str | None = None
+    time: str = "all"
+    limit: int | None = None
+    after: float | None = None
+    before: float | None = None
+
+
+def write_submissions(file: IO[bytes] | Any, subreddit: str, listing: Listing, site: str | None) -> int:
+    """Write a subreddit's submissions as NDJSON in one zstd frame; returns how many.
+
+    PRAW keeps to Reddit's rate limits. A subreddit that cannot be read (banned, private, misspelt) is logged and
+    yields none. Raises UserError where Reddit cannot be reached or the credentials are wrong.
+    """
+    import prawcore
+
+    count = 0
+    with zstandard.ZstdCompressor().stream_writer(file, closefd=False) as compressor:
+        try:
+            for submission in _within(listing, _listed(_reddit(site), subreddit, listing)):
+                compressor.write(orjson.dumps(_record(submission), option=orjson.OPT_APPEND_NEWLINE))
+                count += 1
+        except (prawcore.NotFound, prawcore.Forbidden, prawcore.Redirect, prawcore.UnavailableForLegalReasons) as error:
+            logger.warning("r/%s cannot be read, going on without: %s", subreddit, error)
+        except prawcore.PrawcoreException as error:
+            raise UserError(
+                f"Reddit did not answer about r/{subreddit}: {error}. Check the credentials (praw.ini, or "
+                "praw_client_id and praw_client_secret in the environment) and the network; then run the same "
+                "command again: it goes on at this subreddit"
+            ) from error
+    return count
+
+
+def timestamp(date: str | None, option: str) -> float | None:
+    """Seconds since 1970 of the start of a day YYYY-MM-DD in UTC; raises UserError that names the option."""
+    if date is None:
+        return None
+    try:
+        day = datetime.datetime.strptime(date, "%Y-%m-%d")
+    except ValueError:
+        raise UserError(f"{option}: {date!r} is no date; write it as 2019-12-31") from None
+    return day.replace(tzinfo=datetime.timezone.utc).timestamp()
+
+
+@lru_cache(1)  # one session: its token and what it knows of the rate limit serve all subreddits
+def _reddit(site: str | None) -> praw.Reddit:
+    import praw
+
+    try:
+        return praw.Reddit(site, check_for_updates=False)
+    except configparser.NoSectionError as error:
+        raise UserError(f"--praw_site: praw.ini has no section [{error.section}]") from error
+    except praw.exceptions.MissingRequiredAttributeException as error:
+        raise UserError(
+            f"PRAW lacks credentials: {str(error).splitlines()[0]} Register a script at "
+            "https://www.reddit.com/prefs/apps, and write client_id, client_secret and user_agent into praw.ini "
+            "(or praw_client_id, praw_client_secret and praw_user_agent into the environment)"
+        ) from error
+
+
+def _listed(reddit: praw.Reddit, name: str, listing: Listing) -> Iterator[praw.models.Submission]:
+    subreddit = reddit.subreddit(name)
+    if listing.sort == "search":
+        return subreddit.search(listing.query or "", time_filter=listing.time, limit=listing.limit)
+    if listing.sort == "top":
+        return subreddit.top(time_filter=listing.time, limit=listing.limit)
+    return subreddit.new(limit=listing.limit) if listing.sort == "new" else subreddit.hot(limit=listing.limit)
+
+
+def _within(listing: Listing, submissions: Iterable[praw.models.Submission]) -> Iterator[praw.models.Submission]:
+    for submission in submissions:
+        if listing.after is not None and submission.created_utc < listing.after:
+            if listing.sort == "new":
+                return  # newest first: all that follow are older
+            continue
+        if listing.before is None or submission.created_utc < listing.before:
+            yield submission
+
+
+def _record(submission: praw.models.Submission) -> dict[str, Any]:
+    """The fields that `submissions.read_block` reads, as the API gave them."""
+    fields = vars(submission)
+    record = {name: fields[name] for name in Submission.__struct_fields__ if name in fields}
+    return {**record, "subreddit": str(fields.get("subreddit", ""))}

@@ -1,0 +1,69 @@
+"""Blocklists: a domain stands for its subdomains and nothing else, and lists of millions of lines stay small."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from owt_pipeline.collect.blocklists import DomainSet, blocked_domains, blocked_extensions, extension_of
+from owt_pipeline.runtime.errors import UserError
+
+
+def test_a_domain_stands_for_its_subdomains_and_nothing_else() -> None:
+    domains = DomainSet(["imgur.com", "docs.google.com", "xn--mnchen-3ya.de"])
+    assert domains.match("imgur.com") == "imgur.com"
+    assert domains.match("i.m.imgur.com") == "imgur.com"
+    assert domains.match("docs.google.com") == "docs.google.com"
+    for host in ("notimgur.com", "imgur.com.example.org", "google.com", "com", "1.2.3.4", "[::1]"):
+        assert domains.match(host) is None
+
+
+def test_lists_in_the_usual_formats_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.gz"
+    lines = [
+        "# adult",
+        "",
+        "Example.ORG",
+        "0.0.0.0 ads.example.net # why",
+        "*.wild.com",
+        ".dotted.com.",
+        "münchen.de",
+        "!?",
+    ]
+    path.write_bytes(gzip.compress("\r\n".join(lines).encode()))
+    domains = blocked_domains((str(path),), False)
+    for host in ("example.org", "a.ads.example.net", "wild.com", "dotted.com", "xn--mnchen-3ya.de"):
+        assert domains.match(host), host
+    assert domains.match("example.net") is None
+    assert len(domains) == 5
+
+
+def test_a_list_that_is_not_there_is_named() -> None:
+    with pytest.raises(UserError, match="nowhere/list"):
+        blocked_domains(("/nowhere/list",), False)
+
+
+def test_millions_of_domains_take_8_bytes_each() -> None:
+    domains = DomainSet(f"host{k}.example" for k in range(300_000))
+    assert domains._hashes.nbytes == 8 * 300_000
+    assert domains.match("www.host299999.example") == "host299999.example"
+    assert domains.match("host300000.example") is None
+
+
+def test_extensions_are_those_of_paths() -> None:
+    assert blocked_extensions((".CGI",), False) == {"cgi"}
+    assert {"jpg", "mp4", "pdf", "zip"} <= blocked_extensions((), True)
+    assert not {"html", "htm", "php", "aspx", "shtml", "com", "org", "txt", ""} & blocked_extensions((), True)
+    for url, extension in {
+        "https://a.com/": "",
+        "https://a.com/b": "",
+        "https://a.com/b.tar.GZ": "gz",
+        "https://a.com/b.gif?c.html": "gif",
+        "https://a.com/b.html?c=d.gif": "html",
+        "https://a.com/b.c/d": "",
+        "https://a.com/File:b.jpg": "",
+        "https://a.com/b.jpg:large": "jpg",
+    }.items():
+        assert extension_of(url) == extension, url

@@ -1,0 +1,169 @@
+"""Files of every kind are read line by line to their end, or to the byte where they break."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import random
+import re
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from owt_pipeline.collect import lines
+from owt_pipeline.collect.decompress import Decompressor
+from owt_pipeline.collect.lines import LineReader
+
+
+def _zst(content: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_checksum=True).compress(content)
+
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "zst": _zst,
+    "xz": lzma.compress,
+    "bz2": bz2.compress,
+    "gz": lambda content: gzip.compress(content, mtime=0),
+}
+PADDING = {"zst": b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc", "xz": bytes(8), "bz2": b"", "gz": bytes(512)}
+"""What may stand between and after frames: a skippable frame, zeros."""
+
+RECORDS = [b'{"id": "%d", "title": "%s"}' % (k, random.Random(k).randbytes(20).hex().encode()) for k in range(8000)]
+CONTENT = b"\n".join(RECORDS) + b"\n"
+
+
+def read(data: bytes, block_bytes: int = 1 << 16) -> tuple[list[bytes], str | None]:
+    reader = LineReader(io.BytesIO(data), block_bytes)
+    found: list[bytes] = []
+    for block in reader:
+        assert block.first_line == len(found) + 1
+        found += block.data.split(b"\n")
+    return found, reader.broken
+
+
+@pytest.mark.parametrize("name", COMPRESS)
+def test_frames_follow_each_other_and_lines_run_across_them(name: str) -> None:
+    compress, third = COMPRESS[name], len(CONTENT) // 3
+    pieces = [CONTENT[:third], CONTENT[third : third + 1], b"", CONTENT[third + 1 :]]
+    data = b"".join(compress(piece) + PADDING[name] for piece in pieces)
+    assert read(data) == (RECORDS, None)
+
+
+def test_plain_files_and_empty_ones_are_read() -> None:
+    assert read(CONTENT) == (RECORDS, None)
+    assert read(CONTENT[:-1]) == (RECORDS, None)
+    assert read(b"") == ([], None)
+    assert read(_zst(b"")) == ([], None)
+
+
+def test_a_window_of_2_gib_is_allowed() -> None:
+    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=31, enable_ldm=False)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    data = compressor.compress(CONTENT) + compressor.flush()
+    assert zstandard.get_frame_parameters(data).window_size == 1 << 31
+    assert read(data) == (RECORDS, None)
+
+
+@pytest.mark.parametrize("name", COMPRESS)
+def test_a_truncated_file_keeps_its_whole_records_and_says_where_it_ends(name: str) -> None:
+    data = COMPRESS[name](CONTENT[: 1 << 17]) + COMPRESS[name](CONTENT[1 << 17 :])
+    end = len(data) * 3 // 4
+    found, broken = read(data[:end])
+    assert found == RECORDS[: len(found)]
+    assert len(found) > len(CONTENT[: 1 << 17].split(b"\n")) - 2
+    assert broken == f"{name}: the file ends at byte {end:,}, in the middle of its data"
+
+
+@pytest.mark.parametrize("name", COMPRESS)
+def test_a_corrupt_file_keeps_the_whole_records_before_the_break(name: str) -> None:
+    compress, half = COMPRESS[name], CONTENT.index(b"\n", len(CONTENT) // 2) + 1
+    first, second = compress(CONTENT[:half]), compress(CONTENT[half:])
+    damage = len(first) + len(second) // 2
+    data = bytearray(first + second)
+    data[damage : damage + 64] = bytes(64)
+    found, broken = read(bytes(data))
+    known = CONTENT[:half].count(b"\n")
+    assert found[:known] == RECORDS[:known]
+    assert broken is not None
+    place = int(re.search(r"byte ([\d,]+)", broken)[1].replace(",", ""))  # type: ignore[index]
+    assert len(first) < place <= len(data)
+
+
+def test_nothing_that_was_decoded_before_the_break_is_lost() -> None:
+    """Decoders drop what a failing call had decoded; a damaged byte late in a large read must not cost the read."""
+    compressor = zstandard.ZstdCompressor(write_checksum=True).compressobj()
+    blocks = []
+    for record in RECORDS:
+        blocks.append(compressor.compress(record + b"\n"))
+        if len(blocks) % 100 == 0:
+            blocks.append(compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
+    data = b"".join(blocks)
+    assert len(data) > 3 * (64 << 10)
+    damaged = data[: 100 << 10] + b"\xff" * 100 + data[(100 << 10) + 100 :]
+    found, broken = read(damaged)
+    whole, _ = read(data[: 100 << 10])
+    assert broken is not None
+    assert found[: len(whole) - 1] == whole[:-1] == RECORDS[: len(whole) - 1]
+
+
+def test_trailing_garbage_is_a_break() -> None:
+    found, broken = read(_zst(CONTENT) + b"<html>404</html>")
+    assert found == RECORDS
+    assert broken is not None
+    assert f"byte {len(_zst(CONTENT)):,}" in broken
+
+
+def test_a_record_whole_but_for_its_newline_survives_a_truncation() -> None:
+    cut = _zst(b'{"id": 1}\n{"id": 2}')
+    stream = zstandard.ZstdCompressor().compressobj()
+    cut = stream.compress(b'{"id": 1}\n{"id": 2}') + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    assert read(cut)[0] == [b'{"id": 1}', b'{"id": 2}']
+    stream = zstandard.ZstdCompressor().compressobj()
+    cut = stream.compress(b"http://a.com/\nhttp://b.co") + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    assert read(cut)[0] == [b"http://a.com/"]
+
+
+@given(st.lists(st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"")), max_size=30), st.integers(1, 64))
+def test_blocks_of_any_size_hold_the_lines_of_the_file(texts: list[bytes], block_bytes: int) -> None:
+    texts = [b"plain", *texts]  # not the magic number of a format
+    content = b"\n".join(texts) + b"\n"
+    found = [
+        (block.first_line + k, line)
+        for block in LineReader(io.BytesIO(content), block_bytes)
+        for k, line in enumerate(block.data.split(b"\n"))
+    ]
+    assert found == list(enumerate(texts, 1))
+
+
+def test_memory_does_not_grow_with_the_file() -> None:
+    data = _zst(CONTENT) * 100
+    tracemalloc.start()
+    count = sum(block.data.count(b"\n") + 1 for block in LineReader(io.BytesIO(data)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 100 * len(RECORDS)
+    assert peak < 6 * lines.BLOCK_BYTES
+
+
+def test_a_file_without_newlines_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 20)
+    content = random.Random(1).randbytes(2 << 20).hex().encode()
+    sizes = [len(block.data) for block in LineReader(io.BytesIO(_zst(content)), 1 << 16)]
+    assert sum(sizes) == len(content)
+    assert max(sizes) < 2 << 20
+
+
+def test_runs_of_zeros_do_not_fill_the_memory() -> None:
+    data = _zst(bytes(100 << 20)) * 10
+    tracemalloc.start()
+    size = sum(len(piece) for piece in Decompressor(io.BytesIO(data)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size == 1000 << 20
+    assert peak < 300 << 20

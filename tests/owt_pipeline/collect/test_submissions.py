@@ -1,0 +1,195 @@
+"""Submissions of every era of the dumps are understood, and each line that is none is told apart."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from owt_pipeline.collect.lines import Block
+from owt_pipeline.collect.rows import ROWS, RowMaker
+from owt_pipeline.collect.rules import Rules
+from owt_pipeline.collect.submissions import read_block
+from owt_pipeline.collect.urls import url_id
+
+LINK = {
+    "id": "abc1",
+    "url": "http://www.example.com/story?utm_source=x",
+    "permalink": "/r/books/comments/abc1/story/",
+    "domain": "example.com",
+    "is_self": False,
+    "over_18": False,
+    "subreddit": "Books",
+    "title": "A story",
+    "score": 7,
+    "created_utc": 1300000000,
+    "num_comments": 2,
+}
+
+
+def rows(*lines: bytes | dict[str, Any], rules: Rules | None = None) -> list[dict[str, Any]]:
+    rules = rules or Rules()
+    texts = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
+    batch = RowMaker(rules, 8).rows(read_block(Block(b"\n".join(texts), 11), rules), 3, "RS_test.zst")
+    assert batch.schema == ROWS
+    batch.validate(full=True)
+    return batch.to_pylist()
+
+
+def row(fields: dict[str, Any], rules: Rules | None = None, **changes: Any) -> dict[str, Any]:
+    (only,) = rows({key: value for key, value in {**fields, **changes}.items() if value is not ...}, rules=rules)
+    return only
+
+
+def test_a_link_becomes_a_row() -> None:
+    assert row(LINK) == {
+        "bucket": row(LINK)["bucket"],
+        "url_id": url_id("https://example.com/story"),
+        "url": "https://example.com/story",
+        "posted_url": "http://www.example.com/story?utm_source=x",
+        "host": "example.com",
+        "reason": None,
+        "note": None,
+        "submission_id": "abc1",
+        "subreddit": "Books",
+        "title": "A story",
+        "score": 7,
+        "created_utc": 1300000000,
+        "num_comments": 2,
+        "source": 3,
+        "line": 11,
+    }
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"score": "7", "created_utc": "1300000000", "num_comments": "2"},
+        {"score": 7.0, "created_utc": 1300000000.0},
+        {"created_utc": "1300000000.0"},
+        {"edited": 1300000100.0, "distinguished": None, "media": {"type": "x", "oembed": {"html": "}{"}}},
+        {"is_self": ..., "over_18": ..., "domain": ...},
+        {"is_self": None, "over_18": None},
+        {"is_self": "False", "over_18": "false"},
+        {"is_self": 0, "over_18": 0},
+        {"score": ..., "ups": 9, "downs": 2},
+        {"score": None, "ups": "7"},
+        {"url": " http://www.example.com/story?utm_source=x "},
+        {"crosspost_parent": "t3_x", "crosspost_parent_list": [{"id": "x", "url": "http://elsewhere.org", "score": 9}]},
+    ],
+)
+def test_submissions_of_other_eras_are_the_same_row(changes: dict[str, Any]) -> None:
+    assert row(LINK, **changes) == row(LINK)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"is_self": True}, "self_post"),
+        ({"is_self": "true"}, "self_post"),
+        ({"is_self": ..., "domain": "self.Books"}, "self_post"),
+        ({"is_self": ..., "domain": ..., "url": "http://www.reddit.com/r/books/comments/abc1/story/"}, "self_post"),
+        ({"over_18": True}, "over_18"),
+        ({"over_18": "True"}, "over_18"),
+        ({"is_self": True, "over_18": True}, "self_post"),
+        ({"url": ...}, "no_url"),
+        ({"url": ""}, "no_url"),
+        ({"url": None}, "no_url"),
+        ({"url": {"not": "text"}}, "no_url"),
+        ({"url": "/r/books/comments/abc0/other/"}, "blocked_domain"),
+        ({"url": "javascript:alert(1)"}, "bad_url"),
+        ({"url": "http://i.imgur.com/x"}, "blocked_domain"),
+        ({"url": "http://example.com/tree.JPG?size=1"}, "blocked_extension"),
+        ({"url": "http://pbs.example.com/media/x.jpg:large"}, "blocked_extension"),
+        ({"url": "http://wiki.example.com/wiki/File:Tree.jpg"}, None),
+        ({"url": "http://notimgur.com/x.html"}, None),
+        ({"url": "http://example.com/?file=tree.jpg"}, None),
+        ({"score": ...}, "bad_line"),
+        ({"score": "many"}, "bad_line"),
+        ({"score": [7]}, "bad_line"),
+        ({"id": ..., "url": ...}, "bad_line"),
+    ],
+)
+def test_each_rule_gives_its_reason(changes: dict[str, Any], reason: str | None) -> None:
+    assert row(LINK, **changes)["reason"] == reason
+
+
+def test_a_reject_has_the_id_of_its_url_or_of_where_it_stood() -> None:
+    assert row(LINK, url="http://i.imgur.com/a.png")["url_id"] == url_id("https://i.imgur.com/a.png")
+    assert row(LINK, url=...)["url"] == "https://reddit.com/r/books/comments/abc1/story"
+    assert row(LINK, url="ftp://a.org/")["url"] == "ftp://a.org/"
+    broken = rows(b"{", b"{")
+    assert [r["line"] for r in broken] == [11, 12]
+    assert len({r["url_id"] for r in broken}) == 2
+    assert all(r["url"] is None and r["reason"] == "bad_line" for r in broken)
+
+
+def test_a_bad_line_costs_only_itself() -> None:
+    good = json.dumps(LINK).encode()
+    lines = [
+        good,
+        b"",
+        b"  \r",
+        good + b"\r",
+        good[:40],
+        b"[1]",
+        b"null",
+        b"\xff\xfe",
+        bytes(9),
+        good + good,
+        b"{}",
+        good,
+    ]
+    found = rows(*lines)
+    assert [(r["line"], r["reason"]) for r in found] == [
+        (11, None), (14, None), (15, "bad_line"), (16, "bad_line"), (17, "bad_line"), (18, "bad_line"),
+        (19, "bad_line"), (20, "bad_line"), (21, "bad_line"), (22, None),
+    ]  # fmt: skip
+    assert all(r["note"] for r in found if r["reason"])
+
+
+def test_what_lax_writers_of_json_wrote_is_read() -> None:
+    lone = json.dumps({**LINK, "title": "half \ud83d"}).encode()
+    nan = json.dumps({**LINK, "num_comments": float("nan")}).encode()
+    found = rows(b"\xef\xbb\xbf" + json.dumps(LINK).encode(), lone, nan)
+    assert [r["reason"] for r in found] == [None] * 3
+    assert [r["title"] for r in found] == ["A story", "half ?", "A story"]
+    assert found[2]["num_comments"] is None
+
+
+def test_policies_are_options() -> None:
+    assert row(LINK, rules=Rules(over_18=True), over_18=True)["reason"] is None
+    assert row(LINK, rules=Rules(deny_subreddits=frozenset({"books"})))["reason"] == "blocked_subreddit"
+    assert row(LINK, rules=Rules(allow_subreddits=frozenset({"books"})))["reason"] is None
+    assert row(LINK, rules=Rules(allow_subreddits=frozenset({"other"})))["reason"] == "blocked_subreddit"
+    assert row(LINK, rules=Rules(extensions=(".CGI",)), url="http://a.org/x.cgi")["note"] == ".cgi"
+    assert row(LINK, rules=Rules(built_in=False), url="http://imgur.com/x.jpg")["reason"] is None
+
+
+values = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.just([]), st.just({"a": 1})
+)
+submissions = st.fixed_dictionaries({}, optional=dict.fromkeys((*LINK, "ups", "downs"), values))
+
+
+@given(st.lists(st.one_of(submissions, st.binary(max_size=20)), max_size=8))
+def test_any_line_becomes_one_row_or_is_blank(given_lines: list[dict[str, Any] | bytes]) -> None:
+    lines = [
+        line.replace(b"\n", b"") if isinstance(line, bytes) else json.dumps(line, ensure_ascii=False).encode("utf-8", "replace")
+        for line in given_lines
+    ]  # fmt: skip
+    found = rows(*lines) if lines else []
+    assert [r["line"] for r in found] == [11 + i for i, line in enumerate(lines) if line.strip(b" \t\r\x0b\x0c")]
+
+
+def test_a_published_dump_of_2005_is_read_whole(testdata: Path) -> None:
+    data = lzma.decompress((testdata / "reddit" / "RS_v2_2005-06.xz").read_bytes())
+    found = rows(*data.splitlines())
+    assert len(found) == 103
+    assert pa.Table.from_pylist(found, ROWS)["reason"].null_count == 103

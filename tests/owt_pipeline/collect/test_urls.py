@@ -1,0 +1,197 @@
+"""Canonical URLs: the variants that matter are one, every string has an answer, and the answer is its own answer."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from owt_pipeline.collect.url_columns import canonicalize_column
+from owt_pipeline.collect.urls import BadURL, canonical_url, canonicalize, host_of, unescaped, url_id
+
+VARIANTS = {
+    "https://example.com/": [
+        "http://example.com",
+        "https://example.com/",
+        "HTTP://EXAMPLE.COM",
+        "http://www.example.com/",
+        "http://www.www.example.com/",
+        "http://example.com:80/",
+        "https://example.com:443",
+        "http://example.com:/",
+        "http://example.com./",
+        "http://user:secret@example.com/",
+        "http://example.com?",
+        "http://example.com/#",
+        "http://example.com/#!/timeline",
+        "http://example.com/?utm_source=reddit",
+        "  http://example.com/\n",
+        "http://exa\tmple.com/",
+        "http://ｅｘａｍｐｌｅ．com/",
+        "http:\\\\example.com\\",
+        "http://ex%61mple.com/",
+    ],
+    "https://example.com/a/b?id=1&x=2": [
+        "https://example.com/a/b?id=1&x=2",
+        "http://example.com/a/b?id=1&amp;x=2",
+        "http://example.com/a/b?id=1&amp;amp;x=2",
+        "http://example.com/a/b/?id=1&x=2",
+        "http://example.com/a/./b?id=1&x=2",
+        "http://example.com/a/c/../b?id=1&x=2",
+        "http://example.com/../a/b?id=1&x=2#part",
+        "http://example.com/%61/b?i%64=1&x=2",
+        "http://example.com/a/b?utm_source=x&id=1&UTM_Campaign=y&x=2&fbclid=IwAR0&gclid=1",
+        "http://example.com/a/b?&id=1&&x=2&",
+        "http://example.com/a/b?id=1&x=2&utm%5Fmedium=social",
+        "http://example.com/a/b?id=1&x=2&ref=hn&mc_cid=12&_hsenc=p2AN&igshid=3",
+    ],
+    "https://en.wikipedia.org/wiki/Tree_(graph_theory)": [
+        "http://en.wikipedia.org/wiki/Tree_(graph_theory)",
+        "http://en.wikipedia.org/wiki/Tree_%28graph_theory%29",
+        "http://en.wikipedia.org/wiki/Tree_%28graph%5Ftheory%29#Definition",
+    ],
+    "https://de.wikipedia.org/wiki/M%C3%BCnchen": [
+        "http://de.wikipedia.org/wiki/München",
+        "http://de.wikipedia.org/wiki/M%c3%bcnchen",
+    ],
+    "https://xn--mnchen-3ya.example/": [
+        "http://MÜNCHEN.example",
+        "http://xn--mnchen-3ya.example/",
+        "http://XN--MNCHEN-3YA.example/",
+    ],
+    "https://xn--ls8h.la/": ["http://💩.la", "http://xn--ls8h.la"],
+    "https://example.com:8080/x%20y%7Bz%7D": [
+        "http://www.example.com:8080/x y{z}",
+        "https://example.com:08080/x%20y{z}/",
+    ],
+    "https://example.com/50%25": ["http://example.com/50%", "http://example.com/50%25"],
+    "https://web.archive.org/web/2010/http://example.org": ["http://web.archive.org/web/2010/http://example.org/"],
+    "https://[2001:db8::1]:8080/": ["http://[2001:DB8:0:0:0:0:0:1]:8080"],
+    "https://www.com/": ["http://www.com"],
+    "https://127.0.0.1:8000/a": ["http://127.0.0.1:8000/a/"],
+}
+
+DIFFERENT = [
+    "https://example.com/a",
+    "https://example.com/A",
+    "https://example.org/a",
+    "https://example.com/a?b=1",
+    "https://example.com/a?b=2",
+    "https://example.com/a?b=1&c=2",
+    "https://example.com/a?c=2&b=1",  # some servers read the order
+    "https://example.com/a%2Fb",
+    "https://example.com/a/b",
+    "https://example.com//a",
+    "https://example.com/a?b=1%262",
+    "https://example.com:8080/a",
+    "https://blog.example.com/a",
+    "https://m.example.com/a",
+]
+
+BAD = [
+    "",
+    "example.com",
+    "//example.com/",
+    "ftp://example.com/",
+    "javascript:alert(1)",
+    "mailto:a@example.com",
+    "magnet:?xt=urn:btih:1",
+    "http://",
+    "http:example.com",
+    "http:///path",
+    "http://?",
+    "http://a b.com/",
+    "http://[Imgur](http://i.imgur.com/1emfYYa)",
+    "http://example.com:99999/",
+    "http://example.com:x/",
+    "http://exa%ff.com/",
+    "http://%2e/",
+    "http://a..b/",
+    "http://" + "a" * 64 + ".com/",
+    "http://" + "a." * 127 + "com/",
+    "http://example.com/" + "a" * 9000,
+    "http://\udcff.com/",
+]
+
+
+@pytest.mark.parametrize("canonical", VARIANTS)
+def test_variants_of_a_url_are_one(canonical: str) -> None:
+    for variant in VARIANTS[canonical]:
+        assert canonical_url(variant) == canonical, variant
+
+
+def test_urls_that_name_other_pages_stay_apart() -> None:
+    canonical = [canonical_url(url) for url in DIFFERENT]
+    assert canonical == DIFFERENT
+    assert len({url_id(url) for url in canonical}) == len(DIFFERENT)
+
+
+@pytest.mark.parametrize("url", BAD)
+def test_what_cannot_be_fetched_is_a_bad_url(url: str) -> None:
+    with pytest.raises(BadURL, match=r"."):
+        canonical_url(url)
+
+
+def test_the_id_is_that_of_every_release() -> None:
+    assert url_id("https://example.com/") == 5522761390303137003
+
+
+def test_what_is_requested_is_the_url_as_posted() -> None:
+    assert unescaped(" http://Example.com/?a=1&amp;utm_source=b#c\n") == "http://Example.com/?a=1&utm_source=b#c"
+
+
+hosts = st.one_of(
+    st.sampled_from(
+        ["example.com", "www.example.com", "WWW.Example.co.uk", "münchen.de", "www.com", "a.b.c.d", "[::1]"]
+    ),
+    st.from_regex(r"[a-zA-Z0-9_.\-%ß:@\[\]]{1,30}", fullmatch=True),
+)
+paths = st.one_of(
+    st.text(max_size=20),
+    st.lists(
+        st.sampled_from(
+            ["/", ".", "..", "a", "%2e", "%2F", "%", "%4", "%61", "&amp;", "&", "amp;", "%26", "?", "#", "=", ";", "+", " ",
+             "utm_x", "utm_source=1", "é", "\ud800", "\\", "(", "%28", "\t", "ref", "www.", ".jpg", ":"]
+        ),
+        max_size=12,
+    ).map("".join),
+)  # fmt: skip
+urls = st.one_of(
+    st.builds("{}://{}{}".format, st.sampled_from(["http", "https", "HTTP", "ftp"]), hosts, paths),
+    st.builds("http://{}/{}".format, hosts, paths),
+    st.builds("http://example.com/{}?{}".format, paths, paths),
+    st.text(max_size=40),
+)
+
+
+@given(urls)
+@example("http://a/&%61mp;")
+@example("http://a/?x&utm_a=1&amp;y")
+@example("http://h:80:443/")
+@example("https://www.www.com/")
+def test_every_string_has_a_canonical_url_or_is_bad_and_canonical_urls_are_their_own(url: str) -> None:
+    try:
+        canonical, host = canonicalize(url)
+    except BadURL:
+        return
+    assert canonical.isascii()
+    assert canonical.startswith("https://")
+    assert canonicalize(canonical) == (canonical, host)
+    assert host_of(canonical) == host
+    assert canonical_url(unescaped(url)) == canonical
+
+
+@given(st.lists(st.one_of(urls, st.none()), max_size=20))
+@example(["http://www.com/", "http://www.www.example.com", "http://" + "a" * 70 + ".com/", "http://a.com/b/./c", None])
+def test_a_column_has_the_canonical_urls_of_its_items(given_urls: list[str | None]) -> None:
+    texts = [None if url is None else url.encode("utf-8", "replace").decode() for url in given_urls]
+    canonical, host, problems = canonicalize_column(pa.array(texts, pa.string()))
+    for i, text in enumerate(texts):
+        try:
+            expected: tuple[str | None, str | None] = canonicalize(text or "")
+            assert i not in problems
+        except BadURL as problem:
+            expected = (None, None)
+            assert problems[i] == str(problem)
+        assert (canonical[i].as_py(), host[i].as_py()) == expected
