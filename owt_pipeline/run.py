@@ -13,7 +13,7 @@ from owt_pipeline import config
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.stage import Runtime, Stage, locked, read_manifest, run_stage
 from owt_pipeline.stages import ORDER, load
-from owt_pipeline.stages.command import reporting_errors, runtime_of
+from owt_pipeline.stages.command import check_flags, reporting_errors, runtime_of
 from schemas import Manifest
 from schemas.settings import add_flags, flags_given
 
@@ -69,8 +69,9 @@ def _run(argv: Sequence[str] | None) -> int:
         if name in shared:
             choices = " or ".join(f"--{stage}.{name}" for stage in shared[name])
             raise UserError(f"--{name} belongs to several stages: say {choices}")
+    check_flags(parser, rest)
     tables = config.read_config(arguments.config)
-    runtime = runtime_of(arguments, tables, rest)
+    runtime = runtime_of(arguments, rest, tables)
     chosen = stages[: ORDER.index(arguments.until) + 1]
     options = [_options(stage, arguments, tables) for stage in stages]  # all: an error should not wait its turn
     results = run_stages(list(zip(chosen, options, strict=False)), runtime)

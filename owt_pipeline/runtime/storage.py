@@ -183,11 +183,14 @@ def describe_source(uri: str) -> dict[str, Any]:
     and reading hundreds of gigabytes of dumps to find that nothing changed would cost more than it tells.
     """
     with open_source(uri) as file:
-        length = file.size()
-        digest = hashlib.sha256(file.read(1 << 20))
-        if length > 1 << 21:
-            file.seek(length - (1 << 20))
-        digest.update(file.read())
+        try:
+            length = file.size()
+            digest = hashlib.sha256(file.read(1 << 20))
+            if length > 1 << 21:
+                file.seek(length - (1 << 20))
+            digest.update(file.read())
+        except OSError as error:
+            raise UserError(f"cannot read {uri}: {error}") from error
     return {"name": uri.rpartition("/")[2], "bytes": length, "ends_sha256": digest.hexdigest()}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from owt_pipeline import config
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.errors import LedgerError, UserError, explain_os_error
+from owt_pipeline.runtime.pipeline import check_beam_flags
 from owt_pipeline.runtime.stage import Runtime, Stage, locked, run_stage
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.runtime.workers import WorkerError
@@ -27,6 +28,8 @@ def main(stage: Stage, argv: Sequence[str] | None = None) -> int:
 
 def reporting_errors(command: Callable[[], int]) -> int:
     """Run `command`; print what a user can mend as one line. Exit code 1 for those, 130 for Ctrl-C."""
+    # Libraries' warnings are not for the user: Beam's import alone gives one, of clients we do not use.
+    logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
     try:
         return command()
     except UserError as error:
@@ -41,8 +44,8 @@ def reporting_errors(command: Callable[[], int]) -> int:
         return _complain("interrupted; run the same command again to go on", 130)
 
 
-def runtime_of(arguments: argparse.Namespace, tables: Mapping[str, Any], rest: list[str]) -> Runtime:
-    """How to run, from the flags and the table `[run]`; raises UserError."""
+def runtime_of(arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]) -> Runtime:
+    """How to run, from the flags, Beam's `rest`, and the tables `[run]` and `[beam]`; raises UserError."""
     table = tables.get("run", {})
     workdir = arguments.workdir or table.get("workdir")
     if not workdir:
@@ -51,10 +54,14 @@ def runtime_of(arguments: argparse.Namespace, tables: Mapping[str, Any], rest: l
     workers = arguments.workers or table.get("workers") or _default_workers(beam)
     if type(workers) is not int or workers < 1:
         raise UserError(f"workers: {workers!r} is not a whole number of at least 1")
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logger.setLevel(logging.WARNING if arguments.quiet else logging.INFO)
     progress.configure(quiet=arguments.quiet)
     return Runtime(Storage(workdir), workers, beam)
+
+
+def check_flags(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:
+    """Raise UserError for a flag in `rest`, which `parser` did not know, that is not Beam's either."""
+    check_beam_flags(rest, [name for action in parser._actions for name in action.option_strings])
 
 
 def _run(stage: Stage, argv: Sequence[str] | None) -> int:
@@ -74,8 +81,9 @@ def _run(stage: Stage, argv: Sequence[str] | None) -> int:
     given = flags_given(stage.options, arguments)
     if stage.positional and arguments.positional:
         given[stage.positional] = [*arguments.positional, *given.get(stage.positional, [])]
+    check_flags(parser, rest)
     tables = config.read_config(arguments.config)
-    runtime = runtime_of(arguments, tables, rest)
+    runtime = runtime_of(arguments, rest, tables)
     options = config.stage_options(stage, arguments.config, tables, given)
     with locked(runtime.workdir):
         manifest, ran = run_stage(stage, options, runtime)

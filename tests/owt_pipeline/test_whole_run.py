@@ -1,0 +1,218 @@
+"""A whole run keeps its promises: the same bytes whatever happens, every id accounted for, one clear error."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from owt_pipeline.stages import ORDER, load
+from schemas import Manifest
+from tests.owt_pipeline.whole_runs import copy_of, differing, owt, run_owt, write_sources
+
+KILLS = 20
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sources(tmp_path_factory.mktemp("sources"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "undisturbed"
+    run_owt("run", config, "--workdir", folder, "--workers", 1)
+    return folder
+
+
+def manifest(run: Path, dataset: str) -> Manifest:
+    return Manifest.from_json((run / dataset / "manifest.json").read_bytes())
+
+
+def test_every_stage_keeps_and_rejects_something_and_all_of_it_holds(undisturbed: Path) -> None:
+    for stage in ORDER[:-2]:
+        counts = manifest(undisturbed, load(stage).output).counts
+        assert counts.left > 0, stage
+        assert counts.rejected, stage
+    tokens = manifest(undisturbed, "tokens")
+    assert tokens.counts.left == manifest(undisturbed, "corpus").counts.left > 100
+    assert "everything holds" in run_owt("verify", "--workdir", undisturbed)
+
+
+def test_two_workers_write_the_bytes_of_one(config: Path, undisturbed: Path, tmp_path: Path) -> None:
+    run_owt("run", config, "--workdir", tmp_path / "run", "--workers", 2)
+    assert differing(undisturbed, tmp_path / "run") == []
+
+
+@pytest.mark.slow
+def test_workers_that_share_no_memory_write_the_same_bytes(config: Path, undisturbed: Path, tmp_path: Path) -> None:
+    """As on a distributed runner: each bundle goes to another process, by pickles and Beam's coders alone."""
+    elsewhere = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+    run_owt("run", config, "--workdir", tmp_path / "run", "--workers", 1, *elsewhere)
+    assert differing(undisturbed, tmp_path / "run") == []
+
+
+def test_a_rerun_does_nothing_and_a_changed_option_only_what_it_must(
+    config: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    run = copy_of(undisturbed, tmp_path / "run")
+    table = run_owt("run", config, "--workdir", run, "--workers", 1)
+    assert [line.split()[3] for line in table.splitlines()[1 : 1 + len(ORDER)]] == ["stands"] * len(ORDER)
+    again = run_owt("run", config, "--workdir", run, "--workers", 1, "--min_tokens", 100)
+    assert "min_tokens is 100, was 64; running again" in again
+    assert [line.split()[3] == "stands" for line in again.splitlines() if line.split()[0] in ORDER[:3]] == [True] * 3
+    assert "everything holds" in run_owt("verify", "--workdir", run)
+    run_owt("run", config, "--workdir", run, "--workers", 1)
+    assert differing(undisturbed, run) == []
+
+
+def test_verify_finds_a_flipped_byte_in_any_file(undisturbed: Path, tmp_path: Path) -> None:
+    run = copy_of(undisturbed, tmp_path / "run")
+    rng = random.Random(7)
+    paths = [p for p in sorted(run.rglob("part-*")) if p.stat().st_size]
+    for path in rng.sample(paths, 6):
+        content = bytearray(path.read_bytes())
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(content)
+        assert f"{path} has other bytes than were written" in run_owt("verify", "--workdir", run, code=1)
+
+
+def kill_in_the_midst(command: list[str], delay: float) -> bool:
+    """Start `command`, kill it with all its processes after `delay` seconds; whether it was still at work."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) as run:
+        time.sleep(delay)
+        alive = run.poll() is None
+        if alive:
+            os.killpg(run.pid, signal.SIGKILL)
+    return alive
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_a_killed_stage_resumes_to_the_same_bytes(seed: int, config: Path, undisturbed: Path, tmp_path: Path) -> None:
+    """Each seed kills one stage, in turn, at a random moment of its life, then once more, and lets it end."""
+    rng = random.Random(seed)
+    at = seed % len(ORDER)
+    stage, output = ORDER[at], load(ORDER[at]).output
+    later = tuple(load(name).output for name in ORDER[at:])
+    run = copy_of(undisturbed, tmp_path / "run", without=later)
+    command = owt(stage, "--config", config, "--workdir", run, "--workers", 1 + seed % 2)
+    started = time.monotonic()
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    seconds = time.monotonic() - started
+    run = copy_of(undisturbed, tmp_path / "killed", without=later)
+    command = owt(stage, "--config", config, "--workdir", run, "--workers", 1 + seed % 2)
+    killed = [kill_in_the_midst(command, rng.uniform(0.3, 0.97) * seconds) for _ in range(2)]
+    assert any(killed)
+    run_owt(*command[3:])
+    assert differing(run / output, undisturbed / output) == []
+
+
+def test_a_wrong_option_is_one_clear_error(config: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert "--min_token; did you mean --min_tokens?" in run_owt(
+        "run", config, "--workdir", run, "--min_token", 3, code=1
+    )
+    assert "min_tokens: -3 is not a whole number" in run_owt(
+        "run", config, "--workdir", run, "--min_tokens", -3, code=1
+    )
+    bad = tmp_path / "bad.toml"
+    bad.write_text("[clean]\nmin_tokenz = 3\n")
+    assert "[clean]: unknown key 'min_tokenz'; did you mean 'min_tokens'?" in run_owt(
+        "run", bad, "--workdir", run, code=1
+    )
+    bad.write_text("[cleen]\n")
+    assert "unknown table [cleen]; did you mean 'clean'?" in run_owt("run", bad, "--workdir", run, code=1)
+    bad.write_text("[clean\n")
+    assert "is not valid TOML" in run_owt("run", bad, "--workdir", run, code=1)
+    assert "no file matches 'nowhere*.zst'" in run_owt("collect", "--workdir", run, "--dumps", "nowhere*.zst", code=1)
+    assert "unknown command 'tokenise'; did you mean 'tokenize'?" in run_owt("tokenise", code=2)
+
+
+def test_a_missing_stage_is_named(tmp_path: Path) -> None:
+    assert "run `owt extract" in run_owt("clean", "--workdir", tmp_path, code=1)
+
+
+def test_an_unreadable_file_is_one_clear_error(tmp_path: Path) -> None:
+    """One that opens and then fails to be read, as a file on a broken disk does, even for root."""
+    dump = Path("/proc/self/mem")
+    if not dump.exists():
+        pytest.skip("this system has no file that opens and cannot be read")
+    error = run_owt("collect", "--workdir", tmp_path / "run", "--dumps", dump, code=1)
+    assert f"cannot read {dump}" in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_damaged_input_is_one_clear_error(config: Path, undisturbed: Path, tmp_path: Path) -> None:
+    run = copy_of(undisturbed, tmp_path / "run", without=("clean",))
+    path = run / "documents/part-00001.parquet"
+    path.write_bytes(path.read_bytes()[:100])
+    error = run_owt("clean", "--config", config, "--workdir", run, code=1)
+    assert f"{path} cannot be read" in error
+    assert "owt verify" in error
+
+
+def test_a_full_disk_is_one_clear_error_and_the_rerun_goes_on(config: Path, undisturbed: Path, tmp_path: Path) -> None:
+    """The run's folder is on a file system of its own, too small for it; then there is room."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    kilobytes = sum(p.stat().st_size for p in undisturbed.rglob("*") if p.is_file()) // 1024
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes // 2}k", "owt", disk], check=False).returncode:
+        pytest.skip("no permission to mount a small file system")
+    try:
+        error = run_owt("run", config, "--workdir", disk / "run", "--workers", 1, code=1)
+        assert "the disk is full" in error
+        assert len(error.strip().splitlines()[-1]) < 300
+        subprocess.run(["mount", "-o", "remount,size=1g", disk], check=True)
+        run_owt("run", config, "--workdir", disk / "run", "--workers", 1)
+        assert differing(undisturbed, disk / "run") == []
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_two_runs_do_not_share_a_folder(config: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with subprocess.Popen(
+        owt("run", config, "--workdir", run), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    ) as first:
+        while not (run / ".lock").exists() or not list(run.glob("*/.work")):
+            assert first.poll() is None
+            time.sleep(0.02)
+        assert "is in use by another run" in run_owt("collect", "--config", config, "--workdir", run, code=1)
+        first.kill()
+
+
+def test_why_tells_the_story_of_kept_removed_and_rejected_urls(undisturbed: Path) -> None:
+    kept = pq.read_table(undisturbed / "corpus/part-00000.parquet")["url"][0].as_py()
+    story = json.loads(run_owt("why", kept, "--workdir", undisturbed, "--json"))
+    assert [entry["stage"] for entry in story] == ["collect", "fetch", "extract", "clean", "export", "tokenize"]
+    assert {entry["verdict"] for entry in story} == {"kept"}
+    assert story[-1]["n_tokens"] > 0
+    for shard in range(3):
+        rejects = pq.read_table(undisturbed / f"corpus/rejects/part-0000{shard}.parquet").to_pylist()
+        removed = next((row["url"] for row in rejects if row["reason"] == "near_duplicate"), None)
+        if removed:
+            text = run_owt("why", removed, "--workdir", undisturbed)
+            assert "kept_url:" in text
+            assert "similarity:" in text
+            assert "    + " in text
+            break
+    else:
+        pytest.fail("no near-duplicate was removed")
+    assert "has heard of" in run_owt("why", "http://nobody.example/", "--workdir", undisturbed, code=1)
+
+
+def test_every_help_answers_in_about_a_second() -> None:
+    for command in ([], ["run"], *([name] for name in (*ORDER, "import", "verify", "why", "init", "demo"))):
+        before = os.times()
+        assert "usage: owt" in run_owt(*command, "--help")
+        after = os.times()
+        cpu = after.children_user - before.children_user + after.children_system - before.children_system
+        assert cpu < 3, f"{command}: {cpu:.1f} s of CPU time for --help"
