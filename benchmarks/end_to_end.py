@@ -1,6 +1,6 @@
 """From WARC to tokens on 2 workers, beside datatrove on the way from the same WARC to a deduplicated corpus.
 
-    make bench-peers                                      sets up both environments, runs this
+    make bench-peers    # once: the peer's environment
     .venv/bin/python benchmarks/end_to_end.py [PAGES.warc.gz] [--workers 2] [--repeats 1] [--no_peer]
 
 Ours is `owt run` in a fresh folder, from the WARC's URLs to token shards, timed around the whole command, the
