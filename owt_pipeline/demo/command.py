@@ -30,7 +30,7 @@ TRAIN_SECONDS = 60
 
 _TRAINING = {
     "preset": "tiny",
-    "batch_tokens": 2048,
+    "batch_tokens": 1024,
     "max_steps": 100,
     "warmup_steps": 10,
     "val_every": 50,

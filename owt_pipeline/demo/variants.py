@@ -28,7 +28,9 @@ def mixed(article: Article, other: Article) -> Article:
 
 def typeset(article: Article) -> Article:
     """A copy with typographic apostrophes and dashes, and a sentence with accents."""
-    paragraphs = [paragraph.replace("'", "’").replace(" - ", " — ") for paragraph in article.paragraphs]
+    # The closing double quote is left out: misread, it holds a control character that HTML parsers drop.
+    table = str.maketrans({"'": "’", "“": '"', "”": '"'})
+    paragraphs = [paragraph.translate(table).replace(" - ", " — ") for paragraph in article.paragraphs]
     aside = "It’s a question that a naïve reader — say, in a café in Besançon — wouldn’t think of asking twice."
     return replace(article, paragraphs=(*paragraphs, aside))
 
