@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from importlib.resources import files
 
@@ -37,14 +38,15 @@ class DomainSet:
 
 
 @lru_cache(2)  # a process works at one run at a time; reading millions of lines again for each block would cost more
-def blocked_domains(paths: tuple[str, ...], built_in: bool) -> DomainSet:
-    """The domains of files, one a line, and of the built-in list.
+def blocked_domains(paths: tuple[str, ...], built_in: bool, further: tuple[str, ...] = ()) -> DomainSet:
+    """The domains of files, one a line, of the built-in list, and `further` ones.
 
     Blank lines and what follows a `#` are skipped; the last word of a line counts, so lists in the format of
     `/etc/hosts` do as well. A domain stands for its subdomains too. Raises UserError for a file that cannot be read.
     """
     own = _built_in("media_domains.txt") if built_in else []
-    return DomainSet([*own, *(domain for path in paths for domain in _domains(path))])
+    named = [host for domain in further for host in _domain(domain.encode())]
+    return DomainSet([*own, *named, *(domain for path in paths for domain in _domains(path))])
 
 
 @lru_cache(2)
@@ -69,13 +71,15 @@ def _domains(path: str) -> Iterator[str]:
     with open_source(path) as file:
         for block in LineReader(file):
             for line in block.data.split(b"\n"):
-                words = line.partition(b"#")[0].split()
-                if words:
-                    domain = words[-1].decode("utf-8", "replace").removeprefix("*.").strip(".")
-                    try:
-                        yield canonicalize(f"https://{domain}/")[1]
-                    except BadURL:
-                        continue
+                yield from _domain(line)
+
+
+def _domain(line: bytes) -> Iterator[str]:
+    words = line.partition(b"#")[0].split()
+    if words:
+        domain = words[-1].decode("utf-8", "replace").removeprefix("*.").strip(".")
+        with suppress(BadURL):
+            yield canonicalize(f"https://{domain}/")[1]
 
 
 def _built_in(name: str) -> list[str]:

@@ -15,7 +15,8 @@ class Rules:
       over_18: keep submissions marked over 18.
       allow_subreddits: if any, submissions elsewhere are turned away; in lower case.
       deny_subreddits: submissions there are turned away; in lower case.
-      blocked_domain_files: lists of domains.
+      deny_domains: domains that are turned away with their subdomains.
+      blocked_domain_files: lists of such domains.
       extensions: endings of paths, beside the built-in ones.
       built_in: whether the built-in lists of media hosts and endings apply.
     """
@@ -23,13 +24,14 @@ class Rules:
     over_18: bool = False
     allow_subreddits: frozenset[str] = frozenset()
     deny_subreddits: frozenset[str] = frozenset()
+    deny_domains: tuple[str, ...] = ()
     blocked_domain_files: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
     built_in: bool = True
 
     @property
     def domains(self) -> DomainSet:
-        return blocked_domains(self.blocked_domain_files, self.built_in)
+        return blocked_domains(self.blocked_domain_files, self.built_in, self.deny_domains)
 
     @property
     def blocked_extensions(self) -> frozenset[str]:

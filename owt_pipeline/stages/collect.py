@@ -62,6 +62,9 @@ class Options:
     blocked_domains: tuple[str, ...] = option(
         (), "lists of domains to leave out with their subdomains, one a line: files or globs", **_FILES
     )
+    deny_domains: tuple[str, ...] = option(
+        (), "domains to leave out with their subdomains, such as wikipedia.org", metavar="DOMAIN"
+    )
     blocked_extensions: tuple[str, ...] = option(
         (), "further endings of paths to leave out, such as .cgi", metavar="EXT"
     )
@@ -260,6 +263,7 @@ def _rules(options: Options) -> Rules:
         over_18=options.over_18,
         allow_subreddits=frozenset(_subreddit(name) for name in options.allow_subreddits),
         deny_subreddits=frozenset(_subreddit(name) for name in options.deny_subreddits),
+        deny_domains=options.deny_domains,
         blocked_domain_files=tuple(expand_globs(options.blocked_domains, "blocked_domains")),
         extensions=options.blocked_extensions,
         built_in=options.built_in_blocklists,
