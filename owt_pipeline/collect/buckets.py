@@ -39,6 +39,8 @@ class BucketWriter:
         self._writer.close()
 
     def _flush(self) -> None:
+        if not self._waiting:
+            return
         table = pa.Table.from_batches(self._waiting, ROWS)
         buckets = table["bucket"].to_numpy()
         order = np.argsort(buckets, kind="stable")

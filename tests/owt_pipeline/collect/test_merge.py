@@ -43,8 +43,9 @@ def test_submissions_of_a_url_become_one_row_and_name_the_others() -> None:
     urls, rejects = merge([b, a])
     assert urls == [
         {
-            "url_id": 7, "url": "u7", "posted_url": "http://h.org/x", "host": "h.org", "host_shards": 1, "title": "best",
-            "score": 9, "created_utc": 10, "subreddits": ["w", "x"], "num_comments": 5, "submission_ids": ["a", "b"],
+            "url_id": 7, "url": "u7", "posted_url": "http://h.org/x", "host": "h.org", "host_shards": 1,
+            "title": "best", "score": 9, "created_utc": 10, "subreddits": ["w", "x"], "num_comments": 5,
+            "submission_ids": ["a", "b"],
         }
     ]  # fmt: skip
     assert rejects == [{"url_id": 7, "url": "u7", "reason": "repeated_url", "detail": "submission b, RS_1.zst:4"}]

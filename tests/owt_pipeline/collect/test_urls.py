@@ -151,8 +151,8 @@ paths = st.one_of(
     st.text(max_size=20),
     st.lists(
         st.sampled_from(
-            ["/", ".", "..", "a", "%2e", "%2F", "%", "%4", "%61", "&amp;", "&", "amp;", "%26", "?", "#", "=", ";", "+", " ",
-             "utm_x", "utm_source=1", "é", "\ud800", "\\", "(", "%28", "\t", "ref", "www.", ".jpg", ":"]
+            ["/", ".", "..", "a", "%2e", "%2F", "%", "%4", "%61", "&amp;", "&", "amp;", "%26", "?", "#", "=", ";", "+",
+             " ", "utm_x", "utm_source=1", "é", "\ud800", "\\", "(", "%28", "\t", "ref", "www.", ".jpg", ":"]
         ),
         max_size=12,
     ).map("".join),
@@ -193,5 +193,5 @@ def test_a_column_has_the_canonical_urls_of_its_items(given_urls: list[str | Non
             assert i not in problems
         except BadURL as problem:
             expected = (None, None)
-            assert problems[i] == str(problem)
+            assert problems[i] == str(problem)  # noqa: PT017
         assert (canonical[i].as_py(), host[i].as_py()) == expected

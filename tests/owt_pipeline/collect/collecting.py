@@ -1,0 +1,59 @@
+"""Running collect, and reading what it wrote."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.runtime.stage import Runtime, read_manifest, run_stage
+from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.stages.collect import STAGE, Options
+from schemas import Manifest
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a run of collect left."""
+
+    workdir: Path
+    manifest: Manifest
+
+    @property
+    def urls(self) -> list[dict[str, Any]]:
+        return self._rows("data")
+
+    @property
+    def rejects(self) -> list[dict[str, Any]]:
+        return self._rows("rejects")
+
+    def bytes(self) -> dict[str, bytes]:
+        folder = self.workdir / "urls"
+        return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+    def urls_of(self, shard: int) -> list[dict[str, Any]]:
+        return self._rows("data", shard)
+
+    def _rows(self, kind: str, shard: int | None = None) -> list[dict[str, Any]]:
+        reader = DatasetReader(Storage(str(self.workdir / "urls")), self.manifest)
+        return [row for batch in reader.batches(shard, kind=kind) for row in batch.to_pylist()]
+
+
+def collect(workdir: Path, *, workers: int = 1, **options: Any) -> Collected:
+    manifest, _ = run_stage(STAGE, Options(**options), Runtime(Storage(str(workdir)), workers))
+    return Collected(workdir, manifest)
+
+
+def collected(workdir: Path) -> Collected:
+    manifest = read_manifest(Storage(str(workdir / "urls")))
+    assert manifest is not None
+    return Collected(workdir, manifest)
+
+
+def start(workdir: Path, *flags: str, **popen: Any) -> subprocess.Popen[str]:
+    """`owt collect` in a process of its own."""
+    command = [sys.executable, "-m", "owt_pipeline.stages.collect", "--workdir", str(workdir), *flags]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **popen)

@@ -1,0 +1,98 @@
+"""Reddit's API on loopback, as far as PRAW asks: listings and search of recorded submissions, 100 at a time."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+PAGE = 100
+
+
+class RedditServer(ThreadingHTTPServer):
+    """Serves `submissions` (records of the API) by subreddit.
+
+    Attributes:
+      requests: paths that were asked for, in order.
+      fail_after: listings after which the server answers 500 only; None for never.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, submissions: list[dict[str, Any]]):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.by_subreddit: dict[str, list[dict[str, Any]]] = {}
+        for record in submissions:
+            self.by_subreddit.setdefault(record["subreddit"].lower(), []).append(record)
+        self.requests: list[str] = []
+        self.fail_after: int | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def listing(self, subreddit: str, sort: str, query: dict[str, list[str]]) -> dict[str, Any] | None:
+        records = self.by_subreddit.get(subreddit.lower())
+        if records is None:
+            return None
+        if sort == "search":
+            records = [r for r in records if query["q"][0].lower() in r["title"].lower()]
+        key = "score" if sort == "top" else "created_utc"
+        records = sorted(records, key=lambda r: -r[key])
+        names = [r["name"] for r in records]
+        start = names.index(query["after"][0]) + 1 if "after" in query else 0
+        page = records[start : start + min(PAGE, int(query["limit"][0]))]
+        after = page[-1]["name"] if start + len(page) < len(records) and page else None
+        children = [{"kind": "t3", "data": record} for record in page]
+        return {"kind": "Listing", "data": {"after": after, "before": None, "dist": len(page), "children": children}}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: RedditServer
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        assert self.path == "/api/v1/access_token"
+        assert self.headers["Authorization"].startswith("Basic ")
+        self._answer(200, {"access_token": "token", "token_type": "bearer", "expires_in": 86400, "scope": "*"})
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        self.server.requests.append(parts.path)
+        assert self.headers["Authorization"] == "bearer token"
+        if self.server.fail_after is not None and len(self.server.requests) > self.server.fail_after:
+            self._answer(500, {"message": "Internal Server Error", "error": 500})
+            return
+        _, _, subreddit, sort = parts.path.rstrip("/").split("/")
+        listing = self.server.listing(subreddit, sort, parse_qs(parts.query))
+        self._answer(200, listing) if listing else self._answer(404, {"message": "Not Found", "error": 404})
+
+    def _answer(self, status: int, content: dict[str, Any]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json; charset=UTF-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("x-ratelimit-remaining", "95.0")
+        self.send_header("x-ratelimit-used", "5")
+        self.send_header("x-ratelimit-reset", "1")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def serving(submissions: list[dict[str, Any]]) -> Iterator[RedditServer]:
+    server = RedditServer(submissions)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()

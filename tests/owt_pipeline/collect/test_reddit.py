@@ -1,0 +1,127 @@
+"""Reddit's API through PRAW, against a server on loopback that replays recorded submissions."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.owt_pipeline.collect.collecting import collected, start
+from tests.owt_pipeline.collect.reddit_server import RedditServer, serving
+
+
+@pytest.fixture(scope="module")
+def submissions(testdata: Path) -> list[dict[str, Any]]:
+    """Recorded submissions, each once."""
+    with gzip.open(testdata / "reddit" / "praw-submissions.ndjson.gz") as file:
+        return list({record["name"]: record for record in map(json.loads, file)}.values())
+
+
+@pytest.fixture
+def server(submissions: list[dict[str, Any]]) -> Iterator[RedditServer]:
+    with serving(submissions) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def busiest(submissions: list[dict[str, Any]]) -> str:
+    (name, count), *_ = Counter(record["subreddit"] for record in submissions).most_common()
+    assert count > 250, "too few submissions to need several listings"
+    return name
+
+
+def ask(server: RedditServer, workdir: Path, *flags: str) -> tuple[int, str]:
+    """Run `owt collect` with a praw.ini that names the server; returns its exit code and what it said."""
+    (workdir.parent / "praw.ini").write_text(
+        f"[loopback]\nclient_id=id\nclient_secret=secret\nuser_agent=owt test\n"
+        f"reddit_url={server.url}\noauth_url={server.url}\n"
+    )
+    environment = {**os.environ, "PRAW_ALLOW_ENDPOINT_OVERRIDE": "1", "NO_PROXY": "*"}
+    process = start(workdir, "--praw_site", "loopback", *flags, cwd=workdir.parent, env=environment)
+    _, said = process.communicate(timeout=100)
+    return process.returncode, said
+
+
+def test_listings_of_many_subreddits_are_read_to_their_ends(
+    server: RedditServer, submissions: list[dict[str, Any]], busiest: str, tmp_path: Path
+) -> None:
+    names = [busiest, "programming", "no_such_subreddit"]
+    code, said = ask(server, tmp_path / "run", "--subreddits", *names, "--min_score", "0", "--praw_listing", "new")
+    assert code == 0, said
+    assert "r/no_such_subreddit cannot be read, going on without" in said
+    expected = [r for r in submissions if r["subreddit"].lower() in {name.lower() for name in names}]
+    run = collected(tmp_path / "run")
+    assert run.manifest.counts.entered == len(expected)
+    details = " ".join(reject["detail"] for reject in run.rejects)
+    found = {i for row in run.urls for i in row["submission_ids"]} | {r["id"] for r in expected if r["id"] in details}
+    assert found == {record["id"] for record in expected}
+    assert f"r/{busiest.lower()}:1" in details
+
+
+def test_top_search_and_a_time_range_choose(
+    server: RedditServer, submissions: list[dict[str, Any]], busiest: str, tmp_path: Path
+) -> None:
+    records = [r for r in submissions if r["subreddit"] == busiest]
+    middle = sorted(record["created_utc"] for record in records)[len(records) // 2]
+    code, said = ask(server, tmp_path / "top", "--subreddits", busiest, "--praw_limit", "130")
+    assert code == 0, said
+    assert collected(tmp_path / "top").manifest.counts.entered == 130
+    flags = ("--praw_listing", "new", "--praw_after", f"{_day(middle)}")
+    code, said = ask(server, tmp_path / "range", "--subreddits", f"r/{busiest}", *flags)
+    assert code == 0, said
+    assert collected(tmp_path / "range").manifest.counts.entered == sum(
+        _day(record["created_utc"]) >= _day(middle) for record in records
+    )
+    word = next(word for word in records[0]["title"].lower().split() if word.isalpha() and len(word) > 3)
+    code, said = ask(
+        server, tmp_path / "search", "--subreddits", busiest, "--praw_listing", "search", "--praw_query", word
+    )
+    assert code == 0, said
+    assert collected(tmp_path / "search").manifest.counts.entered == sum(word in r["title"].lower() for r in records)
+
+
+def test_a_run_that_broke_off_goes_on_at_the_subreddit_where_it_stopped(
+    server: RedditServer, busiest: str, tmp_path: Path
+) -> None:
+    flags = ("--subreddits", busiest, "programming", "--min_score", "0")
+    code, said = ask(server, tmp_path / "whole", *flags)
+    assert code == 0, said
+    asked = len(server.requests)
+    server.requests.clear()
+    server.fail_after = asked - 1
+    code, said = ask(server, tmp_path / "broken", *flags)
+    assert code == 1
+    assert "Reddit did not answer about r/" in said
+    assert "Traceback" not in said
+    server.fail_after = None
+    server.requests.clear()
+    code, said = ask(server, tmp_path / "broken", *flags)
+    assert code == 0, said
+    assert 0 < len(server.requests) < asked
+    assert collected(tmp_path / "broken").bytes() == collected(tmp_path / "whole").bytes()
+
+
+def test_missing_credentials_are_named(server: RedditServer, tmp_path: Path) -> None:
+    ask(server, tmp_path / "run", "--subreddits", "programming", "--praw_limit", "1")
+    process = start(tmp_path / "other", "--subreddits", "programming", cwd=tmp_path)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "client_id" in said
+    process = start(tmp_path / "other", "--subreddits", "programming", "--praw_site", "nope", cwd=tmp_path)
+    _, said = process.communicate(timeout=60)
+    assert "praw.ini has no section [nope]" in said
+    process = start(tmp_path / "other", "--subreddits", "programming", "--praw_listing", "search", cwd=tmp_path)
+    _, said = process.communicate(timeout=60)
+    assert "give both or neither" in said
+
+
+def _day(seconds: float) -> str:
+    import datetime
+
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%d")

@@ -1,0 +1,268 @@
+"""Collect as a whole: real dumps and made ones, whose every line is accounted for, whatever happens on the way."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import random
+import shutil
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from owt_pipeline.collect.urls import canonical_url, host_of, url_id
+from owt_pipeline.ledger.verify import verify
+from owt_pipeline.ledger.why import story
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.storage import Storage
+from tests.owt_pipeline.collect.collecting import Collected, collect, collected, start
+
+FUNNEL_2013 = {
+    "self_post": 29694,
+    "over_18": 1977,
+    "bad_url": 3,
+    "blocked_domain": 44030,
+    "blocked_extension": 1943,
+    "low_score": 622,
+    "repeated_url": 265,
+}
+
+
+def write_dump(path: Path, records: list[dict[str, Any] | str]) -> Path:
+    lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
+    content = "".join(line + "\n" for line in lines).encode()
+    compress: dict[str, Callable[[bytes], bytes]] = {
+        ".zst": zstandard.compress,
+        ".xz": lzma.compress,
+        ".bz2": bz2.compress,
+        ".gz": gzip.compress,
+        ".ndjson": bytes,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(compress[path.suffix](content))
+    return path
+
+
+def links(n: int, *, host: str = "site{}.example", start: int = 0) -> list[dict[str, Any] | str]:
+    """n links, each posted once, on n // 10 hosts."""
+    return [
+        {
+            "id": f"x{k}", "url": f"http://{host.format(k // 10)}/page/{k}", "score": 5, "is_self": False, "over_18": False,
+            "created_utc": 1300000000 + k, "num_comments": 1, "subreddit": "test", "title": f"Page {k}",
+        }
+        for k in range(start, start + n)
+    ]  # fmt: skip
+
+
+def holds(run: Collected) -> bool:
+    """Whether `owt verify` finds nothing."""
+    return all(not problems for _, problems in verify(Storage(str(run.workdir))))
+
+
+def test_the_top_submissions_of_2013_are_accounted_for(testdata: Path, tmp_path: Path) -> None:
+    run = collect(tmp_path, dumps=(str(testdata / "reddit" / "RS_2013-top.zst"),), num_shards=3)
+    counts = run.manifest.counts
+    assert counts.entered == 99294
+    assert counts.rejected == FUNNEL_2013
+    assert counts.left == len(run.urls) == 20760
+    assert run.manifest.stats["bytes_decompressed"] == 74066855
+    assert holds(run)
+    for row in run.urls:
+        assert row["url"] == canonical_url(row["posted_url"])
+        assert (row["url_id"], row["host"]) == (url_id(row["url"]), host_of(row["url"]))
+        assert row["score"] >= 3
+        assert row["submission_ids"]
+        assert row["subreddits"]
+
+
+def test_every_submission_the_made_dump_links_is_in_the_story(testdata: Path, tmp_path: Path) -> None:
+    dump = testdata / "reddit" / "RS_wcxb-dev.zst"
+    run = collect(tmp_path, dumps=(str(dump),))
+    data = zstandard.ZstdDecompressor().stream_reader(dump.read_bytes()).read()
+    submissions = [json.loads(line) for line in data.splitlines()]
+    accepted = {identifier: row for row in run.urls for identifier in row["submission_ids"]}
+    by_url = defaultdict(list)
+    for s in submissions:
+        if not s["over_18"]:
+            by_url[canonical_url(s["url"])].append(s)
+    for url, posts in by_url.items():
+        best = max(s["score"] for s in posts)
+        for s in posts:
+            row = accepted.get(s["id"])
+            if row is None:
+                reason = story(Storage(str(tmp_path)), s["url"])[0]["reason"]
+                assert reason == ("low_score" if best < 3 else "blocked_domain")
+            else:
+                assert (row["url"], row["score"]) == (url, best)
+                assert row["created_utc"] == min(s["created_utc"] for s in posts)
+    assert sum(1 for s in submissions if s["over_18"]) == run.manifest.counts.rejected["over_18"]
+
+
+def test_recorded_answers_of_the_api_and_a_published_dump_are_read(testdata: Path, tmp_path: Path) -> None:
+    folder = testdata / "reddit"
+    run = collect(tmp_path, dumps=(str(folder / "praw*.gz"), str(folder / "RS_v2_2005-06.xz")), min_score=1)
+    assert run.manifest.counts.entered == 6785 + 103
+    assert "bad_line" not in run.manifest.counts.rejected
+    assert holds(run)
+
+
+def test_the_bytes_depend_neither_on_workers_nor_on_where_and_in_which_order_files_are(
+    testdata: Path, tmp_path: Path
+) -> None:
+    source = testdata / "reddit"
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    for name in ("RS_wcxb-dev.zst", "RS_v2_2005-06.xz"):
+        shutil.copy(source / name, other)
+    one = collect(tmp_path / "1", dumps=(str(source / "RS_wcxb-dev.zst"), str(source / "RS_v2_2005-06.xz")), workers=1)
+    two = collect(tmp_path / "2", dumps=(str(other),), workers=2)
+    assert one.bytes() == two.bytes()
+
+
+def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    rng = random.Random(4)
+    for k in range(6):
+        write_dump(tmp_path / "dumps" / f"RS_{k}.zst", links(3000, start=rng.randrange(3000)))
+    flags = ("--dumps", str(tmp_path / "dumps"), "--num_shards", "4")
+    whole = start(tmp_path / "whole", *flags)
+    assert whole.wait(60) == 0
+    steps = tmp_path / "killed" / "urls" / ".work"
+    for moment in ("submissions/records/part-00002.json", "shards/part-00001.json"):
+        process = start(tmp_path / "killed", *flags)
+        deadline = time.monotonic() + 60
+        while not (steps / moment).exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not (tmp_path / "killed" / "urls" / "manifest.json").exists()
+    last = start(tmp_path / "killed", *flags)
+    assert last.wait(60) == 0
+    assert "are whole already; going on" in (last.stderr.read() if last.stderr else "")
+    assert collected(tmp_path / "killed").bytes() == collected(tmp_path / "whole").bytes()
+
+
+@pytest.mark.parametrize("suffix", [".zst", ".xz", ".bz2", ".gz"])
+def test_a_truncated_dump_keeps_its_whole_records_and_the_ledger_says_where_it_broke(
+    suffix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dump = write_dump(tmp_path / f"RS_cut{suffix}", links(60_000 if suffix == ".bz2" else 8000))
+    size = dump.stat().st_size * 9 // 10
+    dump.write_bytes(dump.read_bytes()[:size])
+    run = collect(tmp_path / "run", dumps=(str(dump),))
+    assert 1000 < len(run.urls) < 60_000
+    (reject,) = run.rejects
+    assert reject["reason"] == "broken_file"
+    assert f"the file ends at byte {size:,}" in reject["detail"]
+    assert reject["detail"].endswith(f"RS_cut{suffix}:{len(run.urls) + 1}")
+    assert f"the file ends at byte {size:,}" in caplog.text
+    assert run.manifest.stats["broken_files"] == 1
+    assert holds(run)
+
+
+def test_a_bad_line_is_a_reject_with_file_and_line(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "RS.ndjson", [*links(2), '{"id": "half', *links(1, start=2), "", "[]"])
+    run = collect(tmp_path / "run", dumps=(str(dump),))
+    details = sorted(reject["detail"] for reject in run.rejects)
+    assert [detail.rpartition("; ")[2] for detail in details] == ["RS.ndjson:3", "RS.ndjson:6"]
+    assert all("not JSON" in detail or "object" in detail for detail in details)
+    assert len(run.urls) == 3
+
+
+def test_variants_of_a_url_in_dumps_and_lists_are_one_row(tmp_path: Path) -> None:
+    dump = write_dump(
+        tmp_path / "RS_1.gz",
+        [
+            {"id": "b", "url": "http://www.example.com/a/?utm_source=x", "score": 4, "created_utc": 20, "subreddit": "s"},
+            {"id": "a", "url": "https://EXAMPLE.com/a#top", "score": 9, "created_utc": 30, "subreddit": "r", "title": "T"},
+        ],
+    )  # fmt: skip
+    listed = tmp_path / "list.txt.xz"
+    listed.write_bytes(lzma.compress(b"# mine\n\nhttp://example.com:80/a\r\nexample.com/b\nhttps://example.com/c"))
+    run = collect(tmp_path / "run", dumps=(str(dump),), url_lists=(str(listed),), num_shards=1)
+    (both, only) = sorted(run.urls, key=lambda row: row["url"])
+    assert (only["url"], only["score"], only["submission_ids"]) == ("https://example.com/c", None, [])
+    assert both == {
+        "url_id": url_id("https://example.com/a"), "url": "https://example.com/a", "host": "example.com",
+        "posted_url": "http://www.example.com/a/?utm_source=x", "host_shards": 1, "title": "T", "score": 9,
+        "created_utc": 20, "subreddits": ["r", "s"], "num_comments": None, "submission_ids": ["a", "b"],
+    }  # fmt: skip
+    assert Counter(reject["reason"] for reject in run.rejects) == {"repeated_url": 2, "bad_url": 1}
+    assert [r["detail"] for r in run.rejects if r["reason"] == "bad_url"] == [
+        "no scheme such as https://; list.txt.xz:4"
+    ]
+
+
+def test_policies_decide_and_the_manifest_says_what_each_rule_costs(tmp_path: Path) -> None:
+    blocked = tmp_path / "blocked.txt"
+    blocked.write_text("evil.example\n")
+    link = {"score": 2, "is_self": False, "over_18": False, "created_utc": 1, "subreddit": "Books", "title": "t"}
+    dump = write_dump(
+        tmp_path / "RS.ndjson",
+        [
+            {**link, "id": "1", "url": "http://good.example/"},
+            {**link, "id": "2", "url": "http://good.example"},
+            {**link, "id": "3", "url": "http://sub.evil.example/"},
+            {**link, "id": "4", "url": "http://good.example/2", "over_18": True, "score": 9},
+            {**link, "id": "5", "url": "http://good.example/3", "subreddit": "spam", "score": 9},
+            {**link, "id": "6", "url": "http://good.example/run.cgi", "score": 9},
+            {**link, "id": "7", "url": "http://imgur.com/", "score": 9},
+        ],
+    )
+    plain = collect(tmp_path / "plain", dumps=(str(dump),))
+    assert plain.manifest.counts.rejected == {"low_score": 3, "over_18": 1, "blocked_domain": 1}
+    strict = collect(
+        tmp_path / "strict", dumps=(str(dump),), score_policy="sum", blocked_domains=(str(blocked),),
+        blocked_extensions=("cgi",), deny_subreddits=("r/Spam",), over_18=True, built_in_blocklists=False,
+    )  # fmt: skip
+    assert strict.manifest.counts.rejected == {
+        "blocked_domain": 1, "blocked_extension": 1, "blocked_subreddit": 1, "repeated_url": 1,
+    }  # fmt: skip
+    assert sorted((row["url"], row["score"]) for row in strict.urls) == [
+        ("https://good.example/", 4),
+        ("https://good.example/2", 9),
+        ("https://imgur.com/", 9),
+    ]
+
+
+def test_a_large_host_is_spread_over_shards_and_the_others_are_not(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "RS.zst", [*links(4000, host="large.example"), *links(4000, start=4000)])
+    run = collect(tmp_path / "run", dumps=(str(dump),), num_shards=8)
+    shards = defaultdict(set)
+    rows: Counter[int] = Counter()
+    for shard in range(8):
+        for row in run.urls_of(shard):
+            shards[row["host"]].add(shard)
+            rows[shard] += 1
+            assert row["host_shards"] == (4 if row["host"] == "large.example" else 1)
+    assert len(shards.pop("large.example")) == 4
+    assert {len(found) for found in shards.values()} == {1}
+    assert max(rows.values()) < 2 * 8000 / 8
+    assert holds(run)
+
+
+def test_the_pages_of_a_warc_file_can_be_the_start(testdata: Path, tmp_path: Path) -> None:
+    run = collect(tmp_path, warcs=(str(testdata / "web" / "wcxb-dev.warc.gz"),), built_in_blocklists=False)
+    assert run.manifest.counts.entered == 1308
+    assert run.manifest.counts.left > 1200
+    assert holds(run)
+
+
+def test_empty_files_hold_nothing(tmp_path: Path) -> None:
+    empty = [write_dump(tmp_path / f"RS_empty{suffix}", []) for suffix in (".zst", ".xz", ".bz2", ".gz", ".ndjson")]
+    run = collect(tmp_path / "run", dumps=tuple(map(str, empty)), num_shards=2)
+    assert (run.manifest.counts.entered, run.urls, run.rejects) == (0, [], [])
+
+
+def test_without_a_source_the_error_names_the_options(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--dumps, --url_lists, --warcs and --subreddits"):
+        collect(tmp_path)
+    with pytest.raises(UserError, match=r"no file matches '.*nothing\*'"):
+        collect(tmp_path, dumps=(str(tmp_path / "nothing*"),))
