@@ -95,6 +95,7 @@ def _parser(stages: Sequence[Stage]) -> tuple[argparse.ArgumentParser, dict[str,
             owners.setdefault(field.name, []).append(stage.name)
     parser = argparse.ArgumentParser(
         prog="owt run",
+        usage="owt run [CONFIG.toml] [--workdir DIR] [--until STAGE] [--workers N] [FLAGS]",
         description="Run every stage in order. A stage whose output stands is skipped; one that was broken off\n"
         "goes on at the shard where it stopped; a changed option reruns its stage and those after it.",
         epilog="example:\n  owt run config.toml --workdir runs/2013 --dumps RS_2013-*.zst --workers 8\n\n"

@@ -183,11 +183,13 @@ def _print(entries: list[dict[str, Any]], as_json: bool) -> int:
     if as_json:
         print(json.dumps(entries, indent=1, ensure_ascii=False))
         return 0
+    told: dict[str, Any] = {}
     for entry in entries:
         print(f"{entry['stage']}: {entry['verdict']}")
         for key, value in entry.items():
-            if key in ("stage", "verdict") or value is None:
-                continue
+            if key in ("stage", "verdict") or value is None or told.get(key) == value:
+                continue  # what a stage passes on as it was is not told again
+            told[key] = value
             if key == "differences":
                 _print_differences(value)
             else:
