@@ -187,7 +187,7 @@ def _print(entries: list[dict[str, Any]], as_json: bool) -> int:
     for entry in entries:
         print(f"{entry['stage']}: {entry['verdict']}")
         for key, value in entry.items():
-            if key in ("stage", "verdict") or value is None or told.get(key) == value:
+            if key in ("stage", "verdict") or value is None or (told.get(key) == value and key != "row"):
                 continue  # what a stage passes on as it was is not told again
             told[key] = value
             if key == "differences":
