@@ -75,8 +75,6 @@ class KVCache:
 class GPT(nn.Module):
     """A GPT-2. Parameters bear the names of the published checkpoints (`h.0.attn.c_attn.weight`)."""
 
-    pad_bias: torch.Tensor
-
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
@@ -88,10 +86,6 @@ class GPT(nn.Module):
             self.embedding_down = nn.Linear(config.width, embedding)
         self.h = nn.ModuleList(Block(config) for _ in range(1 if config.shared_layers else config.n_layer))
         self.ln_f = nn.LayerNorm(config.width)
-        # −inf as the bias of the padding: it gets no probability and no gradient, at no cost.
-        pad_bias = torch.zeros(config.padded_vocab_size)
-        pad_bias[config.vocab_size :] = -math.inf
-        self.register_buffer("pad_bias", pad_bias, persistent=False)
         self.checkpoint_activations = False
         self.apply(self._init)
         with torch.no_grad():
@@ -154,7 +148,10 @@ class GPT(nn.Module):
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         if self.config.embedding_width:
             x = self.embedding_down(x)
-        return F.linear(x, self.wte.weight, self.pad_bias.to(x.dtype))
+        logits = F.linear(x, self.wte.weight)
+        # The vocabulary's padding gets no probability, so its gradient is zero by itself: autograd need not know.
+        logits.detach()[..., self.config.vocab_size :].fill_(-math.inf)
+        return logits
 
     @property
     def n_parameters(self) -> int:
