@@ -38,9 +38,8 @@ def _cell(value: Any) -> Markup:
         return element("td", "–", class_="number")
     if isinstance(value, int):
         return element("td", number(value), class_="number")
-    if isinstance(value, str) and not isinstance(value, Markup) and value.endswith("%"):
-        return element("td", value, class_="number")
-    return element("td", value)
+    digits = str(value).removesuffix(" %").lstrip("<").replace(",", "").replace(".", "")
+    return element("td", value, **({"class_": "number"} if digits.isdigit() or digits == "–" else {}))
 
 
 def folded(title: Any, *content: Any) -> Markup:

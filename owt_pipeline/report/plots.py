@@ -43,6 +43,16 @@ def _axis(title: str, **more: Any) -> Figure:
     return {"title": {"text": title}, "fixedrange": True, "automargin": True, **more}
 
 
+def _counts(title: str, counts: Sequence[int]) -> Figure:
+    """An axis of whole numbers."""
+    return _axis(title, rangemode="tozero", **({"dtick": 1} if max(counts, default=0) <= 5 else {}))
+
+
+def _names() -> Figure:
+    """The axis of horizontal bars, the first on top."""
+    return _axis("", type="category", autorange="reversed", dtick=1, showgrid=False)
+
+
 def _funnel(stages: Sequence[Mapping[str, Any]]) -> Figure | None:
     flow = [stage for stage in stages if stage["dataset"] != "duplicates"]  # it decides; export applies
     if not flow:
@@ -62,7 +72,7 @@ def _funnel(stages: Sequence[Mapping[str, Any]]) -> Figure | None:
         "hovertemplate": "%{y}: %{x:,} (%{customdata} of what entered)<extra></extra>",
     }
     height = _MARGIN_PIXELS + 34 * len(names)
-    return _figure([trace], height=height, yaxis=_axis("", autorange="reversed"), xaxis=_axis("rows that went on"))
+    return _figure([trace], height=height, yaxis=_names(), xaxis=_axis("rows that went on"))
 
 
 def _ranking(rows: Sequence[Mapping[str, Any]], key: str) -> Figure | None:
@@ -82,7 +92,7 @@ def _ranking(rows: Sequence[Mapping[str, Any]], key: str) -> Figure | None:
     return _figure(
         [trace],
         height=_MARGIN_PIXELS + _BAR_PIXELS * len(rows),
-        yaxis=_axis("", autorange="reversed", type="category", dtick=1),
+        yaxis=_names(),
         xaxis=_axis("URLs" if of_urls else "documents"),
     )
 
@@ -111,7 +121,12 @@ def _grouped(rows: Sequence[Mapping[str, Any]], key: str) -> Figure | None:
         }
         for number_, dataset in enumerate(datasets, start=1)
     ]
-    return _figure(traces, barmode="group", xaxis=_axis(key, type="category"), yaxis=_axis("rows"))
+    return _figure(
+        traces,
+        barmode="group",
+        xaxis=_axis(key, type="category", showgrid=False),
+        yaxis=_axis("rows", rangemode="tozero"),
+    )
 
 
 def _frequent(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -140,7 +155,9 @@ def _scores(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
         "(%{customdata[1]:,} documents)<extra></extra>",
     }
     return _figure(
-        [trace], xaxis=_axis("score", type="category"), yaxis=_axis("survived to the corpus", tickformat=".0%")
+        [trace],
+        xaxis=_axis("score", type="category", showgrid=False),
+        yaxis=_axis("survived to the corpus", tickformat=".0%"),
     )
 
 
@@ -175,7 +192,7 @@ def _histogram(distribution: Mapping[str, Any], unit: str, what: str) -> Figure 
         [trace],
         bargap=0,
         shapes=shapes,
-        xaxis=_axis(f"{unit} (dotted: 5 %, 50 %, 95 %)", type="log", dtick=1),
+        xaxis=_axis(f"{unit} (dotted: 5 %, 50 %, 95 %)", type="log", dtick="D2"),
         yaxis=_axis(what),
     )
 
@@ -212,8 +229,10 @@ def _similarities(duplicates: Mapping[str, Any]) -> Figure | None:
         [observed, expected],
         shapes=[{**line, "line": {"dash": "dot", "width": 1}}],
         xaxis=_axis("similarity (dotted: the threshold)", range=[0, 1.02]),
-        yaxis=_axis("documents removed", rangemode="tozero"),
-        yaxis2=_axis("probability", overlaying="y", side="right", range=[0, 1.05], showgrid=False),
+        yaxis=_counts("documents removed", [row["count"] for row in bins]),
+        yaxis2=_axis(
+            "probability", overlaying="y", side="right", range=[0, 1.05], showgrid=False, tickmode="linear", dtick=0.2
+        ),
     )
 
 
@@ -226,9 +245,14 @@ def _clusters(duplicates: Mapping[str, Any]) -> Figure | None:
         "meta": 1,
         "x": list(sizes),
         "y": list(sizes.values()),
+        "width": min(0.8, 0.1 * len(sizes)),
         "hovertemplate": "%{y:,} clusters of %{x} documents<extra></extra>",
     }
-    return _figure([trace], xaxis=_axis("documents in the cluster", type="category"), yaxis=_axis("clusters"))
+    return _figure(
+        [trace],
+        xaxis=_axis("documents in the cluster", type="category", showgrid=False),
+        yaxis=_counts("clusters", list(sizes.values())),
+    )
 
 
 def _answers(fetch: Mapping[str, Any]) -> Figure | None:
@@ -248,6 +272,6 @@ def _answers(fetch: Mapping[str, Any]) -> Figure | None:
     return _figure(
         [trace],
         height=_MARGIN_PIXELS + _BAR_PIXELS * len(names),
-        yaxis=_axis("", autorange="reversed", type="category", dtick=1),
+        yaxis=_names(),
         xaxis=_axis("URLs"),
     )
