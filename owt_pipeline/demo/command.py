@@ -105,6 +105,7 @@ def config_toml(folder: Path, dump: Path, address: str, workers: int) -> str:
             "resolve": (f"*.{DOMAIN}={address}",),
             "host_delay": 0.02,
             "silence_timeout": 3.0,
+            "retries": 2,
         },
         "tokenize": {"val_fraction": 0.05},
     }
