@@ -39,16 +39,20 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
+    def comes_to(self, condition: str, seconds: float = 30) -> bool:
+        """Whether a JavaScript condition becomes true in time."""
+        deadline = time.monotonic() + seconds
+        while not (true := self.evaluate(condition)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return bool(true)
+
     def open(self, path: Path, width: int, height: int, *, dark: bool = False) -> None:
         """Open a file in a window of this size, and wait until all is drawn."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Page.navigate", url=path.as_uri())
-        deadline = time.monotonic() + 60
-        while not self.evaluate("document.readyState === 'complete' && location.href !== 'about:blank'"):
-            assert time.monotonic() < deadline, "the page does not load"
-            time.sleep(0.05)
+        assert self.comes_to("document.readyState === 'complete' && location.href !== 'about:blank'")
         self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def screenshot(self, path: Path) -> None:

@@ -274,9 +274,8 @@ def test_pointing_at_a_bar_shows_its_value(run: Path, browser: Browser, stats: d
     x, y = browser.evaluate(f"(b => [b.x + b.width / 2, b.y + b.height / 2])({bar})")
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x - 5, y=y)
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    label = "document.querySelector('#plot-funnel .hoverlayer').textContent"
-    shown = f"new Promise(done => setTimeout(() => done({label}), 500))"
-    assert f"entered: {stats['totals']['entered']:,}" in browser.evaluate(shown)
+    label = f"entered: {stats['totals']['entered']:,}"
+    assert browser.comes_to(f"document.querySelector('#plot-funnel .hoverlayer').textContent.includes('{label}')")
 
 
 def test_a_reason_opens_to_urls(run: Path, browser: Browser, stats: dict[str, Any]) -> None:
@@ -293,6 +292,6 @@ def test_the_page_prints(run: Path, browser: Browser) -> None:
     browser.call("Emulation.setEmulatedMedia", media="print")
     assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert browser.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
-    assert browser.evaluate("document.querySelector('#plot-funnel .main-svg').getBoundingClientRect().width") == 680
+    assert browser.comes_to("document.querySelector('#plot-funnel .main-svg').getBoundingClientRect().width === 680")
     assert len(browser.call("Page.printToPDF")["data"]) > 50_000
     assert browser.problems == []
