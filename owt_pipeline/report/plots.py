@@ -48,6 +48,15 @@ def _counts(title: str, counts: Sequence[int]) -> Figure:
     return _axis(title, rangemode="tozero", **({"dtick": 1} if max(counts, default=0) <= 5 else {}))
 
 
+def _log_axis(title: str, low: int, high: int) -> Figure:
+    """A logarithmic axis with ticks at 1, 2, 5, 10, …; plotly's own label but the decades in full."""
+    steps = (1, 2, 5) if high < 1000 * low else (1,)
+    ticks = [step * 10**decade for decade in range(len(str(high))) for step in steps]
+    ticks = [tick for tick in ticks if low <= tick <= high]
+    labels = [next((f"{t // u}{name}" for u, name in ((10**6, "M"), (1000, "k")) if t >= u), str(t)) for t in ticks]
+    return _axis(title, type="log", tickmode="array", tickvals=ticks, ticktext=labels)
+
+
 def _names() -> Figure:
     """The axis of horizontal bars, the first on top."""
     return _axis("", type="category", autorange="reversed", dtick=1, showgrid=False)
@@ -192,7 +201,7 @@ def _histogram(distribution: Mapping[str, Any], unit: str, what: str) -> Figure 
         [trace],
         bargap=0,
         shapes=shapes,
-        xaxis=_axis(f"{unit} (dotted: 5 %, 50 %, 95 %)", type="log", dtick="D2"),
+        xaxis=_log_axis(f"{unit} (dotted: 5 %, 50 %, 95 %)", bins[0][0], bins[-1][1]),
         yaxis=_axis(what),
     )
 
