@@ -132,7 +132,8 @@ def _train(folder: Path) -> int:
             training.send_signal(signal.SIGTERM)
             code = training.wait()
     if code:
-        return code
+        _say(f"training failed with exit status {code}")
+        return 1
     command = ["trainer.sample", str(out), "--prompt", "The object is", "--max_tokens", "60"]
     _say(f"python -m {' '.join(command)}")
     return subprocess.run([sys.executable, "-m", *command], check=False).returncode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -45,8 +46,13 @@ def test_another_seed_builds_another_site(site: Site) -> None:
     assert build_site(seed=1).answers != site.answers
 
 
-def test_no_paragraph_is_in_two_articles() -> None:
-    paragraphs = Counter(paragraph for article in articles() for paragraph in article.paragraphs)
+@pytest.fixture(scope="module")
+def base() -> list[Article]:
+    return articles()
+
+
+def test_no_paragraph_is_in_two_articles(base: list[Article]) -> None:
+    paragraphs = Counter(paragraph for article in base for paragraph in article.paragraphs)
     assert max(paragraphs.values()) == 1
 
 
@@ -80,16 +86,14 @@ def test_every_cluster_has_at_least_two_urls(site: Site) -> None:
     assert len(sizes) >= 20
 
 
-def test_an_edit_changes_as_much_as_asked() -> None:
-    import random
-
-    article = articles()[0]
+def test_an_edit_changes_as_much_as_asked(base: list[Article]) -> None:
+    article = base[0]
     near = edited(article, random.Random(0), words_per_edit=200)
     far = edited(article, random.Random(0), words_per_edit=9)
     assert jaccard(article, article) == 1.0
     assert 0.88 < jaccard(article, near) < 1.0
     assert jaccard(article, far) < 0.5
-    assert 0.1 < jaccard(article, mixed(article, articles()[1])) < 0.4
+    assert 0.1 < jaccard(article, mixed(article, base[1])) < 0.4
 
 
 @pytest.mark.parametrize("language", ["en", "de", "fr", "es"])
