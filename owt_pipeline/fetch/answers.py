@@ -50,11 +50,12 @@ class NoPage:
 Answer = Page | NoPage
 
 
-def judge(response: Response, source: str, fetch_ms: int, record: Callable[[], bytes]) -> Answer:
-    """The page that a final response is, or why it is none; `record` makes its WARC record."""
+def judge(response: Response, source: str, fetch_ms: int, record: Callable[[str], bytes]) -> Answer:
+    """The page that a final response is, or why it is none; `record` makes its WARC record, given its digest."""
     refusal = refuse_head(response.status, response.content_type) or refuse_body(response.content_type, response.body)
     if refusal is not None:
         return NoPage(*refusal)
+    digest = payload_digest(response.body)
     return Page(
         source=source,
         final_url=response.url,
@@ -63,8 +64,8 @@ def judge(response: Response, source: str, fetch_ms: int, record: Callable[[], b
         fetched_at=response.date,
         fetch_ms=fetch_ms,
         body_bytes=len(response.body),
-        payload_digest=payload_digest(response.body),
-        record=record(),
+        payload_digest=digest,
+        record=record(digest),
     )
 
 

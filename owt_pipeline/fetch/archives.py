@@ -197,7 +197,7 @@ class Lookup:
             return NoPage(Reason.BAD_RESPONSE, f"{error}, at byte {capture['offset']} of {archive}")
         except TooLarge as error:
             return NoPage(Reason.TOO_LARGE, str(error))
-        return judge(response, "warc", 0, lambda: member or rewritten(record))
+        return judge(response, "warc", 0, lambda _: member or rewritten(record))
 
     def _of(self, wanted: int) -> list[dict[str, Any]]:
         start = int(np.searchsorted(self._ids, np.uint64(wanted), side="left"))

@@ -25,6 +25,7 @@ from owt_pipeline.fetch.warc import (
     BadRecord,
     capture_time,
     member_of,
+    payload_digest,
     read_block,
     record_of_block,
     target_uri,
@@ -128,7 +129,7 @@ def _arc_captures(file: BinaryIO, copy: Callable[[bytes], int]) -> Iterator[Capt
             except BadMessage:
                 yield None
                 continue
-            member = record_of_block(record.url, record.date, record.content, body)
+            member = record_of_block(record.url, record.date, record.content, payload_digest(body))
             location = _absolute(record.url, header(headers, "location") if status in REDIRECTS else None)
             yield Capture(record.url, record.date, status, location, copy(member), len(member), True)
     except (OSError, EOFError, zlib.error):  # gzip's errors: the rest cannot be read

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,15 +14,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.fetch.answers import Answer
-from owt_pipeline.fetch.live import Fetcher, LiveOptions
+from owt_pipeline.fetch.answers import Answer, NoPage
+from owt_pipeline.fetch.live import Fetched, Fetcher, LiveOptions
 
 _WAITING_PER_CONNECTION = 4
 """URLs under way for each connection: some wait for their host's turn, and must not keep others from theirs."""
 
 
-async def crawl(fetcher: Fetcher, urls: pa.RecordBatch, spread: bool, answered: Callable[[int, Answer], None]) -> None:
-    """Fetch every URL of `urls` (columns url_id, posted_url, host, host_shards), and call `answered(url_id, …)`.
+_WAITING_BYTES = 64 << 20
+"""Bodies that wait to be recorded."""
+
+
+async def crawl(fetcher: Fetcher, urls: pa.RecordBatch, spread: bool, recorder: Recorder) -> None:
+    """Fetch every URL of `urls` (columns url_id, posted_url, host, host_shards), and give what came to `recorder`.
 
     A host's URLs are fetched in the order of the rows; the hosts with the most begin, since they end last.
     `spread` says whether the shards over which a host is spread are the business of several processes.
@@ -39,8 +44,8 @@ async def crawl(fetcher: Fetcher, urls: pa.RecordBatch, spread: bool, answered: 
 
     async def fetch(code: int, row: int) -> None:
         factor = urls["host_shards"][row].as_py() if spread else 1
-        answer = await fetcher.fetch(urls["posted_url"][row].as_py(), factor)
-        answered(urls["url_id"][row].as_py(), answer)
+        fetched = await fetcher.fetch(urls["posted_url"][row].as_py(), factor)
+        await recorder.take(urls["url_id"][row].as_py(), fetched)
 
     def done(code: int, task: asyncio.Task[None]) -> None:
         tasks.discard(task)
@@ -80,6 +85,56 @@ async def crawl(fetcher: Fetcher, urls: pa.RecordBatch, spread: bool, answered: 
         await asyncio.gather(*tasks, return_exceptions=True)
     if failed:
         raise failed[0]
+
+
+class Recorder:
+    """A thread that makes answers of what was fetched, while the event loop fetches on.
+
+    with Recorder(journal.append) as recorder:
+        ...  await recorder.take(url_id, fetched)
+    """
+
+    def __init__(self, record: Callable[[int, Answer], None]):
+        """A recorder that calls `record(url_id, answer)`, in its thread; an error of it is raised on leaving."""
+        self._record = record
+        self._queue: queue.SimpleQueue[tuple[int, Fetched | NoPage] | None] = queue.SimpleQueue()
+        self._waiting_bytes = 0
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="record")
+
+    def __enter__(self) -> Recorder:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._queue.put(None)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    async def take(self, url_id: int, fetched: Fetched | NoPage) -> None:
+        """Queue what was fetched; waits while too much is queued, raises RuntimeError once recording has failed."""
+        size = len(fetched.received.body) if isinstance(fetched, Fetched) else 0
+        while self._waiting_bytes + size > _WAITING_BYTES and self._waiting_bytes and self._error is None:
+            await asyncio.sleep(0.005)
+        if self._error is not None:
+            raise RuntimeError("recording has failed")
+        self._waiting_bytes += size
+        self._queue.put((url_id, fetched))
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            url_id, fetched = item
+            if self._error is not None:
+                continue
+            try:
+                if isinstance(fetched, Fetched):
+                    self._record(url_id, fetched.answer())
+                    self._waiting_bytes -= len(fetched.received.body)
+                else:
+                    self._record(url_id, fetched)
+            except BaseException as error:
+                self._error = error
 
 
 class _Loop:

@@ -8,7 +8,6 @@ import random
 import re
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from yarl import URL
@@ -46,6 +45,28 @@ class LiveOptions:
     verify_tls: bool
 
 
+@dataclass(frozen=True)
+class Fetched:
+    """A final response, the redirects that led to it, when that began (seconds since 1970), and how long it took."""
+
+    received: Received
+    redirects: tuple[Received, ...]
+    date: int
+    ms: int
+
+    def answer(self) -> Answer:
+        """The page that it is, or why it is none: digests and compression, which take longer than the request."""
+        received, content_type = self.received, self.received.header("content-type")
+        response = Response(
+            str(received.url), self.date, received.status, received.headers,
+            content_type, charset_of(content_type), received.body,
+        )  # fmt: skip
+        answer = judge(response, "live", self.ms, lambda digest: _record(received, self.date, digest))
+        if isinstance(answer, Page) and self.redirects:
+            return replace(answer, redirects=tuple(_record(redirect, self.date) for redirect in self.redirects))
+        return answer
+
+
 class Fetcher:
     """Fetches pages; to be made and used in one event loop, by any number of tasks at once."""
 
@@ -61,14 +82,12 @@ class Fetcher:
         self._agent = options.user_agent.partition("/")[0].strip()
         self._slots = asyncio.Semaphore(options.connections)
         self._robots = RobotsCache(self._get_robots)
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="record")
 
     async def close(self) -> None:
         await self._client.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def fetch(self, posted_url: str, spread: int = 1) -> Answer:
-        """The page at a URL as it was posted, or why there is none.
+    async def fetch(self, posted_url: str, spread: int = 1) -> Fetched | NoPage:
+        """What a URL, as it was posted, answers in the end, or why it does not.
 
         `spread` is over how many processes the host's URLs are: its delay grows with it.
         """
@@ -81,8 +100,10 @@ class Fetcher:
         except Failed as failure:
             return failure.answer
 
-    async def _follow(self, url: URL, spread: int) -> Answer:
-        started, redirects, seen = int(time.time()), [], set()
+    async def _follow(self, url: URL, spread: int) -> Fetched | NoPage:
+        started = int(time.time())
+        redirects: list[Received] = []
+        seen: set[URL] = set()
         left, ms = self.options.limits.total, 0
         while True:
             seen.add(url)
@@ -90,16 +111,13 @@ class Fetcher:
             ms += response.ms
             left = max(self.options.limits.total - ms / 1000, 0.001)
             if response.status not in REDIRECTS:
-                break
+                return Fetched(response, tuple(redirects), started, ms)
             redirects.append(response)
             url = redirect_target(response)
             if url in seen:
                 return NoPage(Reason.REDIRECT_LOOP, f"back to {url} after {len(redirects)} redirects")
             if len(redirects) > self.options.max_redirects:
                 return NoPage(Reason.REDIRECT_LOOP, f"more than {self.options.max_redirects} redirects")
-        loop = asyncio.get_running_loop()
-        # Digests and compression take longer than the request itself, and leave Python's lock while they do.
-        return await loop.run_in_executor(self._threads, _answer, response, tuple(redirects), started, ms)
 
     async def _get_page(self, url: URL, limits: Limits, spread: int) -> Received:
         robots = await self._robots.of(url)
@@ -156,6 +174,8 @@ def requested_url(posted: str) -> URL:
             url = url.with_host(socket.inet_ntoa(socket.inet_aton(url.raw_host)))
         except OSError:
             raise ValueError(f"not a host: {url.raw_host}") from None
+    if url.raw_host != (url.raw_host or "").lower():
+        url = url.with_host((url.raw_host or "").lower())
     return url.with_user(None).with_fragment(None)
 
 
@@ -189,22 +209,5 @@ def retry_after(response: Received) -> float | None:
         return None
 
 
-def _answer(received: Received, redirects: tuple[Received, ...], date: int, ms: int) -> Answer:
-    content_type = received.header("content-type")
-    response = Response(
-        str(received.url),
-        date,
-        received.status,
-        received.headers,
-        content_type,
-        charset_of(content_type),
-        received.body,
-    )
-    answer = judge(response, "live", ms, lambda: _record(received, date))
-    if isinstance(answer, Page) and redirects:
-        return replace(answer, redirects=tuple(_record(redirect, date) for redirect in redirects))
-    return answer
-
-
-def _record(received: Received, date: int) -> bytes:
-    return response_record(str(received.url), date, received.status_line, received.headers, received.body)
+def _record(received: Received, date: int, digest: str | None = None) -> bytes:
+    return response_record(str(received.url), date, received.status_line, received.headers, received.body, digest)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from owt_pipeline.fetch.answers import URL_COLUMNS, Answer, NoPage, Page, sorted_urls, write_answers
 from owt_pipeline.fetch.archives import Archives, Lookup
-from owt_pipeline.fetch.crawl import crawl, shared_loop
+from owt_pipeline.fetch.crawl import Recorder, crawl, shared_loop
 from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.live import LiveOptions
 from owt_pipeline.runtime import progress
@@ -86,12 +86,12 @@ def _crawl_shard(
     if table is None or not len(table):
         return
 
-    def answered(url_id: int, answer: Answer) -> None:
+    def record(url_id: int, answer: Answer) -> None:
         journal.append(url_id, answer)
         progress.advance(1)
 
-    with shared_loop(live) as loop:
-        loop.run(crawl(loop.fetcher, table.to_batches()[0], sources.spread, answered))
+    with shared_loop(live) as loop, Recorder(record) as recorder:
+        loop.run(crawl(loop.fetcher, table.to_batches()[0], sources.spread, recorder))
 
 
 def _lookup(archives: Archives, urls: DatasetReader, shard: int) -> Lookup:

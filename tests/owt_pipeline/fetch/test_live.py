@@ -1,30 +1,50 @@
-"""Live fetching against a web that misbehaves."""
+"""Live fetching, against hosts that behave and hosts that do not."""
 
 from __future__ import annotations
 
+import asyncio
+import gzip
+import itertools
+import os
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
+from fastwarc.warc import ArchiveIterator
+from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
-from owt_pipeline.fetch.warc import Response, pages, read_record
+from owt_pipeline.fetch.warc import Response, pages, read_record, response_record
 from owt_pipeline.runtime.shards import DatasetReader
 from owt_pipeline.runtime.stage import Runtime, run_stage
 from owt_pipeline.stages.fetch import STAGE, Options
 from schemas import Manifest
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, WAYS, BadServer
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request, Way
+from tests.owt_pipeline.fetch.misbehaviour import WAYS
+
+AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
 
 
 @pytest.fixture
-def server() -> Iterator[BadServer]:
-    server = BadServer()
-    yield server
-    server.close()
+def serve() -> Iterator[Callable[[Mapping[str, Way]], BadServer]]:
+    """Start a server with the answers of these hosts."""
+    servers: list[BadServer] = []
+
+    def start(ways: Mapping[str, Way]) -> BadServer:
+        servers.append(BadServer(ways))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
 
 
 def fetch(runtime: Runtime, server: BadServer, **options: object) -> Manifest:
     defaults: dict = {
-        "resolve": server.rules, "user_agent": "TestBot/1.0 (+mailto:test@bad.test)", "host_delay": 0.0,
+        "resolve": server.rules, "user_agent": AGENT, "host_delay": 0.0,
         "connect_timeout": 1.0, "silence_timeout": 1.0, "page_timeout": 2.0, "retries": 1, "max_retry_wait": 3.0,
         "max_page_bytes": 1_000_000, "max_wire_bytes": 1_000_000, "max_redirects": 5,
     }  # fmt: skip
@@ -44,12 +64,16 @@ def outcome(runtime: Runtime, manifest: Manifest) -> tuple[dict[str, Response], 
     return found, {row["url"]: (row["reason"], row["detail"]) for row in rejects}
 
 
+async def page(request: Request) -> None:
+    await request.answer()
+
+
 def test_each_way_to_misbehave_has_the_reason_a_user_expects(
-    server: BadServer, write_urls: Callable[..., Runtime]
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
 ) -> None:
-    expected = {name: reason for name, (_, reason) in WAYS.items()}
+    server = serve({name: answer for name, (answer, _) in WAYS.items()})
     https = {"self-signed", "plain-http-at-https"}
-    urls = {f"{'https' if name in https else 'http'}://{name}.{DOMAIN}/": reason for name, reason in expected.items()}
+    urls = {f"{'https' if name in https else 'http'}://{name}.{DOMAIN}/": why for name, (_, why) in WAYS.items()}
     urls |= {
         "http://nowhere.invalid/": "dns",
         "http://127.0.0.1/": "blocked_address",
@@ -68,4 +92,264 @@ def test_each_way_to_misbehave_has_the_reason_a_user_expects(
     assert reasons == {url.replace("http://", "https://"): reason for url, reason in urls.items()}
     assert all(detail for _, detail in rejects.values())
     assert manifest.counts.entered == len(urls)
+    assert manifest.stats["from_live"] == manifest.counts.left == len(found)
     assert seconds < 20
+
+
+def test_a_page_is_kept_as_it_was_sent_but_decoded(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    body = "<html><p>Äpfel</p></html>".encode("latin-1")
+
+    async def apples(request: Request) -> None:
+        if request.path.startswith("/old"):
+            await request.redirect("/new?q=%C3%A4")
+        else:
+            await request.answer(
+                gzip.compress(body), Content_Encoding="gzip", Content_Type="text/html; charset=ISO-8859-1", X_A="b"
+            )
+
+    runtime = write_urls([f"http://user:pw@apples.{DOMAIN}/old#fragment"], num_shards=1)
+    before = int(time.time())
+    manifest = fetch(runtime, serve({"apples": apples}))
+    ((url, response),) = outcome(runtime, manifest)[0].items()
+    assert url == f"https://apples.{DOMAIN}/old"
+    assert response.url == f"http://apples.{DOMAIN}/new?q=%C3%A4"
+    assert (response.status, response.body, response.charset) == (200, body, "iso-8859-1")
+    assert ("X-A", "b") in response.headers
+    (row,) = DatasetReader(runtime.workdir / "pages", manifest).table().to_pylist()
+    assert (row["source"], row["final_url"], row["body_bytes"]) == ("live", response.url, len(body))
+    assert before <= row["fetched_at"] <= time.time()
+    assert row["subreddits"] == ["news"]
+    path = runtime.workdir.path("pages/part-00000.warc.gz")
+    records = [(r.headers["WARC-Target-URI"], r.http_headers.status_code) for r in ArchiveIterator(path)]
+    assert records == [(f"http://apples.{DOMAIN}/old", 302), (response.url, 200)]
+    with open(path, "rb") as stream:
+        assert [r.content_stream().read() for r in WarcioIterator(stream, check_digests="raise")] == [b"", body]
+
+
+def test_a_host_gets_one_request_in_its_delay_and_one_connection(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    times: dict[str, list[float]] = {}
+
+    async def note(request: Request) -> None:
+        times.setdefault(request.host, []).append(time.monotonic())
+        await asyncio.sleep(0.05)
+        await request.answer()
+
+    hosts = [f"h{i}" for i in range(20)]
+    server = serve(dict.fromkeys(hosts, note))
+    runtime = write_urls([f"http://{host}.{DOMAIN}/{p}" for host in hosts for p in range(4)])
+    started = time.monotonic()
+    manifest = fetch(runtime, server, host_delay=0.3)
+    assert manifest.counts.left == 80
+    assert time.monotonic() - started < 5  # hosts side by side: 4 delays, not 80
+    for host in hosts:
+        gaps = [b - a for a, b in itertools.pairwise(times[host])]
+        assert min(gaps) > 0.25, gaps
+    assert server.most_open <= len(hosts)
+
+
+def test_several_connections_to_a_host_are_used_where_allowed(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    now = most = 0
+
+    async def slow(request: Request) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.1)
+        now -= 1
+        await request.answer()
+
+    runtime = write_urls([f"http://slow.{DOMAIN}/{p}" for p in range(12)])
+    fetch(runtime, serve({"slow": slow}), host_connections=3)
+    assert most == 3
+
+
+def test_a_crawl_delay_in_robots_txt_is_kept(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    times: list[float] = []
+
+    async def answer(request: Request) -> None:
+        if request.path == "/robots.txt":
+            await request.answer(b"User-agent: *\nCrawl-delay: 0.4\n")
+        else:
+            times.append(time.monotonic())
+            await request.answer()
+
+    runtime = write_urls([f"http://robots-slow.{DOMAIN}/{p}" for p in range(3)])
+    fetch(runtime, serve({"robots-slow": answer}))
+    assert all(b - a > 0.35 for a, b in itertools.pairwise(times))
+
+
+def test_robots_txt_is_asked_for_once_and_obeyed_for_each_path(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    async def answer(request: Request) -> None:
+        if request.path == "/robots.txt":
+            await request.answer(b"User-agent: testbot\nDisallow: /private\nAllow: /private/but\n")
+        else:
+            await request.answer()
+
+    server = serve({"robots-some": answer})
+    paths = ["private", "private/x", "private/but/this", "public", "x"]
+    runtime = write_urls([f"http://robots-some.{DOMAIN}/{path}" for path in paths])
+    found, rejects = outcome(runtime, fetch(runtime, server))
+    assert {url.partition(f"{DOMAIN}/")[2] for url in found} == {"private/but/this", "public", "x"}
+    assert {reason for reason, _ in rejects.values()} == {"robots"}
+    assert server.requests["robots-some", "/robots.txt"] == 1
+    assert server.requests["robots-some", "/private"] == 0
+
+
+def test_a_dead_host_is_given_up(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> None:
+    async def hang(request: Request) -> None:
+        await asyncio.sleep(60)
+
+    server = serve({"hang": hang})
+    runtime = write_urls([f"http://hang.{DOMAIN}/{p}" for p in range(50)])
+    started = time.monotonic()
+    _, rejects = outcome(runtime, fetch(runtime, server, host_failures=3, silence_timeout=0.3))
+    assert time.monotonic() - started < 5
+    assert {reason for reason, _ in rejects.values()} == {"timeout"}
+    assert sum("given up after 3 failures" in detail for _, detail in rejects.values()) == 47
+    assert sum(server.requests.values()) == 4
+
+
+def test_retry_after_is_waited_for(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> None:
+    times: list[float] = []
+
+    async def busy(request: Request) -> None:
+        times.append(time.monotonic())
+        if len(times) == 1:
+            await request.answer(b"", "503 Service Unavailable", Retry_After="2")
+        else:
+            await request.answer()
+
+    runtime = write_urls([f"http://busy.{DOMAIN}/{p}" for p in range(2)])
+    manifest = fetch(runtime, serve({"busy": busy}), host_connections=2)
+    assert manifest.counts.left == 2
+    assert times[-1] - times[0] > 1.9
+
+
+def test_sources_are_asked_in_order(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], tmp_path: Path
+) -> None:
+    async def partly(request: Request) -> None:
+        if "live" in request.path:
+            await request.answer()
+        else:
+            await request.answer(b"", "404 Not Found")
+
+    def record(path: str) -> bytes:
+        html = [("Content-Type", "text/html")]
+        return response_record(f"http://some.{DOMAIN}/{path}", 1, "HTTP/1.1 200 OK", html, b"<p>archived")
+
+    file = tmp_path / "some.warc.gz"
+    file.write_bytes(record("archive") + record("live-and-archive"))
+    server = serve({"some": partly})
+    urls = [f"http://some.{DOMAIN}/{path}" for path in ("live", "archive", "live-and-archive", "neither")]
+    expected = {
+        ("live", "warc"): {"live": "live", "archive": "warc", "live-and-archive": "live"},
+        ("warc", "live"): {"live": "live", "archive": "warc", "live-and-archive": "warc"},
+    }
+    for order, sources in expected.items():
+        runtime = write_urls(urls, "-".join(order))
+        server.requests.clear()
+        manifest = fetch(runtime, server, pages_from=(str(file),), sources=order)
+        rows = DatasetReader(runtime.workdir / "pages", manifest).table().to_pylist()
+        assert {row["url"].rpartition("/")[2]: row["source"] for row in rows} == sources
+        ((reason, detail),) = outcome(runtime, manifest)[1].values()
+        assert reason == "http_404"
+        assert "not_archived" in detail
+        assert server.requests["some", "/live-and-archive"] == (order[0] == "live")
+        for source in order:
+            assert manifest.stats[f"from_{source}"] == list(sources.values()).count(source)
+
+
+def command(workdir: str, server: BadServer) -> list[str]:
+    return [
+        sys.executable, "-m", "owt_pipeline.stages.fetch", "--workdir", workdir, "--quiet", "--resolve", *server.rules,
+        "--user_agent", AGENT, "--host_delay", "0",
+        "--max_page_bytes", "1000000", "--max_wire_bytes", "1000000", "--max_redirects", "5",
+    ]  # fmt: skip
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("after", [15, 60])
+def test_after_a_kill_only_what_was_in_flight_is_fetched_again(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], after: int
+) -> None:
+    async def answer(request: Request) -> None:
+        await asyncio.sleep(0.02)
+        if request.path.startswith("/7"):
+            await request.answer(b"", "404 Not Found")
+        else:
+            await request.answer()
+
+    hosts = [f"h{i}" for i in range(8)]
+    server = serve(dict.fromkeys(hosts, answer))
+    runtime = write_urls([f"http://{host}.{DOMAIN}/{p}" for host in hosts for p in range(12)])
+
+    def asked() -> int:
+        return sum(count for (_, path), count in server.requests.items() if path != "/robots.txt")
+
+    with subprocess.Popen(command(runtime.workdir.uri, server)) as process:
+        wait_until(lambda: asked() >= after)
+        process.send_signal(signal.SIGKILL)
+    time.sleep(0.3)
+    assert asked() < 96
+    manifest = fetch(runtime, server)
+    found, rejects = outcome(runtime, manifest)
+    assert (len(found), len(rejects)) == (88, 8)
+    assert asked() - 96 <= 2 * len(hosts)  # one in flight a host, and one that waited to be recorded
+    assert not (runtime.workdir / "pages" / ".work").exists()
+
+
+def test_ctrl_c_ends_a_crawl_at_once(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> None:
+    async def slow(request: Request) -> None:
+        await asyncio.sleep(0.5)
+        await request.answer()
+
+    server = serve({"slow": slow, "other": slow})
+    runtime = write_urls([f"http://{host}.{DOMAIN}/{p}" for host in ("slow", "other") for p in range(100)])
+    with subprocess.Popen(command(runtime.workdir.uri, server), stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: sum(server.requests.values()) > 3)
+        started = time.monotonic()
+        os.kill(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert time.monotonic() - started < 10
+    assert process.returncode == 130
+    assert errors.strip().splitlines()[-1] == "owt: error: interrupted; run the same command again to go on"
+
+
+def test_a_full_disk_is_one_clear_error(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> None:
+    server = serve({"host": page})
+    runtime = write_urls([f"http://host.{DOMAIN}/{p}" for p in range(400)], num_shards=1)
+    limited = ["bash", "-c", 'ulimit -f 16; exec "$@"', "-", *command(runtime.workdir.uri, server)]
+    result = subprocess.run(limited, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1, result.stderr
+    assert result.stderr.strip().splitlines()[-1].startswith("owt: error: ")
+    assert "Traceback" not in result.stderr
+    assert fetch(runtime, server).counts.left == 400
+
+
+def test_a_wrong_rule_says_what_is_expected(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    runtime = write_urls(["http://a.example/"])
+    result = subprocess.run(
+        [sys.executable, "-m", "owt_pipeline.stages.fetch", "--workdir", runtime.workdir.uri, "--resolve", "a.example"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert result.returncode == 1
+    assert "--resolve: 'a.example' is not PATTERN=ADDRESS[:PORT]" in result.stderr
