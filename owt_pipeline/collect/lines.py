@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 from owt_pipeline.collect.decompress import Decompressor
 
@@ -18,12 +18,14 @@ class Block:
     """Consecutive whole lines.
 
     Attributes:
-      data: the lines, separated by newlines.
+      data: the lines, separated by newlines; any object with a buffer.
       first_line: number of the first one in its file, from 1.
+      num_lines: how many there are.
     """
 
-    data: bytes
+    data: Any
     first_line: int
+    num_lines: int
 
 
 class LineReader:
@@ -56,12 +58,14 @@ class LineReader:
                 continue
             waiting.append(piece[:end] if end >= 0 else piece)
             data = b"".join(waiting)  # the one copy that is made of the whole content
-            yield Block(data, line)
-            line += data.count(b"\n") + 1
+            num_lines = data.count(b"\n") + 1
+            yield Block(data, line, num_lines)
+            line += num_lines
             waiting = [piece[end + 1 :]] if end >= 0 else []
             size = sum(map(len, waiting))
         data = b"".join(waiting)
         if self.broken is not None and not data.endswith(b"}"):
             data = data[: max(data.rfind(b"\n"), 0)]
         if data:
-            yield Block(data.removesuffix(b"\n"), line)
+            data = data.removesuffix(b"\n")
+            yield Block(data, line, data.count(b"\n") + 1)

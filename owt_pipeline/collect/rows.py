@@ -142,7 +142,4 @@ def _mark(
 
 def _unescaped(urls: pa.StringArray) -> pa.StringArray:
     """As `urls.unescaped`."""
-    urls = pc.utf8_trim(urls, SPACE)
-    while pc.any(pc.match_substring(urls, "&amp;")).as_py():
-        urls = pc.replace_substring(urls, "&amp;", "&")
-    return urls
+    return pc.replace_substring_regex(pc.utf8_trim(urls, SPACE), "&(?:amp;)+", "&")

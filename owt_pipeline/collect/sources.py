@@ -16,7 +16,9 @@ from owt_pipeline.collect.submissions import read_block
 from owt_pipeline.collect.warc_urls import WarcUrlReader
 from schemas import Reason
 
-BLOCKS = pa.schema([pa.field("data", pa.large_binary()), pa.field("first_line", pa.int64())])
+BLOCKS = pa.schema(
+    [pa.field("data", pa.large_binary()), pa.field("first_line", pa.int64()), pa.field("num_lines", pa.int64())]
+)
 """A block of lines on its way to a worker process."""
 
 
@@ -43,14 +45,16 @@ def open_reader(source: Source, file: IO[bytes] | Any) -> LineReader | WarcUrlRe
 
 
 def block_batches(reader: LineReader | WarcUrlReader) -> Iterator[pa.RecordBatch]:
-    """Each block of a reader as a batch of schema BLOCKS."""
+    """Each block of a reader as a batch of schema BLOCKS, without a copy of its data."""
     for block in reader:
-        yield pa.record_batch([pa.array([block.data], pa.large_binary()), [block.first_line]], schema=BLOCKS)
+        offsets = pa.array([0, len(block.data)], pa.int64()).buffers()[1]
+        data = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, offsets, pa.py_buffer(block.data)])
+        yield pa.record_batch([data, [block.first_line], [block.num_lines]], schema=BLOCKS)
 
 
 def rows_of_block(batch: pa.RecordBatch, source: Source, rules: Rules, num_buckets: int) -> pa.RecordBatch:
     """The rows (of schema ROWS) of a batch of schema BLOCKS with one block."""
-    block = Block(batch["data"][0].as_buffer().to_pybytes(), batch["first_line"][0].as_py())
+    block = Block(batch["data"][0].as_buffer(), batch["first_line"][0].as_py(), batch["num_lines"][0].as_py())
     submissions = read_block(block, rules) if source.kind == "dump" else _read_urls(block)
     return _row_maker(rules, num_buckets).rows(submissions, source.number, source.name)
 
@@ -71,7 +75,7 @@ def _read_urls(block: Block) -> Submissions:
     """URLs, one a line; blank lines and those that begin with `#` are none."""
     urls: list[str | None] = []
     lines = []
-    for line, text in enumerate(block.data.decode("utf-8-sig", "replace").split("\n"), block.first_line):
+    for line, text in enumerate(bytes(block.data).decode("utf-8-sig", "replace").split("\n"), block.first_line):
         text = text.strip()
         if text and not text.startswith("#"):
             urls.append(text)

@@ -27,9 +27,10 @@ class HostCounter:
         self._counts: dict[str, int] = {}
 
     def add(self, hosts: pa.Array) -> None:
-        for entry in pc.value_counts(hosts).to_pylist():
-            if entry["values"] is not None:
-                self._counts[entry["values"]] = self._counts.get(entry["values"], 0) + entry["counts"]
+        found = pc.value_counts(hosts)
+        for host, count in zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True):
+            if host is not None:
+                self._counts[host] = self._counts.get(host, 0) + count
         if len(self._counts) > self._most:
             self._counts = dict(self._top(self._most // 2))
 

@@ -37,7 +37,7 @@ class Submission(msgspec.Struct, gc=False):
     num_comments: Any = None
 
 
-_decode = msgspec.json.Decoder(Submission).decode
+_decoder = msgspec.json.Decoder(Submission)
 
 
 def read_block(block: Block, rules: Rules) -> Submissions:
@@ -45,12 +45,14 @@ def read_block(block: Block, rules: Rules) -> Submissions:
 
     A line that is no JSON object, or has neither id nor URL, or no score, has the reason `bad_line`.
     """
-    texts = block.data.split(b"\n")
-    lines = np.arange(block.first_line, block.first_line + len(texts))
+    lines = np.arange(block.first_line, block.first_line + block.num_lines)
     problems: dict[int, str] = {}
     try:
-        submissions = list(map(_decode, texts))
+        submissions = _decoder.decode_lines(block.data)
     except (msgspec.MsgspecError, RecursionError):
+        submissions = []
+    if len(submissions) != block.num_lines:  # a bad or a blank line, or one with two objects: find it
+        texts = bytes(block.data).split(b"\n")
         kept = [i for i, text in enumerate(texts) if text and not text.isspace()]
         lines = lines[kept]
         submissions = []
@@ -134,7 +136,7 @@ def _looks_like_self_post(s: Submission) -> bool:
 def _decode_any(text: bytes) -> Submission | str:
     """A submission from a line that strict decoding in bulk may have refused, or why it is none."""
     try:
-        record = _decode(text)
+        record = _decoder.decode(text)
     except (msgspec.MsgspecError, RecursionError) as problem:
         try:  # the standard library reads what other writers of JSON let through: lone surrogates, NaN, a BOM
             fields = json.loads(text.decode("utf-8-sig", "replace"))

@@ -8,8 +8,10 @@ import pyarrow.compute as pc
 
 from owt_pipeline.collect.urls import MAX_LENGTH, SAFE, BadURL, canonicalize
 
-# Nothing to decode, encode, resolve or lower, and no query or fragment: five of six links on Reddit.
-_SIMPLE = rf"^https?://(?:www\.)?(?:[a-z0-9-]+\.)+[a-z][a-z]+(?:/[{SAFE}]*)?$"
+# Nothing to decode, encode, resolve or lower, and no query or fragment: five of six links on Reddit. No segment of the
+# path begins with a dot.
+_BEGIN, _REST = "[" + SAFE.replace(".", "").replace("/", "") + "]", "[" + SAFE.replace("/", "") + "]"
+_SIMPLE = rf"^https?://(?:www\.)?(?:[a-z0-9-]+\.)+[a-z][a-z]+(?:/(?:{_BEGIN}{_REST}*)?)*$"
 _PREFIX = r"^https?://(?:www\.)?"
 
 
@@ -19,7 +21,6 @@ def canonicalize_column(urls: pa.StringArray) -> tuple[pa.StringArray, pa.String
     A URL that cannot be parsed is null in the first two, and `problems` says why at its index.
     """
     simple = pc.match_substring_regex(urls, _SIMPLE)
-    simple = pc.and_not(simple, pc.match_substring(urls, "/."))
     simple = pc.and_not(simple, pc.greater(pc.binary_length(urls), MAX_LENGTH))
     simple = simple.fill_null(False).to_numpy(zero_copy_only=False).copy()
     canonical, host = _simple_ones(urls.filter(pa.array(simple)))

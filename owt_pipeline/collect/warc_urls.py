@@ -32,11 +32,11 @@ class WarcUrlReader:
         for url in self._urls():
             urls.append(url)
             if len(urls) == _BLOCK_URLS:
-                yield Block("\n".join(urls).encode(), first)
+                yield Block("\n".join(urls).encode(), first, len(urls))
                 first += len(urls)
                 urls = []
         if urls:
-            yield Block("\n".join(urls).encode(), first)
+            yield Block("\n".join(urls).encode(), first, len(urls))
 
     def _urls(self) -> Iterator[str]:
         at = 0

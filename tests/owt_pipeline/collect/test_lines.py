@@ -44,6 +44,7 @@ def read(data: bytes, block_bytes: int = 1 << 16) -> tuple[list[bytes], str | No
     for block in reader:
         assert block.first_line == len(found) + 1
         found += block.data.split(b"\n")
+        assert block.first_line + block.num_lines == len(found) + 1
     return found, reader.broken
 
 

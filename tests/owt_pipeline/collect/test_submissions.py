@@ -36,7 +36,7 @@ LINK = {
 def rows(*lines: bytes | dict[str, Any], rules: Rules | None = None) -> list[dict[str, Any]]:
     rules = rules or Rules()
     texts = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
-    batch = RowMaker(rules, 8).rows(read_block(Block(b"\n".join(texts), 11), rules), 3, "RS_test.zst")
+    batch = RowMaker(rules, 8).rows(read_block(Block(b"\n".join(texts), 11, len(texts)), rules), 3, "RS_test.zst")
     assert batch.schema == ROWS
     batch.validate(full=True)
     return batch.to_pylist()

@@ -1,0 +1,119 @@
+"""How fast collect reads a dump, beside a bare loop of zstandard and orjson over the same file, and in how much memory.
+
+    .venv/bin/python benchmarks/collect.py [RS_2013-01.zst] [--repeats 5] [--no_memory]
+
+The bare loop decompresses, splits at newlines and parses every line, and keeps nothing. Collect's reading also
+validates, judges by every rule, makes each URL canonical, hashes it, and writes the rows by bucket. The whole
+stage then merges them by URL and writes urls/. All in one process on one core, in turn, in CPU seconds; of several
+repeats the fastest of each counts. Memory is the peak of a process of its own over the dump once, and 8 times.
+Exits 1 where reading is under half as fast as the bare loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import zstandard
+
+from owt_pipeline.collect.buckets import BucketWriter
+from owt_pipeline.collect.rules import Rules
+from owt_pipeline.collect.sources import Source, block_batches, open_reader, rows_of_block
+from owt_pipeline.collect.spread import HostCounter
+from owt_pipeline.runtime import progress
+from owt_pipeline.runtime.stage import Runtime, run_stage
+from owt_pipeline.runtime.storage import Storage, open_source
+from owt_pipeline.stages.collect import STAGE, Options
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+NUM_SHARDS = 8
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    data = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
+    parser.add_argument("dump", type=Path, nargs="?", default=data / "reddit" / "RS_2013-top.zst", help="a .zst dump")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs of each (default: 5)")
+    parser.add_argument("--no_memory", action="store_true", help="leave out the memory")
+    arguments = parser.parse_args()
+    if not arguments.dump.is_file():
+        parser.error(f"no dump {arguments.dump}: name one, or set OWT_TESTDATA to the folder of test data")
+    if (load := os.getloadavg()[0]) > 0.5:
+        print(f"warning: the machine is busy (load {load:.1f})")
+    progress.configure(quiet=True)
+
+    lines, size = bare(arguments.dump)
+    kinds: dict[str, Callable[[Path], object]] = {"bare loop": bare, "reading": reading, "whole stage": whole}
+    seconds = {name: float("inf") for name in kinds}
+    for _ in range(arguments.repeats):
+        for name, work in kinds.items():
+            started = time.process_time()
+            work(arguments.dump)
+            seconds[name] = min(seconds[name], time.process_time() - started)
+    print(f"{arguments.dump.name}: {lines:,} lines, {size / 1e6:,.1f} MB decompressed")
+    for name, taken in seconds.items():
+        ratio = seconds["bare loop"] / taken
+        print(
+            f"{name:12} {size / 1e6 / taken:7,.0f} MB/s {lines / taken:10,.0f} lines/s  {ratio:5.2f} of the bare loop"
+        )
+    if not arguments.no_memory:
+        for copies in (1, 8):
+            print(f"peak memory over {copies} × the dump: {peak_megabytes(arguments.dump, copies):,} MB")
+    return 0 if seconds["reading"] <= 2 * seconds["bare loop"] else 1
+
+
+def bare(dump: Path) -> tuple[int, int]:
+    """(lines, bytes) of a dump."""
+    lines, size, rest = 0, 0, b""
+    with open(dump, "rb") as file:
+        reader = zstandard.ZstdDecompressor(max_window_size=2**31).stream_reader(file, read_across_frames=True)
+        while chunk := reader.read(1 << 20):
+            size += len(chunk)
+            *whole_lines, rest = (rest + chunk).split(b"\n")
+            for line in whole_lines:
+                orjson.loads(line)
+            lines += len(whole_lines)
+    return lines, size
+
+
+def reading(dump: Path) -> None:
+    """Collect's first step, without Beam around it."""
+    source, rules, hosts = Source(0, "dump", str(dump), dump.name), Rules(), HostCounter()
+    with open_source(source.uri) as file, tempfile.TemporaryFile() as output:
+        buckets = BucketWriter(output)
+        for batch in block_batches(open_reader(source, file)):
+            rows = rows_of_block(batch, source, rules, NUM_SHARDS)
+            buckets.write(rows)
+            hosts.add(rows["host"])
+        buckets.close()
+
+
+def whole(dump: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="owt-") as folder:
+        run_stage(STAGE, Options(dumps=(str(dump),), num_shards=NUM_SHARDS), Runtime(Storage(folder)))
+
+
+def peak_megabytes(dump: Path, copies: int) -> int:
+    """Peak resident memory of `owt collect` over `copies` frames of the dump in one file."""
+    with tempfile.TemporaryDirectory(prefix="owt-") as folder:
+        longer = Path(folder) / "RS.zst"
+        longer.write_bytes(dump.read_bytes() * copies)
+        command = [sys.executable, "-m", "owt_pipeline.stages.collect", "--workdir", f"{folder}/run", "--workers", "1"]
+        program = (
+            "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); "
+            "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+        )
+        flags = ["--dumps", str(longer), "--num_shards", str(NUM_SHARDS * copies), "--quiet"]
+        output = subprocess.run([sys.executable, "-c", program, *command, *flags], check=True, capture_output=True)
+        return int(output.stdout) // 1024
+
+
+if __name__ == "__main__":
+    sys.exit(main())
