@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from owt_pipeline.dedupe.places import shard_of
 
@@ -19,6 +20,17 @@ DECIDED = pa.schema(
         ("cluster_size", pa.uint32()),
     ]
 )
+
+
+CLUSTERS = pa.schema(
+    [
+        ("kept_url_id", pa.uint64()),
+        ("kept_shard", pa.uint32()),
+        ("documents", pa.uint32()),
+        ("sample", pa.list_(pa.uint64())),
+    ]
+)
+"""A cluster: the document that stays, how many it is with those that go, and the places of some of these."""
 
 
 def decide(exact: pa.Table, near: pa.Table) -> pa.Table:
@@ -64,3 +76,18 @@ def decide(exact: pa.Table, near: pa.Table) -> pa.Table:
         ],
         schema=DECIDED,
     )
+
+
+def largest_clusters(decided: pa.Table, most: int = 10) -> pa.RecordBatch:
+    """The clusters of most documents, as rows of CLUSTERS."""
+    kept, first, gone = np.unique(decided["kept_url_id"].to_numpy(), return_index=True, return_counts=True)
+    rows = [
+        {
+            "kept_url_id": kept[i],
+            "kept_shard": decided["kept_shard"][first[i]].as_py(),
+            "documents": gone[i] + 1,
+            "sample": decided["place"].filter(pc.equal(decided["kept_url_id"], kept[i]))[:5].to_pylist(),
+        }
+        for i in np.argsort(-gone, kind="stable")[:most].tolist()
+    ]
+    return pa.RecordBatch.from_pylist(rows, CLUSTERS)

@@ -10,12 +10,13 @@ PLACED = pa.schema(
 )
 
 
-def exact_duplicates(documents: pa.RecordBatch) -> pa.RecordBatch:
+def exact_duplicates(documents: pa.RecordBatch, first_standing: np.uint64) -> pa.RecordBatch:
     """For each document but the first of each group with the same text: which one that is; sorted by place.
 
     Args:
       documents: text_high and text_low, the hash of the text; precedence; url_id; place. Of a group, the
         document of the least (precedence, url_id) stays.
+      first_standing: documents at this place and after it stay in any case.
     """
     high = documents["text_high"].to_numpy()
     again = np.flatnonzero(np.isin(high, _repeated(high)))
@@ -25,7 +26,7 @@ def exact_duplicates(documents: pa.RecordBatch) -> pa.RecordBatch:
     is_first = np.ones(len(order), bool)
     is_first[1:] = (np.diff(columns["text_high"]) != 0) | (np.diff(columns["text_low"]) != 0)
     first = np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))
-    removed = np.flatnonzero(~is_first)
+    removed = np.flatnonzero(~is_first & (columns["place"] < first_standing))
     removed = removed[np.argsort(columns["place"][removed])]
     kept = first[removed]
     return pa.RecordBatch.from_arrays(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,39 +11,42 @@ import pyarrow as pa
 from owt_pipeline.runtime.shards import ShardWriter, reading, shard_name
 from owt_pipeline.runtime.storage import Storage
 
+NOTHING = pa.schema([])
+"""The schema of a step that writes only files for the shards, beside its own."""
+
 
 @contextlib.contextmanager
-def open_step(folder: Storage, key: int) -> Iterator[pa.ipc.RecordBatchFileReader]:
-    """The file of one key; raises UserError where it cannot be read."""
-    name = f"{shard_name(key)}.arrow"
+def open_arrow(folder: Storage, name: str) -> Iterator[pa.ipc.RecordBatchFileReader]:
+    """An Arrow IPC file; raises UserError where it cannot be read."""
     with reading(folder.path(name)):
         source = pa.memory_map(folder.path(name)) if folder.is_local else folder.open(name)
         with source, pa.ipc.open_file(source) as reader:
             yield reader
 
 
+def read_arrow(folder: Storage, name: str, columns: list[str] | None = None) -> pa.Table:
+    """The rows of an Arrow IPC file; `columns` of them."""
+    with open_arrow(folder, name) as reader:
+        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        table = pa.Table.from_batches(batches, reader.schema)
+        return (table.select(columns) if columns else table).combine_chunks()
+
+
+def step_file(key: int) -> str:
+    return f"{shard_name(key)}.arrow"
+
+
 def read_step(folder: Storage, keys: Iterable[int], columns: list[str] | None = None) -> pa.Table:
-    """The rows of several keys, in their order; `columns` of them."""
-    tables = []
-    for key in keys:
-        with open_step(folder, key) as reader:
-            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-            table = pa.Table.from_batches(batches, reader.schema)
-            tables.append(table.select(columns) if columns else table)
-    return pa.concat_tables(tables).combine_chunks()
-
-
-def write_step_file(folder: Storage, key: int, rows: pa.Table) -> None:
-    """Write the file of one key by itself, outside a step's own writer."""
-    with folder.create(f"{shard_name(key)}.arrow") as file, pa.ipc.new_file(file, rows.schema) as writer:
-        writer.write_table(rows)
+    """The rows of several keys of a step, one or more, in their order."""
+    return pa.concat_tables([read_arrow(folder, step_file(key), columns) for key in keys]).combine_chunks()
 
 
 def scatter(folder: Storage, rows: pa.Table, shards: np.ndarray, num_shards: int) -> None:
     """Write each shard's rows into a file of its own, one for every shard; `rows` are sorted by shard."""
     bounds = np.searchsorted(shards, np.arange(num_shards + 1))
     for shard in range(num_shards):
-        write_step_file(folder, shard, rows.slice(bounds[shard], bounds[shard + 1] - bounds[shard]))
+        with folder.create(step_file(shard)) as file, pa.ipc.new_file(file, rows.schema) as writer:
+            writer.write_table(rows.slice(bounds[shard], bounds[shard + 1] - bounds[shard]))
 
 
 def reduce_to_file(
@@ -58,3 +61,12 @@ def reduce_to_file(
     """Write the file of one key, and its record, by `reduce(key, batches, writer)`."""
     with ShardWriter(folder, records, key, {"": schema}, file_format="arrow", rejects=False) as writer:
         reduce(key, batches, writer)
+
+
+def one_batch(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of all batches as one; none give one without rows."""
+    if len(batches) == 1:
+        return batches[0]
+    if batches:
+        return pa.concat_batches(batches)
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

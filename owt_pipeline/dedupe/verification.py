@@ -52,11 +52,13 @@ class Verifier:
       measure: `jaccard`, |A & B| / |A | B|; or `containment`, |A & B| / |A| with A the document that goes.
       max_comparisons: with how many documents that stay each one is compared, at most. Those that share most
         rare shingles come first.
+      first_standing: documents at this place and after it stay in any case; their precedence is before all others'.
     """
 
     threshold: float = 0.8
     measure: str = "jaccard"
     max_comparisons: int = 64
+    first_standing: int = 1 << 63
 
     def verify(self, candidates: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[str, int]]:
         """Decide over whole components; returns rows of PROVEN, and counts.
@@ -81,7 +83,7 @@ class Verifier:
         for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
             members = order[start:end]
             sets = [values[offsets[i] : offsets[i + 1]] for i in members]
-            for gone, kept, similarity in self._split(sets, counts):
+            for gone, kept, similarity in self._split(sets, columns["place"][members] >= self.first_standing, counts):
                 shared = int((bands[members[gone]] == bands[members[kept]]).sum())
                 removed.append((members[gone], members[kept], similarity, shared))
         gone_rows = np.array([row[0] for row in removed], np.int64)
@@ -99,11 +101,14 @@ class Verifier:
         )
         return proven, counts
 
-    def _split(self, sets: list[np.ndarray], counts: Counter[str]) -> list[tuple[int, int, float]]:
+    def _split(self, sets: list[np.ndarray], stands: np.ndarray, counts: Counter[str]) -> list[tuple[int, int, float]]:
         """(who goes, in favour of whom, similarity) of one component, its documents in the order of precedence."""
         index = (_All if len(sets) <= _SMALL else PrefixIndex)(sets, self.from_sizes, self.threshold)
         removed = []
         for i in range(len(sets)):
+            if stands[i]:
+                index.add(i)
+                continue
             rivals, left_out = index.rivals(i)
             counts["comparisons"] += min(len(rivals), self.max_comparisons)
             counts["capped"] += bool(left_out) or len(rivals) > self.max_comparisons

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,15 +14,18 @@ import pyarrow as pa
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.shards import ShardRecord, ShardWriter, shard_name
-from owt_pipeline.runtime.stage import Stage, StageRun
+from owt_pipeline.runtime.stage import Stage, StageRun, require_manifest
+from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.command import main
 from schemas import Counts, Reason, option
 
 if TYPE_CHECKING:
+    from owt_pipeline.dedupe.collection import Collection
     from owt_pipeline.dedupe.sketches import Sketcher
 
-_PARTITION_DOCUMENTS = 1 << 20  # of a partition of the hash space
+_PARTITION_ROWS = 1 << 20  # of what is brought together: hashes of documents, or edges
 _LOCAL_ROWS = 1 << 23  # that one local pipeline groups, in memory: 16 bytes each, a few times over
+_MOST_ROUNDS = 40
 
 
 @dataclass(frozen=True)
@@ -50,66 +53,103 @@ class DedupeOptions:
         minimum=0.0,
         maximum=1.0,
     )
-    oversized_bucket: int = option(1000, "buckets of more documents are counted as oversized", minimum=2)
+    against: tuple[str, ...] = option(
+        (),
+        "working directories of earlier runs, deduped with --keep_sketches: what repeats a document of theirs goes too",
+        shapes_bytes=False,  # what is in them does, and is among the sources
+    )
+    keep_sketches: bool = option(False, "keep the sketches, some 220 bytes a document, for a later run's --against")
     max_comparisons: int = option(
         64, "documents each one is compared with, at most; those that share most rare n-grams first", minimum=1
     )
+    oversized_bucket: int = option(1000, "buckets of more documents are counted as oversized", minimum=2)
+    components: str = option(
+        "one_worker",
+        "how candidates are joined: in one process, 40 bytes an edge; or distributed, in rounds over all workers",
+        choices=("one_worker", "distributed"),
+        shapes_bytes=False,
+    )
+    max_cluster_share: float = option(
+        0.05, "share of the corpus that may repeat one document", minimum=0.0, maximum=1.0, shapes_bytes=False
+    )
+    max_host_share: float = option(
+        0.1, "share of the corpus that may be duplicates of one host", minimum=0.0, maximum=1.0, shapes_bytes=False
+    )
+
+
+def sources(options: DedupeOptions) -> list[dict[str, Any]]:
+    """The corpora compared with, as their digests."""
+    return [
+        {name: require_manifest(Storage(workdir), name).digest for name in ("clean", "duplicates")}
+        for workdir in options.against
+    ]
 
 
 def run(run: StageRun) -> None:
-    from owt_pipeline.dedupe import exact, steps
+    from owt_pipeline.dedupe.decisions import CLUSTERS
+    from owt_pipeline.dedupe.exact import PLACED
+    from owt_pipeline.dedupe.step_files import NOTHING
+    from owt_pipeline.dedupe.steps import components, decisions, edges, exact, proofs, shingles, sketches
     from owt_pipeline.dedupe.verification import PROVEN, Verifier, candidates_schema
 
     options: DedupeOptions = run.options
-    source, work, shards = run.inputs["clean"], run.work, range(run.num_shards)
+    work, workers = run.work, run.runtime.workers
     sketcher = _sketcher(options)
-    verifier = Verifier(options.threshold, options.similarity, options.max_comparisons)
-    in_workers: dict[str, Any] = {"workers": run.runtime.workers}
-    all_shards: dict[str, Any] = {"num_shards": run.num_shards}
-    partitions = max(1, source.rows() // _PARTITION_DOCUMENTS)
+    collection = _collection(run, sketcher)
+    shards = range(collection.num_shards)
+    partitions = range(_partitions(collection.documents))
+    bands = sketcher.banding.bands
 
-    sketch = partial(steps.sketch_shard, source=source, sketcher=sketcher, **in_workers)
-    run.write_step("sketches", shards, sketch, sketcher.schema, rows=source.rows(), file_format="arrow")
+    sketch = partial(sketches.sketch_shard, source=collection.own.clean, sketcher=sketcher, workers=workers)
+    rows = collection.own.clean.rows()
+    run.write_step("sketches", range(run.num_shards), sketch, sketcher.schema, rows=rows, file_format="arrow")
 
-    hashed: dict[str, Any] = {"sketches": work / "sketches", "partitions": partitions}
-    hashes = partial(steps.read_text_hashes, **hashed)
-    _shuffle(run, "exact", range(partitions), hashes, steps.find_exact, exact.PLACED)
-    split = partial(steps.scatter_exact, exact=work / "exact", partitions=partitions, by_shard=work / "exact_rows")
-    run.write_step("exact_split", [0], partial(split, **all_shards), steps.NOTHING, file_format="arrow")
+    hashes = partial(exact.read_text_hashes, collection=collection, partitions=len(partitions))
+    find_exact = partial(exact.find_exact, first_standing=collection.first_standing)
+    _shuffle(run, "exact", shards, hashes, partitions, find_exact, PLACED)
+    split = partial(exact.split_exact, exact=work / "exact", partitions=partitions, by_shard=work / "exact_rows")
+    split = partial(split, num_shards=len(shards))
+    run.write_step("exact_split", [0], split, NOTHING, file_format="arrow")
 
-    keys = range(sketcher.banding.bands * partitions)
-    bands = partial(steps.read_bands, **hashed, exact_rows=work / "exact_rows")
-    find_edges = partial(steps.find_edges, oversized=options.oversized_bucket)
-    edges = _shuffle(run, "edges", keys, bands, find_edges, steps.EDGES)
-    join = partial(steps.join_components, edges=work / "edges", keys=keys, sketches=work / "sketches")
-    join = partial(join, by_shard=work / "candidates", **all_shards)
-    components = run.write_step("components", [0], join, steps.GROUP_SHARDS, file_format="arrow")
+    hashes = partial(edges.read_bands, collection=collection, exact_rows=work / "exact_rows")
+    hashes = partial(hashes, partitions=len(partitions))
+    keys = range(bands * len(partitions))
+    find_edges = partial(edges.find_edges, oversized=options.oversized_bucket)
+    found = _shuffle(run, "edges", shards, hashes, keys, find_edges, edges.EDGES)
+    edge_files = (work / "edges", keys)
+    if options.components == "distributed":
+        edge_files = _contract(run, *edge_files, _partitions(_summed(found)["edges"]))
+    join = partial(components.join_components, collection=collection, by_shard=work / "candidates")
+    join = partial(join, edges=edge_files[0], keys=edge_files[1])
+    joined = run.write_step("components", [0], join, components.GROUP_SHARDS, file_format="arrow")
 
-    shingle = partial(steps.shingle_candidates, source=source, sketches=work / "sketches", sketcher=sketcher)
-    shingle = partial(shingle, candidates=work / "candidates", **in_workers)
-    schema = candidates_schema(sketcher.banding.bands)
-    run.write_step("shingles", shards, shingle, schema, file_format="arrow")
-    groups = range(components[0].stats["groups"])
-    verify = partial(steps.verify_group, shingles=work / "shingles", components=work / "components", verifier=verifier)
-    proven = run.write_step("proven", groups, partial(verify, **in_workers), PROVEN, file_format="arrow")
+    shingle = partial(shingles.shingle_candidates, collection=collection, candidates=work / "candidates")
+    shingle = partial(shingle, sketcher=sketcher, workers=workers)
+    run.write_step("shingles", shards, shingle, candidates_schema(bands), file_format="arrow")
+    verifier = Verifier(options.threshold, options.similarity, options.max_comparisons, int(collection.first_standing))
+    verify = partial(proofs.verify_group, shingles=work / "shingles", components=work / "components")
+    verify = partial(verify, verifier=verifier, workers=workers)
+    groups = range(joined[0].stats["groups"])
+    proven = run.write_step("proofs", groups, verify, PROVEN, file_format="arrow")
 
-    settle = partial(steps.decide_all, exact=range(partitions), proven=groups, work=work, by_shard=work / "decided")
-    run.write_step("settled", [0], partial(settle, **all_shards), steps.NOTHING, file_format="arrow")
-    decided = run.write_shards(partial(steps.write_decisions, decided=work / "decided", source=source))
+    settle = partial(decisions.decide_all, partitions=partitions, groups=groups, work=work)
+    settle = partial(settle, by_shard=work / "decided", num_shards=run.num_shards)
+    run.write_step("decisions", [0], settle, CLUSTERS, file_format="arrow")
+    clusters = _raise_alarm(run, collection)
+    write = partial(decisions.write_decisions, decisions=work / "decided", collection=collection)
+    written = _summed(run.write_shards(partial(write, keep_sketches=options.keep_sketches)))
 
-    total = _summed(decided)
-    run.counts = Counts(
-        source.rows(),
-        total["stay"],
-        {str(Reason.EXACT_DUPLICATE): total["exact"], str(Reason.NEAR_DUPLICATE): total["near"]},
-    )
-    run.stats = _summed([*edges, *components, *proven])
+    rejected = {str(Reason.EXACT_DUPLICATE): written["exact"], str(Reason.NEAR_DUPLICATE): written["near"]}
+    run.counts = Counts(rows, written["stay"], rejected)
+    run.stats = _summed([*found, *joined, *proven])
     run.properties.update(
         threshold=options.threshold,
         num_perm=options.num_perm,
-        bands=sketcher.banding.bands,
+        bands=bands,
         rows=sketcher.banding.rows,
         curve=sketcher.banding.curve(),
+        largest_clusters=clusters,
+        standing_shards=[corpus.clean.num_shards for corpus in collection.others],
     )
 
 
@@ -126,29 +166,46 @@ def _sketcher(options: DedupeOptions) -> Sketcher:
     return Sketcher(banding, options.ngram, options.shingles, options.survivor)
 
 
+def _collection(run: StageRun, sketcher: Sketcher) -> Collection:
+    from owt_pipeline.dedupe.collection import Collection, Corpus, open_corpus
+
+    made_with = {
+        "ngram": sketcher.n,
+        "shingles": sketcher.kind,
+        "bands": sketcher.banding.bands,
+        "rows": sketcher.banding.rows,
+    }
+    others = tuple(open_corpus(workdir, made_with) for workdir in run.options.against)
+    return Collection(Corpus(run.inputs["clean"], run.work / "sketches", ".arrow"), others)
+
+
+def _partitions(rows: int) -> int:
+    return max(1, rows // _PARTITION_ROWS)
+
+
 def _shuffle(
     run: StageRun,
     name: str,
-    keys: range,
+    over: Sequence[int],
     read: Callable[..., Any],
+    keys: range,
     reduce: Callable[[int, list[pa.RecordBatch], ShardWriter], None],
     schema: pa.Schema,
 ) -> list[ShardRecord]:
-    """Write a step whose key's rows come from all shards, in as many pipelines as bound what a local one holds."""
+    """Write a step whose keys each take rows from all that is read, in as many pipelines as bound what one holds."""
     from owt_pipeline.dedupe.step_files import reduce_to_file
     from owt_pipeline.runtime.pipeline import runs_locally
     from owt_pipeline.transforms.dedupe import ReducePartitions
 
     folder, records = run.work / name, run.work / name / "records"
     write = partial(reduce_to_file, folder=folder, records=records, schema=schema, reduce=reduce)
-    rows_of_key = min(run.inputs["clean"].rows(), 2 * _PARTITION_DOCUMENTS) or 1
+    rows_of_key = min(run.inputs["clean"].rows() or 1, 2 * _PARTITION_ROWS)
     together = max(1, _LOCAL_ROWS // rows_of_key) if runs_locally(run.runtime.beam_flags) else len(keys)
     with progress.step(f"dedupe ({name})", shards=len(keys)):
         for start in range(0, len(keys), together):
             some = keys[start : start + together]
             if not all(records.exists(f"{shard_name(key)}.json") for key in some):
-                transform = ReducePartitions(range(run.num_shards), partial(read, keys=some), write)
-                run.pipeline(partial(_build, transform))
+                run.pipeline(partial(_build, ReducePartitions(over, partial(read, keys=some), write)))
     return [ShardRecord.from_json(records.read(f"{shard_name(key)}.json")) for key in keys]
 
 
@@ -156,7 +213,48 @@ def _build(transform: Any, pipeline: Any) -> None:
     _ = pipeline | transform
 
 
-def _summed(records: list[ShardRecord]) -> dict[str, int]:
+def _contract(run: StageRun, folder: Storage, files: range, partitions: int) -> tuple[Storage, range]:
+    """Contract components to stars, round by round, until a round changes nothing; raises UserError where none does."""
+    from owt_pipeline.dedupe.steps import stars
+    from owt_pipeline.dedupe.steps.edges import EDGES
+
+    before: dict[str, int] = {}
+    for number in range(_MOST_ROUNDS):
+        for large in (True, False):
+            name = f"stars_{number}_{'large' if large else 'small'}"
+            read = partial(stars.read_edges, edges=folder, both_directions=large, partitions=partitions)
+            records = _shuffle(run, name, files, read, range(partitions), partial(stars.contract, large=large), EDGES)
+            folder, files = run.work / name, range(partitions)
+        after = _summed(records)
+        if after["edges"] == before.get("edges") and (after["checksum"] - before["checksum"]) % stars.MODULUS == 0:
+            return folder, files
+        before = after
+    raise UserError(f"dedupe: components have not converged after {_MOST_ROUNDS} rounds; use --components one_worker")
+
+
+def _raise_alarm(run: StageRun, collection: Collection) -> list[dict[str, int]]:
+    """The largest clusters, for the manifest; raises UserError where a cluster or a host exceeds its share."""
+    from owt_pipeline.dedupe import alarm
+    from owt_pipeline.dedupe.step_files import read_step
+    from owt_pipeline.dedupe.steps import hosts
+
+    options: DedupeOptions = run.options
+    source = collection.own.clean
+    clusters = read_step(run.work / "decisions", [0]).to_pylist()
+    for cluster in clusters[:1]:
+        what, documents = f"the cluster of url_id {cluster['kept_url_id']}", cluster["documents"] - 1
+        shown = partial(hosts.read_documents, source, cluster["sample"])
+        alarm.check(what, "max_cluster_share", documents, source.rows(), options.max_cluster_share, shown)
+    shards = range(run.num_shards)
+    count = partial(hosts.count_hosts, decisions=run.work / "decided", source=source)
+    run.write_step("hosts", shards, count, hosts.HOSTS, file_format="arrow")
+    for host, documents, sample in hosts.most(read_step(run.work / "hosts", shards))[:1]:
+        shown = partial(hosts.read_documents, source, sample)
+        alarm.check(f"the host {host}", "max_host_share", documents, source.rows(), options.max_host_share, shown)
+    return [{name: cluster[name] for name in ("kept_url_id", "kept_shard", "documents")} for cluster in clusters]
+
+
+def _summed(records: Sequence[ShardRecord]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for record in records:
         total.update(record.stats)
@@ -170,10 +268,11 @@ STAGE = Stage(
     options=DedupeOptions,
     version=1,
     run=run,
+    sources=sources,
     help="Decide which documents repeat which: exact copies by a hash of the normalised text, then near-duplicates:\n"
     "candidates by MinHash LSH, each verified by the exact similarity of the shingle sets. Nothing is deleted:\n"
     "duplicates/ names each document to remove, the one that stays, and how similar they are; export applies it.",
-    libraries=("numpy", "scipy", "datasketch", "xxhash"),
+    libraries=("numpy", "datasketch", "xxhash"),
     example="owt dedupe --workdir runs/2013 --threshold 0.85 --survivor highest_score",
 )
 

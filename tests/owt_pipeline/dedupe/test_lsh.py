@@ -49,8 +49,8 @@ def test_star_edges_join_exactly_what_shares_a_bucket(buckets: list[int], order:
     places = np.array(order[: len(buckets)], np.uint64)
     edges, counts = star_edges(np.array(buckets, np.uint64), places, oversized=3)
     pairs = [(a, b) for a, b in combinations(range(len(buckets)), 2) if buckets[a] == buckets[b]]
-    nodes, labels = connected_components([edges])
-    label = dict(zip(nodes.tolist(), labels.tolist(), strict=True))
+    nodes, roots = connected_components(lambda: [edges])
+    label = dict(zip(nodes.tolist(), roots.tolist(), strict=True))
     joined = {
         frozenset((a, b)) for a, b in combinations(places.tolist(), 2) if label.get(a, "none") == label.get(b, "nor")
     }

@@ -215,7 +215,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
         write_clean(tmp_path / name, texts, 3)
     dedupe(tmp_path / "whole")
     killed = 0
-    for step in ("sketches", "edges", "shingles", "settled"):
+    for step in ("sketches", "edges", "shingles", "decisions"):
         process = run_in_process(tmp_path / "killed")
         waiting = tmp_path / f"killed/duplicates/.work/{step}"
         while process.poll() is None and not waiting.exists():

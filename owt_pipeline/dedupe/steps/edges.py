@@ -1,0 +1,50 @@
+"""edges: documents that agree in a band meet in a bucket of its hash space."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from owt_pipeline.dedupe.collection import Collection
+from owt_pipeline.dedupe.lsh import star_edges
+from owt_pipeline.dedupe.places import places
+from owt_pipeline.dedupe.step_files import read_step
+from owt_pipeline.dedupe.steps.partitions import partitioned
+from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.storage import Storage
+
+EDGES = pa.schema([("a", pa.uint64()), ("b", pa.uint64())])
+"""Two places; a is the less."""
+
+
+def read_bands(
+    shard: int, *, collection: Collection, exact_rows: Storage, partitions: int, keys: range
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(band * partitions + partition, band hashes of the shard's documents) for each of `keys`.
+
+    Left out are exact duplicates, and documents without shingles.
+    """
+    bands = range(keys.start // partitions, (keys.stop - 1) // partitions + 1)
+    sketches = collection.sketches(shard, ["n_shingles", *(f"band_{band}" for band in bands)])
+    taken = collection.counts(shard) & (sketches["n_shingles"].to_numpy() > 0)
+    taken[read_step(exact_rows, [shard])["row"].to_numpy()] = False
+    rows = np.flatnonzero(taken)
+    place = pa.array(places(shard, rows))
+    for band in bands:
+        first = band * partitions
+        wanted = range(max(keys.start - first, 0), min(keys.stop - first, partitions))
+        hashes = pa.array(sketches[f"band_{band}"].to_numpy()[rows])
+        batch = pa.RecordBatch.from_arrays([hashes, place], ["hash", "place"])
+        for partition, part in partitioned(batch, "hash", partitions, wanted):
+            yield first + partition, part
+
+
+def find_edges(key: int, batches: list[pa.RecordBatch], writer: ShardWriter, *, oversized: int) -> None:
+    """Write the edges that the buckets of a partition give, and count the buckets."""
+    hashes = np.concatenate([batch["hash"].to_numpy() for batch in batches])
+    place = np.concatenate([batch["place"].to_numpy() for batch in batches])
+    edges, counts = star_edges(hashes, place, oversized)
+    writer.write(pa.RecordBatch.from_arrays([pa.array(edges[:, 0]), pa.array(edges[:, 1])], schema=EDGES))
+    writer.count({**counts, "edges": len(edges)})

@@ -1,0 +1,175 @@
+"""dedupe's options: other ways to the same decisions, corpora compared with, and the alarm."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from owt_pipeline.dedupe import alarm
+from owt_pipeline.ledger.verify import verify
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.stages import dedupe as stage
+from tests.owt_pipeline.dedupe import plain
+from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, edited, prose, url_id, write_clean
+
+
+def essence(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return sorted((row["url_id"], row["kept_url_id"], row["rule"], row["similarity"]) for row in rows)
+
+
+def test_components_are_the_same_distributed(tmp_path: Path) -> None:
+    texts = corpus_with_copies(seed=10, documents=300)
+    for name in ("one_worker", "distributed"):
+        write_clean(tmp_path / name, texts)
+        dedupe(tmp_path / name, components=name)
+    for shard in range(3):
+        path = f"duplicates/part-{shard:05d}.parquet"
+        assert (tmp_path / "one_worker" / path).read_bytes() == (tmp_path / "distributed" / path).read_bytes()
+
+
+def test_components_that_do_not_converge_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "_MOST_ROUNDS", 1)
+    write_clean(tmp_path, corpus_with_copies(seed=10))
+    with pytest.raises(UserError, match="not converged after 1 rounds"):
+        dedupe(tmp_path, components="distributed")
+
+
+def test_decisions_do_not_depend_on_how_the_work_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many partitions of the hash space, pipelines of few rows, many groups, small chunks: as on a large corpus."""
+    from owt_pipeline.dedupe import prefix_index, sketches, verification
+    from owt_pipeline.dedupe.steps import components, proofs
+
+    texts = corpus_with_copies(seed=11, documents=250)
+    write_clean(tmp_path / "whole", texts)
+    whole = essence(dedupe(tmp_path / "whole")[1])
+    for module, name, value in (
+        (stage, "_PARTITION_ROWS", 120),
+        (stage, "_LOCAL_ROWS", 5000),
+        (components, "_GROUP_SHINGLES", 1000),
+        (proofs, "_CHUNK_SHINGLES", 500),
+        (sketches, "_CHUNK_BYTES", 3000),
+        (verification, "_SMALL", 1),
+        (prefix_index, "_COUNT_SLOTS", 16),
+    ):
+        monkeypatch.setattr(module, name, value)
+    for name in ("one_worker", "distributed"):
+        write_clean(tmp_path / name, texts)
+        manifest, rows = dedupe(tmp_path / name, components=name)
+        assert essence(rows) == whole
+        assert manifest.stats["groups"] > 5
+
+
+@pytest.fixture
+def standing(tmp_path: Path) -> tuple[Path, list[str]]:
+    """A corpus of earlier months, deduped, its sketches kept; and its texts."""
+    texts = corpus_with_copies(seed=12, documents=100)
+    write_clean(tmp_path / "old", texts, 2)
+    dedupe(tmp_path / "old", keep_sketches=True)
+    return tmp_path / "old", texts
+
+
+def test_what_repeats_a_standing_corpus_goes_and_nothing_of_it_does(standing: tuple[Path, list[str]]) -> None:
+    old, old_texts = standing
+    rng = random.Random(0)
+    fresh = [" ".join(prose(rng, 300)) for _ in range(5)]
+    copies = [" ".join(edited(rng, text.split(), share)) for text in old_texts[:40] for share in (0.0, 0.01)]
+    longer = [text + " and a little more" for text in old_texts[40:60]]  # longest is kept, but not before what stands
+    texts = [*fresh, *copies, *longer, *fresh]
+    new = old.parent / "new"
+    write_clean(new, texts, 3, url_id=[url_id(1000 + i) for i in range(len(texts))])
+    before = {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
+    manifest, rows = dedupe(new, against=(str(old),))
+    assert before == {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
+    text_of = {url_id(i): text for i, text in enumerate(old_texts)}
+    text_of |= {url_id(1000 + i): text for i, text in enumerate(texts)}
+    gone = {row["url_id"] for row in rows}
+    old_gone = {row["url_id"] for row in dedupe(old, keep_sketches=True)[1]}
+    for row in rows:
+        assert row["kept_url_id"] not in gone | old_gone
+        assert row["similarity"] == pytest.approx(plain.jaccard(text_of[row["url_id"]], text_of[row["kept_url_id"]]))
+        stands = row["kept_url_id"] in {url_id(i) for i in range(len(old_texts))}
+        assert (row["kept_shard"] >= 3) == stands
+    stay = [text for i, text in enumerate(texts) if url_id(1000 + i) not in gone]
+    stand = [text for i, text in enumerate(old_texts) if url_id(i) not in old_gone]
+    assert set(fresh) <= set(stay)
+    assert len(stay) < 15
+    assert all(plain.jaccard(text, other) < 0.8 for text in stay for other in stand)
+    assert manifest.properties["standing_shards"] == [2]
+    assert manifest.counts.entered == len(texts)
+
+
+def test_a_changed_standing_corpus_runs_dedupe_again(standing: tuple[Path, list[str]]) -> None:
+    old, old_texts = standing
+    new = old.parent / "new"
+    write_clean(new, [old_texts[0]], 1, url_id=[url_id(1000)])
+    assert len(dedupe(new, against=(str(old),))[1]) == 1
+    write_clean(old, [" ".join(prose(random.Random(5), 50))], 2)
+    with pytest.raises(UserError, match=r"was not made from .*clean: run `owt dedupe` there again"):
+        dedupe(new, against=(str(old),))
+    dedupe(old, keep_sketches=True)
+    assert dedupe(new, against=(str(old),))[1] == []
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"keep_sketches": False}, "keeps no sketches: run `owt dedupe --workdir .* --keep_sketches` first"),
+        ({"keep_sketches": True, "ngram": 3}, "made with ngram=3, not 5"),
+        ({"keep_sketches": True, "num_perm": 64}, "made with bands="),
+    ],
+)
+def test_sketches_that_cannot_be_compared_with_are_refused(
+    standing: tuple[Path, list[str]], how: dict[str, Any], message: str
+) -> None:
+    old, _ = standing
+    dedupe(old, **how)
+    write_clean(old.parent / "new", ["a text"], 1)
+    with pytest.raises(UserError, match=message):
+        dedupe(old.parent / "new", against=(str(old),))
+
+
+def test_kept_sketches_are_files_of_the_dataset(standing: tuple[Path, list[str]]) -> None:
+    old, texts = standing
+    manifest, _ = dedupe(old, keep_sketches=True)
+    assert sum(file.rows for file in manifest.of_kind("sketches")) == len(texts)
+    with pa.ipc.open_file(old / "duplicates/part-00000.sketches.arrow") as file:
+        assert file.read_all().num_rows == 50
+    path = old / "duplicates/part-00001.sketches.arrow"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert any("part-00001.sketches.arrow" in str(problem) for problem in verify(Storage(str(old))))
+
+
+def test_a_cluster_of_too_large_a_share_stops_the_run_and_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alarm, "LEAST_DOCUMENTS", 5)
+    rng = random.Random(0)
+    texts = [" ".join(prose(rng, 50)) for _ in range(60)] + ["please accept our cookies to go on"] * 20
+    write_clean(tmp_path, texts)
+    with pytest.raises(UserError, match=r"has 19 documents that repeat others, 23\.8% of the corpus") as caught:
+        dedupe(tmp_path)
+    assert str(caught.value).count("please accept our cookies") == 5
+    assert str(caught.value).count("http://host-") == 5
+    with pytest.raises(UserError, match=r"more than --max_cluster_share 0\.2 allows"):
+        dedupe(tmp_path, max_cluster_share=0.2)
+    manifest, rows = dedupe(tmp_path, max_cluster_share=0.25)
+    assert len(rows) == 19
+    assert manifest.properties["largest_clusters"][0]["documents"] == 20
+
+
+def test_a_host_of_too_large_a_share_stops_the_run_and_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alarm, "LEAST_DOCUMENTS", 5)
+    rng = random.Random(0)
+    texts = [" ".join(prose(rng, 50)) for _ in range(50)] * 2
+    urls = [f"http://www.shop.com/{i}" if i % 50 < 30 else f"http://host-{i}.org/" for i in range(100)]
+    write_clean(tmp_path, texts, url=urls)
+    with pytest.raises(UserError, match=r"the host shop\.com has 30 documents that repeat others, 30\.0%"):
+        dedupe(tmp_path)
+    assert len(dedupe(tmp_path, max_host_share=0.3)[1]) == 50
