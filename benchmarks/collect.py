@@ -60,9 +60,8 @@ def main() -> int:
     print(f"{arguments.dump.name}: {lines:,} lines, {size / 1e6:,.1f} MB decompressed")
     for name, taken in seconds.items():
         ratio = seconds["bare loop"] / taken
-        print(
-            f"{name:12} {size / 1e6 / taken:7,.0f} MB/s {lines / taken:10,.0f} lines/s  {ratio:5.2f} of the bare loop"
-        )
+        speed = f"{size / 1e6 / taken:7,.0f} MB/s {lines / taken:10,.0f} lines/s"
+        print(f"{name:12} {speed}  {ratio:5.2f} of the bare loop")
     if not arguments.no_memory:
         for copies in (1, 8):
             print(f"peak memory over {copies} × the dump: {peak_megabytes(arguments.dump, copies):,} MB")
@@ -87,7 +86,7 @@ def reading(dump: Path) -> None:
     """Collect's first step, without Beam around it."""
     source, rules, hosts = Source(0, "dump", str(dump), dump.name), Rules(), HostCounter()
     with open_source(source.uri) as file, tempfile.TemporaryFile() as output:
-        buckets = BucketWriter(output)
+        buckets = BucketWriter(output, NUM_SHARDS)
         for batch in block_batches(open_reader(source, file)):
             rows = rows_of_block(batch, source, rules, NUM_SHARDS)
             buckets.write(rows)

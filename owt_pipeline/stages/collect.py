@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("owt")
 
 
+_MANY_ROWS = 4_000_000  # of a shard: some 4 GB of memory
+
 # Where the files are shapes nothing; what is in them does, and that is in the manifest's `sources`.
 _FILES: dict[str, Any] = {"metavar": "GLOB", "shapes_bytes": False}
 
@@ -87,6 +89,11 @@ def run(run: StageRun) -> None:
     for file in files:
         for name, count in file.stats.items():
             stats[name] = stats.get(name, 0) + count
+    if stats["lines"] > _MANY_ROWS * run.num_shards:
+        logger.warning(
+            "collect: %d submissions a shard; a shard is merged in memory, so use more --num_shards if it runs out",
+            stats["lines"] // run.num_shards,
+        )
     spread = plan_spread(
         (_hosts(folder, file) for file in files), stats["lines"], run.num_shards, options.max_host_share
     )
@@ -107,8 +114,8 @@ def _read_source(
 
     source = sources[key]
     hosts = HostCounter()
-    output, count = writer.open_file(".rows.parquet", "rows")
-    buckets = BucketWriter(output)
+    output, count = writer.open_file(".rows", "rows")
+    buckets = BucketWriter(output, num_buckets)
     last_line = 0
 
     def write(rows: Any) -> None:
