@@ -67,7 +67,7 @@ def test_lines_longer_than_ftfys_segments_are_cut_where_ftfy_cuts_them() -> None
 
 def test_no_sequence_of_harmless_characters_looks_like_mojibake() -> None:
     """What the fast path rests on: ftfy's patterns need three characters of these at most to show."""
-    beyond = [char for char in _HARMLESS.replace("\x20-\x7e", "")]
+    beyond = list(_HARMLESS.replace("\x20-\x7e", ""))
     alphabet = [*beyond, *"aZ09 .,'\"-_^~|("]
     for length in (1, 2, 3, 4):
         assert not any(is_bad("".join(chars)) for chars in itertools.product(alphabet, repeat=length))
