@@ -25,7 +25,7 @@ import pyarrow as pa
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.batches import Outcome
 from owt_pipeline.runtime.errors import LedgerError, UserError
-from owt_pipeline.runtime.pipeline import run_pipeline
+from owt_pipeline.runtime.pipeline import check_beam_flags, run_pipeline, runs_locally
 from owt_pipeline.runtime.shards import DatasetReader, ShardRecord, ShardWriter, shard_name
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.runtime.workers import map_batches
@@ -210,7 +210,11 @@ class StageRun:
                 logger.info("%s: %d of %d are whole already; going on", title, len(keys) - len(pending), len(keys))
                 rows = None
             with progress.step(title, shards=len(pending), rows=rows):
-                self.pipeline(partial(_each_key, pending, write, together))
+                if len(pending) == 1 and runs_locally(self.runtime.beam_flags):
+                    check_beam_flags(self.runtime.beam_flags)
+                    write(pending[0])  # a pipeline of one element would take longer to build than some steps to run
+                else:
+                    self.pipeline(partial(_each_key, pending, write, together))
         return [ShardRecord.from_json(records.read(f"{shard_name(key)}.json")) for key in keys]
 
 
