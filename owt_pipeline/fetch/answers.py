@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -88,14 +88,14 @@ def write_answers(
     warc, records = writer.open_file(".warc.gz", "warc")
     for batch in urls:
         taken: list[int] = []
-        rows: list[tuple[Page, int]] = []
+        rows: list[tuple[Page, int, int]] = []  # without the records, which would add up
         rejected = []
         for index, answer in enumerate(answers(batch)):
             if isinstance(answer, Page):
                 taken.append(index)
                 for redirect in answer.redirects:
                     warc.write(redirect)
-                rows.append((answer, warc.tell()))
+                rows.append((replace(answer, record=b"", redirects=()), warc.tell(), len(answer.record)))
                 warc.write(answer.record)
                 records[0] += len(answer.redirects) + 1
                 writer.count({f"from_{answer.source}": 1, "body_bytes": answer.body_bytes})
@@ -107,13 +107,13 @@ def write_answers(
         writer.reject(rejects_batch(rejected))
 
 
-def _index_rows(urls: pa.RecordBatch, rows: list[tuple[Page, int]]) -> pa.RecordBatch:
+def _index_rows(urls: pa.RecordBatch, rows: list[tuple[Page, int, int]]) -> pa.RecordBatch:
     columns: dict[str, list] = {
-        name: [getattr(page, name) for page, _ in rows]
+        name: [getattr(page, name) for page, _, _ in rows]
         for name in (
             "source", "final_url", "status", "content_type", "fetched_at", "fetch_ms", "body_bytes", "payload_digest"
         )
     }  # fmt: skip
-    columns["warc_offset"] = [offset for _, offset in rows]
-    columns["warc_length"] = [len(page.record) for page, _ in rows]
+    columns["warc_offset"] = [offset for _, offset, _ in rows]
+    columns["warc_length"] = [length for _, _, length in rows]
     return replace_columns(urls, PAGES, **columns)

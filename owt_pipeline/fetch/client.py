@@ -87,7 +87,7 @@ class Client:
             resolver=self._resolver,
             limit=0,  # the caller's business
             ttl_dns_cache=600,
-            dns_cache_max_size=100_000,
+            dns_cache_max_size=20_000,
             keepalive_timeout=keep_alive,
             ssl=verify_tls,
         )

@@ -25,17 +25,19 @@ _WAITING_BYTES = 64 << 20
 """Bodies that wait to be recorded."""
 
 
-async def crawl(fetcher: Fetcher, urls: pa.RecordBatch, spread: bool, recorder: Recorder) -> None:
+async def crawl(fetcher: Fetcher, urls: pa.Table, spread: bool, recorder: Recorder) -> None:
     """Fetch every URL of `urls` (columns url_id, posted_url, host, host_shards), and give what came to `recorder`.
 
     A host's URLs are fetched in the order of the rows; the hosts with the most begin, since they end last.
     `spread` says whether the shards over which a host is spread are the business of several processes.
     """
-    hosts = urls["host"].dictionary_encode()
-    codes = hosts.indices.to_numpy()
-    rows = np.argsort(codes, kind="stable")
-    ends = np.cumsum(np.bincount(codes, minlength=len(hosts.dictionary)))
-    cursors = ends - np.bincount(codes, minlength=len(hosts.dictionary))
+    encoded = urls["host"].dictionary_encode().unify_dictionaries()
+    hosts = encoded.chunk(0).dictionary
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
+    rows = np.argsort(codes, kind="stable").astype(np.int32)
+    counts = np.bincount(codes, minlength=len(hosts))
+    ends = np.cumsum(counts)
+    cursors = ends - counts
     under_way = np.zeros(len(ends), np.int32)
     ready = [(0.0, -int(end - start), code) for code, (start, end) in enumerate(zip(cursors, ends, strict=True))]
     heapq.heapify(ready)
@@ -58,7 +60,7 @@ async def crawl(fetcher: Fetcher, urls: pa.RecordBatch, spread: bool, recorder: 
 
     def enqueue(code: int) -> None:
         if cursors[code] < ends[code]:
-            turn = fetcher.gates[hosts.dictionary[code].as_py()].next_turn
+            turn = fetcher.gates[hosts[code].as_py()].next_turn
             heapq.heappush(ready, (turn, -int(ends[code] - cursors[code]), code))
 
     failed: list[Any] = []

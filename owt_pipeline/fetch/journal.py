@@ -34,6 +34,7 @@ class Journal:
         self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - open as long as the journal
         self._lock = threading.Lock()
         self._ids, self._offsets = array("Q"), array("Q")
+        self._sorted: tuple[np.ndarray, np.ndarray] | None = None
         self._recover()
 
     def __enter__(self) -> Journal:
@@ -53,6 +54,7 @@ class Journal:
         crc = zlib.crc32(records, zlib.crc32(description))
         entry = _HEAD.pack(_MAGIC, url_id, crc, len(description), len(records)) + description + records
         with self._lock:
+            self._sorted = None
             self._ids.append(url_id)
             self._offsets.append(self._end)
             written = 0
@@ -62,14 +64,15 @@ class Journal:
 
     def answers(self, url_ids: list[int]) -> Iterator[Answer | None]:
         """The answer of each URL; None for one without."""
-        ids = self.ids
-        order = np.argsort(ids, kind="stable")
-        places = np.searchsorted(ids, np.array(url_ids, np.uint64), sorter=order)
-        for url_id, place in zip(url_ids, places.tolist(), strict=True):
-            if place < len(order) and self._ids[order[place]] == url_id:
-                yield self._read(self._offsets[order[place]])
-            else:
-                yield None
+        if self._sorted is None:
+            ids = self.ids
+            order = np.argsort(ids, kind="stable")
+            self._sorted = ids[order], np.array(self._offsets, np.uint64)[order]
+        ids, offsets = self._sorted
+        places = np.searchsorted(ids, np.array(url_ids, np.uint64)).tolist()
+        for url_id, place in zip(url_ids, places, strict=True):
+            found = place < len(ids) and int(ids[place]) == url_id
+            yield self._read(int(offsets[place])) if found else None
 
     def _read(self, offset: int) -> Answer:
         head = os.pread(self._file.fileno(), _HEAD.size, offset)

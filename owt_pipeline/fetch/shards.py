@@ -81,9 +81,8 @@ def _crawl_shard(
         batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), known)))
         for batch in urls.batches(shard, columns=_CRAWL_COLUMNS, rows=1 << 16)
     ]
-    table = pa.Table.from_batches(batches).combine_chunks() if batches else None
     progress.advance(len(known))
-    if table is None or not len(table):
+    if not any(batch.num_rows for batch in batches):
         return
 
     def record(url_id: int, answer: Answer) -> None:
@@ -91,7 +90,7 @@ def _crawl_shard(
         progress.advance(1)
 
     with shared_loop(live) as loop, Recorder(record) as recorder:
-        loop.run(crawl(loop.fetcher, table.to_batches()[0], sources.spread, recorder))
+        loop.run(crawl(loop.fetcher, pa.Table.from_batches(batches), sources.spread, recorder))
 
 
 def _lookup(archives: Archives, urls: DatasetReader, shard: int) -> Lookup:
