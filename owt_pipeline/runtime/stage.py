@@ -25,7 +25,7 @@ import pyarrow as pa
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.batches import Outcome
 from owt_pipeline.runtime.errors import LedgerError, UserError
-from owt_pipeline.runtime.pipeline import check_beam_flags, run_pipeline, runs_locally
+from owt_pipeline.runtime.pipeline import run_pipeline, runs_locally
 from owt_pipeline.runtime.shards import DatasetReader, ShardRecord, ShardWriter, shard_name
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.runtime.workers import map_batches
@@ -211,7 +211,6 @@ class StageRun:
                 rows = None
             with progress.step(title, shards=len(pending), rows=rows):
                 if len(pending) == 1 and runs_locally(self.runtime.beam_flags):
-                    check_beam_flags(self.runtime.beam_flags)
                     write(pending[0])  # a pipeline of one element would take longer to build than some steps to run
                 else:
                     self.pipeline(partial(_each_key, pending, write, together))
