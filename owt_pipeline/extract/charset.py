@@ -2,12 +2,12 @@
 
 The order is the one browsers follow (WHATWG HTML, "determining the character encoding"), with one step more:
 
-1. a byte order mark;
+1. a byte order mark, or UTF-16 that is plain to see without one (browsers do not look);
 2. UTF-8, where the body is valid UTF-8 and not plain ASCII: text in another charset is that by accident about
    never, whatever a header says (browsers trust the header and show mojibake);
 3. the charset of the HTTP header;
 4. the charset of a `<meta>` within the first 4,096 bytes (browsers look at 1,024), or of an XML declaration;
-5. what the bytes look like, by charset-normalizer;
+5. what the bytes look like, by charset-normalizer, where that is not Latin letters;
 6. windows-1252, the browsers' default.
 
 A declared charset (3, 4) holds if at most one character in 50 beyond ASCII does not decode; those that do not
@@ -58,6 +58,8 @@ def decode(body: bytes, declared: str | None) -> tuple[str, str]:
     for mark, name in _MARKS:
         if body.startswith(mark):
             return body[len(mark) :].decode(name, "replace"), name
+    if (utf16 := _plain_utf16(body[:256])) is not None:
+        return body.decode(utf16, "replace"), utf16
     beyond_ascii = not body.isascii()
     if beyond_ascii:
         try:
@@ -77,6 +79,14 @@ def decode(body: bytes, declared: str | None) -> tuple[str, str]:
     return body.decode(name, "replace"), name
 
 
+def _plain_utf16(head: bytes) -> str | None:
+    """UTF-16 of Latin letters has a zero in nearly every second byte, and none in the others."""
+    for name, zeros, others in (("utf-16-le", head[1::2], head[::2]), ("utf-16-be", head[::2], head[1::2])):
+        if zeros.count(0) > 0.9 * len(zeros) and 0 not in others:
+            return name
+    return None
+
+
 def lookup(label: str | None) -> str | None:
     """Python's name of the charset that the Encoding Standard means by `label`; None for an unknown one."""
     if not label:
@@ -94,8 +104,6 @@ def lookup(label: str | None) -> str | None:
 def _in_markup(body: bytes) -> list[str]:
     """The labels the page's own markup gives, in order."""
     head = body[:_PRESCAN_BYTES]
-    if b"\x00" in head[:64]:  # UTF-16 without a mark; the standard does not look either
-        return []
     found = [match[1].decode("ascii") for match in (_META.search(_COMMENT.sub(b"", head)), _XML.match(head)) if match]
     # A page whose <meta> could be read as ASCII is not UTF-16, so the standard takes it for UTF-8.
     return ["utf-8" if label.lower().startswith("utf-16") else label for label in found]
@@ -115,10 +123,19 @@ def _decode_damaged(body: bytes, name: str) -> str | None:
 
 
 def _detect(body: bytes) -> str | None:
-    """What the bytes look like, going by those around the first beyond ASCII."""
+    """What the bytes look like, going by those around the first beyond ASCII; None for any charset of Latin letters.
+
+    Those differ by a few letters that no statistics of a page tell apart: among them it is windows-1252 or declared.
+    """
     from charset_normalizer import from_bytes
 
     first = _NOT_ASCII.search(body)
     start = max(0, (first.start() if first else 0) - _SAMPLE_BYTES // 4)
-    best = from_bytes(body[start : start + _SAMPLE_BYTES]).best()
-    return lookup(best.encoding) if best is not None else None
+    sample = body[start : start + _SAMPLE_BYTES]
+    best = from_bytes(sample).best()
+    name = lookup(best.encoding) if best is not None else None
+    if name is None:
+        return None
+    letters = [char for char in sample.decode(name, "replace") if char > "\x7f" and char.isalpha()]
+    latin = sum(char < "\u0250" for char in letters)
+    return name if latin < 0.5 * len(letters) else None

@@ -14,7 +14,7 @@ text. It may raise (the page is rejected as `extract_crash`), run forever (`extr
             return Extracted(rest.partition("</p>")[0]) if start else None
         return extract
 
-    owt extract --workdir run --extractor my_extractors:first_paragraph
+    PYTHONPATH=. owt extract --workdir run --extractor my_extractors:first_paragraph
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 BUILT_IN = {
+    "blocks": ("owt_pipeline.extract.with_blocks:make", "lxml"),
     "trafilatura": ("owt_pipeline.extract.with_trafilatura:make", "trafilatura"),
     "resiliparse": ("owt_pipeline.extract.with_resiliparse:make", "Resiliparse"),
 }

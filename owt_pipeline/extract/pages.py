@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,6 +13,8 @@ from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
 from owt_pipeline.extract.sandbox import limits
 from owt_pipeline.fetch.warc import read_record
 from schemas import Reason
+
+_NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,17 @@ def extract_page(extract: Extract, url: str, fetched_at: int, record: bytes) -> 
     if response.body.startswith(b"%PDF-"):
         return Rejected(Reason.NO_TEXT, "the body is a PDF, whatever its content type says")
     html, charset = decode(response.body, response.charset)
+    if _is_binary(html):
+        return Rejected(Reason.NO_TEXT, "the body is binary data, whatever its content type says")
     document = extract(Page(url, html, fetched_at))
     if document is None or not document.text.strip():
         return Rejected(Reason.NO_TEXT, f"{len(html):,} characters of {charset} without a main text")
     return Found(document, charset)
+
+
+def _is_binary(text: str) -> bool:
+    """Whether one in ten of the first characters is a control character, or was no character at all."""
+    return len(_NO_CHARACTER.findall(text[:4096])) > 0.1 * len(text[:4096])
 
 
 def _extract_row(extract: Extract, work: Work, url: str, fetched_at: int, record: pa.Scalar) -> Result:

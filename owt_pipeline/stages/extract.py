@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 class Options:
     """Options of the stage."""
 
-    extractor: str = option("trafilatura", "trafilatura, resiliparse, or `module:factory` of your own", metavar="NAME")
+    extractor: str = option(
+        "blocks", "blocks (our own), trafilatura, resiliparse, or `module:factory` of yours", metavar="NAME"
+    )
     favor: str = option(
         "balanced",
         "precision rather loses text than keeps boilerplate; recall the reverse",
@@ -94,7 +96,7 @@ STAGE = Stage(
     output="documents",
     inputs=("pages",),
     options=Options,
-    version=1,
+    version=2,
     run=run,
     sources=_sources,
     libraries=("trafilatura", "lxml"),

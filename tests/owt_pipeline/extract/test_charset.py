@@ -28,6 +28,12 @@ def test_a_byte_order_mark_overrules_all_else() -> None:
     assert decode(body.encode("utf-16-be"), None) == (body[1:], "utf-16-be")
 
 
+@pytest.mark.parametrize("charset", ["utf-16-le", "utf-16-be"])
+def test_utf16_is_recognised_without_a_mark(charset: str) -> None:
+    text = page(GERMAN, "utf-8").decode()
+    assert decode(text.encode(charset), "utf-8") == (text, charset)
+
+
 def test_valid_utf8_is_utf8_whatever_is_declared() -> None:
     text, found = decode(page(GERMAN, "utf-8", "<meta charset=windows-1252>"), "iso-8859-1")
     assert (found, GERMAN in text) == ("utf-8", True)
@@ -69,6 +75,12 @@ def test_a_declared_charset_that_the_bytes_contradict_is_a_lie() -> None:
     assert found == "cp1251"
     text, _ = decode(page(JAPANESE, "shift_jis"), "utf-8")
     assert JAPANESE in text
+
+
+def test_latin_letters_without_a_declaration_are_windows_1252() -> None:
+    text, found = decode(page("déjà vu, “naïve” façade: l'été où le garçon " * 20, "cp1252"), None)
+    assert found == "cp1252"
+    assert "déjà vu, “naïve” façade" in text
 
 
 def test_a_little_damage_does_not_change_the_charset() -> None:

@@ -1,0 +1,32 @@
+"""A page's markup as a tree, once for all that reads it."""
+
+from __future__ import annotations
+
+from lxml import etree
+
+# Comments and processing instructions are no one's text. `huge_tree` lifts libxml2's limits on a node's size and
+# on depth: what a page may cost is the sandbox' business, and a page over a limit would be cut, not refused.
+_PARSER = etree.HTMLParser(
+    encoding="utf-8", remove_comments=True, remove_pis=True, collect_ids=False, default_doctype=False, huge_tree=True
+)
+
+
+def parse(html: str) -> etree._Element | None:
+    """The root of the tree; None where there is no markup at all. lxml mends whatever is wrong with it."""
+    if "\x00" in html:  # libxml2 stops at one; browsers drop them
+        html = html.replace("\x00", "")
+    try:
+        root = etree.fromstring(html.encode("utf-8", "replace"), _PARSER)
+    except etree.XMLSyntaxError:  # an empty document
+        return None
+    return root if isinstance(root, etree._Element) else None
+
+
+def body_of(root: etree._Element) -> etree._Element:
+    body = root.find("body")
+    return body if body is not None else root
+
+
+def text_of(element: etree._Element) -> str:
+    """All text below `element`, white space collapsed."""
+    return " ".join("".join(element.itertext()).split())

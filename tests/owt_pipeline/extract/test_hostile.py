@@ -1,0 +1,225 @@
+"""No page harms a run: hostile pages, mutated real pages, and extractors that spin, die or eat memory."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from owt_pipeline.extract.extractor import Extracted, Page, Settings
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.runtime.stage import Runtime, require_manifest, run_stage
+from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.stages.extract import STAGE, Options
+
+HTML = "text/html; charset=utf-8"
+PROSE = "This sentence is prose, and long enough to be taken for a part of an article about something. " * 6
+ARTICLE = f"<html><body><article><h1>Fine</h1><p>{PROSE}</p></article></body></html>".encode()
+
+
+def hostile_pages() -> dict[str, bytes]:
+    deep, wide = 100_000, 1_000_000
+    return {
+        "empty": b"",
+        "blank": b" \n\t " * 1000,
+        "one tag": b"<",
+        "only nul": b"\x00" * 10_000,
+        "nul bytes within": ARTICLE.replace(b". ", b". \x00"),
+        "nested divs": b"<div>" * deep + PROSE.encode() + b"</div>" * deep,
+        "nested inline tags": b"<b><i>" * (deep // 2) + PROSE.encode(),
+        "nested tables": b"<table><tr><td>" * (deep // 3) + PROSE.encode(),
+        "nested lists": b"<ul><li>" * (deep // 2) + PROSE.encode(),
+        "a cell of nested tags": b"<table><tr><td>" + b"<span>" * deep + b"<script>1</script>" + PROSE.encode(),
+        "one line": b"<p>" + b"word " * (20 << 18) + b"</p>",
+        "one word": b"<p>" + b"w" * (20 << 20) + b"</p>",
+        "a million attributes": b"<p " + b" ".join(b"a%d=1" % i for i in range(wide)) + b">" + PROSE.encode(),
+        "a class of a megabyte": b"<div class='" + b"nav-bar " * (1 << 17) + b"'><p>" + PROSE.encode(),
+        "a million elements": b"<br>" * wide + PROSE.encode(),
+        "a million links": b"<a href=/>x</a>" * (wide // 4),
+        "broken utf-8": ARTICLE.replace(b"e", b"\xe9\xff\xfe"),
+        "half a character": ARTICLE[:-20] + "é".encode()[:1],
+        "utf-16 without a mark": ARTICLE.decode().encode("utf-16-le"),
+        "utf-7": b"<meta charset=utf-7>" + ARTICLE,
+        "every byte": bytes(range(256)) * 4000,
+        "random bytes": random.Random(0).randbytes(1 << 20),
+        "a pdf": b"%PDF-1.7\n" + random.Random(1).randbytes(100_000),
+        "a png": b"\x89PNG\r\n\x1a\n" + random.Random(2).randbytes(100_000),
+        "gzip": gzip.compress(ARTICLE * 100),
+        "json": b'{"a": [' + b"[" * deep + b"]" * deep + b"]}",
+        "linked data as deep": b"<script type=application/ld+json>" + b"[" * deep + b"</script>" + ARTICLE,
+        "linked data of strange types": b'<script type="application/ld+json">{"@graph":[1,null,{"author":[[[]],{"name":'
+        b'{}}],"articleBody":7,"headline":[],"@type":["a"],"datePublished":{}}]}</script>' + ARTICLE,
+        "unclosed script": b"<html><body><p>" + PROSE.encode() + b"<script>" + b"var a = '<p>';" * 100_000,
+        "unclosed comment": b"<html><body><p>" + PROSE.encode() + b"<!--" + b"-" * 100_000,
+        "many scripts": b"<script type=application/ld+json>" * 20_000,
+        "entities": b"<p>" + b"&amp;&#0;&#xFFFFFFFF;&#xD800;&nope;" * 50_000,
+        "doctypes": b"<!DOCTYPE html [<!ENTITY a '" + b"&a;" * 1000 + b"'>]>" * 100 + b"<p>&a;" + PROSE.encode(),
+        "frames": b"<frameset><frame src=/><noframes><p>" + PROSE.encode() + b"</noframes></frameset>",
+        "xml": b'<?xml version="1.0" encoding="nonsense"?><rss><channel><item><title>x</title></item></channel></rss>',
+        "a discourse page of nonsense": b"""<div id=data-preloaded data-preloaded='{"topic_1":7,"topic_2":"[]"}'>""",
+        "surrogates": b"<p>" + b"\xed\xa0\x80\xed\xb0\x80" * 1000 + PROSE.encode(),
+        "right to left": "<p>\u202e\u2066\u200f".encode() * 10_000 + PROSE.encode(),
+        "combining": b"<p>a" + "\u0301".encode() * 500_000 + PROSE.encode(),
+        "windows newlines": ARTICLE.replace(b"<", b"\r\n<") * 1000,
+    }  # fmt: skip
+
+
+READABLE = (
+    "one line", "a million elements", "nul bytes within", "half a character", "a class of a megabyte",
+    "unclosed comment", "linked data as deep", "utf-16 without a mark", "entities", "combining", "windows newlines",
+)  # fmt: skip
+
+
+def extract(workdir: Path, pages: dict[str, bytes], workers: int = 2, **options: object) -> dict[str, tuple[str, str]]:
+    """URL → ("text", text) or (reason, detail)."""
+    run_stage(STAGE, Options(**options), Runtime(Storage(str(workdir)), workers))  # type: ignore[arg-type]
+    reader = DatasetReader(Storage(str(workdir / "documents")), require_manifest(Storage(str(workdir)), "documents"))
+    kept, rejects = reader.table().to_pylist(), reader.table(kind="rejects").to_pylist()
+    results = {row["url"]: ("text", row["text"]) for row in kept}
+    results |= {row["url"]: (row["reason"], row["detail"]) for row in rejects}
+    assert len(kept) + len(rejects) == len(results) == len(pages)
+    return results
+
+
+@pytest.mark.parametrize("extractor", ["blocks", "trafilatura"])
+def test_hostile_pages_become_rows_and_their_neighbours_are_unaffected(
+    tmp_path: Path, pages_writer: Callable[..., None], extractor: str
+) -> None:
+    hostile = hostile_pages()
+    assert len(hostile) >= 20
+    pages: dict[str, bytes] = {}
+    for index, (name, body) in enumerate(hostile.items()):
+        if extractor == "trafilatura" and len(body) > 2 << 20:
+            continue  # it would use up its CPU time on each, which is tested below, and cheaper
+        pages[f"http://hostile/{name}"] = body
+        pages[f"http://fine/{index}"] = ARTICLE
+    pages_writer(tmp_path, {url: (body, HTML) for url, body in pages.items()}, 1)
+    results = extract(tmp_path, pages, extractor=extractor, page_cpu_seconds=3.0)
+    for url, (kind, text) in results.items():
+        if url.startswith("http://fine/"):
+            assert kind == "text", (url, kind, text)
+            assert PROSE.strip() in text
+    if extractor == "blocks":
+        crashed = {url: result for url, result in results.items() if result[0].startswith("extract_")}
+        assert crashed.keys() <= {"http://hostile/a million attributes"}  # libxml2 compares each with all others
+        for name in READABLE:
+            assert results[f"http://hostile/{name}"][0] == "text", name
+    for name in ("empty", "a pdf", "a png", "gzip", "only nul"):
+        assert results[f"http://hostile/{name}"][0] == "no_text", name
+
+
+def misbehaving(settings: Settings) -> Callable[[Page], Extracted | None]:
+    """An extractor of one's own, as the documentation of `extractor` describes it, that does what a page says."""
+
+    def extract(page: Page) -> Extracted | None:
+        if "spin" in page.html:
+            while True:
+                pass
+        if "hungry" in page.html:
+            hoard = []
+            while True:
+                hoard.append(bytearray(1 << 24))
+        if "kill" in page.html:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "segfault" in page.html:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if "exit" in page.html:
+            os._exit(3)
+        if "raise" in page.html:
+            raise RuntimeError("as asked")
+        if "backtrack" in page.html:  # within one call of C code, which no handler of Python's could interrupt
+            import re
+
+            re.match(r"(a*)*b", "a" * 64)
+        return None if "nothing" in page.html else Extracted(f"{settings.favor} {page.url}", "A title")
+
+    return extract
+
+
+def test_an_extractor_that_misbehaves_loses_only_the_page_it_misbehaves_on(
+    tmp_path: Path, pages_writer: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "misbehaving_extractor"
+    (tmp_path / f"{name}.py").write_text(Path(__file__).read_text())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    deeds = ["spin", "hungry", "kill", "segfault", "exit", "raise", "backtrack", "nothing"]
+    pages = {}
+    for index in range(24):
+        pages[f"http://h/{index}"] = (f"<p>{deeds[index // 3] if index % 3 == 1 else 'fine'}</p>".encode(), HTML)
+    pages_writer(tmp_path, pages, 1)
+    options = {"extractor": f"{name}:misbehaving", "page_cpu_seconds": 0.4, "page_memory_mb": 256, "favor": "recall"}
+    results = extract(tmp_path, pages, 1, **options)  # a single worker is a process of its own, too
+    reasons = [results[f"http://h/{3 * index + 1}"] for index in range(8)]
+    assert [reason for reason, _ in reasons] == [
+        "extract_timeout", "extract_memory", "extract_crash", "extract_crash", "extract_crash", "extract_crash",
+        "extract_timeout", "no_text",
+    ]  # fmt: skip
+    assert reasons[0][1] == "more than 0.4 s of CPU time"
+    assert reasons[1][1] == "more than 256 MiB of memory"
+    assert "SIGKILL" in reasons[2][1]
+    assert "code 3" in reasons[4][1]
+    assert reasons[5][1] == "RuntimeError: as asked"
+    for index in range(24):
+        if index % 3 != 1:
+            assert results[f"http://h/{index}"] == ("text", f"recall http://h/{index}")
+    manifest = require_manifest(Storage(str(tmp_path)), "documents")
+    assert manifest.properties["extractor"]["name"] == f"{name}:misbehaving"
+    assert len(manifest.properties["extractor"]["sha256"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("extractor", "message"),
+    [
+        ("goose", "none of blocks, resiliparse, trafilatura"),
+        ("no_such_module:make", "cannot be imported"),
+        ("json:no_such_factory", "has no 'no_such_factory'"),
+    ],
+)
+def test_an_unknown_extractor_is_one_clear_error(
+    tmp_path: Path, pages_writer: Callable[..., None], extractor: str, message: str
+) -> None:
+    pages_writer(tmp_path, {"http://h/": (ARTICLE, HTML)}, 1)
+    with pytest.raises(UserError, match=message):
+        extract(tmp_path, {}, extractor=extractor)
+
+
+def mutate(body: bytes, rng: random.Random) -> bytes:
+    """Damage as the web makes it: cut, doubled, shuffled, flipped, tags broken open."""
+    for _ in range(rng.randint(1, 6)):
+        start = rng.randrange(len(body) + 1)
+        end = min(len(body), start + rng.randint(1, 20_000))
+        piece = body[start:end]
+        damage = rng.randrange(7)
+        if damage == 0:
+            body = body[:start] + body[end:]
+        elif damage == 1:
+            body = body[:end] + piece * rng.randint(1, 20) + body[end:]
+        elif damage == 2:
+            body = body[:start] + rng.randbytes(len(piece)) + body[end:]
+        elif damage == 3:
+            body = body[:start] + piece.replace(b">", b"", 5) + body[end:]
+        elif damage == 4:
+            body = body[:start] + piece.replace(b"</", b"<") + body[end:]
+        elif damage == 5:
+            body = body[:start] + piece.replace(b'"', b"'").upper() + body[end:]
+        else:
+            body = body[:start] + piece[::-1] + body[end:]
+    return body
+
+
+def test_mutated_real_pages_neither_crash_nor_hang_nor_get_lost(
+    tmp_path: Path, pages_writer: Callable[..., None], real_pages: dict[str, tuple[bytes, str]]
+) -> None:
+    rng = random.Random(20)
+    bodies = list(real_pages.values())
+    pages = {f"http://mutant/{index}": mutate(rng.choice(bodies)[0], rng) for index in range(150)}
+    pages_writer(tmp_path, {url: (body, HTML) for url, body in pages.items()}, 2)
+    results = extract(tmp_path, pages, page_cpu_seconds=10.0)
+    assert {reason for reason, _ in results.values()} <= {"text", "no_text"}
+    assert sum(reason == "text" for reason, _ in results.values()) > 120

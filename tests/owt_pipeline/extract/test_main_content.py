@@ -1,0 +1,134 @@
+"""What belongs to an article, and what stands around it."""
+
+from __future__ import annotations
+
+import pytest
+
+from owt_pipeline.extract.extractor import Extracted, Page, Settings, load
+
+SENTENCE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for a while. "
+P = f"<p>{SENTENCE * 3}</p>"
+NAV = "<ul>" + "".join(f'<li><a href="/{name}">{name}</a>' for name in ("Home", "News", "Sport", "Opinion")) + "</ul>"
+
+
+WRAPPERS = (
+    '<div class="sidebar-right">', '<div class="widget">', "<nav>", "<aside>", '<div class="hide">',
+    '<form id="aspnetForm">', '<div style="visibility:hidden">', '<div class="content no-sidebar">',
+)  # fmt: skip
+
+
+def extract(html: str, **settings: object) -> str:
+    found = load("blocks", Settings(**settings))(Page("http://h/", html, 1_767_225_600))  # type: ignore[arg-type]
+    return found.text if found else ""
+
+
+def page(body: str, head: str = "") -> str:
+    return f"<html><head>{head}</head><body>{body}</body></html>"
+
+
+def test_navigation_sidebars_footers_and_comments_are_left_out() -> None:
+    text = extract(
+        page(
+            f"<header>{NAV}</header><nav>{NAV}</nav><div id=content><h1>Foxes</h1>{P}{P}"
+            f'<div class="share-buttons">Share on Facebook</div><figure><img><figcaption>A fox</figcaption></figure>{P}'
+            f"<div id=comments><p>First! {SENTENCE}</p></div></div>"
+            f"<div class=sidebar><p>Subscribe to our letters today.</p></div><aside>{P.replace('fox', 'cat')}</aside>"
+            f"<footer>© 2020 Foxes Ltd.</footer>"
+        )
+    )
+    assert text == "\n".join(["Foxes", *[(SENTENCE * 3).strip()] * 3])
+
+
+def test_a_name_that_would_leave_out_the_page_is_not_believed() -> None:
+    for wrapper in WRAPPERS:
+        assert SENTENCE.strip() in extract(page(f"{wrapper}<h1>Foxes</h1>{P}{P}")), wrapper
+    many = "".join(f'<div class="widget">{P}</div>' for _ in range(8))
+    assert extract(page(many)).count("quick brown") == 24
+
+
+def test_parts_that_react_streams_are_seen() -> None:
+    assert SENTENCE.strip() in extract(page(f'<div>Loading</div><div hidden id="S:0"><article>{P}{P}</article></div>'))
+
+
+def test_comments_are_the_page_where_there_is_little_else() -> None:
+    thread = (
+        f'<div class="post"><p>What do foxes do?</p></div><div class="comment">{P}</div><div class="comment">{P}</div>'
+    )
+    assert extract(page(thread)).count("quick brown") == 6
+    article = f'<article>{P * 6}</article><div class="comment"><p>{SENTENCE.replace("fox", "cat")}</p></div>'
+    assert "cat" not in extract(page(article))
+    assert "cat" in extract(page(article), include_comments=True)
+
+
+def test_runs_of_links_are_left_out_but_not_a_page_of_links() -> None:
+    related = "<p>See also:</p>" + "".join(f'<p><a href="/{n}">Another story, number {n}</a></p>' for n in range(6))
+    assert "Another story" not in extract(page(f"<article>{P * 4}{related}</article>"))
+    listing = "".join(f'<li><a href="/{n}">A story with a longer title, number {n}</a></li>' for n in range(30))
+    assert extract(page(f"<ul>{listing}</ul>")).count("longer title") == 30
+
+
+def test_what_follows_an_article_is_cut_and_what_belongs_to_it_is_not() -> None:
+    body = f"<h2>Background</h2>{P}<h2>Related stories</h2><p>{SENTENCE.replace('fox', 'cat')}</p><h2>Sources</h2>{P}"
+    text = extract(page(f"<article><h1>Foxes</h1>{P * 4}{body}</article>"))
+    assert "cat" not in text
+    assert "Background" in text
+    assert text.count("quick brown") == 18
+
+
+def test_tables_of_old_pages_are_read_as_layout() -> None:
+    text = extract(
+        page(
+            f"<table width=100%><tr><td width=150>{NAV}</td><td><font size=2><b>Foxes</b><br><br>{SENTENCE * 2}<br><br>"
+            f"{SENTENCE * 2}<br><br></font><p><center>{NAV}</center></td></tr></table>"
+        )
+    )
+    assert text == "\n".join(["Foxes", *[(SENTENCE * 2).strip()] * 2])
+
+
+def test_favor_orders_what_is_kept() -> None:
+    html = page(
+        f'<div class="top"><p>{SENTENCE.replace("fox", "owl") * 2}</p></div><div class="post-content">'
+        f"<h1>Foxes</h1>{P * 2}"
+        f'<p><a href="/x">One link to a longer story elsewhere</a></p></div>'
+    )
+    lengths = [len(extract(html, favor=favor)) for favor in ("precision", "balanced", "recall")]
+    assert lengths == sorted(lengths)
+    assert lengths[0] < lengths[2]
+
+
+@pytest.mark.parametrize("depth", [1, 40])
+def test_a_forum_that_preloads_its_posts_as_data_is_read(depth: int) -> None:
+    import html
+    import json
+
+    posts = [{"cooked": f"<p>Post {n}: {SENTENCE}</p>"} for n in range(3)]
+    preloaded = json.dumps({"topic_7": json.dumps({"post_stream": {"posts": posts}}), "site": "{}"})
+    body = "<div>" * depth + f'<div id="data-preloaded" data-preloaded="{html.escape(preloaded)}"></div>'
+    assert extract(page(body)).splitlines() == [f"Post {n}: {SENTENCE.strip()}" for n in range(3)]
+
+
+def test_an_article_in_linked_data_is_read_where_the_markup_has_none() -> None:
+    data = '<script type="application/ld+json">{"@graph":[{"@type":"NewsArticle","articleBody":"%s"}]}</script>'
+    assert extract(page("<div id=root></div>", data % (SENTENCE * 5).strip())) == (SENTENCE * 5).strip()
+    assert extract(page(f"<article>{P * 3}</article>", data % "teaser")).count("quick brown") == 9
+
+
+def test_the_same_page_gives_the_same_text_whatever_came_before() -> None:
+    pages = [page(f'<div class="c{n % 7} post">{P * (n % 4)}<div id="nav{n}">{NAV}</div></div>') for n in range(40)]
+    forwards = [extract(html) for html in pages]
+    backwards = [extract(html) for html in reversed(pages)]
+    assert forwards == backwards[::-1]
+
+
+def test_metadata_comes_with_the_text() -> None:
+    head = (
+        "<title>Foxes at rest | The Daily Fox</title><meta property='og:site_name' content='The Daily Fox'>"
+        "<meta name=author content='By A. Fox'><meta property='article:published_time' content='2019-05-03T10:00:00Z'>"
+    )
+    found = load("blocks", Settings())(
+        Page("http://h/", f"<html lang=en-GB><head>{head}</head><body><h1>The Daily Fox</h1>{P * 3}", 1_767_225_600)
+    )
+    assert found == Extracted(
+        "The Daily Fox\n" + "\n".join([(SENTENCE * 3).strip()] * 3), "Foxes at rest", "A. Fox", "2019-05-03",
+        "The Daily Fox", "en",
+    )  # fmt: skip
