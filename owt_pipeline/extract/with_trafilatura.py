@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from datetime import datetime, timezone
 from typing import Any
 
@@ -13,6 +14,11 @@ from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
 
 logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # what it finds wrong with a page becomes a reject row
 logging.getLogger("htmldate").setLevel(logging.CRITICAL)
+
+
+# Trafilatura gives a language where it detects one itself, never what the page declares.
+_LANGUAGE = re.compile(r"<html\b[^>]*\slang\s*=\s*[\"']?([a-z]{2})(?![a-z])", re.IGNORECASE)
+_HEAD = 4096  # characters; the element is among the first
 
 
 def make(settings: Settings) -> Extract:
@@ -43,10 +49,12 @@ def _extract(page: Page, settings: Settings) -> Extracted | None:
     document: Any = trafilatura.bare_extraction(page.html, options=options)
     if document is None or not document.text:
         return None
+    declared = _LANGUAGE.search(page.html, 0, _HEAD)
     return Extracted(
         text=document.text,
         title=document.title,
         author=document.author,
         date=document.date,
         site_name=document.sitename,
+        language=declared[1].lower() if declared else None,
     )

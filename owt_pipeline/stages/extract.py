@@ -24,7 +24,9 @@ class Options:
     """Options of the stage."""
 
     extractor: str = option(
-        "blocks", "blocks (our own), trafilatura, resiliparse, or `module:factory` of yours", metavar="NAME"
+        "trafilatura",
+        "trafilatura; blocks, our own and several times faster; resiliparse; or `module:factory` of yours",
+        metavar="NAME",
     )
     favor: str = option(
         "balanced",

@@ -58,7 +58,7 @@ def test_a_row_holds_what_the_page_says_and_what_was_known_of_it(
     assert (row["title"], row["language"], row["score"], row["subreddits"]) == ("Größe", "de", 3, ["a", "b"])
     assert str(manifest.counts) == "2 in = 1 out + 1 no_text"
     assert manifest.stats == {"charset_cp1252": 1}
-    assert manifest.properties["extractor"]["name"] == "blocks"
+    assert manifest.properties["extractor"]["name"] == "trafilatura"
 
 
 def words(text: str) -> Counter[str]:
