@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from importlib.resources import files
+from itertools import chain
 
 import numpy as np
 import xxhash
@@ -38,15 +39,15 @@ class DomainSet:
 
 
 @lru_cache(2)  # a process works at one run at a time; reading millions of lines again for each block would cost more
-def blocked_domains(paths: tuple[str, ...], built_in: bool, further: tuple[str, ...] = ()) -> DomainSet:
-    """The domains of files, one a line, of the built-in list, and `further` ones.
+def blocked_domains(lists: tuple[tuple[str, str], ...], built_in: bool, further: tuple[str, ...] = ()) -> DomainSet:
+    """The domains of files, one a line, of the built-in list, and `further` ones; `lists` are (path, digest).
 
     Blank lines and what follows a `#` are skipped; the last word of a line counts, so lists in the format of
     `/etc/hosts` do as well. A domain stands for its subdomains too. Raises UserError for a file that cannot be read.
     """
     own = _built_in("media_domains.txt") if built_in else []
     named = [host for domain in further for host in _domain(domain.encode())]
-    return DomainSet([*own, *named, *(domain for path in paths for domain in _domains(path))])
+    return DomainSet(chain(own, named, (domain for path, _ in lists for domain in _domains(path))))
 
 
 @lru_cache(2)

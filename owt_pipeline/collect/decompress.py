@@ -18,10 +18,15 @@ _PIECE_BYTES = 1 << 20
 
 _ERRORS = (zstandard.ZstdError, lzma.LZMAError, zlib.error, OSError, EOFError)
 
+
+def _new_zstd() -> Any:
+    # The monthly dumps are written with `--long=31`: a reader has to allow for windows of 2 GiB.
+    return zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj(write_size=_PIECE_BYTES)
+
+
 # In xz and gzip, zeros may pad the end of a stream.
 _FORMATS: list[tuple[str, bytes, bytes, Callable[[], Any]]] = [
-    # The monthly dumps are written with `--long=31`: a reader has to allow for windows of 2 GiB.
-    ("zst", b"\x28\xb5\x2f\xfd", b"", lambda: zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj()),
+    ("zst", b"\x28\xb5\x2f\xfd", b"", _new_zstd),
     ("xz", b"\xfd7zXZ\x00", b"\x00", lzma.LZMADecompressor),
     ("bz2", b"BZh", b"", bz2.BZ2Decompressor),
     ("gz", b"\x1f\x8b", b"\x00", lambda: zlib.decompressobj(31)),

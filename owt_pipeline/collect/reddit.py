@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import orjson
 import zstandard
 
-from owt_pipeline.collect.submissions import Submission
+from owt_pipeline.collect.records import Submission
 from owt_pipeline.runtime.errors import UserError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _within(listing: Listing, submissions: Iterable[praw.models.Submission]) -> 
 
 
 def _record(submission: praw.models.Submission) -> dict[str, Any]:
-    """The fields that `submissions.read_block` reads, as the API gave them."""
+    """The fields that `records` reads, as the API gave them."""
     fields = vars(submission)
     record = {name: fields[name] for name in Submission.__struct_fields__ if name in fields}
     return {**record, "subreddit": str(fields.get("subreddit", ""))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline.collect.blocklists import extension_of
+from owt_pipeline.collect.records import Submission, integers, texts
 from owt_pipeline.collect.rules import Rules
 from owt_pipeline.collect.spread import home_bucket
 from owt_pipeline.collect.url_columns import canonicalize_column
@@ -39,26 +41,26 @@ ROWS = pa.schema(
 
 @dataclass(frozen=True)
 class Submissions:
-    """Submissions by column, all of one length; `reason` and `note` are None for those that are wanted so far."""
+    """Submissions by column, all of one length; `reason` and `note` are None for those that are wanted so far.
+
+    The rest is in `records`, for those that will still be wanted; None where only the URLs are known.
+    """
 
     line: pa.Array
     url: pa.StringArray
     reason: list[str | None]
     note: list[str | None]
     submission_id: pa.StringArray
-    subreddit: pa.StringArray
-    title: pa.StringArray
     score: pa.Array
-    created_utc: pa.Array
-    num_comments: pa.Array
+    records: Sequence[Submission] | None
 
     @classmethod
     def of_urls(cls, urls: list[str | None], lines: list[int]) -> Submissions:
         """URLs of which no submission is known."""
-        texts, numbers = pa.nulls(len(urls), pa.string()), pa.nulls(len(urls), pa.int64())
         reasons: list[str | None] = [None] * len(urls)
         line, url = pa.array(lines, pa.int64()), pa.array(urls, pa.string())
-        return cls(line, url, reasons, reasons.copy(), texts, texts, texts, numbers, numbers, numbers)
+        unknown_id, unknown_score = pa.nulls(len(urls), pa.string()), pa.nulls(len(urls), pa.int64())
+        return cls(line, url, reasons, reasons.copy(), unknown_id, unknown_score, None)
 
 
 class RowMaker:
@@ -86,24 +88,21 @@ class RowMaker:
         reason, note = _mark(reason, note, pc.is_valid(blocked), Reason.BLOCKED_DOMAIN, blocked)
         reason, note = _mark(reason, note, *self._extension(canonical, reason))
         wanted = pc.is_null(reason)
-        columns = [
-            pa.array(buckets),
-            pa.array(ids),
-            pc.coalesce(canonical, urls),
-            pc.if_else(wanted, urls, None),
-            host,
-            reason,
-            note,
-            submissions.submission_id,
-            submissions.subreddit,
-            pc.if_else(wanted, submissions.title, None),
-            submissions.score,
-            submissions.created_utc,
-            submissions.num_comments,
-            pa.repeat(pa.scalar(source, pa.int32()), len(urls)),
-            lines,
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=ROWS)
+        columns = {
+            "bucket": pa.array(buckets),
+            "url_id": pa.array(ids),
+            "url": pc.coalesce(canonical, urls),
+            "posted_url": pc.if_else(wanted, urls, None),
+            "host": host,
+            "reason": reason,
+            "note": note,
+            "submission_id": submissions.submission_id,
+            "score": submissions.score,
+            "source": pa.repeat(pa.scalar(source, pa.int32()), len(urls)),
+            "line": lines,
+            **_details(submissions.records, wanted),
+        }
+        return pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
 
     def _of_hosts(self, hosts: pa.StringArray) -> tuple[np.ndarray, pa.StringArray]:
         """(bucket, domain on a blocklist) of each host."""
@@ -121,15 +120,33 @@ class RowMaker:
 
     def _extension(self, canonical: pa.StringArray, reason: pa.StringArray) -> tuple[pa.Array, Reason, pa.Array]:
         """Which URLs without a reason end in a blocked extension, for `_mark`."""
-        candidate = pc.and_(pc.is_null(reason), pc.match_substring_regex(canonical, r"\.[^/?]+(?:\?|$)"))
-        places = np.flatnonzero(candidate.fill_null(False).to_numpy(zero_copy_only=False))
-        extensions = [extension_of(url) for url in canonical.take(pa.array(places)).to_pylist()]
+        places = np.flatnonzero(pc.and_(pc.is_null(reason), pc.is_valid(canonical)).to_numpy(zero_copy_only=False))
+        urls = canonical.take(pa.array(places))
+        dotted = pc.match_substring_regex(urls, r"\.[^/?]+(?:\?|$)")  # the others have none
+        places = places[dotted.to_numpy(zero_copy_only=False)]
+        extensions = [extension_of(url) for url in urls.filter(dotted).to_pylist()]
         notes: list[str | None] = [None] * len(reason)
         for i, extension in zip(places.tolist(), extensions, strict=True):
             if extension in self._extensions:
                 notes[i] = f".{extension}"
         note = pa.array(notes, pa.string())
         return pc.is_valid(note), Reason.BLOCKED_EXTENSION, note
+
+
+def _details(records: Sequence[Submission] | None, wanted: pa.BooleanArray) -> dict[str, pa.Array]:
+    """What is kept of wanted submissions only; null for the others."""
+    mask = wanted.to_numpy(zero_copy_only=False)
+    if records is None:
+        numbers, strings = pa.nulls(len(mask), pa.int64()), pa.nulls(len(mask), pa.string())
+        return {"subreddit": strings, "title": strings, "created_utc": numbers, "num_comments": numbers}
+    chosen = [records[i] for i in np.flatnonzero(mask).tolist()]
+    places = pa.array(np.cumsum(mask) - 1, mask=~mask)
+    return {
+        "subreddit": texts([s.subreddit for s in chosen]).take(places),
+        "title": texts([s.title for s in chosen]).take(places),
+        "created_utc": integers([s.created_utc for s in chosen]).take(places),
+        "num_comments": integers([s.num_comments for s in chosen]).take(places),
+    }
 
 
 def _mark(

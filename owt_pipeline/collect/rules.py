@@ -16,7 +16,7 @@ class Rules:
       allow_subreddits: if any, submissions elsewhere are turned away; in lower case.
       deny_subreddits: submissions there are turned away; in lower case.
       deny_domains: domains that are turned away with their subdomains.
-      blocked_domain_files: lists of such domains.
+      blocked_domain_files: lists of such domains, each a path with a digest by which a changed one is read again.
       extensions: endings of paths, beside the built-in ones.
       built_in: whether the built-in lists of media hosts and endings apply.
     """
@@ -25,7 +25,7 @@ class Rules:
     allow_subreddits: frozenset[str] = frozenset()
     deny_subreddits: frozenset[str] = frozenset()
     deny_domains: tuple[str, ...] = ()
-    blocked_domain_files: tuple[str, ...] = ()
+    blocked_domain_files: tuple[tuple[str, str], ...] = ()
     extensions: tuple[str, ...] = ()
     built_in: bool = True
 

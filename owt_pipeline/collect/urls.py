@@ -186,7 +186,7 @@ def _without_tracking(query: str) -> str:
 
 @lru_cache(1 << 14)
 def _tracks(name: str) -> bool:
-    return name.lower() in _TRACKING_NAMES or name.lower().startswith(_TRACKING_PREFIXES)
+    return name.lower() in TRACKING_NAMES or name.lower().startswith(TRACKING_PREFIXES)
 
 
 def _tracking_parameters() -> tuple[frozenset[str], tuple[str, ...]]:
@@ -198,4 +198,4 @@ def _tracking_parameters() -> tuple[frozenset[str], tuple[str, ...]]:
     )
 
 
-_TRACKING_NAMES, _TRACKING_PREFIXES = _tracking_parameters()
+TRACKING_NAMES, TRACKING_PREFIXES = _tracking_parameters()

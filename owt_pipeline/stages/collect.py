@@ -271,7 +271,10 @@ def _rules(options: Options) -> Rules:
         allow_subreddits=frozenset(_subreddit(name) for name in options.allow_subreddits),
         deny_subreddits=frozenset(_subreddit(name) for name in options.deny_subreddits),
         deny_domains=options.deny_domains,
-        blocked_domain_files=tuple(expand_globs(options.blocked_domains, "blocked_domains")),
+        blocked_domain_files=tuple(
+            (uri, describe_source(uri)["ends_sha256"])
+            for uri in expand_globs(options.blocked_domains, "blocked_domains")
+        ),
         extensions=options.blocked_extensions,
         built_in=options.built_in_blocklists,
     )

@@ -33,7 +33,7 @@ def test_lists_in_the_usual_formats_are_read(tmp_path: Path) -> None:
         "!?",
     ]
     path.write_bytes(gzip.compress("\r\n".join(lines).encode()))
-    domains = blocked_domains((str(path),), False)
+    domains = blocked_domains(((str(path), ""),), False)
     for host in ("example.org", "a.ads.example.net", "wild.com", "dotted.com", "xn--mnchen-3ya.de"):
         assert domains.match(host), host
     assert domains.match("example.net") is None
@@ -42,7 +42,7 @@ def test_lists_in_the_usual_formats_are_read(tmp_path: Path) -> None:
 
 def test_a_list_that_is_not_there_is_named() -> None:
     with pytest.raises(UserError, match="nowhere/list"):
-        blocked_domains(("/nowhere/list",), False)
+        blocked_domains((("/nowhere/list", ""),), False)
 
 
 def test_millions_of_domains_take_8_bytes_each() -> None:
