@@ -62,8 +62,10 @@ class Fetched:
             content_type, charset_of(content_type), received.body,
         )  # fmt: skip
         answer = judge(response, "live", self.ms, lambda digest: _record(received, self.date, digest))
-        if isinstance(answer, Page) and self.redirects:
+        if isinstance(answer, Page):
             return replace(answer, redirects=tuple(_record(redirect, self.date) for redirect in self.redirects))
+        if (asked := received.header("retry-after")) and received.status in (429, 503):
+            return NoPage(answer.reason, f"{answer.detail}, Retry-After: {asked[:40]}")
         return answer
 
 
@@ -107,7 +109,13 @@ class Fetcher:
         left, ms = self.options.limits.total, 0
         while True:
             seen.add(url)
-            response = await self._get_page(url, replace(self.options.limits, total=left), spread)
+            try:
+                response = await self._get_page(url, replace(self.options.limits, total=left), spread)
+            except Failed as failure:
+                if not redirects:
+                    raise
+                reason = Reason.BAD_REDIRECT if failure.answer.reason == Reason.BAD_URL else failure.answer.reason
+                return NoPage(reason, f"redirected to {url}: {failure.answer.detail}")
             ms += response.ms
             left = max(self.options.limits.total - ms / 1000, 0.001)
             if response.status not in REDIRECTS:

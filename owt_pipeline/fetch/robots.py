@@ -79,7 +79,9 @@ async def read_robots(origin: URL, get: Get) -> Robots:
             answer = failure.answer
             if failure.connected and answer.reason == Reason.TIMEOUT:
                 return Robots(ban=NoPage(Reason.ROBOTS, f"robots.txt is unreachable, which bans: {answer.detail}"))
-            return Robots(ban=NoPage(answer.reason, f"robots.txt: {answer.detail}"))
+            if answer.reason != Reason.BLOCKED_ADDRESS:
+                answer = NoPage(answer.reason, f"robots.txt: {answer.detail}")
+            return Robots(ban=answer)
         location = response.header("location")
         if 300 <= response.status < 400 and location:
             try:

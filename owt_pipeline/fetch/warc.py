@@ -19,6 +19,7 @@ from datetime import datetime, timezone
 
 import pyarrow as pa
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
+from isal import isal_zlib
 
 from owt_pipeline.fetch.http_message import (
     BadMessage,
@@ -126,7 +127,8 @@ def response_record(
 ) -> bytes:
     """A response as a WARC record in one gzip member: the same bytes for the same arguments.
 
-    `digest` is the body's, where it is known.
+    `digest` is the body's, where it is known. Compressed by ISA-L, five times as fast as zlib's usual level for
+    pages a tenth larger, and without the interpreter's lock; another kind of processor may compress otherwise.
 
     `body` is decoded; the headers that no longer hold (its encodings, its length) are kept as `X-Crawl-…`, as
     Common Crawl does, so that any reader of WARC reads the body as it is.
@@ -137,11 +139,16 @@ def response_record(
         lines.append(f"{'X-Crawl-' if stale else ''}{name}: {value}")
     lines.append(f"Content-Length: {len(body)}")
     block = "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body
-    return record_of_block(url, date, block, digest or payload_digest(body))
+    gzip = isal_zlib.compressobj(2, isal_zlib.DEFLATED, 31)
+    return gzip.compress(_record(url, date, block, digest or payload_digest(body))) + gzip.flush()
 
 
 def record_of_block(url: str, date: int, block: bytes, body_digest: str) -> bytes:
     """The bytes of an HTTP response as a WARC record in one gzip member; its id follows from its content."""
+    return gzip_member(_record(url, date, block, body_digest))
+
+
+def _record(url: str, date: int, block: bytes, body_digest: str) -> bytes:
     digest = payload_digest(block)
     head = (
         "WARC/1.1\r\n"
@@ -155,7 +162,7 @@ def record_of_block(url: str, date: int, block: bytes, body_digest: str) -> byte
         f"Content-Length: {len(block)}\r\n"
         "\r\n"
     )
-    return gzip_member(head.encode() + block + b"\r\n\r\n")
+    return head.encode() + block + b"\r\n\r\n"
 
 
 def single_member(data: bytes, max_bytes: int) -> tuple[bytes | None, bytes]:
@@ -166,10 +173,10 @@ def single_member(data: bytes, max_bytes: int) -> tuple[bytes | None, bytes]:
     """
     if not data.startswith(b"\x1f\x8b"):
         return None, data
-    gzip = zlib.decompressobj(31)
+    gzip = isal_zlib.decompressobj(31)
     try:
         content = gzip.decompress(data, max_bytes)
-    except zlib.error as error:
+    except isal_zlib.error as error:  # type: ignore[misc]  # its stub hides what it derives from
         raise BadRecord(f"a damaged WARC record: {error}") from error
     if gzip.unconsumed_tail:
         raise TooLarge(f"a record of more than {max_bytes:,} bytes")
@@ -193,12 +200,8 @@ def member_of(record: WarcRecord, block: bytes) -> bytes:
 
 
 def gzip_member(content: bytes) -> bytes:
-    """`content` as a gzip member without name or time, so equal for equal content.
-
-    Level 3 takes half the time of the usual 6 for pages 8 % larger. Python's zlib gives up the interpreter's lock
-    meanwhile, so an event loop goes on beside it; FastWARC's writer is faster by itself, but keeps the lock.
-    """
-    gzip = zlib.compressobj(3, zlib.DEFLATED, 31)
+    """`content` as a gzip member without name or time, so equal for equal content."""
+    gzip = zlib.compressobj(6, zlib.DEFLATED, 31)
     return gzip.compress(content) + gzip.flush()
 
 

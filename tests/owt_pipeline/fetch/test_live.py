@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import itertools
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from owt_pipeline.runtime.shards import DatasetReader
 from owt_pipeline.runtime.stage import Runtime, run_stage
 from owt_pipeline.stages.fetch import STAGE, Options
 from schemas import Manifest
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request, Way
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request, Way
 from tests.owt_pipeline.fetch.misbehaviour import WAYS
 
 AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
@@ -353,3 +354,39 @@ def test_a_wrong_rule_says_what_is_expected(
     )  # fmt: skip
     assert result.returncode == 1
     assert "--resolve: 'a.example' is not PATTERN=ADDRESS[:PORT]" in result.stderr
+
+
+def scrambled(seed: str) -> bytes:
+    """A valid response of some kind with a few bytes changed, cut or repeated."""
+    choose = random.Random(seed)
+    body = choose.choice([PAGE, gzip.compress(PAGE), b"5\r\n<p>ab\r\n0\r\n\r\n", b"", choose.randbytes(200)])
+    headers = [
+        "Content-Type: text/html; charset=utf-8", f"Content-Length: {len(body)}", "Content-Encoding: gzip",
+        "Transfer-Encoding: chunked", "Location: /elsewhere", "Connection: close", "Set-Cookie: a=b; Path=/; \x01",
+        "Retry-After: 0", "Refresh: 0; url=/x", "Upgrade: websocket", "Content-Encoding: deflate, br",
+        "Content-Length: 5", "Transfer-Encoding: gzip, chunked", "Trailer: X", "X-\xff: \xfe",
+    ]  # fmt: skip
+    status = choose.choice(["200 OK", "200", "301 Moved", "404 Not Found", "503 Busy", "101 Switching", "600 What"])
+    lines = [f"HTTP/1.{choose.choice('01')} {status}", *choose.sample(headers, choose.randrange(6)), "", ""]
+    data = bytearray("\r\n".join(lines).encode("latin-1") + body)
+    for _ in range(choose.randrange(6)):
+        start = choose.randrange(len(data)) if data else 0
+        end = start + choose.choice([1, 1, 1, 4, 50])
+        data[start:end] = choose.choice([b"", choose.randbytes(1), data[start:end] * 3, b"\r\n", b"\x00", b": "])
+    return bytes(data)
+
+
+def test_whatever_a_server_sends_is_a_page_or_has_a_reason(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    async def send(request: Request) -> None:
+        await request.send(scrambled(f"{request.host}{request.path}"))
+        request.writer.close()
+
+    hosts = [f"h{i}" for i in range(40)]
+    server = serve(dict.fromkeys(hosts, send))
+    runtime = write_urls([f"http://{host}.{DOMAIN}/{p}" for host in hosts for p in range(20)])
+    manifest = fetch(runtime, server, retries=0, host_failures=1000)
+    found, rejects = outcome(runtime, manifest)
+    assert len(found) + len(rejects) == 800
+    assert {"connect", "bad_response", "http_404"} <= {reason for reason, _ in rejects.values()}
