@@ -100,7 +100,8 @@ class WorkerPool:
                     yield task.batch, task.result
                 if exhausted and not waiting:
                     return
-                self._receive(fn)
+                if any(worker.tasks for worker in self._workers):  # else a slow head held the others back: submit
+                    self._receive(fn)
         finally:
             if waiting:  # the caller gave up: what is at work must not answer into the next map
                 self._replace_busy()
@@ -112,7 +113,7 @@ class WorkerPool:
             worker = busy[pipe]  # type: ignore[index]
             try:
                 ok, result = pickle.loads(worker.pipe.recv_bytes())
-            except (EOFError, ConnectionResetError):
+            except (EOFError, OSError):  # it died, perhaps in the midst of an answer
                 self._bury(worker, fn)
                 continue
             task = worker.tasks.popleft()

@@ -175,6 +175,21 @@ def test_a_worker_that_dies_takes_only_its_own_batch_with_it() -> None:
         pool.close()
 
 
+def first_is_slow(batch: pa.RecordBatch) -> int:
+    (i,) = batch["i"].to_pylist()
+    time.sleep(0.5 * (i % 50 == 0))
+    return i
+
+
+def test_a_slow_batch_holds_the_others_back_and_then_they_go_on() -> None:
+    pool = WorkerPool(2)
+    try:
+        batches = [pa.RecordBatch.from_pydict({"i": [i]}) for i in range(150)]
+        assert [result for _, result in pool.map(first_is_slow, batches)] == list(range(150))
+    finally:
+        pool.close()
+
+
 def test_a_map_that_is_given_up_does_not_answer_into_the_next() -> None:
     pool = WorkerPool(2)
     batches = [pa.RecordBatch.from_pydict({"i": [i]}) for i in range(10, 40)]
