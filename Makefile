@@ -42,6 +42,8 @@ clean:  ## everything that can be made again
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check \
 		--requirement benchmarks/peers/requirements.txt --constraint benchmarks/peers/constraints.txt
+	# Without what it declares: its MinHash needs none of pyspark, unisim and an old urllib3.
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps text-dedup==0.4.0
 	touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt

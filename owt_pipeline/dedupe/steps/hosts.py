@@ -8,7 +8,7 @@ import pyarrow as pa
 from owt_pipeline.dedupe.alarm import host_of
 from owt_pipeline.dedupe.places import row_of, shard_of
 from owt_pipeline.dedupe.step_files import read_step
-from owt_pipeline.dedupe.steps.row_groups import read_task, row_groups, task
+from owt_pipeline.dedupe.steps.row_groups import read_task, tasks
 from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
 from owt_pipeline.runtime.storage import Storage
 
@@ -46,9 +46,8 @@ def most(rows: pa.Table) -> list[tuple[str, int, list[int]]]:
 def read_documents(source: DatasetReader, places: list[int]) -> list[tuple[str, str]]:
     """(URL, text) of the documents at some places, for a person to see."""
     found = []
-    for place in places:
-        shard, row = int(shard_of(np.uint64(place))), int(row_of(np.uint64(place)))
-        path, group, first = max((g for g in row_groups(source, shard) if g[2] <= row), key=lambda g: g[2])
-        table = pa.Table.from_batches(read_task(task(path, group), source.folder, ["url", "text"]))
-        found.append(tuple(table.slice(row - first, 1).to_pylist()[0].values()))
+    for place in np.array(places, np.uint64):
+        rows = tasks(source, int(shard_of(place)), 1, row_of(place)[None])
+        table = pa.Table.from_batches(read_task(next(rows), source.folder, ["url", "text"]))
+        found.append((table["url"][0].as_py(), table["text"][0].as_py()))
     return found

@@ -1,8 +1,9 @@
-"""Reading texts by Parquet row group: what a worker is told is which to read, so no text goes through a pipe."""
+"""Reading texts by Parquet row group: what a worker is told is which rows to read, so no text goes through a pipe."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -14,30 +15,55 @@ from owt_pipeline.runtime.storage import Storage
 _BATCH_ROWS = 1024
 
 
-def row_groups(source: DatasetReader, shard: int) -> Iterator[tuple[str, int, int]]:
-    """(file, number, first row in the shard) of each row group of a shard."""
-    first = 0
+@dataclass(frozen=True)
+class RowGroup:
+    """A row group of a shard: its file, its number there, and its first row in the shard."""
+
+    path: str
+    number: int
+    first: int
+    rows: int
+
+
+def row_groups(source: DatasetReader, shard: int) -> list[RowGroup]:
+    """The row groups of a shard, in order."""
+    groups, first = [], 0
     for file in source.files("data", shard):
         with reading(source.folder.path(file.path)), source.folder.open(file.path) as opened:
             metadata = pq.ParquetFile(opened).metadata
-        for group in range(metadata.num_row_groups):
-            yield file.path, group, first
-            first += metadata.row_group(group).num_rows
+        for number in range(metadata.num_row_groups):
+            groups.append(RowGroup(file.path, number, first, metadata.row_group(number).num_rows))
+            first += groups[-1].rows
+    return groups
 
 
-def task(path: str, group: int, rows: Sequence[int] | np.ndarray = ()) -> pa.RecordBatch:
-    """What a worker is told: a row group, and which of its rows where not all are meant."""
-    return pa.RecordBatch.from_pydict(
-        {"path": [path], "group": [group], "rows": pa.array([rows], pa.list_(pa.int64()))}
-    )
+def tasks(source: DatasetReader, shard: int, workers: int, rows: np.ndarray | None = None) -> Iterator[pa.RecordBatch]:
+    """What workers are told to read: row by row of a shard, or those of `rows` (sorted), a row group at a time.
 
-
-def task_rows(told: pa.RecordBatch) -> np.ndarray:
-    return told["rows"].flatten().to_numpy()
+    The last row groups, one a worker, are shared among all workers: so they end together, at the cost of
+    decompressing these more than once.
+    """
+    groups = row_groups(source, shard)
+    for i, group in enumerate(groups):
+        parts = workers if i >= len(groups) - workers else 1
+        mine = np.arange(group.rows)
+        if rows is not None:
+            mine = rows[slice(*np.searchsorted(rows, [group.first, group.first + group.rows]))] - group.first
+        for part in np.array_split(mine, parts):
+            if len(part):
+                told = {"path": [group.path], "number": [group.number], "rows": pa.array([part], pa.list_(pa.int64()))}
+                yield pa.RecordBatch.from_pydict(told)
 
 
 def read_task(told: pa.RecordBatch, folder: Storage, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """The batches of the row group that a task names."""
-    path = told["path"][0].as_py()
+    """The rows that a task names, in batches."""
+    path, rows, first = told["path"][0].as_py(), told["rows"].flatten().to_numpy(), 0
     with reading(folder.path(path)), folder.open(path) as file:
-        yield from pq.ParquetFile(file).iter_batches(_BATCH_ROWS, row_groups=told["group"].to_pylist(), columns=columns)
+        group = told["number"].to_pylist()
+        for batch in pq.ParquetFile(file).iter_batches(_BATCH_ROWS, row_groups=group, columns=columns):
+            mine = rows[slice(*np.searchsorted(rows, [first, first + batch.num_rows]))] - first
+            first += batch.num_rows
+            if len(mine) == batch.num_rows:
+                yield batch
+            elif len(mine):
+                yield batch.take(pa.array(mine))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -13,10 +12,10 @@ from owt_pipeline.dedupe.collection import Collection
 from owt_pipeline.dedupe.places import places
 from owt_pipeline.dedupe.sketches import Sketcher
 from owt_pipeline.dedupe.step_files import read_step
-from owt_pipeline.dedupe.steps.row_groups import read_task, row_groups, task, task_rows
+from owt_pipeline.dedupe.steps.row_groups import read_task, tasks
 from owt_pipeline.dedupe.verification import candidates_schema
 from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
+from owt_pipeline.runtime.shards import ShardWriter
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.runtime.workers import map_batches
 
@@ -36,7 +35,7 @@ def shingle_candidates(
     with tempfile.TemporaryFile() as spool:
         lengths = []
         work = partial(_shingle_rows, folder=corpus.clean.folder, sketcher=sketcher)
-        for _, sets in map_batches(work, _tasks(corpus.clean, number, rows), workers):
+        for _, sets in map_batches(work, tasks(corpus.clean, number, workers, rows), workers):
             lengths.append(np.diff(sets["shingles"].offsets.to_numpy()))
             spool.write(sets["shingles"].flatten().to_numpy().tobytes())
             progress.advance(sets.num_rows)
@@ -56,23 +55,9 @@ def shingle_candidates(
             writer.flush()
 
 
-def _tasks(source: DatasetReader, shard: int, rows: np.ndarray) -> Iterator[pa.RecordBatch]:
-    """A task for each row group that has some of `rows`, which are sorted."""
-    groups = list(row_groups(source, shard))
-    bounds = [*np.searchsorted(rows, [first for _, _, first in groups]).tolist(), len(rows)]
-    for (path, group, first), start, end in zip(groups, bounds[:-1], bounds[1:], strict=True):
-        if end > start:
-            yield task(path, group, rows[start:end] - first)
-
-
 def _shingle_rows(told: pa.RecordBatch, folder: Storage, sketcher: Sketcher) -> pa.RecordBatch:
-    rows = task_rows(told)
-    sets: list[np.ndarray] = []
-    first = 0
-    for batch in read_task(told, folder, ["text"]):
-        start, end = np.searchsorted(rows, [first, first + batch.num_rows])
-        sets.extend(sketcher.shingle_sets(batch["text"].take(pa.array(rows[start:end] - first))))
-        first += batch.num_rows
+    batches = read_task(told, folder, ["text"])
+    sets = [one for batch in batches for one in sketcher.shingle_sets(batch["text"])]
     return pa.RecordBatch.from_arrays([list_array(sets)], ["shingles"])
 
 

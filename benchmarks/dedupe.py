@@ -1,0 +1,210 @@
+"""Documents a second through the whole of dedupe, from Parquet to decisions, beside what peers take for a part of it.
+
+    make bench-peers    # once: the peers' environment
+    .venv/bin/python benchmarks/dedupe.py [--documents 40000] [--repeats 1] [--no_peers] [--million]
+
+Documents are of 1,140 words, made of real posts; a fifth are copies or edited copies of others. Ours is the whole
+command `owt dedupe --workers 1` on one core, the interpreter's start included: wall-clock seconds, and CPU seconds,
+which another load on the machine does not stretch. Then a sixteenth and a quarter of the documents, for the growth;
+the same with two workers on two cores; and with --million, a million short documents, for the memory. The peers,
+on one core too: datatrove's MinhashDedupSignature alone, datasketch's MinHashLSH, text-dedup's MinHash.
+
+Exits 1 under 2,000 documents/s a core (CPU), under 40 times datatrove's signatures, over linear growth by a fifth,
+or over 4 GB; and, where the machine is idle, under 1.7 times with two workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from dedupe_documents import WORDS, jsonl, long_documents, short_documents, write_clean
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PEERS = REPOSITORY / "benchmarks" / "peers"
+PEER_PYTHON = REPOSITORY / ".venv-peers" / "bin" / "python"
+
+FLOOR, AIM, TIMES_DATATROVE, SPEEDUP, GROWTH, MEMORY = 2000, 4000, 40, 1.7, 1.2, 4 << 30
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of one run of dedupe: seconds, and the greatest memory of any of its processes, in bytes."""
+
+    wall: float
+    cpu: float
+    memory: int
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--documents", type=int, default=40_000, metavar="N", help="(default: 40000)")
+    parser.add_argument("--peer_documents", type=int, default=400, metavar="N", help="for the peers (default: 400)")
+    parser.add_argument("--repeats", type=int, default=1, metavar="N", help="runs of each; the fastest counts")
+    parser.add_argument("--no_peers", action="store_true", help="measure ours alone")
+    parser.add_argument("--million", action="store_true", help="also a million documents of 60 words")
+    arguments = parser.parse_args()
+    testdata = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
+    if not testdata.is_dir():
+        parser.error(f"no folder {testdata}: set OWT_TESTDATA to the folder of test data")
+    idle = os.getloadavg()[0] < 0.5
+    if not idle:
+        print(f"warning: the machine is busy (load {os.getloadavg()[0]:.1f}); wall-clock times say little")
+    with tempfile.TemporaryDirectory(prefix="dedupe-") as folder:
+        rate, failures = measure_ours(Path(folder), testdata, arguments.documents, arguments.repeats, idle)
+        if not arguments.no_peers:
+            failures += measure_peers(Path(folder), testdata, arguments.peer_documents, rate)
+        if arguments.million:
+            failures += measure_million(Path(folder))
+    for failure in failures:
+        print(f"FAILED: {failure}")
+    return 1 if failures else 0
+
+
+def measure_ours(folder: Path, testdata: Path, count: int, repeats: int, idle: bool) -> tuple[float, list[str]]:
+    """The whole stage on one core, on two, and its growth; returns its documents a CPU second, and what is amiss."""
+    sizes = [count // 16, count // 4, count]
+    for size in sizes:
+        write_clean(folder / str(size), long_documents(testdata, size), size)
+    one = {size: fastest(folder / str(size), 1, repeats) for size in sizes}
+    two = {size: fastest(folder / str(size), 2, repeats) for size in sizes[::2]}
+    print(f"\ndedupe, {WORDS} words a document, from Parquet to decisions")
+    titles = ("documents", "workers", "seconds", "CPU s", "docs/s", "docs/CPU s", "MB")
+    print(("{:>11}" * 7).format(*titles))
+    for size, workers, run in [*((size, 1, one[size]) for size in sizes), *((size, 2, two[size]) for size in two)]:
+        figures = (size, workers, run.wall, run.cpu, size / run.wall, size / run.cpu, run.memory / 2**20)
+        print("{:>11,}{:>11}{:>11.2f}{:>11.2f}{:>11,.0f}{:>11,.0f}{:>11,.0f}".format(*figures))
+    # Without what every run takes, however small: the start of the interpreter and of the pipelines.
+    slopes = [(one[b].cpu - one[a].cpu) / (b - a) for a, b in itertools.pairwise(sizes)]
+    growth = slopes[1] / slopes[0]
+    speedup = (one[count].wall - one[sizes[0]].wall) / (two[count].wall - two[sizes[0]].wall)
+    rate = count / one[count].cpu
+    print(f"growth: {slopes[0] * 1e6:.0f} us a document from {sizes[0]:,} to {sizes[1]:,}, "
+          f"{slopes[1] * 1e6:.0f} us from {sizes[1]:,} to {sizes[2]:,} ({growth:.2f} times)")  # fmt: skip
+    print(f"two workers: {speedup:.2f} times one, for {sizes[0]:,} to {count:,} documents")
+    checks = {
+        f"under {FLOOR:,} documents/s a core": rate >= FLOOR,
+        f"growth is {growth:.2f}, over {GROWTH}": growth <= GROWTH,
+        f"two workers are {speedup:.2f} times one, under {SPEEDUP}": speedup >= SPEEDUP or not idle,
+    }
+    return rate, [problem for problem, holds in checks.items() if not holds]
+
+
+def measure_million(folder: Path) -> list[str]:
+    """A million short documents on two workers; returns what is amiss."""
+    write_clean(folder / "million", short_documents(MILLION), MILLION, num_shards=8)
+    run = fastest(folder / "million", 2, 1)
+    print(f"\n{MILLION:,} documents of 60 words, 2 workers: {run.wall:.0f} s, {run.cpu:.0f} CPU s, "
+          f"{run.memory / 2**30:.2f} GB of memory at most")  # fmt: skip
+    return [] if run.memory <= MEMORY else [f"{run.memory / 2**30:.2f} GB of memory, over {MEMORY / 2**30:.0f}"]
+
+
+def fastest(workdir: Path, workers: int, repeats: int) -> Measured:
+    runs = [run_dedupe(workdir, workers) for _ in range(repeats)]
+    return Measured(min(run.wall for run in runs), min(run.cpu for run in runs), max(run.memory for run in runs))
+
+
+def run_dedupe(workdir: Path, workers: int) -> Measured:
+    """Run the command anew, on as many cores as it has workers."""
+    shutil.rmtree(workdir / "duplicates", ignore_errors=True)
+    command = [sys.executable, "-m", "owt_pipeline.stages.dedupe", "--workdir", str(workdir), "--quiet"]
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        [*command, "--workers", str(workers)], start_new_session=True, preexec_fn=partial(pin, workers)
+    )
+    cpu: dict[str, float] = {}
+    memory = 0
+    while process.poll() is None:
+        memory = max(memory, look(process.pid, cpu))
+        time.sleep(0.05)
+    wall = time.perf_counter() - started
+    if process.returncode:
+        raise SystemExit(f"dedupe failed with status {process.returncode}")
+    if workers == 1:  # the system's own count, to the last moment
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = {"all": usage.ru_utime + usage.ru_stime - spent[0]}
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent[0] = usage.ru_utime + usage.ru_stime
+    return Measured(wall, sum(cpu.values()), memory)
+
+
+spent = [0.0]  # CPU seconds of children so far: the system only tells the sum
+
+
+def look(session: int, cpu: dict[str, float]) -> int:
+    """Bytes of memory of all processes of a session; their CPU seconds so far go into `cpu`."""
+    memory = 0
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[3]) == session:
+            cpu[entry.name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            memory += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+    return memory
+
+
+def pin(cores: int) -> None:
+    """Keep this process, and those it starts, on so many cores."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+
+
+def measure_peers(folder: Path, testdata: Path, count: int, ours: float) -> list[str]:
+    """The peers over fewer documents, since they are slower; returns what is amiss."""
+    rates: dict[str, float] = {}
+    texts = list(long_documents(testdata, count))
+    jsonl(folder / "documents.jsonl", texts)
+    print(f"\npeers, one core, {count:,} of the same documents")
+    print(f"{'':>44} {'docs/s':>8} {'ours is':>12}")
+    for name, python, script, key in (
+        ("datatrove MinhashDedupSignature alone", PEER_PYTHON, "datatrove_dedupe.py", "seconds_signatures"),
+        ("datatrove, all steps", PEER_PYTHON, "datatrove_dedupe.py", "seconds"),
+        ("datasketch MinHashLSH, not verified", Path(sys.executable), "datasketch_lsh.py", "seconds"),
+        ("text-dedup MinHash, not verified", PEER_PYTHON, "text_dedup_minhash.py", "seconds"),
+    ):
+        found = ask_peer(python, PEERS / script, folder / "documents.jsonl")
+        if isinstance(found, str):
+            print(f"{name:>44} left out: {found}")
+            continue
+        rates[name] = count / found[key]
+        print(f"{name:>44} {rates[name]:>8,.0f} {ours / rates[name]:>6.0f} times")
+    datatrove = rates.get("datatrove MinhashDedupSignature alone")
+    if datatrove and ours < TIMES_DATATROVE * datatrove:
+        return [f"{ours / datatrove:.0f} times datatrove's signatures, under {TIMES_DATATROVE}"]
+    return []
+
+
+def ask_peer(python: Path, script: Path, documents: Path) -> dict | str:
+    """What the peer's script prints; or why it could not run."""
+    if not python.exists():
+        return f"no {python}: run `make bench-peers`"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    done = subprocess.run(
+        [str(python), str(script), str(documents)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        preexec_fn=partial(pin, 1),
+    )
+    if done.returncode:
+        return done.stderr.strip().splitlines()[-1]
+    return json.loads(done.stdout)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

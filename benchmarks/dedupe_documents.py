@@ -1,0 +1,154 @@
+"""The documents of dedupe's benchmarks, made from real prose; and `clean/` written from them."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from owt_pipeline.runtime.shards import ShardRecord, ShardWriter, shard_name
+from owt_pipeline.runtime.storage import Storage
+from schemas import DATASETS, Counts, Manifest
+
+WORDS = 1140
+"""Words of a long document: the mean of OpenWebText's."""
+
+EDITS = (0.01, 0.02, 0.05, 0.10, 0.20, 0.40)
+"""Shares of words that are replaced in planted copies."""
+
+_SEGMENT_WORDS = 40
+_CLEAN = DATASETS["clean"].schema
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A document, what was done to make it, and of which."""
+
+    text: str
+    kind: str
+    source: int
+
+
+def posts(testdata: Path) -> list[str]:
+    """Posts of Reddit, as they are."""
+    with gzip.open(testdata / "text" / "reddit-posts.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [json.loads(line)["text"] for line in file]
+
+
+def articles(testdata: Path) -> list[str]:
+    """The main content of web pages."""
+    with gzip.open(testdata / "web" / "wcxb-dev.truth.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [json.loads(line)["main_content"] for line in file]
+
+
+def long_documents(testdata: Path, count: int, seed: int = 0) -> Iterator[str]:
+    """Documents of WORDS words, each of segments of real posts; a tenth are copies, a tenth edited copies."""
+    words = " ".join(posts(testdata)).split(" ")
+    rng = random.Random(seed)
+    recent: list[list[str]] = []
+    for i in range(count):
+        choice = rng.random()
+        if recent and choice < 0.2:
+            document = list(rng.choice(recent))
+            if choice < 0.1:
+                for at in rng.sample(range(len(document)), round(rng.choice(EDITS) * len(document))):
+                    document[at] = f"edit{rng.randrange(1000)}"
+        else:
+            starts = [rng.randrange(len(words) - _SEGMENT_WORDS) for _ in range(WORDS // _SEGMENT_WORDS + 1)]
+            document = [word for start in starts for word in words[start : start + _SEGMENT_WORDS]][:WORDS]
+        recent = [*recent[-500:], document] if i % 2 else recent
+        yield " ".join(document)
+
+
+def short_documents(count: int, words: int = 60, seed: int = 0) -> Iterator[str]:
+    """Documents of `words` words of a vocabulary like a language's; of ten, one is another with a word replaced."""
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    vocabulary = np.array([f"w{i}" for i in range(20_000)])
+    cumulative = np.cumsum(1 / np.arange(10, 20_010))
+    cumulative /= cumulative[-1]
+    before: np.ndarray = vocabulary[:words]
+    for i in range(count):
+        if i % 10 == 9:
+            document = before.copy()
+            document[rng.integers(words)] = f"x{i}"
+        else:
+            document = vocabulary[np.searchsorted(cumulative, rng.random(words))]
+        before = document
+        yield " ".join(document)
+
+
+def planted(testdata: Path, bases: int, seed: int = 0) -> list[Planted]:
+    """Real documents with planted copies: verbatim, edited, truncated, joined with another, put into one template."""
+    rng = random.Random(seed)
+    texts = sorted({text for text in [*posts(testdata), *articles(testdata)] if 150 <= len(text.split()) <= 2500})
+    rng.shuffle(texts)
+    chosen = [text.split() for text in texts[:bases]]
+    template = texts[bases].split()[:120]
+    documents = [Planted(" ".join(words), "original", i) for i, words in enumerate(chosen)]
+    for i, words in enumerate(chosen):
+        other = chosen[(i + 1) % bases]
+        made: dict[str, list[str]] = {"verbatim": words}
+        for share in EDITS:
+            made[f"{share:.0%} of words edited"] = _edited(rng, words, share)
+        made["truncated to 90%"] = words[: len(words) * 9 // 10]
+        made["truncated to 70%"] = words[: len(words) * 7 // 10]
+        made["joined with another"] = words + other
+        made["in a template"] = template[:60] + words[:80] + template[60:]
+        documents += [Planted(" ".join(copy), kind, i) for kind, copy in made.items()]
+    rng.shuffle(documents)
+    return documents
+
+
+def _edited(rng: random.Random, words: list[str], share: float) -> list[str]:
+    words = list(words)
+    for at in rng.sample(range(len(words)), round(share * len(words))):
+        words[at] = f"edit{rng.randrange(100_000)}"
+    return words
+
+
+def write_clean(workdir: Path, texts: Iterator[str], count: int, num_shards: int = 4) -> None:
+    """Write `count` texts as `clean/`, the i-th with url_id i, end to end in shards of like length."""
+    folder = Storage(str(workdir / "clean"))
+    files, counts = [], Counts()
+    for shard in range(num_shards):
+        rows = range(count * shard // num_shards, count * (shard + 1) // num_shards)
+        with ShardWriter(folder, folder / "records", shard, {"": _CLEAN}) as writer:
+            for start in range(rows.start, rows.stop, 1000):
+                some = range(start, min(start + 1000, rows.stop))
+                writer.enter(len(some))
+                writer.write(_batch(some, list(itertools.islice(texts, len(some)))))
+        record = ShardRecord.from_json((folder / "records").read(f"{shard_name(shard)}.json"))
+        files, counts = [*files, *record.files], counts + record.counts
+    (folder / "records").delete_all()
+    digest = f"{counts.entered} documents"  # nobody asks whether they stand
+    manifest = Manifest(
+        "clean", "clean", 1, digest, num_shards, counts, files=sorted(files, key=lambda file: file.path)
+    )
+    folder.write("manifest.json", manifest.to_json().encode())
+
+
+def _batch(ids: range, texts: list[str]) -> pa.RecordBatch:
+    columns = {
+        "url_id": pa.array(ids, pa.uint64()),
+        "text": pa.array(texts, pa.string()),
+        "subreddits": pa.array([[]] * len(ids), _CLEAN.field("subreddits").type),
+        "language_score": pa.array([1.0] * len(ids), pa.float32()),
+        "n_words": pa.array([text.count(" ") + 1 for text in texts], pa.uint32()),
+    }
+    missing = {name: pa.nulls(len(ids), _CLEAN.field(name).type) for name in _CLEAN.names if name not in columns}
+    return pa.RecordBatch.from_arrays([{**columns, **missing}[name] for name in _CLEAN.names], schema=_CLEAN)
+
+
+def jsonl(path: Path, texts: list[str]) -> None:
+    """Write the texts for a peer, the i-th with id i."""
+    with path.open("w", encoding="utf-8") as file:
+        for i, text in enumerate(texts):
+            file.write(json.dumps({"id": str(i), "text": text}) + "\n")
