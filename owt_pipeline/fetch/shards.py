@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -32,14 +33,14 @@ class Sources:
       archives: for `warc`.
       live: for `live`.
       spread: whether a host's shards may be the business of several processes.
-      journals: the folder for journals, if it is local.
+      journals: the local folder for journals.
     """
 
     order: tuple[str, ...]
     archives: Archives | None
     live: LiveOptions | None
     spread: bool
-    journals: Storage
+    journals: str
 
 
 def fetch_shard(shard: int, writer: ShardWriter, *, urls: DatasetReader, sources: Sources) -> None:
@@ -48,7 +49,7 @@ def fetch_shard(shard: int, writer: ShardWriter, *, urls: DatasetReader, sources
         lookup = stack.enter_context(_lookup(sources.archives, urls, shard)) if sources.archives else None
         journal = None
         if sources.live is not None:
-            journal = stack.enter_context(Journal(_journal_path(sources.journals, shard)))
+            journal = stack.enter_context(Journal(os.path.join(sources.journals, f"{shard_name(shard)}.journal")))
             archived = _archived(lookup, urls, shard) if lookup and sources.order[0] == "warc" else None
             _crawl_shard(shard, urls, sources, sources.live, journal, archived)
 
@@ -116,9 +117,12 @@ def _combined(live: Answer | None, archived: Answer) -> Answer:
     return archived
 
 
-def _journal_path(journals: Storage, shard: int) -> str:
-    """In the working directory, where a rerun finds it; for a bucket, which cannot be appended to, a local one."""
-    name = f"{shard_name(shard)}.journal"
-    if journals.is_local:
-        return journals.path(name)
-    return os.path.join(tempfile.gettempdir(), "owt-fetch", journals.uri.replace("/", "_"), name)
+def journal_folder(work: Storage) -> str:
+    """The folder for the journals of a stage whose folder for intermediate steps is `work`.
+
+    It is in `work` itself, where a rerun finds it; for a bucket, which cannot be appended to, in this machine's
+    folder for temporary files, by what is being made: a changed option or input must not find another's answers.
+    """
+    if work.is_local:
+        return work.path("journal")
+    return os.path.join(tempfile.gettempdir(), "owt-fetch", hashlib.sha256(work.read("plan.json")).hexdigest())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -79,7 +80,7 @@ class Options:
 
 def run(run: StageRun) -> None:
     from owt_pipeline.fetch import crawl
-    from owt_pipeline.fetch.shards import Sources, fetch_shard
+    from owt_pipeline.fetch.shards import Sources, fetch_shard, journal_folder
     from owt_pipeline.runtime.pipeline import runs_locally
 
     options: Options = run.options
@@ -92,7 +93,7 @@ def run(run: StageRun) -> None:
         archives=_index_archives(run) if "warc" in order else None,
         live=live,
         spread=not runs_locally(run.runtime.beam_flags),
-        journals=run.work / "journal",
+        journals=journal_folder(run.work),
     )
     urls = run.inputs["urls"]
     try:
@@ -104,6 +105,7 @@ def run(run: StageRun) -> None:
     except BaseException:
         crawl.stop_all()
         raise
+    shutil.rmtree(sources.journals, ignore_errors=True)
 
 
 def _live_options(options: Options) -> LiveOptions:

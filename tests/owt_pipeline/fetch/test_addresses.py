@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import socket
 from email.utils import formatdate
 
 import pytest
@@ -13,6 +15,7 @@ from yarl import URL
 from owt_pipeline.fetch.addresses import Addresses, BlockedAddress, Rule, is_public, parse_rules
 from owt_pipeline.fetch.client import Failed, Received
 from owt_pipeline.fetch.live import redirect_target, requested_url, retry_after
+from owt_pipeline.fetch.resolver import CheckingResolver
 from owt_pipeline.runtime.errors import UserError
 from schemas import Reason
 
@@ -87,6 +90,27 @@ def test_any_text_is_a_url_to_request_or_a_value_error(posted: str) -> None:
     assert url.scheme in ("http", "https")
     assert str(url).isascii()
     assert requested_url(str(url)) == url
+
+
+def resolved(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
+    """What a name with these addresses may be connected to."""
+    infos = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 80)) for address in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: infos)
+
+    async def resolve() -> list[str]:
+        resolver = CheckingResolver(Addresses())
+        try:
+            return [result["host"] for result in await resolver.resolve("name.example", 80)]
+        finally:
+            await resolver.close()
+
+    return asyncio.run(resolve())
+
+
+def test_only_the_public_addresses_of_a_name_are_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolved(monkeypatch, "10.0.0.1", "8.8.8.8", "127.0.0.1") == ["8.8.8.8"]
+    with pytest.raises(BlockedAddress, match=r"10\.0\.0\.1 is not public"):
+        resolved(monkeypatch, "10.0.0.1")
 
 
 def answer(**headers: str) -> Received:
