@@ -1,24 +1,22 @@
-"""Main text and metadata by trafilatura (Barbaresi, ACL 2021)."""
+"""Main text by trafilatura (Barbaresi, ACL 2021).
+
+The metadata are read by `metadata.py`: trafilatura's own take as long as its text, most of it looking for a date.
+"""
 
 from __future__ import annotations
 
 import logging
-import re
-from datetime import datetime, timezone
 from typing import Any
 
 import trafilatura
 from trafilatura.settings import Extractor as TrafilaturaOptions
 
+from owt_pipeline.extract.embedded import linked_data
 from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
+from owt_pipeline.extract.metadata import read_metadata
+from owt_pipeline.extract.tree import parse
 
 logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # what it finds wrong with a page becomes a reject row
-logging.getLogger("htmldate").setLevel(logging.CRITICAL)
-
-
-# Trafilatura gives a language where it detects one itself, never what the page declares.
-_LANGUAGE = re.compile(r"<html\b[^>]*\slang\s*=\s*[\"']?([a-z]{2})(?![a-z])", re.IGNORECASE)
-_HEAD = 4096  # characters; the element is among the first
 
 
 def make(settings: Settings) -> Extract:
@@ -29,11 +27,6 @@ def make(settings: Settings) -> Extract:
 
 
 def _extract(page: Page, settings: Settings) -> Extracted | None:
-    date_params: dict[str, Any] = {
-        "original_date": True,
-        "extensive_search": not settings.fast,
-        "max_date": datetime.fromtimestamp(page.fetched_at, timezone.utc).strftime("%Y-%m-%d"),
-    }
     options = TrafilaturaOptions(
         output_format="python",
         fast=settings.fast,
@@ -43,18 +36,13 @@ def _extract(page: Page, settings: Settings) -> Extracted | None:
         tables=settings.include_tables,
         dedup=False,  # a page's text must not depend on the pages before it
         url=page.url,
-        with_metadata=True,
-        date_params=date_params,
+        with_metadata=False,
     )
     document: Any = trafilatura.bare_extraction(page.html, options=options)
-    if document is None or not document.text:
+    root = parse(page.html)
+    if document is None or not document.text or root is None:
         return None
-    declared = _LANGUAGE.search(page.html, 0, _HEAD)
+    metadata = read_metadata(root, linked_data(root), page.url, page.fetched_at)
     return Extracted(
-        text=document.text,
-        title=document.title,
-        author=document.author,
-        date=document.date,
-        site_name=document.sitename,
-        language=declared[1].lower() if declared else None,
+        document.text, metadata.title, metadata.author, metadata.date, metadata.site_name, metadata.language
     )
