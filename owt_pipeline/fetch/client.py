@@ -80,14 +80,16 @@ Stop = Callable[[int, Headers], bool]
 class Client:
     """Requests over one pool of connections; to be made and used in one event loop."""
 
-    def __init__(self, addresses: Addresses, user_agent: str, *, verify_tls: bool = True, keep_alive: float = 15):
+    def __init__(
+        self, addresses: Addresses, user_agent: str, *, verify_tls: bool, keep_alive: float, remembered_names: int
+    ):
         self._addresses = addresses
         self._resolver = CheckingResolver(addresses)
         connector = aiohttp.TCPConnector(
             resolver=self._resolver,
             limit=0,  # the caller's business
             ttl_dns_cache=600,
-            dns_cache_max_size=20_000,
+            dns_cache_max_size=remembered_names,
             keepalive_timeout=keep_alive,
             ssl=verify_tls,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import heapq
 import queue
 import threading
@@ -17,7 +18,7 @@ import pyarrow as pa
 from owt_pipeline.fetch.answers import Answer, NoPage
 from owt_pipeline.fetch.live import Fetched, Fetcher, LiveOptions
 
-_WAITING_PER_CONNECTION = 4
+_WAITING_PER_CONNECTION = 2
 """URLs under way for each connection: some wait for their host's turn, and must not keep others from theirs."""
 
 
@@ -31,62 +32,107 @@ async def crawl(fetcher: Fetcher, urls: pa.Table, spread: bool, recorder: Record
     A host's URLs are fetched in the order of the rows; the hosts with the most begin, since they end last.
     `spread` says whether the shards over which a host is spread are the business of several processes.
     """
-    encoded = urls["host"].dictionary_encode().unify_dictionaries()
-    hosts = encoded.chunk(0).dictionary
-    codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
-    rows = np.argsort(codes, kind="stable").astype(np.int32)
-    counts = np.bincount(codes, minlength=len(hosts))
-    ends = np.cumsum(counts)
-    cursors = ends - counts
-    under_way = np.zeros(len(ends), np.int32)
-    ready = [(0.0, -int(end - start), code) for code, (start, end) in enumerate(zip(cursors, ends, strict=True))]
-    heapq.heapify(ready)
+    frontier = Frontier(urls["host"], fetcher)
     tasks: set[asyncio.Task[None]] = set()
+    failed: list[BaseException] = []
     changed = asyncio.Event()
 
-    async def fetch(code: int, row: int) -> None:
+    async def fetch(row: int) -> None:
         factor = urls["host_shards"][row].as_py() if spread else 1
         fetched = await fetcher.fetch(urls["posted_url"][row].as_py(), factor)
         await recorder.take(urls["url_id"][row].as_py(), fetched)
 
-    def done(code: int, task: asyncio.Task[None]) -> None:
+    def done(host: int, task: asyncio.Task[None]) -> None:
         tasks.discard(task)
-        if under_way[code] == fetcher.options.host_connections:
-            enqueue(code)
-        under_way[code] -= 1
+        frontier.finish(host)
         changed.set()
-        if not task.cancelled() and task.exception() is not None:
-            failed.append(task.exception())
+        if not task.cancelled() and (error := task.exception()) is not None:
+            failed.append(error)
 
-    def enqueue(code: int) -> None:
-        if cursors[code] < ends[code]:
-            turn = fetcher.gates[hosts[code].as_py()].next_turn
-            heapq.heappush(ready, (turn, -int(ends[code] - cursors[code]), code))
-
-    failed: list[Any] = []
     try:
-        while (ready or tasks) and not failed:
+        while not failed:
             changed.clear()
-            wait = ready[0][0] - time.monotonic() if ready else None
+            ready = frontier.next_turn()
+            if ready is None and not tasks:
+                return
+            wait = None if ready is None else ready - time.monotonic()
             if wait is None or wait > 0 or len(tasks) >= _WAITING_PER_CONNECTION * fetcher.options.connections:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(changed.wait(), wait if wait is not None and wait > 0 else None)
                 continue
-            _, _, code = heapq.heappop(ready)
-            row = int(rows[cursors[code]])
-            cursors[code] += 1
-            under_way[code] += 1
-            task = asyncio.ensure_future(fetch(code, row))
+            host, row = frontier.begin()
+            task = asyncio.ensure_future(fetch(row))
             tasks.add(task)
-            task.add_done_callback(lambda task, code=code: done(code, task))  # type: ignore[misc]
-            if under_way[code] < fetcher.options.host_connections:
-                enqueue(code)
+            task.add_done_callback(functools.partial(done, host))
+        raise failed[0]
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    if failed:
-        raise failed[0]
+        frontier.close()
+
+
+class Frontier:
+    """What is left to fetch, by host: a few hosts are open at a time, those with the most URLs first.
+
+    Were all open at once, a crawl of many hosts would come back to each after so long that its robots.txt, its
+    address and its connection were forgotten meanwhile.
+    """
+
+    def __init__(self, hosts: pa.ChunkedArray, fetcher: Fetcher):
+        """The rows of `hosts`, to be fetched by `fetcher`, whose shards open so many hosts together."""
+        encoded = hosts.dictionary_encode().unify_dictionaries()
+        self._names = encoded.chunk(0).dictionary
+        codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
+        counts = np.bincount(codes, minlength=len(self._names))
+        self._rows = np.argsort(codes, kind="stable").astype(np.int32)  # by host
+        self._ends = np.cumsum(counts)
+        self._cursors = self._ends - counts  # into _rows: the next URL of each host
+        self._under_way = np.zeros(len(counts), np.int32)
+        self._closed = iter(np.argsort(-counts, kind="stable").tolist())
+        self._ready: list[tuple[float, int, int]] = []  # a heap: when, URLs left (negative), host
+        self._fetcher = fetcher
+        self._open = 0
+
+    def next_turn(self) -> float | None:
+        """When the next URL may be begun, in `time.monotonic` seconds; None where all are begun or under way."""
+        while not self._open or self._fetcher.open_hosts < self._fetcher.max_open_hosts:
+            host = next(self._closed, None)
+            if host is None:
+                break
+            self._open += 1
+            self._fetcher.open_hosts += 1
+            self._enqueue(host)
+        return self._ready[0][0] if self._ready else None
+
+    def begin(self) -> tuple[int, int]:
+        """(host, row) of the URL whose turn is next."""
+        _, _, host = heapq.heappop(self._ready)
+        row = int(self._rows[self._cursors[host]])
+        self._cursors[host] += 1
+        self._under_way[host] += 1
+        if self._under_way[host] < self._fetcher.options.host_connections:
+            self._enqueue(host)
+        return host, row
+
+    def finish(self, host: int) -> None:
+        """A URL of `host` has been fetched."""
+        if self._under_way[host] == self._fetcher.options.host_connections:
+            self._enqueue(host)
+        self._under_way[host] -= 1
+        if not self._under_way[host] and self._cursors[host] == self._ends[host]:
+            self._open -= 1
+            self._fetcher.open_hosts -= 1
+
+    def close(self) -> None:
+        """Give up what is left."""
+        self._fetcher.open_hosts -= self._open
+
+    def _enqueue(self, host: int) -> None:
+        left = int(self._ends[host] - self._cursors[host])
+        if left:
+            turn = self._fetcher.gates[self._names[host].as_py()].next_turn
+            heapq.heappush(self._ready, (turn, -left, host))
 
 
 class Recorder:

@@ -70,20 +70,29 @@ class Fetched:
 
 
 class Fetcher:
-    """Fetches pages; to be made and used in one event loop, by any number of tasks at once."""
+    """Fetches pages; to be made and used in one event loop, by any number of tasks at once.
+
+    Attributes:
+      gates: the hosts' gates.
+      open_hosts: hosts whose URLs are being fetched, over all shards.
+      max_open_hosts: as many as keep all connections busy while hosts wait for their turns.
+    """
 
     def __init__(self, options: LiveOptions):
         self.options = options
-        self.gates = HostGates(options.host_delay, options.host_connections)
+        self.open_hosts, self.max_open_hosts = 0, 2 * options.connections
+        remembered = 10 * options.connections  # more than are open: redirects lead to others
+        self.gates = HostGates(options.host_delay, options.host_connections, remembered)
         self._client = Client(
             options.addresses,
             options.user_agent,
             verify_tls=options.verify_tls,
             keep_alive=max(15.0, 2 * options.host_delay),
+            remembered_names=remembered,
         )
         self._agent = options.user_agent.partition("/")[0].strip()
         self._slots = asyncio.Semaphore(options.connections)
-        self._robots = RobotsCache(self._get_robots)
+        self._robots = RobotsCache(self._get_robots, remembered)
 
     async def close(self) -> None:
         await self._client.close()

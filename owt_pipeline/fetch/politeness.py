@@ -58,7 +58,7 @@ class HostGate:
 class HostGates:
     """The gates of all hosts of a process; those not in use are forgotten, the longest unused first."""
 
-    def __init__(self, delay: float, connections: int, remembered: int = 20_000):
+    def __init__(self, delay: float, connections: int, remembered: int):
         self._delay, self._connections, self._remembered = delay, connections, remembered
         self._gates: OrderedDict[str, HostGate] = OrderedDict()
 

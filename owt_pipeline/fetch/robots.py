@@ -50,7 +50,7 @@ class Robots:
 class RobotsCache:
     """The robots.txt of every origin asked for, the longest unused forgotten first."""
 
-    def __init__(self, get: Get, remembered: int = 20_000):
+    def __init__(self, get: Get, remembered: int):
         self._get, self._remembered = get, remembered
         self._tasks: OrderedDict[URL, asyncio.Task[Robots]] = OrderedDict()
 

@@ -79,7 +79,7 @@ def _crawl_shard(
     """Fetch what neither an archive nor the journal of an earlier run has."""
     known = journal.ids if archived is None else np.union1d(journal.ids, archived)
     batches = [
-        batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), known)))
+        batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), known))) if len(known) else batch
         for batch in urls.batches(shard, columns=_CRAWL_COLUMNS, rows=1 << 16)
     ]
     progress.advance(len(known))

@@ -206,6 +206,16 @@ def test_robots_txt_is_asked_for_once_and_obeyed_for_each_path(
     assert server.requests["robots-some", "/private"] == 0
 
 
+def test_robots_txt_is_asked_for_once_however_many_hosts_there_are(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    hosts = [f"h{i}" for i in range(70)]
+    server = serve(dict.fromkeys(hosts, page))
+    runtime = write_urls([f"http://{host}.{DOMAIN}/{p}" for host in hosts for p in range(4)], num_shards=3)
+    assert fetch(runtime, server, connections=1).counts.left == 280
+    assert {server.requests[host, "/robots.txt"] for host in hosts} == {1}
+
+
 def test_a_dead_host_is_given_up(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> None:
     async def hang(request: Request) -> None:
         await asyncio.sleep(60)
