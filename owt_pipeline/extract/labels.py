@@ -11,8 +11,10 @@ _LABELS = [
     rf"(?: (?:on|via|article|post|page|story|with))?(?: (?:{_SITES}))?",
     rf"tweet|pin(?: it)?|print(?: this page| article)?|e-?mail(?: this)?|copy link|link copied|{_SITES}",
     "follow(?: us)?(?: on.{0,30})?|like|likes",
+    rf"(?:{_SITES}|youtube)(?:\W+(?:{_SITES}|youtube|print|copy link)){{1,5}}",
     # accounts
     r"log ?in(?: or (?:register|sign ?up|join))?|sign ?in(?: or (?:join|register|sign up))?|log ?out|my account",
+    r"you must (?:log in|be logged in)(?: or register)? to .{0,30}",
     r"sign ?up(?: for free(?: trial)?| now)?|register(?: now)?|subscribe(?: now| here| today)?|create (?:an )?account",
     # advertisements, and what parts an article from its rest
     r"advertis(?:e)?ment|ads?|sponsored(?: content)?|promoted",
@@ -21,8 +23,9 @@ _LABELS = [
     # buttons
     r"(?:read|learn|show|view|see|find out|discover|load|shop|explore) (?:more|all|less|now|full (?:article|story|bio))"
     r"(?: about.{0,30}| from.{0,30})?",
-    r"more|more options|click (?:here|to expand)(?:\.\.\.|…)?|toggle caption|expand|collapse|close|menu|search|filter",
-    r"sort by|next|previous|prev|next (?:post|article|page)|previous (?:post|article|page)|compare|quick view",
+    r"more|more options|click (?:here|to expand)(?:\.\.\.|…)?|(?:toggle|show|hide) caption|expand|collapse",
+    r"close|menu|search|filter|sort by|compare|quick view",
+    r"next|previous|prev|next (?:post|article|page)|previous (?:post|article|page)",
     r"add (?:to (?:cart|bag|basket|wishlist|compare)|a comment)|(?:buy|shop|book|order) now",
     r"check (?:price|availability).*|get (?:in touch|started|a quote|the app)|request (?:a )?(?:demo|quote)",
     r"contact us(?: today)?|call (?:us|now).{0,30}",

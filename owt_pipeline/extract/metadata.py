@@ -37,6 +37,7 @@ _DATE_IN_URL = re.compile(r"/((?:19|20)\d\d)[/-](0[1-9]|1[0-2])[/-](0[1-9]|[12]\
 _LANGUAGE = re.compile(r"\s*([a-zA-Z]{2})(?:[-_][\w-]*)?\s*(?:,|$)")
 _SEPARATOR = re.compile(r"\s+(?:[|–—·•»:]+|-+)\s+")
 _NOT_WORDS = re.compile(r"\W+")
+_NUMBER = re.compile(r"\b\d{2}")  # a byline's date, or a member's count of posts: more than a name
 _BY = re.compile(r"^(?:written |posted )?by:?\s+", re.IGNORECASE)
 _LONGEST = 300  # a longer title or name is something else
 
@@ -137,7 +138,12 @@ def _author(root: etree._Element, metas: dict[str, str], nodes: list[dict[str, A
 
     for candidate in candidates():
         name = _BY.sub("", _short(candidate) or "")
-        if 2 < len(name) < 100 and "://" not in name and not name.startswith(("www.", "@")):
+        if (
+            2 < len(name) < 100
+            and "://" not in name
+            and not name.startswith(("www.", "@"))
+            and not _NUMBER.search(name)
+        ):
             return name
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from owt_pipeline.extract.extractor import Extracted, Page, Settings, load
+from owt_pipeline.extract.labels import is_label
 
 SENTENCE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for a while. "
 P = f"<p>{SENTENCE * 3}</p>"
@@ -65,6 +66,20 @@ def test_runs_of_links_are_left_out_but_not_a_page_of_links() -> None:
     assert "Another story" not in extract(page(f"<article>{P * 4}{related}</article>"))
     listing = "".join(f'<li><a href="/{n}">A story with a longer title, number {n}</a></li>' for n in range(30))
     assert extract(page(f"<ul>{listing}</ul>")).count("longer title") == 30
+
+
+@pytest.mark.parametrize(
+    ("line", "label"),
+    [
+        ("Facebook | Twitter | YouTube", True),
+        ("You must be logged in to post a comment", True),
+        ("Hide caption", True),
+        ("Facebook bought a company.", False),
+        ("You must be kind.", False),
+    ],
+)
+def test_labels_of_buttons_are_told_from_sentences(line: str, label: bool) -> None:
+    assert is_label(line) is label
 
 
 def test_what_follows_an_article_is_cut_and_what_belongs_to_it_is_not() -> None:

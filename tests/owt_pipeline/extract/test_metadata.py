@@ -55,6 +55,8 @@ def ld(json: str) -> str:
         (ld('{"author": [{"name": "A. Fox"}, {"name": "B. Fox"}]}'), "", "A. Fox, B. Fox"),
         (ld('{"@graph": [{"@type": "Article", "author": "A. Fox"}]}'), "", "A. Fox"),
         ("", "<p class=byline>By A. Fox</p>", "A. Fox"),
+        ("", "<p class=byline>By fox99</p>", "fox99"),
+        ("", "<p class=byline>A. Fox, 3 May 2019</p>", None),
         (ld('{"author": 7}'), "", None),
     ],
 )
