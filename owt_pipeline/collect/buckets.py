@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from owt_pipeline.collect.rows import ROWS
 
-BUFFER_BYTES = 64 << 20
+BUFFER_BYTES = 32 << 20
 """Rows wait in memory for this much, then are written by bucket."""
 
 _END = struct.Struct("<qq")

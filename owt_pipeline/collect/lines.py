@@ -8,7 +8,7 @@ from typing import IO, Any
 
 from owt_pipeline.collect.decompress import Decompressor
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 8 << 20
 MAX_LINE_BYTES = 32 << 20
 """A longer line is cut into pieces of this length: it is no record, and must not fill the memory."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import IO, Any
 
 import pyarrow as pa
 
@@ -39,9 +38,9 @@ class Source:
     name: str
 
 
-def open_reader(source: Source, file: IO[bytes] | Any) -> LineReader | WarcUrlReader:
+def open_reader(source: Source, file: pa.NativeFile) -> LineReader | WarcUrlReader:
     """A reader of the source's blocks; after the last one, its `broken` says where the file broke off, if it did."""
-    return WarcUrlReader(file) if source.kind == "warc" else LineReader(file)
+    return WarcUrlReader(file, file.size()) if source.kind == "warc" else LineReader(file)
 
 
 def block_batches(reader: LineReader | WarcUrlReader) -> Iterator[pa.RecordBatch]:

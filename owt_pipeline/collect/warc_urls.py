@@ -1,30 +1,31 @@
-"""The URLs of the pages in a WARC file: for corpora that start from archives instead of submissions."""
+"""The URLs of the pages in a WARC or ARC file: for corpora that start from archives instead of submissions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import IO, Any
-
-from fastwarc.warc import ArchiveIterator, WarcRecordType
+from typing import Any
 
 from owt_pipeline.collect.lines import Block
+from owt_pipeline.fetch.acceptance import REDIRECTS, is_html
+from owt_pipeline.fetch.captures import captures
 
-_HTML = ("text/html", "application/xhtml+xml")
 _BLOCK_URLS = 10_000
 
 
 class WarcUrlReader:
     """The target URI of each HTML response that is no redirect, as blocks of one URI a line.
 
-    A "line" counts such responses. Attributes are those of `LineReader`; a file that breaks off yields what is
-    before the break.
+    A "line" counts such responses. Attributes are those of `LineReader`; broken records are skipped and counted.
     """
 
-    def __init__(self, file: IO[bytes] | Any):
-        self._file = file
-        self.bytes_read = 0
-        self.bytes_decompressed = 0
-        self.broken: str | None = None
+    def __init__(self, file: Any, size: int):
+        self._file, self.bytes_read = file, size
+        self.bytes_decompressed = 0  # unknown
+        self._skipped = 0
+
+    @property
+    def broken(self) -> str | None:
+        return f"{self._skipped} broken records skipped" if self._skipped else None
 
     def __iter__(self) -> Iterator[Block]:
         urls: list[str] = []
@@ -39,16 +40,8 @@ class WarcUrlReader:
             yield Block("\n".join(urls).encode(), first, len(urls))
 
     def _urls(self) -> Iterator[str]:
-        at = 0
-        try:
-            for record in ArchiveIterator(self._file, record_types=WarcRecordType.response, quirks_mode=True):
-                at = record.stream_pos
-                self.bytes_decompressed += record.content_length
-                status = record.http_headers.status_code if record.http_headers else None
-                if status is not None and 300 <= status < 400:
-                    continue
-                if (record.http_content_type or "").lower() in _HTML:
-                    yield " ".join((record.headers.get("WARC-Target-URI") or "").strip("<> ").split())
-        except OSError as error:
-            self.broken = f"warc: {error}, in the record after byte {at:,}"
-        self.bytes_read = self._file.tell()
+        for capture in captures(self._file, self.bytes_read, copy=lambda record: 0):
+            if capture is None:
+                self._skipped += 1
+            elif capture.status not in REDIRECTS and is_html(capture.content_type or ""):
+                yield " ".join(capture.url.split())

@@ -47,6 +47,7 @@ class Capture:
       offset: first byte of its record, in the archive, or in the file beside the index.
       length: bytes of its record.
       copied: whether it is in the file beside the index.
+      content_type: the Content-Type header as sent; None without one.
     """
 
     url: str
@@ -56,6 +57,7 @@ class Capture:
     offset: int
     length: int
     copied: bool
+    content_type: str | None = None
 
 
 def captures(file: BinaryIO, size: int, copy: Callable[[bytes], int]) -> Iterator[Capture | None]:
@@ -113,7 +115,10 @@ def _capture(found: _Found, end: int, copy: Callable[[bytes], int]) -> Iterator[
     if found.inside:
         member = member_of(record, found.block)
         offset, length = copy(member), len(member)
-    yield Capture(url, capture_time(record), status, _absolute(url, location), offset, length, found.inside)
+    content_type = header(headers, "content-type")
+    yield Capture(
+        url, capture_time(record), status, _absolute(url, location), offset, length, found.inside, content_type
+    )
 
 
 def _arc_captures(file: BinaryIO, copy: Callable[[bytes], int]) -> Iterator[Capture | None]:
@@ -131,7 +136,8 @@ def _arc_captures(file: BinaryIO, copy: Callable[[bytes], int]) -> Iterator[Capt
                 continue
             member = record_of_block(record.url, record.date, record.content, payload_digest(body))
             location = _absolute(record.url, header(headers, "location") if status in REDIRECTS else None)
-            yield Capture(record.url, record.date, status, location, copy(member), len(member), True)
+            content_type = header(headers, "content-type")
+            yield Capture(record.url, record.date, status, location, copy(member), len(member), True, content_type)
     except (OSError, EOFError, zlib.error):  # gzip's errors: the rest cannot be read
         yield None
 

@@ -131,7 +131,7 @@ def _read_source(
             write(rows)
             last_line = rows["line"][-1].as_py() if rows.num_rows else last_line
         if reader.broken is not None:
-            logger.warning("%s: %s; every whole record before it is kept", source.uri, reader.broken)
+            logger.warning("%s: %s; the whole records are kept", source.uri, reader.broken)
             write(row_of_break(source, reader.broken, last_line + 1, num_buckets))
     buckets.close()
     writer.write(hosts.batch())

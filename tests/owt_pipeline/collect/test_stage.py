@@ -264,6 +264,17 @@ def test_empty_files_hold_nothing(tmp_path: Path) -> None:
     assert (run.manifest.counts.entered, run.urls, run.rejects) == (0, [], [])
 
 
+def test_broken_archives_give_the_pages_that_can_be_read_and_say_what_cannot(
+    testdata: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = collect(tmp_path, warcs=(str(testdata / "warc" / "*" / "*arc*"),), num_shards=2)
+    rejected = run.manifest.counts.rejected
+    assert len(run.urls) > 40
+    assert rejected["broken_file"] == run.manifest.stats["broken_files"] > 0
+    assert "broken records skipped" in caplog.text
+    assert holds(run)
+
+
 def test_without_a_source_the_error_names_the_options(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--dumps, --url_lists, --warcs and --subreddits"):
         collect(tmp_path)
