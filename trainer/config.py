@@ -53,6 +53,8 @@ class TrainConfig:
     sampler: str = option("packed", "how documents become windows", choices=("packed", "longbiased"))
     long_min_tokens: int = option(512, "longbiased: a long document has this many tokens", minimum=1)
     long_fraction: float = option(0.7, "longbiased: share of windows from long documents", minimum=0, maximum=1)
+    document_mask: bool = option(False, "no attention across end-of-text: each document of a window by itself")
+    reset_positions: bool = option(False, "positions count from each end-of-text")
     seed: int = option(1337, "of weights, dropout and the order of documents", minimum=0)
 
     batch_tokens: int | None = option(
@@ -162,7 +164,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def changes(before: dict[str, Any], now: TrainConfig) -> tuple[list[str], list[str]]:
     """What a resumed run's settings differ in: (what may not change, what may but changes the result)."""
     frozen = {"init_from", "preset", "n_layer", "n_head", "width", "context", "sampler", "long_min_tokens"}
-    frozen |= {"long_fraction", "seed", "batch_tokens", "optimizer"}
+    frozen |= {"document_mask", "reset_positions", "long_fraction", "seed", "batch_tokens", "optimizer"}
     refused: list[str] = []
     noted: list[str] = []
     for field in dataclasses.fields(now):

@@ -16,8 +16,9 @@ import torch
 
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
-from trainer.checkpoint import load_model, resolve
+from trainer.checkpoint import Record, load_model, resolve
 from trainer.distributed import Ranks
+from trainer.documents import DocumentBlocks
 from trainer.model import GPT
 from trainer.samplers import Packed
 from trainer.shards import TokenDataset, open_dataset
@@ -32,8 +33,12 @@ def validation_loss(
     *,
     micro_batch: int,
     autocast: contextlib.AbstractContextManager[Any] | None = None,
+    blocks: DocumentBlocks | None = None,
 ) -> float:
-    """The mean loss in nats a token over `windows` (N, T + 1), each seen by one rank; equal on all ranks."""
+    """The mean loss in nats a token over `windows` (N, T + 1), each seen by one rank; equal on all ranks.
+
+    `blocks` says whether the documents of a window see each other, as when the model was trained.
+    """
     own = windows[ranks.rank :: ranks.world_size]
     sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
     was_training = model.training
@@ -41,7 +46,9 @@ def validation_loss(
     for part in own.split(micro_batch):
         ids = part.to(ranks.device, torch.int64)
         with autocast or contextlib.nullcontext():
-            sums[0] += model(ids[:, :-1], ids[:, 1:], reduction="sum").double()
+            inputs, targets = ids[:, :-1], ids[:, 1:]
+            extra = blocks(inputs) if blocks else {}
+            sums[0] += model(inputs, targets, reduction="sum", **extra).double()
         sums[1] += ids[:, 1:].numel()
     model.train(was_training)
     loss, count = ranks.sum(sums).tolist()
@@ -141,7 +148,9 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
                 raise ValueError(f"{options.data} has another tokenizer than {checkpoint}: their SHA-256 differ")
             windows = fixed_windows(dataset, model.config.context, options.windows)
             result["val_windows"] = len(windows)
-            result["val_loss"] = validation_loss(model, windows, ranks, micro_batch=options.micro_batch)
+            result["val_loss"] = validation_loss(
+                model, windows, ranks, micro_batch=options.micro_batch, blocks=_blocks(record)
+            )
         if options.text:
             text = Path(options.text).read_text(encoding="utf-8")
             tokenizer = Tokenizer(checkpoint / "tokenizer.json")
@@ -166,6 +175,14 @@ def fixed_windows(dataset: TokenDataset, context: int, count: int) -> torch.Tens
     sampler = Packed(documents, context, dataset.tokenizer.eot, seed=0)
     windows = sampler.windows(0, min(count, sampler.first_window(1)))
     return torch.from_numpy(windows.astype("int32"))
+
+
+def _blocks(record: Record) -> DocumentBlocks:
+    """As the checkpoint's model was trained."""
+    settings = record.settings
+    return DocumentBlocks(
+        record.tokenizer["eot"], settings.get("document_mask", False), settings.get("reset_positions", False)
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,6 +7,7 @@ Shapes: B sequences, T tokens, C channels (`width`), H heads, D = C / H, V vocab
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
+
+from trainer.documents import Mask
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,13 @@ class GPT(nn.Module):
             nn.init.zeros_(module.bias)
 
     def forward(
-        self, ids: torch.Tensor, targets: torch.Tensor | None = None, *, reduction: str = "mean"
+        self,
+        ids: torch.Tensor,
+        targets: torch.Tensor | None = None,
+        *,
+        reduction: str = "mean",
+        mask: Mask | None = None,
+        positions: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The loss, or the logits where there are no `targets`.
 
@@ -108,11 +118,13 @@ class GPT(nn.Module):
           ids: (B, T), T at most `context`.
           targets: (B, T); −100 counts for nothing.
           reduction: of the cross-entropy in nats: `mean`, `sum`, or `none` for (B, T).
+          mask: which position sees which, where not all that precede it (`documents.attention_mask`).
+          positions: of each token (B, T), where not 0 … T − 1 (`documents.positions_within`).
 
         Returns:
           A scalar (or (B, T)), or logits (B, T, V).
         """
-        x = self._hidden(ids, None)
+        x = self._hidden(ids, None, mask, positions)
         if targets is None:
             return self._logits(x)[..., : self.config.vocab_size]
         loss = F.cross_entropy(
@@ -129,20 +141,27 @@ class GPT(nn.Module):
         cache.length += ids.shape[1]
         return self._logits(x)[..., : self.config.vocab_size]
 
-    def _hidden(self, ids: torch.Tensor, cache: KVCache | None) -> torch.Tensor:
+    def _hidden(
+        self,
+        ids: torch.Tensor,
+        cache: KVCache | None,
+        mask: Mask | None = None,
+        positions: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         past = cache.length if cache else 0
         if past + ids.shape[1] > self.config.context:
             raise ValueError(f"{past + ids.shape[1]} tokens exceed the context of {self.config.context}")
-        positions = torch.arange(past, past + ids.shape[1], device=ids.device)
+        if positions is None:
+            positions = torch.arange(past, past + ids.shape[1], device=ids.device)
         x = self.wte(ids) + self.wpe(positions)
         if self.config.embedding_width:
             x = self.embedding_up(x)
         for layer in range(self.config.n_layer):
             block = self.h[0 if self.config.shared_layers else layer]
             if self.checkpoint_activations and self.training:
-                x = checkpoint(block, x, use_reentrant=False)
+                x = checkpoint(block, x, None, mask, use_reentrant=False)
             else:
-                x = block(x, (cache.store[layer], past) if cache else None)
+                x = block(x, (cache.store[layer], past) if cache else None, mask)
         return self.ln_f(x)
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
@@ -183,8 +202,10 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.width)
         self.mlp = MLP(config)
 
-    def forward(self, x: torch.Tensor, cache: tuple[torch.Tensor, int] | None = None) -> torch.Tensor:
-        x = x + self.attn(self.ln_1(x), cache)
+    def forward(
+        self, x: torch.Tensor, cache: tuple[torch.Tensor, int] | None = None, mask: Mask | None = None
+    ) -> torch.Tensor:
+        x = x + self.attn(self.ln_1(x), cache, mask)
         return x + self.mlp(self.ln_2(x))
 
 
@@ -199,7 +220,7 @@ class Attention(nn.Module):
         self.c_proj.into_residual = True  # type: ignore[assignment]
         self.resid_dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: torch.Tensor, cache: tuple[torch.Tensor, int] | None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, cache: tuple[torch.Tensor, int] | None, mask: Mask | None) -> torch.Tensor:
         q, k, v = (
             part.unflatten(2, (self.n_head, -1)).transpose(1, 2)  # (B, H, T, D)
             for part in self.c_attn(x).chunk(3, dim=2)
@@ -212,8 +233,22 @@ class Attention(nn.Module):
                 raise ValueError("a cache that is not empty takes one token at a time")
             keys[:, :, past:end], values[:, :, past:end] = k, v
             k, v = keys[:, :, :end], values[:, :, :end]
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=self.dropout if self.training else 0.0)
+        dropout = self.dropout if self.training else 0.0
+        if mask is None:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout)
+        elif isinstance(mask, torch.Tensor):
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+        elif dropout:
+            raise ValueError("FlexAttention has no dropout: train with a document mask and dropout 0")
+        else:
+            y = _flex_attention(q.device.type)(q, k, v, block_mask=mask)
         return self.resid_dropout(self.c_proj(y.transpose(1, 2).flatten(2)))
+
+
+@functools.cache
+def _flex_attention(device: str) -> Any:
+    """FlexAttention, compiled where it has a kernel to become: as it is, it computes all scores."""
+    return torch.compile(flex_attention) if device == "cuda" else flex_attention
 
 
 class MLP(nn.Module):

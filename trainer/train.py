@@ -20,6 +20,7 @@ from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig, changes, parse
 from trainer.data import Loader, make_sampler
 from trainer.distributed import Ranks, StopSignals
+from trainer.documents import DocumentBlocks
 from trainer.evaluate import fixed_windows, validation_loss
 from trainer.huggingface import is_huggingface, load_huggingface
 from trainer.metrics import Metrics, memory_gb, mfu, progress_line
@@ -62,6 +63,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, say: Any) -> fl
         long_min_tokens=config.long_min_tokens,
         long_fraction=config.long_fraction,
     )
+    blocks = DocumentBlocks(dataset.tokenizer.eot, config.document_mask, config.reset_positions)
     validation = _validation_windows(config, dataset, shape.context, say)
     loader = Loader(sampler, windows, config.micro_batch, rank=ranks.rank, world_size=ranks.world_size, device=device)
 
@@ -123,7 +125,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, say: Any) -> fl
             quiet = nullcontext() if last or not isinstance(net, DistributedDataParallel) else net.no_sync()
             with quiet:
                 with autocast:
-                    part = net(inputs, targets) / loader.accumulation
+                    part = net(inputs, targets, **blocks(inputs)) / loader.accumulation
                 part.backward()
             loss += part.detach()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip or float("inf"))
@@ -156,7 +158,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, say: Any) -> fl
         last_loss = records[-1]["loss"]
         if validating and validation is not None:
             records[-1]["val_loss"] = validation_loss(
-                model, validation, ranks, micro_batch=config.micro_batch, autocast=autocast
+                model, validation, ranks, micro_batch=config.micro_batch, autocast=autocast, blocks=blocks
             )
         if metrics:
             for record in records:

@@ -1,0 +1,127 @@
+"""Documents packed into one window do not see each other, where that is asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer import train
+from trainer.config import TrainConfig
+from trainer.documents import DocumentBlocks, attention_mask, block_mask, document_numbers, positions_within
+from trainer.model import GPT, ModelConfig
+
+EOT = 202
+SHAPE = ModelConfig(vocab_size=203, context=48, n_layer=3, n_head=2, width=32)
+BLOCKS = DocumentBlocks(EOT, mask=True, reset_positions=True)
+LENGTHS = st.lists(st.integers(0, 12), min_size=1, max_size=8)
+
+
+def packed_window(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """(a window (1, T), its documents): the first is the rest of one, the others begin with end-of-text."""
+    generator = torch.Generator().manual_seed(seed)
+    parts = [torch.randint(EOT, (length,), generator=generator) for length in lengths]
+    documents = [parts[0]] + [torch.cat([torch.tensor([EOT]), part]) for part in parts[1:]]
+    documents = [document for document in documents if len(document)]
+    return torch.cat([*documents, torch.tensor([EOT])])[None, : SHAPE.context], documents
+
+
+@given(lengths=LENGTHS, seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_the_logits_of_each_document_in_a_window_are_those_of_the_document_alone(lengths: list[int], seed: int) -> None:
+    torch.manual_seed(0)
+    model = GPT(SHAPE).eval()
+    window, documents = packed_window(lengths, seed)
+    with torch.no_grad():
+        together = model(window, **BLOCKS(window))[0]
+        start = 0
+        for document in documents:
+            alone = model(document[None, : window.shape[1] - start])[0] if start < window.shape[1] else together[:0]
+            torch.testing.assert_close(together[start : start + len(alone)], alone, rtol=1e-4, atol=1e-5)
+            start += len(document)
+
+
+def test_with_the_mask_alone_positions_go_on_and_nothing_is_seen_of_the_document_before() -> None:
+    torch.manual_seed(0)
+    model = GPT(SHAPE).eval()
+    masked = DocumentBlocks(EOT, mask=True)
+    window, _ = packed_window([10, 10, 10])
+    changed = window.clone()
+    changed[0, 3] = (changed[0, 3] + 1) % EOT
+    with torch.no_grad():
+        before, after = model(window, **masked(window)), model(changed, **masked(changed))
+        assert not torch.allclose(before[0, 4:10], after[0, 4:10])
+        assert torch.equal(before[0, 10:], after[0, 10:])
+        later = torch.arange(10, 21)[None]
+        alone = model(window[:, 10:21], positions=later)
+        torch.testing.assert_close(before[:, 10:21], alone, rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(model(window)[0, 10:], before[0, 10:])
+
+
+def test_numbers_and_positions_of_a_window_with_every_kind_of_document() -> None:
+    inputs = torch.tensor([[5, 6, EOT, 7, EOT, EOT, 8, 9], [EOT, 1, 2, 3, 4, 5, 6, 7]])
+    assert document_numbers(inputs, EOT).tolist() == [[0, 0, 1, 1, 2, 3, 3, 3], [1] * 8]
+    assert positions_within(inputs, EOT).tolist() == [[0, 1, 0, 1, 0, 0, 1, 2], [0, 1, 2, 3, 4, 5, 6, 7]]
+    assert DocumentBlocks(EOT)(inputs) == {}
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("lengths", [[0, 5, 0, 12, 9], [30, 4]], ids=str)
+def test_the_blocks_of_flex_attention_give_the_logits_of_the_boolean_mask(lengths: list[int]) -> None:
+    torch.manual_seed(0)
+    model = GPT(SHAPE).eval()
+    window, _ = packed_window(lengths)
+    numbers = document_numbers(window, EOT)
+    with torch.no_grad():
+        plain, blocks = (model(window, mask=mask) for mask in (attention_mask(numbers), block_mask(numbers)))
+    torch.testing.assert_close(plain, blocks, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA: compiled FlexAttention")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_on_cuda_loss_and_gradients_are_those_of_the_cpu(compiled: bool) -> None:
+    torch.manual_seed(0)
+    shape = ModelConfig(vocab_size=203, context=256, n_layer=2, n_head=2, width=64)
+    inputs = torch.randint(203, (4, 256))
+    losses, gradients = [], []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(1)
+        model = GPT(shape).to(device)
+        net = torch.compile(model) if compiled and device == "cuda" else model
+        own = inputs.to(device)
+        loss = net(own, own.roll(-1, 1), **BLOCKS(own))
+        loss.backward()
+        losses.append(loss.item())
+        gradients.append(model.h[0].attn.c_attn.weight.grad.cpu())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-2, atol=1e-4)
+
+
+def test_recomputed_activations_see_the_same_mask() -> None:
+    torch.manual_seed(0)
+    model = GPT(SHAPE)
+    window, _ = packed_window([10, 10, 10])
+    gradients = []
+    for model.checkpoint_activations in (False, True):
+        model.zero_grad()
+        model(window, window, **BLOCKS(window)).backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_a_run_with_the_mask_learns_and_is_evaluated_with_it(text_tokens: Path, tmp_path: Path) -> None:
+    losses = {}
+    for name, flags in {"plain": {}, "masked": {"document_mask": True, "reset_positions": True}}.items():
+        config = TrainConfig(
+            data=str(text_tokens), out=str(tmp_path / name), preset="tiny", context=64, batch_tokens=512, micro_batch=4,
+            max_steps=30, val_every=15, val_windows=8, device="cpu", tensorboard=False, **flags,
+        )  # fmt: skip
+        train.train(config)
+        records = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        assert records[-1]["loss"] < records[0]["loss"] - 0.5
+        losses[name] = records[-1]["val_loss"]
+    assert losses["plain"] != losses["masked"]
