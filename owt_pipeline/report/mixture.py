@@ -1,0 +1,98 @@
+"""What a model is shown of short and of long documents: each sampler's mixture, from the documents' lengths alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+LENGTHS = (0, 64, 128, 256, 512, 1024, 2048, 4096, 16384)
+"""Where the rows of the table begin, in tokens."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A sampler's realised shares for documents of some lengths.
+
+    Attributes:
+      samples: share of the samples that hold a token of such a document; a sample may count in several rows.
+      tokens: share of all tokens shown, the end-of-text before each document counted in.
+    """
+
+    samples: float
+    tokens: float
+
+
+@dataclass(frozen=True)
+class MixtureRow:
+    """The documents of `at_least` to under `below` tokens (None: any more).
+
+    Attributes:
+      documents: their share of all documents.
+      packed, longbiased: what each sampler shows of them; longbiased is None where no document is long.
+    """
+
+    at_least: int
+    below: int | None
+    documents: float
+    packed: Shown
+    longbiased: Shown | None
+
+
+def realised_mixture(
+    lengths: np.ndarray,
+    context: int = 1024,
+    *,
+    long_min_tokens: int = 512,
+    long_fraction: float = 0.7,
+    bounds: Sequence[int] = LENGTHS,
+) -> list[MixtureRow]:
+    """The table over one epoch of documents of these lengths (n,) in a random order, as the trainer packs them.
+
+    Args:
+      lengths: tokens of each document, without end-of-text.
+      context: tokens of a sample.
+      long_min_tokens, long_fraction: longbiased draws this share of its samples from documents this long.
+      bounds: the rows' first lengths, ascending, the first one 0.
+
+    Raises:
+      ValueError: there is no document.
+    """
+    lengths = np.asarray(lengths, np.int64)
+    if not len(lengths):
+        raise ValueError("no document, so no mixture")
+    packed = _packed(lengths, context, bounds)
+    long = lengths[lengths >= long_min_tokens]
+    biased = long_fraction * _packed(long, context, bounds) + (1 - long_fraction) * packed if len(long) else None
+    documents = np.bincount(_rows(lengths, bounds), minlength=len(bounds)) / len(lengths)
+    return [
+        MixtureRow(
+            low,
+            bounds[row + 1] if row + 1 < len(bounds) else None,
+            float(documents[row]),
+            Shown(*map(float, packed[row])),
+            Shown(*map(float, biased[row])) if biased is not None else None,
+        )
+        for row, low in enumerate(bounds)
+    ]
+
+
+def _packed(lengths: np.ndarray, context: int, bounds: Sequence[int]) -> np.ndarray:
+    """(share of samples, share of tokens) for each row: (rows, 2)."""
+    # RandomState, for its stream never changes: the same documents give the same table with any numpy.
+    ends = np.cumsum(lengths[np.random.RandomState(0).permutation(len(lengths))] + 1)
+    spans = np.diff(ends, prepend=0)
+    first, last = (ends - spans) // context, (ends - 1) // context  # the samples that a document reaches into
+    samples = int(last[-1]) + 1
+    rows = _rows(spans - 1, bounds)
+    shown = np.empty((len(bounds), 2))
+    for row in range(len(bounds)):
+        own = rows == row
+        opened = np.bincount(first[own], minlength=samples + 1) - np.bincount(last[own] + 1, minlength=samples + 1)
+        shown[row] = (np.cumsum(opened)[:samples] > 0).mean(), spans[own].sum() / ends[-1]
+    return shown
+
+
+def _rows(lengths: np.ndarray, bounds: Sequence[int]) -> np.ndarray:
+    return np.searchsorted(bounds, lengths, side="right") - 1
