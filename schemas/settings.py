@@ -177,7 +177,9 @@ def _checked(f: dataclasses.Field[Any], kind: Any, value: Any, where: str) -> An
     if optional and (value is None or value == ""):
         return None
     if many:
-        items = value if isinstance(value, (list, tuple)) else [value]
+        items = list(value) if isinstance(value, (list, tuple)) else [value]
+        if f.metadata.get("choices"):  # which hold no comma: `--sources live,archive` is two
+            items = [part for item in items for part in (item.split(",") if isinstance(item, str) else [item])]
         return tuple(_checked_scalar(f, kind, scalar, item, where) for item in items)
     return _checked_scalar(f, kind, scalar, value, where)
 

@@ -7,7 +7,7 @@ import ipaddress
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,23 +113,25 @@ class Client:
         await self._session.close()
         await self._resolver.close()
 
-    async def get(self, url: URL, limits: Limits, stop: Stop, *, cut: bool = False) -> Received:
+    async def get(
+        self, url: URL, limits: Limits, stop: Stop, *, cut: bool = False, headers: Mapping[str, str] | None = None
+    ) -> Received:
         """The response to a GET request; redirects are not followed. Raises Failed.
 
-        A body beyond its limits is Failed, or, with `cut`, cut there.
+        A body beyond its limits is Failed, or, with `cut`, cut there. `headers` are sent beside the usual ones.
         """
         started = time.monotonic()
         timeout = aiohttp.ClientTimeout(total=limits.total, connect=limits.connect, sock_read=limits.silence)
         try:
             self._check(url)
-            async with self._session.get(url, timeout=timeout, allow_redirects=False) as response:
-                headers = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in response.raw_headers]
-                body = b"" if stop(response.status, headers) else await _body(response, headers, limits, cut)
+            async with self._session.get(url, timeout=timeout, allow_redirects=False, headers=headers) as response:
+                received = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in response.raw_headers]
+                body = b"" if stop(response.status, received) else await _body(response, received, limits, cut)
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
             raise _failure(error, limits) from error
         version = f"{response.version.major}.{response.version.minor}" if response.version else "1.1"
         status_line = f"HTTP/{version} {response.status} {response.reason or ''}".rstrip()
-        return Received(url, response.status, status_line, headers, body, round((time.monotonic() - started) * 1000))
+        return Received(url, response.status, status_line, received, body, round((time.monotonic() - started) * 1000))
 
     def _check(self, url: URL) -> None:
         """Raise BlockedAddress for a port or a literal address; names are checked when they are resolved."""

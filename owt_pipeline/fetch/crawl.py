@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.fetch.answers import Answer, NoPage
-from owt_pipeline.fetch.live import Fetched, Fetcher, LiveOptions
+from owt_pipeline.fetch.answers import Answer
+from owt_pipeline.fetch.live import Fetched, Fetcher
 
 _WAITING_PER_CONNECTION = 2
 """URLs under way for each connection: some wait for their host's turn, and must not keep others from theirs."""
@@ -145,7 +145,7 @@ class Recorder:
     def __init__(self, record: Callable[[int, Answer], None]):
         """A recorder that calls `record(url_id, answer)`, in its thread; an error of it is raised on leaving."""
         self._record = record
-        self._queue: queue.SimpleQueue[tuple[int, Fetched | NoPage] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, Fetched | Answer] | None] = queue.SimpleQueue()
         self._waiting_bytes = 0
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="record")
@@ -160,7 +160,7 @@ class Recorder:
         if self._error is not None:
             raise self._error
 
-    async def take(self, url_id: int, fetched: Fetched | NoPage) -> None:
+    async def take(self, url_id: int, fetched: Fetched | Answer) -> None:
         """Queue what was fetched; waits while too much is queued, raises RuntimeError once recording has failed."""
         size = len(fetched.received.body) if isinstance(fetched, Fetched) else 0
         while self._waiting_bytes + size > _WAITING_BYTES and self._waiting_bytes and self._error is None:
@@ -186,17 +186,17 @@ class Recorder:
 
 
 class _Loop:
-    """An event loop in a thread of its own, with a fetcher: what all shards of this process share."""
+    """An event loop in a thread of its own, with a fetcher made in it: what all shards of this process share."""
 
-    def __init__(self, options: LiveOptions):
+    def __init__(self, make_fetcher: Callable[[], Any]):
         self.users = 0
         self._futures: set[Any] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fetch", daemon=True)
         self._thread.start()
 
-        async def make() -> Fetcher:
-            return Fetcher(options)
+        async def make() -> Any:
+            return make_fetcher()
 
         self.fetcher = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
 
@@ -222,7 +222,7 @@ class _Loop:
         self._loop.close()
 
 
-_loops: dict[LiveOptions, _Loop] = {}  # one a process: the limits on connections and hosts hold for all its shards
+_loops: dict[Any, _Loop] = {}  # one a process: the limits on connections and hosts hold for all its shards
 _lock = threading.Lock()
 
 
@@ -234,11 +234,11 @@ def stop_all() -> None:
 
 
 @contextlib.contextmanager
-def shared_loop(options: LiveOptions) -> Iterator[_Loop]:
-    """This process' fetching loop, kept as long as some shard uses it."""
+def shared_loop(options: Any, fetcher: Callable[[Any], Any]) -> Iterator[_Loop]:
+    """This process' loop for `fetcher(options)`, kept as long as some shard uses it."""
     with _lock:
         if options not in _loops:
-            _loops[options] = _Loop(options)
+            _loops[options] = _Loop(functools.partial(fetcher, options))
         loop = _loops[options]
         loop.users += 1
     try:

@@ -8,6 +8,7 @@ import random
 import re
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from yarl import URL
@@ -16,7 +17,7 @@ from owt_pipeline.collect.urls import unescaped
 from owt_pipeline.fetch.acceptance import REDIRECTS, refuse_head
 from owt_pipeline.fetch.addresses import Addresses
 from owt_pipeline.fetch.answers import Answer, NoPage, Page, judge
-from owt_pipeline.fetch.client import Client, Failed, Limits, Received
+from owt_pipeline.fetch.client import Client, Failed, Limits, Received, Stop
 from owt_pipeline.fetch.http_message import Headers, charset_of
 from owt_pipeline.fetch.politeness import HostGate, HostGates
 from owt_pipeline.fetch.robots import MAX_BYTES, RobotsCache
@@ -143,13 +144,23 @@ class Fetcher:
             raise Failed(ban.reason, ban.detail)
         gate = self.gates[url.raw_host or ""]
         gate.delay = max(self.options.host_delay, robots.crawl_delay(self._agent)) * spread
-        return await self._get(url, limits, gate, has_no_page)
+        return await self.get(url, limits, gate, has_no_page)
 
     async def _get_robots(self, url: URL) -> Received:
         limits = replace(self.options.limits, wire_bytes=MAX_BYTES, body_bytes=MAX_BYTES)
-        return await self._get(url, limits, self.gates[url.raw_host or ""], lambda status, _: status != 200, cut=True)
+        return await self.get(url, limits, self.gates[url.raw_host or ""], lambda status, _: status != 200, cut=True)
 
-    async def _get(self, url: URL, limits: Limits, gate: HostGate, stop, *, cut: bool = False) -> Received:  # type: ignore[no-untyped-def]
+    async def get(
+        self,
+        url: URL,
+        limits: Limits,
+        gate: HostGate,
+        stop: Stop,
+        *,
+        cut: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> Received:
+        """As `Client.get`, at the turns of `gate`, and again after 429, 503 and passing failures; raises Failed."""
         for attempt in range(self.options.retries + 1):
             last = attempt == self.options.retries
             backoff = _FIRST_BACKOFF * 2**attempt * random.uniform(0.5, 1.5)
@@ -159,7 +170,7 @@ class Fetcher:
                     raise Failed(reason, f"given up after {gate.failures} failures of the host in a row: {detail}")
                 try:
                     async with self._slots:
-                        response = await self._client.get(url, limits, stop, cut=cut)
+                        response = await self._client.get(url, limits, stop, cut=cut, headers=headers)
                 except Failed as failure:
                     gate.note(failure.answer)
                     if last or not failure.transient:

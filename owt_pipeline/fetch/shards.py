@@ -16,7 +16,7 @@ from owt_pipeline.fetch.answers import URL_COLUMNS, Answer, NoPage, Page, sorted
 from owt_pipeline.fetch.archives import Archives, Lookup
 from owt_pipeline.fetch.crawl import Recorder, crawl, shared_loop
 from owt_pipeline.fetch.journal import Journal
-from owt_pipeline.fetch.live import LiveOptions
+from owt_pipeline.fetch.live import Fetcher, LiveOptions
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.shards import DatasetReader, ShardWriter, shard_name
 from owt_pipeline.runtime.storage import Storage
@@ -90,7 +90,7 @@ def _crawl_shard(
         journal.append(url_id, answer)
         progress.advance(1)
 
-    with shared_loop(live) as loop, Recorder(record) as recorder:
+    with shared_loop(live, Fetcher) as loop, Recorder(record) as recorder:
         loop.run(crawl(loop.fetcher, pa.Table.from_batches(batches), sources.spread, recorder))
 
 

@@ -64,6 +64,12 @@ def test_a_wrong_value_names_key_value_and_what_is_allowed(table: dict, message:
         from_table(Options, table, "[clean]")
 
 
+def test_choices_may_be_joined_by_commas() -> None:
+    assert from_table(Options, {"languages": ["de,en"]}, "[clean]").languages == ("de", "en")
+    with pytest.raises(SettingsError, match="'fr' is not a list, each one of en, de"):
+        from_table(Options, {"languages": ["en,fr"]}, "[clean]")
+
+
 def test_a_required_option_says_what_it_is_for() -> None:
     @dataclass(frozen=True)
     class Needy:
