@@ -8,6 +8,14 @@ import errno
 class UserError(Exception):
     """Something a user can mend: the message names it, what was expected, and what to do."""
 
+    exit_code = 1
+
+
+class NotFound(UserError):
+    """What was asked for is not there, and nothing is wrong."""
+
+    exit_code = 3
+
 
 class LedgerError(Exception):
     """A stage lost or invented a row: always a bug of ours, never of the input."""

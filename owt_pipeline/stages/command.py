@@ -27,13 +27,13 @@ def main(stage: Stage, argv: Sequence[str] | None = None) -> int:
 
 
 def reporting_errors(command: Callable[[], int]) -> int:
-    """Run `command`; print what a user can mend as one line. Exit code 1 for those, 130 for Ctrl-C."""
+    """Run `command`; print what a user can mend as one line. Exit code 1 for those (3 for NotFound), 130 for Ctrl-C."""
     # Libraries' warnings are not for the user: Beam's import alone gives one, of clients we do not use.
     logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
     try:
         return command()
     except UserError as error:
-        return _complain(str(error))
+        return _complain(str(error), error.exit_code)
     except OSError as error:
         return _complain(explain_os_error(error))
     except WorkerError as error:

@@ -19,8 +19,8 @@ import pytest
 import zstandard
 
 from owt_pipeline.collect.urls import canonical_url, host_of, url_id
+from owt_pipeline.ledger.story import asked_for, readers_of, story
 from owt_pipeline.ledger.verify import verify
-from owt_pipeline.ledger.why import story
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.storage import Storage
 from tests.owt_pipeline.collect.collecting import Collected, collect, collected, start
@@ -99,7 +99,8 @@ def test_every_submission_the_made_dump_links_is_in_the_story(testdata: Path, tm
         for s in posts:
             row = accepted.get(s["id"])
             if row is None:
-                reason = story(Storage(str(tmp_path)), s["url"])[0]["reason"]
+                told = story(readers_of(Storage(str(tmp_path))), asked_for(s["url"]))
+                reason = told["stages"][0]["reason"] if told else None
                 assert reason == "blocked_domain" or (reason == "low_score" and best < 3)
             else:
                 assert (row["url"], row["score"]) == (url, best)

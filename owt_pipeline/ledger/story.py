@@ -1,0 +1,216 @@
+"""One URL's whole story, from who posted it to where its tokens are."""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from owt_pipeline.collect.spread import home_bucket
+from owt_pipeline.collect.urls import BadURL, canonicalize, unescaped, url_id
+from owt_pipeline.ledger.find import Found, find_id
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.runtime.stage import read_manifest
+from owt_pipeline.runtime.storage import Storage
+from schemas import DATASETS, Reason
+
+_CONTEXT_WORDS = 12
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked for: an id, and the URL it is of where it was a URL.
+
+    Attributes:
+      text: as the user wrote it.
+      url_id: the id that rows have.
+      url: its canonical form; None for an id, or a URL that has none.
+      host: the host of `url`.
+    """
+
+    text: str
+    url_id: int
+    url: str | None = None
+    host: str | None = None
+
+
+def asked_for(text: str) -> Asked:
+    """What `text` names: an id in decimal, or a URL in any spelling, with or without its scheme."""
+    if text.isdigit() and int(text) < 1 << 64:
+        return Asked(text, int(text))
+    for spelling in (text, f"https://{text}"):
+        try:
+            url, host = canonicalize(spelling)
+            return Asked(text, url_id(url), url, host)
+        except BadURL:
+            continue
+    return Asked(text, url_id(unescaped(text)))  # as collect names a URL that it rejects for having no canonical form
+
+
+def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
+    """A reader for each dataset that is whole, in the order of the stages; raises UserError where there is none."""
+    found = {name: read_manifest(workdir / name) for name in DATASETS}
+    readers = {name: DatasetReader(workdir / name, manifest) for name, manifest in found.items() if manifest}
+    if not readers:
+        raise UserError(f"{workdir} holds no dataset of a run: is it the --workdir of `owt run`?")
+    return readers
+
+
+def story(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any] | None:
+    """What became of a URL, or None where no stage has heard of it.
+
+    The result has `asked`, `url` (canonical), `url_id`, `host`, `shard`, `verdict` (that of the last stage:
+    `kept`, `rejected`, or `pending` where stages have yet to run), and `stages`: an entry a stage in order, with
+    `stage`, `verdict` (`kept`, `rejected` or `duplicate`) and what the stage knows of it.
+    """
+    entries: list[dict[str, Any]] = []
+    shard: int | None = None
+    url = asked.url
+    for name, reader in readers.items():
+        shards = _shards(asked, reader) if shard is None else [shard]
+        found = find_id(reader, asked.url_id, shards)
+        if found:
+            shard = found[0].file.shard
+            url = url or found[0].row.get("url")
+            entries += _entries(readers, reader, found)
+        elif name == "duplicates" and shard is not None:
+            entries += _stands_for(readers, reader, asked.url_id)
+    if not entries:
+        return None
+    verdict = "rejected" if entries[-1]["verdict"] == "duplicate" else entries[-1]["verdict"]
+    if verdict == "kept" and entries[-1]["stage"] != "tokenize":
+        verdict = "pending"
+    about = {"asked": asked.text, "url": url, "url_id": asked.url_id, "host": asked.host, "shard": shard}
+    return {**about, "verdict": verdict, "stages": entries}
+
+
+def nearest(readers: Mapping[str, DatasetReader], asked: Asked, most: int = 5) -> dict[str, Any]:
+    """What is nearest to a URL that no stage has heard of: URLs of its host, and what redirected to it.
+
+    The result has `asked`, `url` (the canonical form that was looked for), `url_id`, `host`, `verdict` (`unknown`),
+    `urls_of_host` (how many are known), `nearest` (some of them) and `redirected_from`.
+    """
+    about = {"asked": asked.text, "url": asked.url, "url_id": asked.url_id, "host": asked.host, "verdict": "unknown"}
+    of_host: list[str] = []
+    redirected: list[str] = []
+    first = next(iter(readers.values()))
+    if asked.host and "url" in first.schema(first.files("data")[0]).names:
+        begins = f"https://{asked.host}"
+        for shard in _shards(asked, first):
+            for batch in first.batches(shard, columns=["url"], rows=1 << 16):
+                found = batch["url"].filter(pc.starts_with(batch["url"], begins)).to_pylist()
+                of_host += [url for url in found if url and url[len(begins)] in ":/"]
+            if of_host and first.manifest.stage == "collect":
+                break
+    if asked.url and "pages" in readers:
+        for batch in readers["pages"].batches(columns=["url", "final_url"], rows=1 << 16):
+            bare = pc.replace_substring_regex(batch["final_url"], "^https?://(www\\.)?", "https://")
+            redirected += batch["url"].filter(pc.is_in(bare, pc.unique(_spellings(asked)))).to_pylist()
+    near = difflib.get_close_matches(asked.url or "", of_host[:5000], n=most, cutoff=0)
+    return {**about, "urls_of_host": len(of_host), "nearest": near, "redirected_from": redirected[:most]}
+
+
+def differences(removed: str, kept: str, most: int = 5) -> list[dict[str, str]]:
+    """The first places where two texts differ by words: what each has there, with a few words before."""
+    ours, theirs = removed.split()[:5000], kept.split()[:5000]
+    matcher = difflib.SequenceMatcher(a=ours, b=theirs, autojunk=False)
+    places = []
+    for tag, a, b, c, d in matcher.get_opcodes():
+        if tag == "equal":
+            continue
+        before = " ".join(ours[max(0, a - _CONTEXT_WORDS) : a])
+        places.append({"after": before, "removed": _cut(" ".join(ours[a:b])), "kept": _cut(" ".join(theirs[c:d]))})
+        if len(places) == most:
+            break
+    return places
+
+
+def _spellings(asked: Asked) -> pa.Array:
+    url = asked.url or ""
+    return pa.array([url, url + "/", url.rstrip("/")], pa.string())
+
+
+def _shards(asked: Asked, reader: DatasetReader) -> list[int]:
+    """All shards, that first where the URL is at home: a host's rows are there but for those of very large hosts."""
+    if reader.manifest.stage == "import":
+        home = asked.url_id % reader.num_shards
+    elif asked.host is not None:
+        home = home_bucket(asked.host, reader.num_shards)
+    else:
+        home = 0
+    return [(home + step) % reader.num_shards for step in range(reader.num_shards)]
+
+
+def _entries(
+    readers: Mapping[str, DatasetReader], reader: DatasetReader, found: list[Found]
+) -> Iterator[dict[str, Any]]:
+    stage = reader.manifest.stage
+    kept = any(row.file.kind == "data" for row in found) and stage != "dedupe"
+    repeats = [row.row["detail"] for row in found if kept and row.file.kind == "rejects"]
+    for file, number, row in found:
+        where = {"file": reader.folder.path(file.path), "row": number}
+        if file.kind == "rejects":
+            if kept:
+                continue  # another submission of a URL that stays: told with its row
+            reason = Reason.of(row["reason"])
+            what = {"reason": str(reason), "meaning": reason.description, "detail": row["detail"]}
+            yield {"stage": stage, "verdict": "rejected", "url": row["url"], **what, **where}
+        elif stage == "dedupe":
+            yield {"stage": stage, "verdict": "duplicate", **_decision(readers, row, file.shard), **where}
+        elif stage == "tokenize":
+            split = file.path.split("/", 1)[0]
+            yield {"stage": stage, "verdict": "kept", "split": split, "n_tokens": row["n_tokens"], **where}
+        else:
+            again = {"repeated_by": repeats} if repeats else {}
+            yield {"stage": stage, "verdict": "kept", **_shown(row), **again, **where}
+
+
+def _stands_for(
+    readers: Mapping[str, DatasetReader], decisions: DatasetReader, identifier: int
+) -> Iterator[dict[str, Any]]:
+    """The documents that were removed in favour of this one, if any were."""
+    removed: list[int] = []
+    for batch in decisions.batches(columns=["url_id", "kept_url_id"], rows=1 << 16):
+        removed += (
+            batch["url_id"].filter(pc.equal(batch["kept_url_id"], pa.scalar(identifier, pa.uint64()))).to_pylist()
+        )
+    if removed:
+        yield {"stage": "dedupe", "verdict": "kept", "stands_for": len(removed), "duplicates": removed}
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for a person: its text cut, its empty fields left out."""
+    shown = {key: value for key, value in row.items() if value not in (None, [], "")}
+    if "text" in shown:
+        shown["characters"] = len(row["text"])
+        shown["text"] = _cut(row["text"])
+    for key in ("created_utc", "fetched_at"):
+        if key in shown:
+            moment = datetime.datetime.fromtimestamp(shown[key], datetime.timezone.utc)
+            shown[key] = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return shown
+
+
+def _decision(readers: Mapping[str, DatasetReader], row: dict[str, Any], shard: int) -> dict[str, Any]:
+    """A dedupe decision with the document that stays and where the two texts differ."""
+    shown = {key: value for key, value in row.items() if key != "url_id"}
+    clean = readers.get("clean")
+    if clean is None or row["kept_shard"] >= clean.num_shards:
+        return shown
+    removed = find_id(clean, row["url_id"], [shard])
+    kept = find_id(clean, row["kept_url_id"], [row["kept_shard"]])
+    if removed and kept:
+        shown["kept_url"] = kept[0].row["url"]
+        shown["differences"] = differences(removed[0].row["text"], kept[0].row["text"])
+    return shown
+
+
+def _cut(text: str, length: int = 160) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= length else text[:length] + "…"

@@ -1,0 +1,151 @@
+"""why finds every id, whatever it is, and says what is nearest where it finds none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from owt_pipeline.collect.urls import url_id
+from owt_pipeline.ledger.story import asked_for, differences, readers_of, story
+from owt_pipeline.runtime.batches import Outcome
+from owt_pipeline.runtime.shards import ShardRecord, ShardWriter
+from owt_pipeline.runtime.storage import Storage
+from schemas import DATASETS, Manifest
+from tests.owt_pipeline.whole_runs import copy_of, run_owt, write_sources
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("why")
+    run_owt("run", write_sources(folder), "--workdir", folder / "run", "--workers", 1)
+    return folder / "run"
+
+
+def rows(run: Path, name: str) -> list[dict]:
+    return [row for path in sorted((run / name).glob("part-*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def tell(run: Path, text: object) -> dict:
+    told = story(readers_of(Storage(str(run))), asked_for(str(text)))
+    assert told is not None
+    return told
+
+
+def why(run: Path, text: object, code: int = 0) -> dict:
+    output = run_owt("why", text, "--workdir", run, "--json", code=code)
+    return json.loads(output.partition("\nowt: error:")[0])
+
+
+def test_each_urls_verdict_is_where_it_ended(run: Path) -> None:
+    """One URL of each end: kept, and each reason of each stage."""
+    ends = {row["url"]: ("kept", "tokenize", None) for row in rows(run, "corpus")[:1]}
+    for name, stage in {"urls": "collect", "pages": "fetch", "clean": "clean", "corpus": "export"}.items():
+        by_reason = {row["reason"]: row["url"] for row in rows(run, f"{name}/rejects") if row["url"]}
+        by_reason.pop("repeated_url", None)
+        ends |= {url: ("rejected", stage, reason) for reason, url in list(by_reason.items())[:3]}
+    assert len(ends) > 6
+    for url, (verdict, stage, reason) in ends.items():
+        told = tell(run, url)
+        last = told["stages"][-1]
+        assert (told["verdict"], last["stage"], last.get("reason")) == (verdict, stage, reason), url
+        assert told["url_id"] == url_id(told["url"]) or reason == "bad_url"
+
+
+def test_an_id_a_spelling_with_tracking_and_a_url_without_scheme_tell_the_same(run: Path) -> None:
+    url = rows(run, "corpus")[-1]["url"]
+    expected = why(run, url)
+    variants = (str(url_id(url)), url.replace("https://", "http://www.") + "?utm_source=x#top", url[len("https://") :])
+    for spelling in variants:
+        told = tell(run, spelling)
+        assert (told["url"], told["stages"]) == (url, expected["stages"])
+
+
+def test_the_token_shard_and_row_hold_that_document(run: Path) -> None:
+    for document in rows(run, "corpus")[::40]:
+        last = tell(run, document["url"])["stages"][-1]
+        table = pa.ipc.open_file(pa.memory_map(last["file"])).read_all()
+        assert table["url_id"][last["row"]].as_py() == document["url_id"]
+        assert table["n_tokens"][last["row"]].as_py() == last["n_tokens"]
+
+
+def test_a_duplicate_names_the_document_that_stays_and_that_one_its_duplicates(run: Path) -> None:
+    decision = next(row for row in rows(run, "duplicates") if row["rule"] == "near")
+    told = why(run, decision["url_id"])
+    entry = next(entry for entry in told["stages"] if entry["stage"] == "dedupe")
+    assert url_id(entry["kept_url"]) == decision["kept_url_id"]
+    assert entry["similarity"] == pytest.approx(decision["similarity"])
+    assert entry["differences"]
+    kept = why(run, entry["kept_url"])
+    stays = next(entry for entry in kept["stages"] if entry["stage"] == "dedupe")
+    assert decision["url_id"] in stays["duplicates"]
+    assert stays["stands_for"] == len(stays["duplicates"])
+    assert kept["verdict"] == "kept"
+
+
+def test_a_domain_is_summed_up_stage_by_stage(run: Path) -> None:
+    told = why(run, "demo.test")
+    for stage, dataset in zip(told["stages"], ("urls", "pages", "documents", "clean", None, "corpus"), strict=False):
+        if dataset:
+            assert stage["kept"] == sum(1 for row in rows(run, dataset) if "demo.test/" in row["url"]), stage
+    gone = [row for row in rows(run, "corpus/rejects") if "demo.test/" in row["url"]]
+    assert sum(told["stages"][5]["rejected"].values()) == len(gone)
+    host = next(row["url"] for row in rows(run, "corpus")).split("/")[2]
+    assert why(run, host)["hosts"] == {host: told["hosts"][host]}
+    text = run_owt("why", host, "--workdir", run)
+    assert "tokens" in text
+    assert "export" in text
+
+
+def test_an_unknown_url_is_told_with_what_is_nearest(run: Path) -> None:
+    url = rows(run, "urls")[0]["url"]
+    near = why(run, f"{url}x?fbclid=1", code=3)
+    assert near["url"] == f"{url}x"
+    assert near["verdict"] == "unknown"
+    assert near["nearest"][0] == url
+    assert "no URL of nobody.example is known either" in run_owt("why", "nobody.example", "--workdir", run, code=3)
+    assert "is it the --workdir" in run_owt("why", url, "--workdir", run.parent / "elsewhere", code=1)
+
+
+def test_what_redirected_to_a_url_is_told(tmp_path: Path) -> None:
+    page = {"url_id": 7, "url": "https://short.example/a", "final_url": "http://www.long.example/article",
+            "source": "live", "status": 200, "fetched_at": 0, "fetch_ms": 0, "body_bytes": 0,
+            "payload_digest": "", "warc_offset": 0,
+            "warc_length": 0, "subreddits": []}  # fmt: skip
+    pages = DATASETS["pages"].schema
+    with ShardWriter(Storage(str(tmp_path / "pages")), Storage(str(tmp_path)), 0, {"": pages}) as writer:
+        writer.add(1, Outcome(pa.RecordBatch.from_pylist([page], pages)))
+    record = ShardRecord.from_json((tmp_path / "part-00000.json").read_bytes())
+    manifest = Manifest("pages", "fetch", 1, "", 1, record.counts, files=record.files)
+    (tmp_path / "pages/manifest.json").write_text(manifest.to_json())
+    near = why(tmp_path, "long.example/article", code=3)
+    assert near["redirected_from"] == ["https://short.example/a"]
+    assert "redirect from https://short.example/a" in run_owt(
+        "why", "long.example/article/", "--workdir", tmp_path, code=3
+    )
+
+
+def test_a_run_that_is_not_finished_says_what_is_pending(run: Path, tmp_path: Path) -> None:
+    part = copy_of(run, tmp_path / "part", without=("duplicates", "corpus", "tokens", "report"))
+    told = run_owt("why", rows(run, "corpus")[0]["url"], "--workdir", part)
+    assert "kept by clean; the stages after it have not run" in told
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_every_id_is_understood(identifier: int) -> None:
+    assert asked_for(str(identifier)).url_id == identifier
+
+
+def test_differences_are_the_words_that_differ() -> None:
+    ours = np.array([f"w{i}" for i in range(60)], object)
+    theirs = ours.copy()
+    theirs[30] = "other"
+    (place,) = differences(" ".join(ours), " ".join(theirs))
+    assert (place["removed"], place["kept"]) == ("w30", "other")
+    assert place["after"].endswith("w29")
