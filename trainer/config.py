@@ -60,7 +60,7 @@ class TrainConfig:
     batch_tokens: int | None = option(
         None, "tokens of a global batch, whatever the ranks (default: 524288; tiny: 8192)", minimum=1
     )
-    micro_batch: int = option(8, "windows of one forward pass on one rank", minimum=1, shapes_bytes=False)
+    micro_batch: int = option(8, "the most windows of one forward pass on one rank", minimum=1, shapes_bytes=False)
     max_steps: int = option(19073, "steps of the whole run (default: 10 billion tokens at 524,288)", minimum=1)
 
     optimizer: str = option("adamw", "of the weights", choices=OPTIMIZERS)
@@ -106,16 +106,14 @@ class TrainConfig:
         except ValueError as error:
             raise SettingsError(str(error)) from error
 
-    def windows_per_batch(self, context: int, world_size: int) -> int:
-        """Samples of a global batch; raises SettingsError where it does not divide among the ranks."""
+    def windows_per_batch(self, context: int) -> int:
+        """Samples of a global batch; raises SettingsError where the tokens are no whole number of them."""
         tokens = self.batch_tokens or (8192 if self.preset == "tiny" else 524288)
-        unit = context * world_size * self.micro_batch
-        if tokens % unit:
-            below, above = tokens // unit * unit, -(-tokens // unit) * unit
+        if tokens % context:
+            below, above = tokens // context * context, -(-tokens // context) * context
             near = f"{below} or {above}" if below else str(above)
             raise SettingsError(
-                f"batch_tokens {tokens} is not a multiple of context {context} × world size {world_size} × "
-                f"micro_batch {self.micro_batch} = {unit}; the nearest values are {near}"
+                f"batch_tokens {tokens} is not a multiple of context {context}; the nearest values are {near}"
             )
         return tokens // context
 

@@ -45,16 +45,20 @@ def mix(samplers: list[Sampler], weights: list[float], seed: int) -> Sampler:
 class Loader:
     """A rank's batches. Its whole state is the step it is asked for.
 
-    Global batch `step` is samples step·G … step·G+G−1. Rank r of R takes the r-th of R equal slices and
-    hands it out as micro-batches, so the batch is the same for any number of ranks and any micro-batch.
+    Global batch `step` is samples step·G … step·G+G−1. Rank r of R takes the r-th of R slices, and hands it
+    out as micro-batches, both as even as whole samples allow. So the batch is the same for any number of
+    ranks, any micro-batch, and does not need to divide; a micro-batch counts by its `weight`.
 
     Args:
       sampler: where samples come from.
-      batch: G, the samples of a global batch.
-      micro_batch: samples of one forward pass on one rank; G is a multiple of R · micro_batch.
+      batch: G, the samples of a global batch, at least one a rank.
+      micro_batch: the most samples of one forward pass on one rank.
       rank, world_size: r and R.
       device: where batches go.
       ahead: micro-batches to fetch before they are asked for.
+
+    Attributes:
+      accumulation: micro-batches of a step, as many on every rank.
     """
 
     def __init__(
@@ -68,20 +72,31 @@ class Loader:
         device: torch.device | str = "cpu",
         ahead: int = 2,
     ) -> None:
-        if batch % (world_size * micro_batch):
-            raise ValueError(f"{batch} samples do not divide into {world_size} ranks of micro-batches of {micro_batch}")
+        if batch < world_size:
+            raise ValueError(f"a batch of {batch} samples is too small for {world_size} ranks")
         self.sampler, self.samples, self.micro_batch = sampler, batch, micro_batch
         self.rank, self.world_size, self.device = rank, world_size, torch.device(device)
-        self.accumulation = batch // (world_size * micro_batch)
+        largest_slice = -(-batch // world_size)
+        self.accumulation = -(-largest_slice // micro_batch)
         self._ahead = ahead
 
     def windows(self, step: int, micro_step: int) -> np.ndarray:
-        """Token ids (micro_batch, context + 1) of one micro-batch of this rank."""
-        first = step * self.samples + (self.rank * self.accumulation + micro_step) * self.micro_batch
-        return self.sampler.windows(first, self.micro_batch)
+        """Token ids (samples, context + 1) of one micro-batch of this rank."""
+        begin, end = self._span(micro_step)
+        return self.sampler.windows(step * self.samples + begin, max(1, end - begin))
+
+    def weight(self, micro_step: int) -> float:
+        """The share of the global batch that a micro-batch is; 0 for one that only keeps step with other ranks."""
+        begin, end = self._span(micro_step)
+        return (end - begin) / self.samples
+
+    def _span(self, micro_step: int) -> tuple[int, int]:
+        first = self.samples * self.rank // self.world_size
+        own = self.samples * (self.rank + 1) // self.world_size - first
+        return first + own * micro_step // self.accumulation, first + own * (micro_step + 1) // self.accumulation
 
     def batch(self, step: int, micro_step: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """(inputs, targets) of one micro-batch, each (micro_batch, context) int64 on the device."""
+        """(inputs, targets) of one micro-batch, each (samples, context) int64 on the device."""
         return split_windows(self._read(step * self.accumulation + micro_step), self.device)
 
     def batches(self, step: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -112,6 +113,13 @@ class StopSignals:
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether a signal has come, at the latest in `seconds`."""
+        end = time.monotonic() + seconds
+        while not self.received and time.monotonic() < end:
+            time.sleep(0.05)
+        return bool(self.received)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number).name

@@ -33,6 +33,10 @@ class Diverged(RuntimeError):
     """The loss or the gradient is no longer a number."""
 
 
+class Interrupted(RuntimeError):
+    """Another rank was told to stop, this one was not: the run is saved, and not at its end."""
+
+
 def train(config: TrainConfig) -> float:
     """Train until `max_steps` or a signal; returns the last step's loss. Every rank calls it.
 
@@ -53,7 +57,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, say: Any) -> fl
     torch.set_float32_matmul_precision("high")
     dataset = open_dataset(config.data, verify=config.verify_shards and ranks.main)
     shape = config.model_config(dataset.tokenizer.vocab_size)
-    windows = config.windows_per_batch(shape.context, ranks.world_size)
+    windows = config.windows_per_batch(shape.context)
     sampler = make_sampler(
         dataset,
         "train",
@@ -88,15 +92,16 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, say: Any) -> fl
     net: nn.Module = torch.compile(model) if config.compile else model  # type: ignore[assignment]
     if ranks.distributed:
         place = [device.index] if device.type == "cuda" else None
-        net = DistributedDataParallel(net, device_ids=place, broadcast_buffers=False, gradient_as_bucket_view=True)
+        net = DistributedDataParallel(net, device_ids=place, gradient_as_bucket_view=True)
     bfloat16 = config.dtype == "bfloat16" or (config.dtype == "auto" and device.type == "cuda")
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
 
     tokens = windows * shape.context
     say(
         f"{model.n_parameters:,} parameters, {model.flops_per_token * tokens / 1e12:.3g} TFLOP a step; "
-        f"{tokens:,} tokens a step = {ranks.world_size} ranks × {loader.accumulation} × {config.micro_batch} × "
-        f"{shape.context}; {config.max_steps:,} steps; {device.type}, {'bfloat16' if bfloat16 else 'float32'}"
+        f"{tokens:,} tokens a step = {windows} windows of {shape.context} over {ranks.world_size} ranks, each in "
+        f"{loader.accumulation} micro-batches; {config.max_steps:,} steps; {device.type}, "
+        f"{'bfloat16' if bfloat16 else 'float32'}"
     )
     checkpoints = Path(config.out) / "checkpoints"
     metrics = Metrics(Path(config.out), step, config.tensorboard) if ranks.main else None
@@ -125,7 +130,8 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, say: Any) -> fl
             quiet = nullcontext() if last or not isinstance(net, DistributedDataParallel) else net.no_sync()
             with quiet:
                 with autocast:
-                    part = net(inputs, targets, **blocks(inputs)) / loader.accumulation
+                    # Gradients and losses are averaged over ranks; what counts is the mean over the global batch.
+                    part = net(inputs, targets, **blocks(inputs)) * (loader.weight(micro_step) * ranks.world_size)
                 part.backward()
             loss += part.detach()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip or float("inf"))
@@ -171,6 +177,10 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, say: Any) -> fl
             last_saved = step
         if stopping:
             say(f"stopped by {stop.received or 'a signal'} at step {step}, saved; the same command goes on from here")
+            # Where nodes join or leave, each agent of torchrun tells its own ranks to stop, and takes a rank that
+            # ends well before that for one whose training is done.
+            if not stop.wait(10):
+                raise Interrupted(f"stopped at step {step} because another rank was told to")
             break
         clock = time.perf_counter()
     batches.close()  # type: ignore[attr-defined]
@@ -279,7 +289,7 @@ def print_now(message: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
         train(parse(arguments))
-    except (SettingsError, ShardError, CheckpointError, Diverged, ValueError) as error:
+    except (SettingsError, ShardError, CheckpointError, Diverged, Interrupted, ValueError) as error:
         print(f"trainer.train: {error}", file=sys.stderr, flush=True)
         return 1
     return 0

@@ -133,14 +133,15 @@ class TrainerProcess:
     """Runs the trainer's modules as processes of their own, by torchrun where `ranks` is not 0."""
 
     def command(
-        self, *arguments: object, ranks: int = 0, restarts: int = 0, module: str = "trainer.train"
+        self, *arguments: object, ranks: int = 0, torchrun: Sequence[str] = (), module: str = "trainer.train"
     ) -> list[str]:
-        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        launcher = [*torchrun, f"--max-restarts={restarts}"] if ranks else []
+        nodes = torchrun or ["--standalone"]
+        launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *nodes] if ranks else []
         return [sys.executable, *launcher, "-m", module, *map(str, arguments)]
 
     def environment(self) -> dict[str, str]:
         own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "TOKENIZERS_PARALLELISM": "false"}
+        own["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # shared, torchrun 2.13 waits for ever when a node joins
         return {**os.environ, **own}
 
     def run(
@@ -155,9 +156,9 @@ class TrainerProcess:
             check=False,
         )
 
-    def start(self, *arguments: object, ranks: int = 0, restarts: int = 0) -> subprocess.Popen[str]:
+    def start(self, *arguments: object, ranks: int = 0, torchrun: Sequence[str] = ()) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self.command(*arguments, ranks=ranks, restarts=restarts),
+            self.command(*arguments, ranks=ranks, torchrun=torchrun),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

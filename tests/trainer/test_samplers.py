@@ -126,9 +126,30 @@ def test_a_restart_at_any_step_on_any_ranks_gives_the_batch_that_would_have_come
     assert np.array_equal(np.concatenate(got), _sampler(name).windows(step * 16, 16)[:, :-1])
 
 
-def test_a_batch_that_does_not_divide_among_the_ranks_is_refused() -> None:
-    with pytest.raises(ValueError, match="48 samples do not divide into 5 ranks of micro-batches of 2"):
-        Loader(_sampler("packed"), 48, 2, world_size=5)
+@given(batch=st.integers(1, 60), micro_batch=st.integers(1, 9), world_size=st.integers(1, 9), step=st.integers(0, 99))
+@settings(max_examples=60)
+def test_any_batch_is_the_same_over_any_ranks_in_micro_batches_as_even_as_can_be(
+    batch: int, micro_batch: int, world_size: int, step: int
+) -> None:
+    world_size = min(world_size, batch)
+    ranks = [Loader(_sampler("packed"), batch, micro_batch, rank=r, world_size=world_size) for r in range(world_size)]
+    assert len({loader.accumulation for loader in ranks}) == 1  # ranks wait for each other at each micro-batch
+    got, sizes = [], []
+    for loader in ranks:
+        for micro_step in range(loader.accumulation):
+            windows = loader.windows(step, micro_step)
+            size = round(loader.weight(micro_step) * batch)
+            assert len(windows) == max(1, size)
+            got.append(windows[:size])
+            sizes.append(size)
+    assert np.array_equal(np.concatenate(got), _sampler("packed").windows(step * batch, batch))
+    assert max(sizes) <= micro_batch
+    assert max(sizes) - min(sizes) <= 2
+
+
+def test_a_batch_of_fewer_samples_than_ranks_is_refused() -> None:
+    with pytest.raises(ValueError, match="a batch of 3 samples is too small for 5 ranks"):
+        Loader(_sampler("packed"), 3, 2, world_size=5)
 
 
 def test_inputs_and_targets_are_64_bit_and_one_apart() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import random
 import shutil
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -136,15 +139,73 @@ def test_torchrun_goes_on_from_the_last_checkpoint_when_a_rank_is_killed(
 ) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 80, "--save_every", 10, "--val_every", 0)
     assert trainer.run(*arguments, "--out", tmp_path / "whole", ranks=2).returncode == 0
-    process = trainer.start(*arguments, "--out", tmp_path / "killed", ranks=2, restarts=1)
+    process = trainer.start(
+        *arguments, "--out", tmp_path / "killed", ranks=2, torchrun=("--standalone", "--max-restarts=1")
+    )
     _wait_for_line(process, "step 30/80")
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
-    os.kill(int([pid for pid, command in commands.items() if b"trainer.train" in command][-1]), signal.SIGKILL)
+    os.kill(_ranks_of(process)[-1], signal.SIGKILL)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     assert "resumed from" in output
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_node_that_joins_and_one_that_dies_change_no_batch(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
+    arguments = ("--data", text_tokens, *SMALL, *QUIET, "--batch_tokens", 15 * 32 * 9, "--learning_rate", 1e-3)
+    arguments += ("--schedule", "constant", "--warmup_steps", 5, "--val_every", 0, "--save_every", 20)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    elastic = ("--nnodes=1:2", "--max-restarts=5", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}")
+    elastic += ("--rdzv-id=1", "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6")
+    out = tmp_path / "elastic"
+    run = (*arguments, "--out", out, "--max_steps", 100_000)
+    try:
+        first = trainer.start(*run, ranks=1, torchrun=elastic)
+        _wait_for_checkpoint(out, world_size=1)
+        second = trainer.start(*run, ranks=1, torchrun=elastic)
+        _wait_for_checkpoint(out, world_size=2)
+        for pid in [*_ranks_of(second), second.pid]:
+            os.kill(pid, signal.SIGKILL)
+        _wait_for_checkpoint(out, world_size=1)
+        first.send_signal(signal.SIGTERM)
+        first.communicate(timeout=60)
+    finally:
+        for pid in _processes_of(out):
+            os.kill(pid, signal.SIGKILL)
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [size for size, _ in itertools.groupby(record["world_size"] for record in records)] == [1, 2, 1]
+    assert trainer.run(*arguments, "--out", tmp_path / "whole", "--max_steps", len(records)).returncode == 0
+    assert losses(out) == pytest.approx(losses(tmp_path / "whole"), rel=1e-3)
+
+
+def _wait_for_checkpoint(run: Path, *, world_size: int) -> None:
+    """Until the newest is of so many ranks; rank 0, which tells of steps, may be on any node."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        records = sorted(run.glob("checkpoints/step-*/checkpoint.json"))
+        with contextlib.suppress(OSError):  # it may be pruned while we look
+            if records and json.loads(records[-1].read_text())["world_size"] == world_size:
+                return
+        time.sleep(0.2)
+    raise AssertionError(f"no checkpoint was made by {world_size} ranks")
+
+
+def _processes_of(run: Path) -> list[int]:
+    """Every process with `run` in its command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(run).encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def _ranks_of(launcher: Any) -> list[int]:
+    """The process ids of the trainers that a torchrun has started."""
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    return [int(pid) for pid in children if b"trainer.train" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def _wait_for_line(process: Any, text: str) -> None:
