@@ -71,6 +71,12 @@ class Reason(str, Enum):
     WRONG_LANGUAGE = "wrong_language", "clean", "the detected language is not among those wanted"
     TOO_SHORT = "too_short", "clean", "fewer tokens than the minimum"
     TOO_LONG = "too_long", "clean", "more tokens than the maximum"
+    BOILERPLATE = "boilerplate", "clean", "not the article: a cookie wall, a login, a check for robots, a missing page"
+    GOPHER_QUALITY = "gopher_quality", "clean", "breaks a rule of Gopher's for quality"
+    GOPHER_REPETITION = "gopher_repetition", "clean", "breaks a rule of Gopher's against repetition"
+    C4 = "c4", "clean", "breaks a rule of C4's"
+    FINEWEB = "fineweb", "clean", "breaks a rule of FineWeb's"
+    CONTAMINATED = "contaminated", "clean", "shares an n-gram with an evaluation set"
 
     # export
     EXACT_DUPLICATE = "exact_duplicate", "export", "the normalised text equals that of a document that stays"

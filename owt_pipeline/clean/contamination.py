@@ -1,0 +1,126 @@
+"""Text of evaluation sets within documents: shared word n-grams, as GPT-3's authors looked for them.
+
+Brown et al., "Language Models are Few-Shot Learners", 2020 (appendix C): 13-grams of lower-case words without
+punctuation. A text of an evaluation set with fewer words than n is not looked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import xxhash
+
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.storage import open_source
+
+_WORD = re.compile(r"\w+")
+_CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
+
+def shared_n_gram(text: str, n_grams: np.ndarray, n: int) -> str | None:
+    """The first n-gram of `text` that is among `n_grams`, as its words; None where there is none."""
+    words = _words(text)
+    keys = _keys(words, n)
+    if not len(keys) or not len(n_grams):
+        return None
+    places = np.searchsorted(n_grams, keys)
+    places[places == len(n_grams)] = 0
+    found = np.flatnonzero(n_grams[places] == keys)
+    if not len(found):
+        return None
+    return " ".join(words[found[0] : found[0] + n])
+
+
+@dataclass(frozen=True)
+class EvaluationSets:
+    """Files of evaluation sets; picklable, and equal only if what is in them is.
+
+    Attributes:
+      uris: the files.
+      digests: the SHA-256 of each.
+      n: words of the n-grams that are looked for.
+    """
+
+    uris: tuple[str, ...]
+    digests: tuple[str, ...]
+    n: int
+
+
+def evaluation_sets(uris: Sequence[str], n: int) -> EvaluationSets:
+    """The sets in the files `uris`; raises UserError or OSError for one that cannot be read."""
+    return EvaluationSets(tuple(uris), tuple(hashlib.sha256(_read(uri)).hexdigest() for uri in uris), n)
+
+
+@functools.lru_cache(maxsize=1)  # a process reads the evaluation sets once
+def n_grams_of(sets: EvaluationSets) -> np.ndarray:
+    """Hashes of all n-grams of the texts in the files, sorted and distinct, uint64.
+
+    The files are JSON Lines (every string in them is a text) or plain text (every line is), as they are or
+    compressed with gzip, bz2 or zstd. Raises UserError for a file that cannot be read.
+    """
+    keys = [_keys(_words(text), sets.n) for uri in sets.uris for text in texts_of(uri)]
+    return np.unique(np.concatenate(keys)) if keys else np.empty(0, np.uint64)
+
+
+def texts_of(uri: str) -> Iterator[str]:
+    """The texts in one file of an evaluation set."""
+    is_json = re.search(r"\.(jsonl|ndjson|json)(\.\w+)?$", uri) is not None
+    for number, line in enumerate(_lines(uri), 1):
+        if not is_json:
+            yield line.decode("utf-8", "replace")
+        elif line.strip():
+            try:
+                yield from _strings(orjson.loads(line))
+            except orjson.JSONDecodeError as error:
+                raise UserError(f"{uri}, line {number}: not a JSON value ({error})") from error
+
+
+def _read(uri: str) -> bytes:
+    with open_source(uri) as file:
+        return bytes(file.read())
+
+
+def _lines(uri: str) -> list[bytes]:
+    data = _read(uri)
+    for suffix, codec in _CODECS.items():
+        if uri.endswith(suffix):
+            with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
+                data = bytes(stream.read())
+    return data.splitlines()
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def _keys(words: Iterable[str], n: int) -> np.ndarray:
+    """A 64-bit hash of each n-gram of `words`, in order."""
+    hashes = np.fromiter((_hash(word) for word in words), np.uint64)
+    if len(hashes) < n:
+        return np.empty(0, np.uint64)
+    keys = np.zeros(len(hashes) - n + 1, np.uint64)
+    for start in range(n):
+        keys = keys * _MULTIPLIER + hashes[start : start + len(keys)]
+    return keys
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _hash(word: str) -> int:
+    return xxhash.xxh3_64_intdigest(word.encode("utf-8", "replace"))

@@ -1,0 +1,56 @@
+"""A text as the filters look at it: its lines, paragraphs and words, each split once, when first asked for."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cached_property
+
+# Words as spaCy's English tokenizer splits them, nearly: datatrove uses it, and the published filters count its words.
+# Punctuation is a word of its own but where spaCy leaves it in one: `/etc`, `--help`, `GLP-1`, `03/04`, `U.S.`
+_WITHIN = r"[.@&$\\+*~^|‑(\[{]|[/:=,–—](?=\d)|(?<=[^\W\d_])-(?=\d)|(?<=\d)[-–—](?=[^\W\d_])"
+_TOKEN = rf"\w+(?:(?:{_WITHIN})\w+)*(?:://\S*[\w/]|(?<=\.[A-Za-z])\.)?"
+_NUMBER_BEFORE_UNIT = r"\d+(?:[.,]\d+)*(?=(?:[kcmn]?m|[km]?g|lb|oz|[kKMGT][bB]?)\b)"
+_WORD = re.compile(rf"{_NUMBER_BEFORE_UNIT}|{_TOKEN}|(?<=\w)'\w+|(?<!\w)(?!\.\.)[-/.\\@~|]+{_TOKEN}|\.\.+|--+|[^\w\s]")
+_PARAGRAPH = re.compile(r"\n{2,}")
+_LINE = re.compile(r"\n+")
+
+
+class TextView:
+    """A text, and what it is made of.
+
+    Attributes:
+      text: the text.
+      words: its words, and its punctuation marks as words of their own.
+      distinct_words: how often each word occurs, in the order of first occurrence.
+      n_plain_words: the words that hold a letter or a digit.
+      lines: its lines, empty ones left out; `paragraphs` what empty lines part.
+    """
+
+    def __init__(self, text: str):
+        self.text = text
+
+    @cached_property
+    def words(self) -> list[str]:
+        return _WORD.findall(self.text)
+
+    @cached_property
+    def distinct_words(self) -> Counter[str]:
+        return Counter(self.words)
+
+    @cached_property
+    def n_plain_words(self) -> int:
+        return sum(count for word, count in self.distinct_words.items() if is_plain(word))
+
+    @cached_property
+    def lines(self) -> list[str]:
+        return _LINE.split(self.text)
+
+    @cached_property
+    def paragraphs(self) -> list[str]:
+        return _PARAGRAPH.split(self.text.strip())
+
+
+def is_plain(word: str) -> bool:
+    """Whether a word is one to a reader, and not a punctuation mark."""
+    return word[0].isalnum() or word[-1].isalnum()

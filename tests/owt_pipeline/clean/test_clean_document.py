@@ -1,0 +1,110 @@
+"""What becomes of a document: repaired, judged, and said why."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from owt_pipeline.clean.documents import Document, Rules, clean_batch, clean_document
+from owt_pipeline.clean.language import detect
+from owt_pipeline.clean.length import within
+from owt_pipeline.clean.mask import mask
+from owt_pipeline.clean.whitespace import tidy
+from owt_pipeline.tokenize import encoding
+from schemas import DATASETS, Reason
+
+SENTENCE = "The river ran past the old mill, and nobody in the village could say how long it had done so. "
+ENGLISH = SENTENCE * 10
+FRENCH = "La rivière coulait devant le vieux moulin, et personne au village ne savait depuis combien de temps. " * 10
+
+
+def kept(text: str, **rules: object) -> Document:
+    document = clean_document(text, Rules(**rules))  # type: ignore[arg-type]
+    assert document.reason is None, document
+    return document
+
+
+def rejected(text: str, **rules: object) -> tuple[Reason | None, str]:
+    document = clean_document(text, Rules(**rules))  # type: ignore[arg-type]
+    return document.reason, document.detail
+
+
+def test_text_is_repaired_and_tidied() -> None:
+    assert kept("It is “fineâ€\x9d &amp; well.\r\n\r\n\r\n\r\n" + ENGLISH).text.startswith(
+        'It is "fine" & well.\n\nThe'
+    )
+    assert kept("ﬁne ½ " + ENGLISH, normalization="NFKC").text.startswith("fine 1⁄2 ")
+    assert kept("â€œ" + ENGLISH, fix_text=False).text.startswith("â€œThe")
+
+
+def test_a_kept_document_bears_its_language_and_words() -> None:
+    result = kept(ENGLISH)
+    assert (result.language, result.n_words) == ("en", len(ENGLISH.split()))
+    assert 0.9 < result.language_score <= 1.0
+
+
+def test_rejects_say_what_was_found() -> None:
+    assert rejected("Too short to keep.") == (Reason.TOO_SHORT, "5 tokens, fewer than 128")
+    assert rejected(" \n ", min_tokens=0) == (Reason.TOO_SHORT, "no text")
+    assert rejected(ENGLISH, max_tokens=150) == (Reason.TOO_LONG, "220 tokens, more than 150")
+    assert rejected(FRENCH)[0] == Reason.WRONG_LANGUAGE
+    assert rejected(FRENCH)[1].startswith("fr, confidence ")
+    assert rejected(ENGLISH, filters=("gopher_repetition",))[0] == Reason.GOPHER_REPETITION
+    assert kept(FRENCH, languages=frozenset()).language == "fr"
+    assert kept(FRENCH, languages=frozenset({"de", "fr"})).language == "fr"
+
+
+@given(
+    st.lists(st.one_of(st.text(max_size=6), st.sampled_from(["word", "naïve", "1234", "\n"])), max_size=40),
+    st.integers(0, 60),
+    st.integers(0, 60),
+)
+def test_limits_hold_exactly_for_the_tokens_that_are_written(parts: list[str], minimum: int, maximum: int) -> None:
+    text = " ".join(parts)
+    (tokens,) = encoding.load("gpt2").count([text])
+    enough, not_too_many, _ = within(text, len(text.split()), minimum, maximum)
+    assert (enough, not_too_many) == (tokens >= minimum, not maximum or tokens <= maximum)
+
+
+@given(st.text(alphabet=st.sampled_from("ab \t\n\r\f\xa0\u2003\u200b\xad\ufeff"), max_size=60))
+def test_tidying_keeps_every_letter_and_is_done_once(text: str) -> None:
+    tidied = tidy(text)
+    assert tidy(tidied) == tidied
+    assert [char for char in tidied if char in "ab"] == [char for char in text if char in "ab"]
+    assert "\n\n\n" not in tidied
+
+
+def test_languages_are_told_apart_and_no_english_is_lost(testdata: Path) -> None:
+    with gzip.open(testdata / "text" / "sentences-by-language.jsonl.gz", "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    verdicts = Counter((row["lang"] == "en", detect(row["text"])[0] == "en") for row in rows)
+    assert verdicts[True, False] == 0
+    assert verdicts[False, True] <= 10  # of 7,400 single sentences
+    right = sum(detect(row["text"])[0] == row["lang"] for row in rows)
+    assert right > 0.9 * len(rows)
+
+
+def test_addresses_are_masked_where_they_are_somebodys() -> None:
+    text = (
+        "Write to jane.doe+x@mail.example.co.uk, or to 8.8.8.8 (not 192.168.0.1, 1.2.3.4.5 or 999.1.1.1); a@b is none."
+    )
+    masked = "Write to email@example.com, or to 192.0.2.1 (not 192.168.0.1, 1.2.3.4.5 or 999.1.1.1); a@b is none."
+    assert mask(text) == (masked, 2)
+    assert kept(ENGLISH + "me@example.org", mask_addresses=True).text.endswith("email@example.com")
+
+
+def test_a_batch_of_any_size_gives_the_rows_of_its_documents() -> None:
+    texts = [ENGLISH, FRENCH, "short", ENGLISH * 2]
+    rows = [{"url_id": n, "url": None, "text": text, "subreddits": []} for n, text in enumerate(texts)]
+    batch = pa.RecordBatch.from_pylist(rows, DATASETS["documents"].schema)
+    whole = clean_batch(batch, Rules())
+    single = [clean_batch(batch.slice(n, 1), Rules()) for n in range(4)]
+    assert [row for one in single for row in one.kept.to_pylist()] == whole.kept.to_pylist()  # type: ignore[union-attr]
+    assert [row for one in single for row in one.rejects.to_pylist()] == whole.rejects.to_pylist()
+    assert whole.kept["url_id"].to_pylist() == [0, 3]  # type: ignore[index]

@@ -1,0 +1,162 @@
+"""Filters: each published rule, and what is found on pages that are not the article."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from owt_pipeline.clean.filters import FILTERS
+from owt_pipeline.clean.filters.c4 import c4_lines
+from owt_pipeline.clean.filters.gopher_repetition import LIMITS as REPETITION
+from owt_pipeline.clean.text_view import TextView
+from schemas import Reason
+
+WORDS = "have that with night river stone walk bright house yellow over small garden window letter summer song".split()
+RNG = random.Random(7)
+LINES = [" ".join(RNG.sample(WORDS, 12)).capitalize() + "." for _ in range(40)]
+PROSE = "\n".join(LINES)
+WITHOUT_STOP_WORDS = [word for word in PROSE.split() if word.lower().strip(".") not in ("have", "that", "with")]
+
+
+def found(name: str, text: str) -> str | None:
+    return FILTERS[name].judge(TextView(text)).broken
+
+
+def test_prose_passes_every_filter() -> None:
+    assert [found(name, PROSE) for name in FILTERS] == [None] * len(FILTERS)
+    assert [rule.reason for rule in FILTERS.values()] == [Reason.of(name) for name in FILTERS]
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("the cat and the dog " * 9, "words is 45, less than 50"),
+        ("a b of " * 40, "mean_word_length is 1.3333, less than 3"),
+        ("the incomprehensibilities and counterrevolutionaries " * 30, "mean_word_length is 12.2500, more than 10"),
+        (PROSE + " # #" * 100, "hash_signs is"),
+        (PROSE + " ..." * 80, "ellipses is"),
+        ("\n".join(f"- {line}" for line in LINES), "bullet_lines is 1.0000, more than 0.9"),
+        ("\n".join(line[:-1] + " and so it went on to the river..." for line in LINES[:20]), "ellipsis_lines is"),
+        (PROSE + " 12 34 56" * 200, "alphabetic_words is"),
+        (" ".join(WITHOUT_STOP_WORDS), "stop_words is"),
+    ],
+)  # fmt: skip
+def test_gopher_quality_rejects_by_each_of_its_rules(text: str, rule: str) -> None:
+    assert rule in (found("gopher_quality", text) or "passed")
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("\n\n".join([LINES[0], LINES[1]] * 3), "duplicate_paragraphs is"),
+        ("\n\n".join([*LINES[:12], LINES[0] * 8, LINES[0] * 8]), "duplicate_paragraph_chars is"),
+        ("\n".join([*LINES[:4], "x", "x", "x", "x"]), "duplicate_lines is"),
+        ("\n".join([*LINES[:12], LINES[0] * 8, LINES[0] * 8]), "duplicate_line_chars is"),
+        (" ".join(f"very good {word}" for line in LINES for word in line.split()[:3]), "top_2_gram_chars is"),
+        (" ".join(f"{line} {LINES[1]}" for line in LINES[:4]), "gram_chars is"),
+    ],
+)
+def test_gopher_repetition_rejects_by_each_of_its_rules(text: str, rule: str) -> None:
+    assert rule in (found("gopher_repetition", text) or "passed")
+
+
+def plain_n_gram_chars(words: list[str]) -> dict[str, int]:
+    """The characters of Gopher's n-grams by datatrove's definition, one n-gram at a time."""
+    chars = {}
+    for n in (2, 3, 4):
+        n_grams = [" ".join(words[start : start + n]) for start in range(len(words) - n + 1)]
+        top, count = Counter(n_grams).most_common(1)[0] if n_grams else ("", 0)
+        chars[f"top_{n}_gram_chars"] = len(top) * count
+    for n in range(5, 11):
+        seen: set[str] = set()
+        repeated = start = 0
+        while start + n <= len(words):
+            n_gram = " ".join(words[start : start + n])
+            repeated += len("".join(words[start : start + n])) if n_gram in seen else 0
+            start += n if n_gram in seen else 1
+            seen.add(n_gram)
+        chars[f"duplicate_{n}_gram_chars"] = repeated
+    return chars
+
+
+@given(st.lists(st.sampled_from([*WORDS, "a", "b"]), min_size=1, max_size=150), st.integers(1, 4))
+def test_repeated_n_grams_are_those_of_the_plain_definition(words: list[str], times: int) -> None:
+    text = " ".join(words * times)
+    view = TextView(text)
+    measured = FILTERS["gopher_repetition"].judge(view).signals
+    for name, chars in plain_n_gram_chars(view.words).items():
+        assert measured[name] == chars / len(text)
+        assert name in REPETITION
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("It's the U.S., isn't it?", ["It", "'s", "the", "U.S.", ",", "isn", "'t", "it", "?"]),
+        ("See https://a.org/b?c=d. (Well-known: 03/04/2020)", ["See", "https://a.org/b?c=d", ".", "(", "Well", "-",
+         "known", ":", "03/04/2020", ")"]),
+        ("ls -l /etc/hosts --help 16GB GLP-1...", ["ls", "-l", "/etc", "/", "hosts", "--help", "16", "GB", "GLP-1",
+         "..."]),
+    ],
+)  # fmt: skip
+def test_words_are_split_as_the_published_filters_count_them(text: str, words: list[str]) -> None:
+    assert TextView(text).words == words
+
+
+def test_c4_keeps_sentences_and_rejects_what_has_too_few() -> None:
+    left_out = "Too short.\nThis page needs JavaScript to work.\nSee our privacy policy here."
+    kept = c4_lines(f"Home\n{PROSE}\n{left_out}\nFact.[12] A fact.[3]")
+    assert kept == f"{PROSE}\nFact. A fact."
+    assert found("c4", kept) is None
+    assert found("c4", "One sentence here.\nAnd another one.") == "sentences is 2, less than 5"
+    assert found("c4", PROSE + "\nif (x) { return; }.") == "curly_brackets is 1, more than 0"
+    assert found("c4", PROSE + "\nLorem ipsum dolor sit amet.") == "lorem_ipsum is 1, more than 0"
+    assert c4_lines("A word of " + "x" * 1001 + " is no word.") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (PROSE.replace(".", ""), "punctuated_lines is 0.0000, less than 0.12"),
+        ("\n".join(["Short line."] * 3 + LINES[:1]), "short_lines is"),
+        ("\n".join([*LINES[:20], LINES[3]]), "repeated_line_chars is"),
+        ("\n".join(f"{line[:31]}x." for line in LINES[:20]) + "\n" * 200, "new_lines is"),
+    ],
+)
+def test_fineweb_rejects_by_each_of_its_rules(text: str, rule: str) -> None:
+    assert rule in (found("fineweb", text) or "passed")
+
+
+NOT_THE_ARTICLE = {
+    "JavaScript": "You need to enable JavaScript to run this app. " + LINES[0],
+    "robots": "Just a moment...\nVerifying you are human. This may take a few seconds.\nexample.com needs to review "
+    "the security of your connection before proceeding.",
+    "blocked": "Sorry, you have been blocked\nYou are unable to access example.com\nWhy have I been blocked?\nThis "
+    "website is using a security service to protect itself from online attacks.",
+    "cookies": "Before you continue\nWe use cookies and data to deliver and maintain services.\nAccept all cookies\n"
+    "Manage your privacy settings",
+    "log in or pay": "The river at night\nSubscribe to continue reading.\nAlready a subscriber? Log in",
+    "missing": "Oops! That page can't be found.\nIt looks like nothing was found at this location. Maybe try a search?",
+    "missing ": "404\nThe page you requested does not exist.",
+}
+
+
+@pytest.mark.parametrize("what", NOT_THE_ARTICLE)
+def test_pages_in_place_of_an_article_are_told_for_what_they_are(what: str) -> None:
+    assert what.strip() in (found("boilerplate", NOT_THE_ARTICLE[what]) or "passed")
+
+
+def test_articles_that_mention_such_things_stay() -> None:
+    for text in NOT_THE_ARTICLE.values():
+        assert found("boilerplate", f"{PROSE}\n{text}") is None  # at the end of a long article
+    assert found("boilerplate", "\n".join([*LINES[:8], "We use cookies in the kitchen, too.", *LINES[8:12]])) is None
+
+
+@given(st.text(max_size=400))
+def test_filters_judge_any_text(text: str) -> None:
+    for name in FILTERS:
+        found(name, c4_lines(text) if name == "c4" else text)

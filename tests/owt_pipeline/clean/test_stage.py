@@ -1,0 +1,123 @@
+"""The stage clean, as it is run."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from owt_pipeline.clean.filters import FILTERS
+from owt_pipeline.clean.signals import EDGES
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
+from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
+from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.stages.clean import STAGE, Options
+from schemas import DATASETS, Manifest
+
+SENTENCE = "The river ran past the old mill, and nobody in the village could say how long it had done so. "
+ENGLISH = SENTENCE * 10
+FRENCH = "La rivière coulait devant le vieux moulin, et personne au village ne savait depuis combien de temps. " * 10
+
+
+def write_documents(texts: list[str], shard: int, writer: ShardWriter) -> None:
+    rows = [
+        {"url_id": 100 * shard + index, "url": f"http://h/{shard}/{index}", "text": text, "subreddits": []}
+        for index, text in enumerate(texts)
+    ]
+    writer.enter(len(rows))
+    writer.write(pa.RecordBatch.from_pylist(rows, DATASETS["documents"].schema))
+
+
+@pytest.fixture
+def workdir(tmp_path: Path) -> Path:
+    texts = [ENGLISH, FRENCH, "short", ENGLISH + "Ã©", *(f"{ENGLISH} {n}" for n in range(150))]
+    make = Stage(
+        "extract", "documents", (), type(Options()), 1,
+        lambda run: run.write_shards(partial(write_documents, texts)) and None, "makes", num_shards=lambda options: 2,
+    )  # fmt: skip
+    run_stage(make, Options(), Runtime(Storage(str(tmp_path))))
+    return tmp_path
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_the_stage_writes_the_same_bytes_with_any_number_of_workers(workdir: Path) -> None:
+    written = []
+    for workers in (1, 2):
+        manifest, ran = run_stage(STAGE, Options(), Runtime(Storage(str(workdir)), workers))
+        assert ran
+        written.append(files(workdir / "clean"))
+        (workdir / "clean" / "manifest.json").unlink()
+    assert written[0] == written[1]
+    assert str(manifest.counts) == "308 in = 304 out + 2 too_short + 2 wrong_language"
+    assert manifest.stats["changed_texts"] == 4  # the others had nothing to repair
+    row = DatasetReader(Storage(str(workdir / "clean")), manifest).table().to_pylist()[1]
+    assert row["url"] == "http://h/0/3"
+    assert row["text"].endswith("é")
+
+
+def test_a_changed_evaluation_set_runs_the_stage_again(workdir: Path) -> None:
+    path = workdir / "set.txt"
+    path.write_text("nothing of it is anywhere in the documents that this test wrote to disk before\n")
+    options = Options(decontaminate=(str(path),))
+    assert run_stage(STAGE, options, Runtime(Storage(str(workdir))))[0].counts.left == 304
+    assert not run_stage(STAGE, options, Runtime(Storage(str(workdir))))[1]
+    path.write_text(SENTENCE)
+    manifest, ran = run_stage(STAGE, options, Runtime(Storage(str(workdir))))
+    assert ran
+    assert manifest.counts.rejected["contaminated"] == 304
+
+
+def test_an_unknown_language_is_one_clear_error(workdir: Path) -> None:
+    with pytest.raises(UserError, match="'eng' is no language known; did you mean 'en'"):
+        run_stage(STAGE, Options(languages=("eng",)), Runtime(Storage(str(workdir))))
+
+
+def histogram(manifest: Manifest, name: str, fate: str) -> dict[int, int]:
+    prefix = f"signals.{name}.{fate}."
+    return {int(key.removeprefix(prefix)): n for key, n in manifest.stats.items() if key.startswith(prefix)}
+
+
+def test_the_manifest_has_a_histogram_of_every_signal(workdir: Path) -> None:
+    options = Options(filters=("gopher_repetition",), measured_share=1.0)
+    manifest, _ = run_stage(STAGE, options, Runtime(Storage(str(workdir))))
+    assert str(manifest.counts) == "308 in = 0 out + 304 gopher_repetition + 2 too_short + 2 wrong_language"
+    signals = manifest.properties["signals"]
+    assert signals.keys() == EDGES.keys()
+    assert signals["gopher_repetition.top_2_gram_chars"]["maximum"] == 0.2
+    assert signals["gopher_repetition.top_2_gram_chars"]["on"] is True
+    assert signals["fineweb.punctuated_lines"]["minimum"] == 0.12
+    assert histogram(manifest, "words", "dropped") == {1: 2, 7: 2, 8: 304}  # of 200 words: bin 8 is 200 to 500
+    assert histogram(manifest, "fineweb.punctuated_lines", "dropped") == {
+        0: 302,
+        len(EDGES["fineweb.punctuated_lines"]): 2,
+    }
+    for name in signals:
+        assert sum(histogram(manifest, name, "dropped").values()) in (304, 306, 308)
+        assert not histogram(manifest, name, "kept")
+    assert manifest.stats["lost_tokens.too_short"] == 2
+
+
+def test_a_sample_is_measured_by_filters_that_are_not_on(workdir: Path) -> None:
+    manifest, _ = run_stage(STAGE, Options(), Runtime(Storage(str(workdir))))
+    name = "gopher_repetition.top_2_gram_chars"
+    assert manifest.properties["signals"][name] | {"edges": []} == {
+        "filter": "gopher_repetition",
+        "on": False,
+        "measured_share": 0.2,
+        "minimum": None,
+        "maximum": 0.2,
+        "edges": [],
+    }
+    assert 0.1 * 304 < sum(histogram(manifest, name, "kept").values()) < 0.3 * 304
+    assert sum(histogram(manifest, "words", "kept").values()) == 304
+    assert sum(histogram(manifest, "words", "dropped").values()) == 4
+
+
+def test_the_names_of_the_option_are_those_of_the_filters() -> None:
+    assert Options.__dataclass_fields__["filters"].metadata["choices"] == tuple(FILTERS)
