@@ -47,7 +47,7 @@ class Settings:
 
     Attributes:
       favor: `balanced`, `precision` (rather lose text than keep boilerplate) or `recall` (the reverse).
-      fast: skip the second opinions.
+      fast: skip the second opinions, of which only trafilatura has any.
       include_comments: readers' comments belong to the text.
       include_tables: tables belong to the text.
     """

@@ -24,8 +24,8 @@ class Options:
     """Options of the stage."""
 
     extractor: str = option(
-        "trafilatura",
-        "trafilatura; blocks, our own and several times faster; resiliparse; or `module:factory` of yours",
+        "blocks",
+        "blocks, our own; trafilatura; resiliparse; or `module:factory` of yours",
         metavar="NAME",
     )
     favor: str = option(
@@ -33,7 +33,7 @@ class Options:
         "precision rather loses text than keeps boilerplate; recall the reverse",
         choices=("balanced", "precision", "recall"),
     )
-    fast: bool = option(False, "skip the extractor's second opinions: faster, less exact")
+    fast: bool = option(False, "trafilatura: skip its second opinions: faster, less exact")
     include_comments: bool = option(False, "readers' comments belong to the text")
     include_tables: bool = option(True, "tables belong to the text")
     page_cpu_seconds: float = option(20.0, "CPU time a page may use", minimum=0.1)
@@ -101,7 +101,7 @@ STAGE = Stage(
     version=3,
     run=run,
     sources=_sources,
-    libraries=("trafilatura", "lxml"),
+    libraries=("lxml", "trafilatura"),
     help="Read each page's main text, title, author, date and language, in worker processes that no page can harm.",
     example="owt extract --workdir run --favor precision",
 )

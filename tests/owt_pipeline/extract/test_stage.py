@@ -10,6 +10,8 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
+import lxml
+
 from owt_pipeline.extract.extractor import Page, Settings, load
 from owt_pipeline.runtime.shards import DatasetReader
 from owt_pipeline.runtime.stage import Runtime, require_manifest, run_stage
@@ -58,7 +60,7 @@ def test_a_row_holds_what_the_page_says_and_what_was_known_of_it(
     assert (row["title"], row["language"], row["score"], row["subreddits"]) == ("Größe", "de", 3, ["a", "b"])
     assert str(manifest.counts) == "2 in = 1 out + 1 no_text"
     assert manifest.stats == {"charset_cp1252": 1}
-    assert manifest.properties["extractor"]["name"] == "trafilatura"
+    assert manifest.properties["extractor"] == {"name": "blocks", "version": lxml.__version__}
 
 
 def words(text: str) -> Counter[str]:
