@@ -26,7 +26,7 @@ from owt_pipeline.extract.names import (
     is_streamed,
     read_name,
 )
-from owt_pipeline.extract.tree import text_of
+from owt_pipeline.extract.tree import PERMALINK, text_of
 
 MAX_DEPTH = 250
 """Elements within elements that are told apart; what lies deeper is text of the last one: Python's recursion has a
@@ -170,9 +170,11 @@ class _Reader:
                 self.blocks.append(Block(ROW, " | ".join(texts), links, container))
 
     def _add(self, text: str) -> None:
-        self._pieces.append(text)
         if self._links_around:
+            if text == PERMALINK:
+                return
             self._link_chars += len(text.strip())
+        self._pieces.append(text)
 
     def _end_block(self, form: str, container: int) -> None:
         if not self._pieces:

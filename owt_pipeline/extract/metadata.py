@@ -15,7 +15,7 @@ from typing import Any
 
 from lxml import etree
 
-from owt_pipeline.extract.tree import text_of
+from owt_pipeline.extract.tree import PERMALINK, text_of
 
 _TITLE_NAMES = ("og:title", "twitter:title", "citation_title", "dc.title", "dcterms.title")
 _AUTHOR_NAMES = (
@@ -39,6 +39,7 @@ _SEPARATOR = re.compile(r"\s+(?:[|–—·•»:]+|-+)\s+")
 _NOT_WORDS = re.compile(r"\W+")
 _NUMBER = re.compile(r"\b\d{2}")  # a byline's date, or a member's count of posts: more than a name
 _BY = re.compile(r"^(?:written |posted )?by:?\s+", re.IGNORECASE)
+_NO_NAMES = ("author", "admin", "administrator")  # what a template or a system left there
 _LONGEST = 300  # a longer title or name is something else
 
 
@@ -106,7 +107,7 @@ def _title(root: etree._Element, metas: dict[str, str], nodes: list[dict[str, An
     declared += [_short(metas.get(name)) for name in _TITLE_NAMES]
     declared += [_short(_name(node.get("headline"))) for node in nodes]
     titles = [title for title in declared if title]
-    headings = [text for text in (_short(text_of(heading)) for heading in root.iter("h1")) if text]
+    headings = [text for text in (_short(text_of(heading).rstrip(PERMALINK)) for heading in root.iter("h1")) if text]
     headings = [text for text in headings if _words(text) and _words(text) != _words(site or "")]
     agreed = [text for text in headings if any(_words(text) in _words(title) for title in titles)]
     if agreed:
@@ -140,6 +141,7 @@ def _author(root: etree._Element, metas: dict[str, str], nodes: list[dict[str, A
         name = _BY.sub("", _short(candidate) or "")
         if (
             2 < len(name) < 100
+            and name.lower() not in _NO_NAMES
             and "://" not in name
             and not name.startswith(("www.", "@"))
             and not _NUMBER.search(name)

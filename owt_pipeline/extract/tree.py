@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from lxml import etree
 
+PERMALINK = "¶"
+"""The text of the link to itself that Sphinx and MkDocs put behind each heading."""
+
 # Comments and processing instructions are no one's text. `huge_tree` lifts libxml2's limits on a node's size and
 # on depth: what a page may cost is the sandbox' business, and a page over a limit would be cut, not refused.
 _PARSER = etree.HTMLParser(

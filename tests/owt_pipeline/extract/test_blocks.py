@@ -53,6 +53,10 @@ def test_what_is_no_text_is_passed_over_but_not_what_follows_it() -> None:
     ]
 
 
+def test_a_headings_link_to_itself_is_no_text() -> None:
+    assert texts('<h2>Usage of ¶<a class="headerlink" href="#usage">¶</a></h2>') == ["Usage of ¶"]
+
+
 def test_characters_of_links_are_counted() -> None:
     found = blocks(
         '<p>See <a href="/x">this one</a> and <a name="y">that</a>.</p><div><a href=/><h3>Card</h3><p>text</p></a>'

@@ -25,6 +25,7 @@ def read(head: str, body: str = "", url: str = "http://h/", attributes: str = ""
         ("<title>Daily Fox: news</title><meta property=og:title content='Foxes rest'>", "", "Daily Fox: news"),
         ("<title>A - B</title>", "<h1>Logo</h1><h1>C</h1>", "A"),
         ("", "<h1> Only\n a heading </h1>", "Only a heading"),
+        ("<title>Usage - Docs</title>", "<h1>Usage<a href='#usage'>¶</a></h1>", "Usage"),
         ("<meta property=og:title content='Foxes rest'>", "", "Foxes rest"),
         (
             "<title>Foxes rest | Fox</title><meta property=og:site_name content=Fox>",
@@ -47,6 +48,7 @@ def ld(json: str) -> str:
     ("head", "body", "author"),
     [
         ("<meta name=author content='A. Fox'>", "", "A. Fox"),
+        ("<meta name=author content=admin>", "<a rel=author>A. Fox</a>", "A. Fox"),
         (
             "<meta property=article:author content=https://facebook.com/fox>",
             "<a rel=author href=/>B. Fox</a>",
