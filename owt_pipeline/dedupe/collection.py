@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from owt_pipeline.dedupe.exact import HASHED
 from owt_pipeline.dedupe.places import places
 from owt_pipeline.dedupe.step_files import read_arrow
 from owt_pipeline.runtime.errors import UserError
@@ -15,24 +16,24 @@ from owt_pipeline.runtime.stage import require_manifest
 from owt_pipeline.runtime.storage import Storage
 
 SKETCHES = ".sketches.arrow"
-"""End of the name of a shard's sketches where duplicates/ keeps them."""
+"""End of the name of a shard's sketches where duplicates/ keeps them: of the documents that stay, by row."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents with their sketches.
+    """Documents with what is known of them.
 
     Attributes:
       clean: their texts.
-      sketches: the folder of their sketches, one file a shard.
+      hashes: the folder of the hashes of their texts, one file a shard: all that count.
+      sketches: the folder of their sketches, one file a shard: of a text that several have, one.
       suffix: what the names of these files end in.
-      decisions: which of them do not count, being duplicates of others; None where this is yet to be found.
     """
 
     clean: DatasetReader
+    hashes: Storage
     sketches: Storage
-    suffix: str
-    decisions: DatasetReader | None = None
+    suffix: str = ".arrow"
 
 
 @dataclass(frozen=True)
@@ -69,23 +70,26 @@ class Collection:
             shard -= corpus.clean.num_shards
         raise AssertionError(f"no shard {shard}")
 
-    def sketches(self, shard: int, columns: list[str] | None = None) -> pa.Table:
-        """The sketches of a shard's documents, row for row; for those that stand, a precedence before all others."""
+    def hashes(self, shard: int) -> pa.Table:
+        """Rows of `exact.HASHED`, by row, for a shard's documents; those that stand come before all others."""
         corpus, number = self.find(shard)
-        rows = read_arrow(corpus.sketches, shard_name(number) + corpus.suffix, columns)
+        return self._preceding(shard, read_arrow(corpus.hashes, shard_name(number) + corpus.suffix, HASHED.names))
+
+    def sketches(self, shard: int, columns: list[str] | None = None) -> pa.Table:
+        """The sketches of a shard's documents, by row; those that stand come before all others."""
+        corpus, number = self.find(shard)
+        return self._preceding(shard, read_arrow(corpus.sketches, shard_name(number) + corpus.suffix, columns))
+
+    def sketches_of(self, shard: int, rows: np.ndarray, columns: list[str]) -> pa.Table:
+        """The sketches of the documents at some rows of a shard, in the order of `rows`."""
+        sketches = self.sketches(shard, ["row", *columns])
+        return sketches.take(pa.array(np.searchsorted(sketches["row"].to_numpy(), rows))).select(columns)
+
+    def _preceding(self, shard: int, rows: pa.Table) -> pa.Table:
         if self.stands(shard) and "precedence" in rows.column_names:
             first = pa.array(np.full(len(rows), np.iinfo(np.int64).min))
-            rows = rows.set_column(rows.column_names.index("precedence"), "precedence", first)
+            return rows.set_column(rows.column_names.index("precedence"), "precedence", first)
         return rows
-
-    def counts(self, shard: int) -> np.ndarray:
-        """bool: which of a shard's documents count. Of those that stand, not the ones found to be duplicates."""
-        corpus, number = self.find(shard)
-        ids = self.sketches(shard, ["url_id"])["url_id"].to_numpy()
-        if corpus.decisions is None:
-            return np.ones(len(ids), bool)
-        gone = corpus.decisions.table(number, columns=["url_id"])["url_id"].to_numpy()
-        return ~np.isin(ids, gone)
 
 
 def open_corpus(workdir: str, made_with: dict[str, object]) -> Corpus:
@@ -111,4 +115,4 @@ def open_corpus(workdir: str, made_with: dict[str, object]) -> Corpus:
                 f"the sketches of {workdir} were made with {name}={theirs.get(name)!r}, not {value!r}: "
                 "give that here, or run dedupe there again"
             )
-    return Corpus(clean, decisions.folder, SKETCHES, decisions)
+    return Corpus(clean, decisions.folder, decisions.folder, SKETCHES)

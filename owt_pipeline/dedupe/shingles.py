@@ -26,12 +26,10 @@ class Shingles:
     Attributes:
       hashes: uint64, one a shingle.
       offsets: int64, text i has the shingles offsets[i] to offsets[i + 1]; none where it has no word.
-      text_hashes: 16 bytes a text, equal for texts with the same words in the same order.
     """
 
     hashes: np.ndarray
     offsets: np.ndarray
-    text_hashes: list[bytes]
 
     def sets(self) -> list[np.ndarray]:
         """The shingles of each text as a set: sorted, each once."""
@@ -47,11 +45,9 @@ def shingle(texts: pa.Array, n: int, kind: str = "words") -> Shingles:
       kind: `words`; or `characters`, of the words with a space after each.
     """
     words = find_words(texts)
-    hashes = hash_words(words)
-    text_hashes = _hash_texts(texts, hashes, words.offsets)
     if kind == "characters":
-        return Shingles(*ngrams(*_characters(words), n), text_hashes)
-    return Shingles(*ngrams(hashes, words.offsets, n), text_hashes)
+        return Shingles(*ngrams(*_characters(words), n))
+    return Shingles(*ngrams(hash_words(words), words.offsets, n))
 
 
 def hash_words(words: Words) -> np.ndarray:
@@ -125,15 +121,6 @@ def _whole_texts(units: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> 
         longer = lengths > k
         hashes[longer] = hashes[longer] * _CHAIN + units[starts[longer] + k]
     return hashes
-
-
-def _hash_texts(texts: pa.Array, word_hashes: np.ndarray, offsets: np.ndarray) -> list[bytes]:
-    """XXH3-128 over the hashes of each text's words; over the text itself where it has none."""
-    digests = []
-    for i, (start, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
-        content = word_hashes[start:end].data if end > start else b"\x00" + texts[i].as_py().encode()
-        digests.append(xxhash.xxh3_128_digest(content))
-    return digests
 
 
 def _characters(words: Words) -> tuple[np.ndarray, np.ndarray]:

@@ -56,10 +56,11 @@ def reduce_to_file(
     folder: Storage,
     records: Storage,
     schema: pa.Schema,
+    file_format: str,
     reduce: Callable[[int, list[pa.RecordBatch], ShardWriter], None],
 ) -> None:
     """Write the file of one key, and its record, by `reduce(key, batches, writer)`."""
-    with ShardWriter(folder, records, key, {"": schema}, file_format="arrow", rejects=False) as writer:
+    with ShardWriter(folder, records, key, {"": schema}, file_format=file_format, rejects=False) as writer:
         reduce(key, batches, writer)
 
 

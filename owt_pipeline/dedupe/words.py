@@ -38,15 +38,13 @@ def find_words(texts: pa.Array) -> Words:
 
     Each ideograph, and each letter of a script written without spaces, is a word of its own.
     """
-    data, bounds = text_bytes(texts)
-    letters = _lower_ascii(data)
-    ideographs, after = _lower_beyond_ascii(letters)
+    letters, bounds, ideographs, after = _letters(texts)
     is_word = letters != _SPACE
     # A word starts where a letter follows a separator, and ends where a separator follows a letter:
     #   letters   " one two"
     #   is_start  01000100 0
     #   is_end    00001000 1
-    size = len(data)
+    size = len(letters) - PADDING
     is_start, is_end = np.zeros(size + 1, bool), np.zeros(size + 1, bool)
     is_start[0] = is_word[0]
     np.greater(is_word[1 : size + 1], is_word[:size], out=is_start[1:])
@@ -59,6 +57,33 @@ def find_words(texts: pa.Array) -> Words:
     return Words(letters, starts, ends, np.searchsorted(starts, bounds))
 
 
+def normalise(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(uint8 of the normalised texts, starts, ends of each in them) of a string array without nulls.
+
+    A normalised text is its words with a space between, none beside those that stand alone: so two are equal
+    exactly where the texts have the same words in the same order. A text without words is empty.
+    """
+    letters, bounds, ideographs, after = _letters(texts)
+    is_word = letters != _SPACE
+    keep = is_word.copy()
+    keep[1:] |= is_word[:-1]  # of several separators, the first
+    for cuts in (bounds[:-1], after):  # what separates texts, or follows an ideograph, separates no two words
+        keep[cuts] = is_word[cuts]
+    if len(ideographs):
+        spaces = np.flatnonzero(keep & ~is_word)
+        starts = np.flatnonzero(is_word[1:] & ~is_word[:-1]) + 1
+        after_space = np.append(starts, 0)[np.searchsorted(starts, spaces)]
+        keep[spaces[np.isin(after_space, ideographs)]] = False
+    keep[bounds[-1] :] = False
+    kept = letters[keep]
+    ends = np.concatenate([[0], np.cumsum(_sums(keep, bounds))])
+    starts, ends = ends[:-1], ends[1:].copy()
+    trails = ends > starts
+    trails[trails] = kept[ends[trails] - 1] == _SPACE
+    ends[trails] -= 1
+    return kept, starts, ends
+
+
 def text_bytes(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """(uint8 of all texts end to end, int64 bounds of each in them) of a string array, without a copy of the text."""
     wide = pa.types.is_large_string(texts.type)
@@ -67,6 +92,22 @@ def text_bytes(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     offsets = offsets[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
     return data[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+
+def _letters(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(letters as in Words, bounds of each text, first byte of each ideograph, the byte after it)."""
+    data, bounds = text_bytes(texts)
+    letters = _lower_ascii(data)
+    return letters, bounds, *_lower_beyond_ascii(letters)
+
+
+def _sums(mask: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """How many are set from each bound to the next."""
+    sums = np.zeros(len(bounds) - 1, np.int64)
+    filled = np.flatnonzero(np.diff(bounds))
+    if len(filled):
+        sums[filled] = np.add.reduceat(mask[: bounds[-1]], bounds[filled], dtype=np.int64)
+    return sums
 
 
 def _lower_ascii(data: np.ndarray) -> np.ndarray:

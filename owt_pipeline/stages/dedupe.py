@@ -58,7 +58,7 @@ class DedupeOptions:
         "working directories of earlier runs, deduped with --keep_sketches: what repeats a document of theirs goes too",
         shapes_bytes=False,  # what is in them does, and is among the sources
     )
-    keep_sketches: bool = option(False, "keep the sketches, some 220 bytes a document, for a later run's --against")
+    keep_sketches: bool = option(False, "keep the sketches, some 210 bytes a document, for a later run's --against")
     max_comparisons: int = option(
         64, "documents each one is compared with, at most; those that share most rare n-grams first", minimum=1
     )
@@ -87,9 +87,9 @@ def sources(options: DedupeOptions) -> list[dict[str, Any]]:
 
 def run(run: StageRun) -> None:
     from owt_pipeline.dedupe.decisions import CLUSTERS
-    from owt_pipeline.dedupe.exact import PLACED
+    from owt_pipeline.dedupe.exact import HASHED, PLACED
     from owt_pipeline.dedupe.step_files import NOTHING
-    from owt_pipeline.dedupe.steps import components, decisions, edges, exact, proofs, shingles, sketches
+    from owt_pipeline.dedupe.steps import components, decisions, edges, exact, hashes, proofs, shingles, sketches
     from owt_pipeline.dedupe.verification import PROVEN, Verifier, candidates_schema
 
     options: DedupeOptions = run.options
@@ -100,22 +100,25 @@ def run(run: StageRun) -> None:
     partitions = range(_partitions(collection.documents))
     bands = sketcher.banding.bands
 
-    sketch = partial(sketches.sketch_shard, source=collection.own.clean, sketcher=sketcher, workers=workers)
-    rows = collection.own.clean.rows()
-    run.write_step("sketches", range(run.num_shards), sketch, sketcher.schema, rows=rows, file_format="arrow")
-
-    hashes = partial(exact.read_text_hashes, collection=collection, partitions=len(partitions))
+    clean = collection.own.clean
+    rows, own_shards = clean.rows(), range(run.num_shards)
+    hash_texts = partial(hashes.hash_shard, source=clean, survivor=options.survivor, workers=workers)
+    run.write_step("hashes", own_shards, hash_texts, HASHED, rows=rows, file_format="arrow")
+    read = partial(exact.read_text_hashes, collection=collection, partitions=len(partitions))
     find_exact = partial(exact.find_exact, first_standing=collection.first_standing)
-    _shuffle(run, "exact", shards, hashes, partitions, find_exact, PLACED)
+    _shuffle(run, "exact", shards, read, partitions, find_exact, PLACED)
     split = partial(exact.split_exact, exact=work / "exact", partitions=partitions, by_shard=work / "exact_rows")
     split = partial(split, num_shards=len(shards))
     run.write_step("exact_split", [0], split, NOTHING, file_format="arrow")
 
-    hashes = partial(edges.read_bands, collection=collection, exact_rows=work / "exact_rows")
-    hashes = partial(hashes, partitions=len(partitions))
+    sketch = partial(sketches.sketch_shard, source=clean, hashes=work / "hashes", exact_rows=work / "exact_rows")
+    sketch = partial(sketch, sketcher=sketcher, workers=workers)
+    run.write_step("sketches", own_shards, sketch, sketcher.stored_schema, rows=rows, file_format="arrow")
+
+    read = partial(edges.read_bands, collection=collection, partitions=len(partitions))
     keys = range(bands * len(partitions))
     find_edges = partial(edges.find_edges, oversized=options.oversized_bucket)
-    found = _shuffle(run, "edges", shards, hashes, keys, find_edges, edges.EDGES)
+    found = _shuffle(run, "edges", shards, read, keys, find_edges, edges.EDGES, "parquet")
     edge_files = (work / "edges", keys)
     if options.components == "distributed":
         edge_files = _contract(run, *edge_files, _partitions(_summed(found)["edges"]))
@@ -163,7 +166,7 @@ def _sketcher(options: DedupeOptions) -> Sketcher:
         )
     except ValueError as error:
         raise UserError(f"dedupe: {error}") from error
-    return Sketcher(banding, options.ngram, options.shingles, options.survivor)
+    return Sketcher(banding, options.ngram, options.shingles)
 
 
 def _collection(run: StageRun, sketcher: Sketcher) -> Collection:
@@ -176,7 +179,7 @@ def _collection(run: StageRun, sketcher: Sketcher) -> Collection:
         "rows": sketcher.banding.rows,
     }
     others = tuple(open_corpus(workdir, made_with) for workdir in run.options.against)
-    return Collection(Corpus(run.inputs["clean"], run.work / "sketches", ".arrow"), others)
+    return Collection(Corpus(run.inputs["clean"], run.work / "hashes", run.work / "sketches"), others)
 
 
 def _partitions(rows: int) -> int:
@@ -191,6 +194,7 @@ def _shuffle(
     keys: range,
     reduce: Callable[[int, list[pa.RecordBatch], ShardWriter], None],
     schema: pa.Schema,
+    file_format: str = "arrow",
 ) -> list[ShardRecord]:
     """Write a step whose keys each take rows from all that is read, in as many pipelines as bound what one holds."""
     from owt_pipeline.dedupe.step_files import reduce_to_file
@@ -199,6 +203,7 @@ def _shuffle(
 
     folder, records = run.work / name, run.work / name / "records"
     write = partial(reduce_to_file, folder=folder, records=records, schema=schema, reduce=reduce)
+    write = partial(write, file_format=file_format)
     rows_of_key = min(run.inputs["clean"].rows() or 1, 2 * _PARTITION_ROWS)
     together = max(1, _LOCAL_ROWS // rows_of_key) if runs_locally(run.runtime.beam_flags) else len(keys)
     with progress.step(f"dedupe ({name})", shards=len(keys)):
@@ -222,8 +227,9 @@ def _contract(run: StageRun, folder: Storage, files: range, partitions: int) -> 
     for number in range(_MOST_ROUNDS):
         for large in (True, False):
             name = f"stars_{number}_{'large' if large else 'small'}"
-            read = partial(stars.read_edges, edges=folder, both_directions=large, partitions=partitions)
-            records = _shuffle(run, name, files, read, range(partitions), partial(stars.contract, large=large), EDGES)
+            read = partial(stars.read_by_center, edges=folder, both_directions=large, partitions=partitions)
+            contract = partial(stars.contract, large=large)
+            records = _shuffle(run, name, files, read, range(partitions), contract, EDGES, "parquet")
             folder, files = run.work / name, range(partitions)
         after = _summed(records)
         if after["edges"] == before.get("edges") and (after["checksum"] - before["checksum"]) % stars.MODULUS == 0:
@@ -266,7 +272,7 @@ STAGE = Stage(
     output="duplicates",
     inputs=("clean",),
     options=DedupeOptions,
-    version=1,
+    version=2,
     run=run,
     sources=sources,
     help="Decide which documents repeat which: exact copies by a hash of the normalised text, then near-duplicates:\n"

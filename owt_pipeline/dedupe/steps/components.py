@@ -11,7 +11,8 @@ import pyarrow as pa
 from owt_pipeline.dedupe.collection import Collection
 from owt_pipeline.dedupe.components import connected_components
 from owt_pipeline.dedupe.places import row_of, shard_of
-from owt_pipeline.dedupe.step_files import read_step, scatter
+from owt_pipeline.dedupe.step_files import scatter
+from owt_pipeline.dedupe.steps.edges import read_edges
 from owt_pipeline.runtime.shards import ShardWriter
 from owt_pipeline.runtime.storage import Storage
 
@@ -54,8 +55,7 @@ def join_components(
 
 def _edge_arrays(edges: Storage, keys: range) -> Iterator[np.ndarray]:
     for key in keys:
-        table = read_step(edges, [key])
-        yield np.column_stack([table["a"].to_numpy(), table["b"].to_numpy()])
+        yield np.column_stack(read_edges(edges, key))
 
 
 def _sizes(place: np.ndarray, shards: np.ndarray, collection: Collection) -> np.ndarray:
@@ -63,7 +63,7 @@ def _sizes(place: np.ndarray, shards: np.ndarray, collection: Collection) -> np.
     sizes = np.zeros(len(place), np.int64)
     for shard in np.unique(shards).tolist():
         mine = slice(*np.searchsorted(shards, [shard, shard + 1]))
-        sizes[mine] = collection.sketches(shard, ["n_shingles"])["n_shingles"].to_numpy()[row_of(place[mine])]
+        sizes[mine] = collection.sketches_of(shard, row_of(place[mine]), ["n_shingles"])["n_shingles"].to_numpy()
     return sizes
 
 

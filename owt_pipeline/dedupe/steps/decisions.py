@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from owt_pipeline.dedupe.collection import SKETCHES, Collection
 from owt_pipeline.dedupe.decisions import decide, largest_clusters
 from owt_pipeline.dedupe.places import shard_of
-from owt_pipeline.dedupe.step_files import one_batch, read_step, scatter, step_file
+from owt_pipeline.dedupe.step_files import one_batch, read_step, scatter
 from owt_pipeline.dedupe.verification import PROVEN
 from owt_pipeline.runtime.shards import ShardWriter
 from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS
-
-_COPY_BYTES = 1 << 22
 
 
 def decide_all(
@@ -39,7 +39,7 @@ def write_decisions(
     """Write the shard's decisions by url_id; and count, by themselves, its documents that none of them names."""
     schema = DATASETS["duplicates"].schema
     rows = read_step(decisions, [shard]).select(schema.names).cast(schema).sort_by("url_id").combine_chunks()
-    documents = collection.own.clean.table(shard, columns=["url_id"])["url_id"].to_numpy()
+    documents = collection.hashes(shard)["url_id"].to_numpy()
     writer.enter(len(rows))
     writer.write(one_batch(rows.to_batches(), schema))
     rules = rows["rule"].to_pylist()
@@ -51,8 +51,9 @@ def write_decisions(
         }
     )
     if keep_sketches:
+        sketches = collection.sketches(shard)
+        stay = pc.invert(pc.is_in(sketches["url_id"], rows["url_id"].combine_chunks()))
         file, count = writer.open_file(SKETCHES, "sketches")
-        with collection.own.sketches.open(step_file(shard)) as source:
-            while piece := source.read(_COPY_BYTES):
-                file.write(piece)
-        count[0] = len(documents)
+        with pa.ipc.new_file(file, sketches.schema) as kept:
+            kept.write_table(sketches.filter(stay).combine_chunks())
+        count[0] = pc.sum(stay).as_py() or 0

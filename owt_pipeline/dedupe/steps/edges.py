@@ -6,39 +6,42 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from owt_pipeline.dedupe.collection import Collection
 from owt_pipeline.dedupe.lsh import star_edges
 from owt_pipeline.dedupe.places import places
-from owt_pipeline.dedupe.step_files import read_step
 from owt_pipeline.dedupe.steps.partitions import partitioned
-from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.shards import ShardWriter, reading, shard_name
 from owt_pipeline.runtime.storage import Storage
 
 EDGES = pa.schema([("a", pa.uint64()), ("b", pa.uint64())])
-"""Two places; a is the less."""
+"""Two places; a is the less. Kept as Parquet."""
 
 
 def read_bands(
-    shard: int, *, collection: Collection, exact_rows: Storage, partitions: int, keys: range
+    shard: int, *, collection: Collection, partitions: int, keys: range
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(band * partitions + partition, band hashes of the shard's documents) for each of `keys`.
-
-    Left out are exact duplicates, and documents without shingles.
-    """
+    """(band * partitions + partition, band hashes of the shard's documents that have shingles) for each of `keys`."""
     bands = range(keys.start // partitions, (keys.stop - 1) // partitions + 1)
-    sketches = collection.sketches(shard, ["n_shingles", *(f"band_{band}" for band in bands)])
-    taken = collection.counts(shard) & (sketches["n_shingles"].to_numpy() > 0)
-    taken[read_step(exact_rows, [shard])["row"].to_numpy()] = False
-    rows = np.flatnonzero(taken)
-    place = pa.array(places(shard, rows))
+    sketches = collection.sketches(shard, ["row", "n_shingles", *(f"band_{band}" for band in bands)])
+    taken = np.flatnonzero(sketches["n_shingles"].to_numpy())
+    place = pa.array(places(shard, sketches["row"].to_numpy()[taken]))
     for band in bands:
         first = band * partitions
         wanted = range(max(keys.start - first, 0), min(keys.stop - first, partitions))
-        hashes = pa.array(sketches[f"band_{band}"].to_numpy()[rows])
+        hashes = pa.array(sketches[f"band_{band}"].to_numpy()[taken])
         batch = pa.RecordBatch.from_arrays([hashes, place], ["hash", "place"])
         for partition, part in partitioned(batch, "hash", partitions, wanted):
             yield first + partition, part
+
+
+def read_edges(folder: Storage, key: int) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends of the edges in one file."""
+    name = f"{shard_name(key)}.parquet"
+    with reading(folder.path(name)), folder.open(name) as file:
+        table = pq.read_table(file)
+    return table["a"].to_numpy(), table["b"].to_numpy()
 
 
 def find_edges(key: int, batches: list[pa.RecordBatch], writer: ShardWriter, *, oversized: int) -> None:

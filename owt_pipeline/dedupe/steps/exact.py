@@ -22,10 +22,8 @@ def read_text_hashes(
     shard: int, *, collection: Collection, partitions: int, keys: range
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(partition, text hashes of the shard's documents) for each of `keys`."""
-    documents = collection.sketches(shard, _COLUMNS)
-    documents = documents.append_column("place", pa.array(places(shard, np.arange(len(documents)))))
-    if collection.stands(shard):
-        documents = documents.filter(pa.array(collection.counts(shard))).combine_chunks()
+    hashes = collection.hashes(shard)
+    documents = hashes.select(_COLUMNS).append_column("place", pa.array(places(shard, hashes["row"].to_numpy())))
     yield from partitioned(one_batch(documents.to_batches(), documents.schema), "text_high", partitions, keys)
 
 

@@ -51,8 +51,13 @@ def tasks(source: DatasetReader, shard: int, workers: int, rows: np.ndarray | No
             mine = rows[slice(*np.searchsorted(rows, [group.first, group.first + group.rows]))] - group.first
         for part in np.array_split(mine, parts):
             if len(part):
-                told = {"path": [group.path], "number": [group.number], "rows": pa.array([part], pa.list_(pa.int64()))}
-                yield pa.RecordBatch.from_pydict(told)
+                told = {"path": [group.path], "number": [group.number], "first": [group.first]}
+                yield pa.RecordBatch.from_pydict({**told, "rows": pa.array([part], pa.list_(pa.int64()))})
+
+
+def first_row(told: pa.RecordBatch) -> int:
+    """The row in the shard of the first document of a task."""
+    return int(told["first"][0].as_py() + told["rows"].flatten()[0].as_py())
 
 
 def read_task(told: pa.RecordBatch, folder: Storage, columns: list[str]) -> Iterator[pa.RecordBatch]:

@@ -29,7 +29,7 @@ def shingle_candidates(
         return
     corpus, number = collection.find(shard)
     rows, group = mine["row"].to_numpy(), mine["group"].to_numpy()
-    known = collection.sketches(shard).take(pa.array(rows))
+    known = collection.sketches_of(shard, rows, ["precedence", "url_id", *sketcher.band_columns])
     bands = np.column_stack([known[name].to_numpy() for name in sketcher.band_columns])
     # The sets come in the order of rows and go in that of groups; between, they wait on disk.
     with tempfile.TemporaryFile() as spool:

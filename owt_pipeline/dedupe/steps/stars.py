@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from owt_pipeline.dedupe.shingles import mix
 from owt_pipeline.dedupe.stars import checksum, large_star, small_star
-from owt_pipeline.dedupe.step_files import read_step
-from owt_pipeline.dedupe.steps.edges import EDGES
+from owt_pipeline.dedupe.steps.edges import EDGES, read_edges
 from owt_pipeline.dedupe.steps.partitions import partitioned
 from owt_pipeline.runtime.shards import ShardWriter
 from owt_pipeline.runtime.storage import Storage
@@ -19,12 +18,11 @@ MODULUS = 1 << 62
 """Checksums are counted modulo this, so that they fit a manifest's integers."""
 
 
-def read_edges(
+def read_by_center(
     file: int, *, edges: Storage, both_directions: bool, partitions: int, keys: range
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(partition, edges by center) of one file of edges: greater nodes as centers, or both."""
-    table = read_step(edges, [file])
-    low, high = table["a"].to_numpy(), table["b"].to_numpy()
+    low, high = read_edges(edges, file)
     center = np.concatenate([high, low]) if both_directions else high
     neighbour = np.concatenate([low, high]) if both_directions else low
     batch = pa.RecordBatch.from_pydict({"hash": mix(center), "center": center, "neighbour": neighbour})

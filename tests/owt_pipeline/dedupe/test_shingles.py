@@ -32,24 +32,3 @@ def test_a_text_has_the_same_shingles_in_any_batch(texts: list[str]) -> None:
     for i, text in enumerate(texts):
         alone = shingle(pa.array([text]), 3)
         assert alone.hashes.tolist() == together.hashes[together.offsets[i] : together.offsets[i + 1]].tolist()
-        assert alone.text_hashes == together.text_hashes[i : i + 1]
-
-
-@given(st.text(), st.text())
-def test_text_hashes_are_equal_exactly_for_the_same_words(a: str, b: str) -> None:
-    first, second = shingle(pa.array([a, b]), 5).text_hashes
-    if plain.words(a):
-        assert (first == second) == (plain.words(a) == plain.words(b))
-    else:
-        assert (first == second) == (a == b)
-
-
-def test_case_punctuation_and_spacing_do_not_tell_texts_apart() -> None:
-    same = shingle(pa.array(["One, two — three!", "  one TWO\n\nthree", "one two four"]), 5).text_hashes
-    assert same[0] == same[1] != same[2]
-
-
-def test_texts_without_words_are_the_same_only_if_they_are_equal() -> None:
-    hashes = shingle(pa.array(["!!!", "???", "!!!", ""]), 5).text_hashes
-    assert hashes[0] == hashes[2]
-    assert len(set(hashes)) == 3

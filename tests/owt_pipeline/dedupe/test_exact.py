@@ -1,0 +1,41 @@
+"""The hash of a normalised text: equal exactly where the words are."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from owt_pipeline.dedupe.exact import hash_texts
+from tests.owt_pipeline.dedupe import plain
+from tests.owt_pipeline.dedupe.test_words import ALPHABET
+
+TEXTS = st.lists(st.one_of(st.text("aB漢か .\n\u00a0é", max_size=6), st.text(ALPHABET), st.text()), max_size=8)
+
+
+@settings(deadline=None)  # the first one builds the table of characters
+@given(TEXTS)
+def test_text_hashes_are_equal_exactly_for_the_same_words(texts: list[str]) -> None:
+    same: dict[object, bytes] = {}
+    for text, found in zip(texts, hash_texts(pa.array(texts, pa.string())), strict=True):
+        what = tuple(plain.words(text)) or text
+        assert same.setdefault(what, found) == found
+        assert found == hash_texts(pa.array([text]))[0]
+    assert len(set(same.values())) == len(same)
+
+
+def test_case_punctuation_and_spacing_do_not_tell_texts_apart() -> None:
+    same = hash_texts(pa.array(["One, two — three!", "  one TWO\n\nthree", "one two four", "onetwo three"]))
+    assert same[0] == same[1]
+    assert len(set(same)) == 3
+
+
+def test_spaces_beside_ideographs_do_not_tell_texts_apart() -> None:
+    same = hash_texts(pa.array(["漢字 and かな", "漢 字and、か な", "漢字an dかな"]))
+    assert same[0] == same[1] != same[2]
+
+
+def test_texts_without_words_are_the_same_only_if_they_are_equal() -> None:
+    hashes = hash_texts(pa.array(["!!!", "???", "!!!", ""]))
+    assert hashes[0] == hashes[2]
+    assert len(set(hashes)) == 3
