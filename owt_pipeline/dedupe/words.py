@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,16 +68,17 @@ def normalise(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     is_word = letters != _SPACE
     keep = is_word.copy()
     keep[1:] |= is_word[:-1]  # of several separators, the first
-    for cuts in (bounds[:-1], after):  # what separates texts, or follows an ideograph, separates no two words
-        keep[cuts] = is_word[cuts]
-    if len(ideographs):
+    before = ideographs[~is_word[ideographs - 1]]
+    if len(before):
         spaces = np.flatnonzero(keep & ~is_word)
-        starts = np.flatnonzero(is_word[1:] & ~is_word[:-1]) + 1
-        after_space = np.append(starts, 0)[np.searchsorted(starts, spaces)]
-        keep[spaces[np.isin(after_space, ideographs)]] = False
+        first = np.searchsorted(spaces, before) - 1  # of the separators right before each, the one kept so far
+        keep[spaces[first[first >= 0]]] = False
+    for cuts in (bounds[:-1], after):  # what begins a text, or follows an ideograph, separates no two words
+        keep[cuts] = is_word[cuts]
     keep[bounds[-1] :] = False
     kept = letters[keep]
-    ends = np.concatenate([[0], np.cumsum(_sums(keep, bounds))])
+    lengths = [np.count_nonzero(keep[a:b]) for a, b in itertools.pairwise(bounds.tolist())]
+    ends = np.cumsum([0, *lengths])
     starts, ends = ends[:-1], ends[1:].copy()
     trails = ends > starts
     trails[trails] = kept[ends[trails] - 1] == _SPACE
@@ -99,15 +101,6 @@ def _letters(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
     data, bounds = text_bytes(texts)
     letters = _lower_ascii(data)
     return letters, bounds, *_lower_beyond_ascii(letters)
-
-
-def _sums(mask: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """How many are set from each bound to the next."""
-    sums = np.zeros(len(bounds) - 1, np.int64)
-    filled = np.flatnonzero(np.diff(bounds))
-    if len(filled):
-        sums[filled] = np.add.reduceat(mask[: bounds[-1]], bounds[filled], dtype=np.int64)
-    return sums
 
 
 def _lower_ascii(data: np.ndarray) -> np.ndarray:
