@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -132,28 +135,67 @@ def test_fineweb_rejects_by_each_of_its_rules(text: str, rule: str) -> None:
 
 
 NOT_THE_ARTICLE = {
-    "JavaScript": "You need to enable JavaScript to run this app. " + LINES[0],
-    "robots": "Just a moment...\nVerifying you are human. This may take a few seconds.\nexample.com needs to review "
-    "the security of your connection before proceeding.",
-    "blocked": "Sorry, you have been blocked\nYou are unable to access example.com\nWhy have I been blocked?\nThis "
-    "website is using a security service to protect itself from online attacks.",
-    "cookies": "Before you continue\nWe use cookies and data to deliver and maintain services.\nAccept all cookies\n"
-    "Manage your privacy settings",
-    "log in or pay": "The river at night\nSubscribe to continue reading.\nAlready a subscriber? Log in",
-    "missing": "Oops! That page can't be found.\nIt looks like nothing was found at this location. Maybe try a search?",
-    "missing ": "404\nThe page you requested does not exist.",
+    "JavaScript": (
+        f"You need to enable JavaScript to run this app. {LINES[0]}",
+        "Just a moment...\nEnable JavaScript and cookies to continue",
+        "JavaScript is not available.\nWe've detected that JavaScript is disabled in this browser.",
+    ),
+    "robots": (
+        "Just a moment...\nVerifying you are human. This may take a few seconds.\nexample.com needs to review the "
+        "security of your connection before proceeding.",
+        "Pardon Our Interruption...\nAs you were browsing, something about your browser made us think you were a bot.",
+        "To continue, please click the box below to let us know you're not a robot.\nWhy did this happen?",
+        "Our systems have detected unusual traffic from your computer network.\nThis page checks to see if it's really "
+        "you sending the requests.",
+    ),
+    "blocked": (
+        "Sorry, you have been blocked\nYou are unable to access example.com\nWhy have I been blocked?\nThis website is "
+        "using a security service to protect itself from online attacks.",
+        'Access Denied\nYou don\'t have permission to access "http://example.com/" on this server.\nReference #18.2d3a',
+        "451: Unavailable due to legal reasons\nWe recognize you are attempting to access this website from a country "
+        "belonging to the European Economic Area.",
+        "Your browser is out of date. Please update your browser to view this site.",
+    ),
+    "cookies": (
+        "Before you continue\nWe use cookies and data to deliver and maintain services.\nAccept all cookies\nManage "
+        "your privacy settings",
+        "We value your privacy\nWe and our partners store and/or access information on a device, such as cookies.",
+    ),
+    "log in or pay": (
+        "The river at night\nSubscribe to continue reading.\nAlready a subscriber? Log in",
+        "You've reached your limit of free articles.\nSubscribe now for unlimited access.",
+        "You must be logged in to view this page.\nUsername\nPassword\nForgot your password?",
+    ),
+    "missing": (
+        "Oops! That page can't be found.\nIt looks like nothing was found at this location. Maybe try a search?",
+        "404\nThe page you requested does not exist.",
+        "404 - File or directory not found.\nThe resource you are looking for might have been removed.",
+        "Not Found\nThe requested URL /a.html was not found on this server.\nApache Server at example.com Port 80",
+        "This account has been suspended.\nContact your hosting provider for more information.",
+        "502 Bad Gateway\nnginx",
+        "Service Unavailable\nThe server is temporarily unable to service your request.",
+    ),
 }
 
 
-@pytest.mark.parametrize("what", NOT_THE_ARTICLE)
-def test_pages_in_place_of_an_article_are_told_for_what_they_are(what: str) -> None:
-    assert what.strip() in (found("boilerplate", NOT_THE_ARTICLE[what]) or "passed")
+@pytest.mark.parametrize(("what", "text"), [(what, text) for what, texts in NOT_THE_ARTICLE.items() for text in texts])
+def test_pages_in_place_of_an_article_are_told_for_what_they_are(what: str, text: str) -> None:
+    assert what in (found("boilerplate", text) or "passed")
 
 
 def test_articles_that_mention_such_things_stay() -> None:
-    for text in NOT_THE_ARTICLE.values():
-        assert found("boilerplate", f"{PROSE}\n{text}") is None  # at the end of a long article
+    for texts in NOT_THE_ARTICLE.values():
+        assert found("boilerplate", "\n".join([PROSE, *texts])) is None  # at the end of a long article
     assert found("boilerplate", "\n".join([*LINES[:8], "We use cookies in the kitchen, too.", *LINES[8:12]])) is None
+    assert found("boilerplate", "Sorry, I can't find a good recipe for it.\n" + LINES[0]) is None
+    assert found("boilerplate", f"Roll 1: 404.\n{LINES[0]}") is None
+
+
+def test_no_real_page_is_taken_for_boilerplate(testdata: Path) -> None:
+    with gzip.open(testdata / "web" / "wcxb-dev.truth.jsonl.gz", "rt", encoding="utf-8") as lines:
+        texts = [json.loads(line)["main_content"] for line in lines]
+    assert len(texts) == 1308
+    assert [text[:80] for text in texts if found("boilerplate", text)] == []
 
 
 @given(st.text(max_size=400))
