@@ -17,6 +17,7 @@ import platform
 import re
 import shutil
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,33 @@ def make_record(
         "safetensors": safetensors.__version__,
     }
     return Record(step, dataclasses.asdict(model), settings, dataset.digest, known, parent, world_size, versions)
+
+
+class Writer:
+    """Writes checkpoints in a thread of its own: the loop waits for a copy to host memory, not for the disk."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def start(self, write: Callable[[Any], None], state: Any) -> None:
+        """Have `write` called with a copy of `state`; waits for the one before, and raises what that one raised."""
+        self.wait()
+        self._writing = self._thread.submit(write, _copy_to_host(state))
+
+    def wait(self) -> None:
+        """Until nothing is being written; raises what the writing raised, an OSError where the disk is full."""
+        writing, self._writing = self._writing, None
+        if writing:
+            writing.result()
+
+
+def _copy_to_host(state: Any) -> Any:
+    if isinstance(state, torch.Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, dict):
+        return {key: _copy_to_host(value) for key, value in state.items()}
+    return [_copy_to_host(value) for value in state] if isinstance(state, list) else state
 
 
 def save(
@@ -168,10 +196,17 @@ def latest(folder: Path, report: Callable[[str], None]) -> tuple[Path, Record] |
     return None
 
 
-def prune(folder: Path, keep_last: int, keep_every: int) -> None:
-    """Delete all but the newest `keep_last` and, for ever, those of every `keep_every` steps."""
-    for path in checkpoints(folder)[:-keep_last]:
-        if not keep_every or _step_of(path) % keep_every:
+def prune(folder: Path, keep_last: int, keep_every: int = 0, keep_hours: float = 0) -> None:
+    """Delete all but the newest `keep_last` and, for ever, one of every `keep_every` steps and `keep_hours` hours."""
+    found = checkpoints(folder)
+    kept = set(found[-keep_last:])
+    kept |= {path for path in found if keep_every and _step_of(path) % keep_every == 0}
+    if keep_hours:
+        # The oldest of each span of time since 1970: which one that is stays so, however often this is asked.
+        spans = {int(_time_of(path) // (keep_hours * 3600)): path for path in reversed(found)}
+        kept |= set(spans.values())
+    for path in found:
+        if path not in kept:
             # Renamed first: a deletion broken off must not leave half a checkpoint under its name.
             gone = path.with_name(f".{path.name}.gone")
             path.rename(gone)
@@ -207,6 +242,11 @@ def load_weights(model: GPT, folder: Path) -> None:
 def load_training(folder: Path) -> dict[str, Any]:
     """Optimizers and random numbers, as given to `save`."""
     return torch.load(folder / "training.pt", map_location="cpu", weights_only=True)
+
+
+def _time_of(path: Path) -> float:
+    record = path / RECORD
+    return (record if record.exists() else path).stat().st_mtime
 
 
 def _step_of(path: Path) -> int:

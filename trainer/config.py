@@ -88,6 +88,10 @@ class TrainConfig:
     save_every: int = option(1000, "steps between checkpoints; 0 for the last alone", minimum=0, shapes_bytes=False)
     keep_last: int = option(3, "checkpoints kept", minimum=1, shapes_bytes=False)
     keep_every: int = option(0, "keep those of every so many steps for ever; 0 for none", minimum=0, shapes_bytes=False)
+    keep_hours: float = option(0.0, "keep one of so many hours for ever; 0 for none", minimum=0, shapes_bytes=False)
+    max_spike: float = option(
+        3.0, "stop when a loss is this far above the median of the last 100; 0 for never", minimum=0, shapes_bytes=False
+    )
     log_every: int = option(10, "steps between progress lines; every step is recorded", minimum=1, shapes_bytes=False)
     tensorboard: bool = option(True, "write TensorBoard events where it is installed", shapes_bytes=False)
 

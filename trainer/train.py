@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -30,7 +33,7 @@ from trainer.shards import ShardError, TokenDataset, open_dataset
 
 
 class Diverged(RuntimeError):
-    """The loss or the gradient is no longer a number."""
+    """The loss or the gradient is no longer a number, or the loss has leapt up."""
 
 
 class Interrupted(RuntimeError):
@@ -42,17 +45,18 @@ def train(config: TrainConfig) -> float:
 
     Raises:
       SettingsError, ShardError, CheckpointError: before the first step, and each says what to do.
-      Diverged: the loss is not finite; nothing is saved after the last good checkpoint.
+      Diverged: the loss is not finite, or a spike; nothing is saved after the last good checkpoint.
     """
     with StopSignals() as stop:
-        ranks = Ranks.join(config.device)
+        ranks, writer = Ranks.join(config.device), checkpoint.Writer()
         try:
-            return _train(config, ranks, stop, print_now if ranks.main else lambda message: None)
+            return _train(config, ranks, stop, writer, print_now if ranks.main else lambda message: None)
         finally:
+            writer.wait()
             ranks.leave()
 
 
-def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, say: Any) -> float:
+def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpoint.Writer, say: Any) -> float:
     device = ranks.device
     torch.set_float32_matmul_precision("high")
     dataset = open_dataset(config.data, verify=config.verify_shards and ranks.main)
@@ -104,6 +108,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, say: Any) -> fl
         f"{'bfloat16' if bfloat16 else 'float32'}"
     )
     checkpoints = Path(config.out) / "checkpoints"
+    watch = LossWatch(config.max_spike, windows, checkpoints, writer)
     metrics = Metrics(Path(config.out), step, config.tensorboard) if ranks.main else None
     if saved:
         say(f"resumed from {saved[0]} at step {step}")
@@ -159,8 +164,8 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, say: Any) -> fl
             rate_of_rank = model.flops_per_token * tokens / seconds / ranks.world_size
             record |= {"mfu": mfu(rate_of_rank, device), "memory_gb": memory_gb(device), "world_size": ranks.world_size}
             records.append(record)
+            watch.check(record["step"], value, norm_value)
         pending.clear()
-        _check_finite(records, windows, checkpoints)
         last_loss = records[-1]["loss"]
         if validating and validation is not None:
             records[-1]["val_loss"] = validation_loss(
@@ -173,8 +178,11 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, say: Any) -> fl
             say(progress_line(records[-1], config.max_steps))
         if saving and step > last_saved:
             record_ = checkpoint.make_record(step, shape, dataclasses.asdict(config), dataset, parent, ranks.world_size)
-            _save(config, checkpoints, record_, model, optimizers, ranks, dataset.tokenizer.path)
+            _save(config, checkpoints, record_, model, optimizers, ranks, dataset.tokenizer.path, writer)
             last_saved = step
+        if finished:
+            writer.wait()
+            ranks.any(False)  # no rank ends, and takes the group down, before all is written
         if stopping:
             say(f"stopped by {stop.received or 'a signal'} at step {step}, saved; the same command goes on from here")
             # Where nodes join or leave, each agent of torchrun tells its own ranks to stop, and takes a rank that
@@ -259,27 +267,44 @@ def _save(
     optimizers: list[torch.optim.Optimizer],
     ranks: Ranks,
     tokenizer: Path,
+    writer: checkpoint.Writer,
 ) -> None:
     rng = {"cpu": torch.get_rng_state()}
     if ranks.device.type == "cuda":
         rng["cuda"] = torch.cuda.get_rng_state(ranks.device)
     every_rng = ranks.gather(rng)
+
+    def write(state: dict[str, Any]) -> None:
+        checkpoint.save(folder, record, state["weights"], state["training"], tokenizer)
+        checkpoint.prune(folder, config.keep_last, config.keep_every, config.keep_hours)
+
     if ranks.main:
         training = {"optimizers": [optimizer.state_dict() for optimizer in optimizers], "rng": every_rng}
-        checkpoint.save(folder, record, model.state_dict(), training, tokenizer)
-        checkpoint.prune(folder, config.keep_last, config.keep_every)
-    ranks.any(False)  # the others wait, so that no rank exits and takes the group down before it is written
+        writer.start(write, {"weights": model.state_dict(), "training": training})
 
 
-def _check_finite(records: list[dict[str, Any]], windows: int, checkpoints: Path) -> None:
-    for record in records:
-        if not all(abs(record[key]) < float("inf") for key in ("loss", "grad_norm")):
-            good = checkpoint.checkpoints(checkpoints)
-            raise Diverged(
-                f"step {record['step']} (samples {(record['step'] - 1) * windows} to {record['step'] * windows - 1}): "
-                f"loss {record['loss']}, gradient norm {record['grad_norm']}; the last good checkpoint is "
-                f"{good[-1] if good else 'none'}. Try a lower learning_rate or a longer warm-up"
-            )
+class LossWatch:
+    """Stops a run whose loss or gradient is not finite, or whose loss leaps `max_spike` above its recent median."""
+
+    def __init__(self, max_spike: float, windows: int, checkpoints: Path, writer: checkpoint.Writer) -> None:
+        self._max_spike, self._windows, self._checkpoints, self._writer = max_spike, windows, checkpoints, writer
+        self._recent: deque[float] = deque(maxlen=100)
+
+    def check(self, step: int, loss: float, norm: float) -> None:
+        """Raises Diverged, naming the step, its samples and the last good checkpoint."""
+        usual = statistics.median(self._recent) if len(self._recent) >= 20 else math.inf
+        self._recent.append(loss)
+        spike = self._max_spike and loss > usual + self._max_spike
+        if math.isfinite(loss) and math.isfinite(norm) and not spike:
+            return
+        self._writer.wait()  # the last good one may be on its way
+        good = checkpoint.checkpoints(self._checkpoints)
+        raise Diverged(
+            f"step {step} (samples {(step - 1) * self._windows} to {step * self._windows - 1}): "
+            f"loss {loss:.4g}{f', usually {usual:.4g}' if spike else ''}, gradient norm {norm:.4g}; "
+            f"the last good checkpoint is {good[-1] if good else 'none'}. Look at these samples, try a lower "
+            f"learning_rate or a longer warm-up{', or allow it by max_spike' if spike else ''}"
+        )
 
 
 def print_now(message: str) -> None:
@@ -289,7 +314,7 @@ def print_now(message: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
         train(parse(arguments))
-    except (SettingsError, ShardError, CheckpointError, Diverged, Interrupted, ValueError) as error:
+    except (SettingsError, ShardError, CheckpointError, Diverged, Interrupted, ValueError, OSError) as error:
         print(f"trainer.train: {error}", file=sys.stderr, flush=True)
         return 1
     return 0

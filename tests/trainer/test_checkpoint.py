@@ -5,7 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
+import random
+import re
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,8 @@ from schemas import SettingsError
 from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig
+from trainer.data import make_sampler
+from trainer.shards import open_dataset
 from trainer.train import Diverged, train
 
 WriteTokens = Callable[..., Path]
@@ -52,6 +58,40 @@ def test_the_newest_checkpoints_are_kept_and_those_of_every_so_many_steps(config
     train(dataclasses.replace(config, keep_last=2, keep_every=4))
     assert steps(config) == [4, 6, 8]
     assert sorted(path.name for path in run_of(config).iterdir()) == [f"step-0000000{n}" for n in (4, 6, 8)]
+
+
+def test_one_checkpoint_of_every_so_many_hours_is_kept(tmp_path: Path) -> None:
+    for number in range(8):  # one every half an hour, from a full hour on
+        folder = tmp_path / f"step-{number + 1:08d}"
+        folder.mkdir()
+        (folder / checkpoint.RECORD).touch()
+        os.utime(folder / checkpoint.RECORD, (1_800_000_000 + 1800 * number,) * 2)
+    for _ in range(2):
+        checkpoint.prune(tmp_path, keep_last=1, keep_hours=1)
+        assert [path.name[-1] for path in checkpoint.checkpoints(tmp_path)] == ["1", "3", "5", "7", "8"]
+
+
+def test_a_checkpoint_holds_the_step_it_was_asked_for_at_though_written_later(tmp_path: Path) -> None:
+    writer, go, written = checkpoint.Writer(), threading.Event(), []
+
+    def write(state: dict[str, torch.Tensor]) -> None:
+        go.wait(10)
+        written.append(state["w"].item())
+
+    weight = torch.ones(())
+    writer.start(write, {"w": weight})
+    weight.add_(1)  # the loop goes on
+    go.set()
+    writer.start(write, {"w": weight})
+    writer.wait()
+    assert written == [1, 2]
+
+
+def test_a_checkpoint_that_could_not_be_written_stops_the_run(config: TrainConfig) -> None:
+    run_of(config).parent.mkdir()
+    run_of(config).write_text("in the way")
+    with pytest.raises(OSError, match="checkpoints"):
+        train(config)
 
 
 def test_each_checkpoint_names_the_one_its_run_went_on_from(config: TrainConfig) -> None:
@@ -146,6 +186,27 @@ def test_a_loss_that_is_no_number_stops_with_the_step_and_the_last_good_checkpoi
     ):
         train(dataclasses.replace(config, max_steps=50, schedule="constant", learning_rate=1e30, clip=0.0))
     assert steps(config) == [2, 4]
+
+
+def test_a_spike_stops_with_the_step_its_samples_and_the_last_good_checkpoint(
+    config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens
+) -> None:
+    rng = random.Random(0)
+    odd = [rng.randrange(399) for _ in range(400)]
+    data = write_tokens(tmp_path / "planted", [odd] + [[7, 8] * 200 for _ in range(19)])
+    config = dataclasses.replace(config, data=str(data), batch_tokens=32, max_steps=250, save_every=5, log_every=1)
+    with pytest.raises(Diverged) as stopped:
+        train(config)
+    message = str(stopped.value)
+    found = re.match(r"step (\d+) \(samples (\d+) to (\d+)\): loss ([\d.]+), usually ([\d.]+), ", message)
+    assert found, message
+    step, first, last = map(int, found.groups()[:3])
+    assert first == last == step - 1
+    assert float(found[4]) > float(found[5]) + 3
+    sampler = make_sampler(open_dataset(data), "train", "packed", 32, config.seed)
+    assert set(sampler.windows(first, 1)[0].tolist()) - {7, 8, 399}
+    assert f"step-{(step - 1) // 5 * 5:08d}." in message
+    assert steps(config)[-1] == (step - 1) // 5 * 5
 
 
 def test_finetuning_starts_from_the_weights_of_a_checkpoint(config: TrainConfig, tmp_path: Path) -> None:
