@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from owt_pipeline import run
+from owt_pipeline.demo.archive import ARCHIVE_NAME, write_archive
 from owt_pipeline.demo.dump import DUMP_NAME, all_fates, write_dump
 from owt_pipeline.demo.hosts import DOMAIN
 from owt_pipeline.demo.judge import deviations
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="owt demo",
         description="Run the whole job offline: serve a small web on loopback, write a Reddit dump that links to it,\n"
         "run every stage over real HTTP, verify the run, train a small GPT-2 and let it write.",
-        epilog="example:\n  owt demo --workdir demo-run --workers 2",
+        epilog="examples:\n  owt demo --workdir demo-run --workers 2\n  owt demo --write_inputs inputs",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -57,8 +58,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=os.cpu_count() or 1,
         help="processes (default: this machine's cores)",
     )
+    parser.add_argument(
+        "--write_inputs",
+        metavar="DIR",
+        help=f"write {DUMP_NAME} and {ARCHIVE_NAME}, the web's pages, into DIR, and stop: to try other commands on",
+    )
     arguments = parser.parse_args(argv)
+    if arguments.write_inputs:
+        return reporting_errors(lambda: write_inputs(Path(arguments.write_inputs)))
     return reporting_errors(lambda: run_demo(arguments.workdir, arguments.workers))
+
+
+def write_inputs(folder: Path) -> int:
+    """Write the demo's dump and its pages as a WARC file into `folder`; returns 0."""
+    folder.mkdir(parents=True, exist_ok=True)
+    site = build_site()
+    print(f"{folder / DUMP_NAME}: {write_dump(site, folder / DUMP_NAME)} submissions")
+    print(f"{folder / ARCHIVE_NAME}: {write_archive(site, folder / ARCHIVE_NAME)} pages")
+    return 0
 
 
 def run_demo(workdir: str, workers: int) -> int:

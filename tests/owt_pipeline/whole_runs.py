@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-
-from warcio.statusandheaders import StatusAndHeaders
-from warcio.warcwriter import WARCWriter
-
-from owt_pipeline.demo.answers import Behaviour
-from owt_pipeline.demo.dump import write_dump
-from owt_pipeline.demo.site import build_site
 
 CONFIG = """\
 [collect]
@@ -31,25 +23,7 @@ min_tokens = 64
 
 def write_sources(folder: Path) -> Path:
     """Write the dump, the WARC file and a CONFIG.toml; returns the last."""
-    site = build_site()
-    write_dump(site, folder / "RS_demo.zst")
-    with open(folder / "demo.warc.gz", "wb") as file:
-        writer = WARCWriter(file, gzip=True)
-        for (host, path), answer in sorted(site.answers.items()):
-            if path == "/robots.txt" or answer.behaviour is not Behaviour.PLAIN:
-                continue
-            head = StatusAndHeaders(
-                f"{answer.status} Answer", [("Content-Type", answer.content_type)], protocol="HTTP/1.1"
-            )
-            writer.write_record(
-                writer.create_warc_record(
-                    f"http://{host}{path}",
-                    "response",
-                    payload=io.BytesIO(answer.body),
-                    http_headers=head,
-                    warc_headers_dict={"WARC-Date": "2020-01-01T00:00:00Z"},
-                )
-            )
+    run_owt("demo", "--write_inputs", folder)
     config = folder / "config.toml"
     config.write_text(CONFIG.format(folder=folder))
     return config
