@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
+import functools
 import socket
 import ssl
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import aiohttp
 from yarl import URL
 
 from owt_pipeline.fetch.addresses import Addresses, BlockedAddress
 from owt_pipeline.fetch.answers import NoPage
-from owt_pipeline.fetch.http_message import BadMessage, BodyDecoder, Headers, TooLarge, brotli_available, header
+from owt_pipeline.fetch.connections import Connection, IdleConnections, Silence, connect
+from owt_pipeline.fetch.http_message import BadMessage, Headers, TooLarge, brotli_available, header
 from owt_pipeline.fetch.resolver import CheckingResolver
+from owt_pipeline.fetch.response_parser import ResponseParser, Stop
 from schemas import Reason
-
-_MAX_HEADER_BYTES = 64 << 10
-_MAX_HEADERS = 500
 
 
 @dataclass(frozen=True)
@@ -73,45 +69,36 @@ class Failed(Exception):
         self.connected, self.transient = connected, transient
 
 
-Stop = Callable[[int, Headers], bool]
-"""Given status and headers, whether to leave the body unread."""
-
-
 class Client:
-    """Requests over one pool of connections; to be made and used in one event loop."""
+    """Requests over HTTP/1.1; to be made and used in one event loop, by any number of tasks at once."""
 
     def __init__(
-        self, addresses: Addresses, user_agent: str, *, verify_tls: bool, keep_alive: float, remembered_names: int
+        self,
+        addresses: Addresses,
+        user_agent: str,
+        *,
+        verify_tls: bool,
+        keep_alive: float,
+        kept_connections: int,
+        remembered_names: int,
     ):
+        """A client that keeps up to `kept_connections` open, each for `keep_alive` seconds after a response."""
         self._addresses = addresses
-        self._resolver = CheckingResolver(addresses)
-        connector = aiohttp.TCPConnector(
-            resolver=self._resolver,
-            limit=0,  # the caller's business
-            ttl_dns_cache=600,
-            dns_cache_max_size=remembered_names,
-            keepalive_timeout=keep_alive,
-            ssl=verify_tls,
-        )
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,  # decoded here, under a limit
-            read_bufsize=1 << 16,
-            max_line_size=_MAX_HEADER_BYTES,
-            max_field_size=_MAX_HEADER_BYTES,
-            max_headers=_MAX_HEADERS,
-            headers={
-                "User-Agent": user_agent,
-                "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.1",
-                "Accept-Language": "en,*;q=0.5",
-                "Accept-Encoding": "gzip, deflate, br" if brotli_available() else "gzip, deflate",
-            },
-        )
+        self._resolver = CheckingResolver(addresses, remembered_names)
+        self._idle = IdleConnections(kept_connections, keep_alive)
+        self._verify_tls = verify_tls
+        self._headers = {
+            "User-Agent": user_agent,
+            "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.1",
+            "Accept-Language": "en,*;q=0.5",
+            "Accept-Encoding": "gzip, deflate, br" if brotli_available() else "gzip, deflate",
+        }
+        self._usual_lines = _lines(self._headers)
 
     async def close(self) -> None:
-        await self._session.close()
-        await self._resolver.close()
+        self._idle.close()
+        self._resolver.close()
+        await asyncio.sleep(0)  # in which the connections' sockets are closed
 
     async def get(
         self, url: URL, limits: Limits, stop: Stop, *, cut: bool = False, headers: Mapping[str, str] | None = None
@@ -120,96 +107,97 @@ class Client:
 
         A body beyond its limits is Failed, or, with `cut`, cut there. `headers` are sent beside the usual ones.
         """
-        started = time.monotonic()
-        timeout = aiohttp.ClientTimeout(total=limits.total, connect=limits.connect, sock_read=limits.silence)
+        started = asyncio.get_running_loop().time()
+        lines = _lines({**self._headers, **headers}) if headers else self._usual_lines
+        request = f"GET {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n{lines}\r\n".encode()
+        parser = ResponseParser(stop, limits.wire_bytes, limits.body_bytes, cut=cut)
         try:
-            self._check(url)
-            async with self._session.get(url, timeout=timeout, allow_redirects=False, headers=headers) as response:
-                received = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in response.raw_headers]
-                body = b"" if stop(response.status, received) else await _body(response, received, limits, cut)
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
-            raise _failure(error, limits) from error
-        version = f"{response.version.major}.{response.version.minor}" if response.version else "1.1"
-        status_line = f"HTTP/{version} {response.status} {response.reason or ''}".rstrip()
-        return Received(url, response.status, status_line, received, body, round((time.monotonic() - started) * 1000))
+            await self._exchange(url, request, parser, limits, started + limits.total)
+        except (BadMessage, TooLarge, OSError, asyncio.TimeoutError) as error:
+            raise _failure(error, limits, parser) from error
+        ms = round((asyncio.get_running_loop().time() - started) * 1000)
+        return Received(url, parser.status, parser.status_line, parser.headers, b"".join(parser.body), ms)
 
-    def _check(self, url: URL) -> None:
-        """Raise BlockedAddress for a port or a literal address; names are checked when they are resolved."""
+    async def _exchange(
+        self, url: URL, request: bytes, parser: ResponseParser, limits: Limits, deadline: float
+    ) -> None:
+        origin = url.origin()
+        connection = self._idle.take(origin)
+        if connection is not None:
+            try:
+                await connection.exchange(request, parser, limits.silence, deadline)
+            except ConnectionError:
+                if parser.begun:
+                    raise
+                connection = None  # the server closed it while the request was on its way
+        if connection is None:
+            connection = await self._connect(url, min(limits.connect, limits.total))
+            await connection.exchange(request, parser, limits.silence, deadline)
+        if parser.reusable:
+            self._idle.put(origin, connection)
+        else:
+            connection.close()
+
+    async def _connect(self, url: URL, seconds: float) -> Connection:
+        """A connection to the URL's host, at an address and port that are allowed; raises Failed."""
         host, port = url.raw_host or "", url.port or 0
-        self._addresses.check_port(host, port)
-        if self._addresses.rule(host) is None and _is_literal(host):
-            self._addresses.check_address(host)
+        tls = _tls_context(self._verify_tls) if url.scheme == "https" else None
+
+        async def resolve_and_connect() -> Connection:
+            try:
+                self._addresses.check_port(host, port)
+                infos = await self._resolver.resolve(host, port)
+            except BlockedAddress as error:
+                raise Failed(Reason.BLOCKED_ADDRESS, str(error)) from error
+            except (OSError, UnicodeError) as error:
+                temporary = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
+                raise Failed(Reason.DNS, _os_text(error), transient=temporary) from error
+            return await connect(infos, tls, host)
+
+        try:
+            return await asyncio.wait_for(resolve_and_connect(), seconds)
+        except asyncio.TimeoutError as error:
+            raise Failed(Reason.TIMEOUT, f"no connection within {seconds:g} s", transient=True) from error
+        except ssl.SSLError as error:
+            raise Failed(Reason.TLS, _os_text(error)) from error
+        except OSError as error:
+            raise Failed(Reason.CONNECT, _os_text(error), transient=True) from error
 
 
-async def _body(response: aiohttp.ClientResponse, headers: Headers, limits: Limits, cut: bool) -> bytes:
-    pieces: list[bytes] = []
-    try:
-        length = header(headers, "content-length") or ""
-        if length.isdecimal() and int(length) > limits.wire_bytes and not cut:
-            raise TooLarge(f"Content-Length: {int(length):,}, more than {limits.wire_bytes:,} bytes")
-        decoder = BodyDecoder(header(headers, "content-encoding") or "", limits.body_bytes)
-        received = 0
-        async for data in response.content.iter_any():
-            received += len(data)
-            if received > limits.wire_bytes:
-                raise TooLarge(f"more than {limits.wire_bytes:,} bytes sent")
-            pieces.append(decoder.feed(data))
-        decoder.finish()
-    except TooLarge:
-        response.close()
-        if not cut:
-            raise
-    return b"".join(pieces)
-
-
-def _failure(error: Exception, limits: Limits) -> Failed:
-    """The reason a user would expect for what aiohttp raised."""
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error.__cause__
-    text = " ".join(str(error).split())[:200] or type(error).__name__
-    if isinstance(error, BlockedAddress) or isinstance(cause, BlockedAddress):
-        return Failed(Reason.BLOCKED_ADDRESS, str(cause if isinstance(cause, BlockedAddress) else error))
-    if isinstance(error, aiohttp.InvalidURL):
-        return Failed(Reason.BAD_URL, text)
+def _failure(error: Exception, limits: Limits, parser: ResponseParser) -> Failed:
+    """The reason a user would expect for what became of a request on a connection."""
     if isinstance(error, TooLarge):
-        return Failed(Reason.TOO_LARGE, text, connected=True)
+        return Failed(Reason.TOO_LARGE, str(error), connected=True)
     if isinstance(error, BadMessage):
-        return Failed(Reason.BAD_RESPONSE, text, connected=True)
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        temporary = isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_AGAIN
-        return Failed(Reason.DNS, _os_text(cause) or text, transient=temporary)
-    if isinstance(error, (aiohttp.ClientSSLError, ssl.SSLError)) or isinstance(cause, ssl.SSLError):
-        return Failed(Reason.TLS, _os_text(cause) or text)
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return Failed(Reason.TIMEOUT, f"no connection within {limits.connect:g} s", transient=True)
-    if isinstance(error, aiohttp.SocketTimeoutError):
+        return Failed(Reason.BAD_RESPONSE, str(error), connected=True)
+    if isinstance(error, Silence):
         return Failed(Reason.TIMEOUT, f"nothing came for {limits.silence:g} s", connected=True)
     if isinstance(error, asyncio.TimeoutError):
         return Failed(Reason.TIMEOUT, f"not whole within {limits.total:.3g} s", connected=True)
-    if isinstance(error, aiohttp.ClientPayloadError):
-        broken = isinstance(cause, OSError) or "ConnectionResetError(" in text  # aiohttp tells only in its text
-        message = cause.message if isinstance(cause, aiohttp.http.HttpProcessingError) else text
-        detail = " ".join(f"the body breaks off: {message}".split())[:200]
-        return Failed(Reason.CONNECT if broken else Reason.BAD_RESPONSE, detail, connected=True)
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return Failed(Reason.CONNECT, "closed before an answer", connected=True, transient=True)
-    if isinstance(error, aiohttp.ClientResponseError):
-        return Failed(Reason.BAD_RESPONSE, f"not valid HTTP: {' '.join(error.message.split())[:160]}", connected=True)
-    if isinstance(error, OSError):
-        return Failed(Reason.CONNECT, _os_text(error) or text, transient=True)
-    return Failed(Reason.BAD_RESPONSE, text, connected=True)
+    if isinstance(error, ssl.SSLError):
+        return Failed(Reason.TLS, _os_text(error), connected=True)
+    if parser.status:
+        return Failed(Reason.CONNECT, f"the body breaks off: {_os_text(error)}", connected=True)
+    return Failed(Reason.CONNECT, _os_text(error), connected=True, transient=True)
 
 
-def _os_text(error: Any) -> str:
+def _os_text(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return str(error.verify_message)
+        return error.verify_message
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return " ".join(str(error).split())[:200] if error is not None else ""
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def _is_literal(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
+def _lines(headers: Mapping[str, str]) -> str:
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+
+
+@functools.lru_cache(maxsize=2)
+def _tls_context(verify: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

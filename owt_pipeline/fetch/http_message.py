@@ -25,7 +25,11 @@ class BadMessage(ValueError):
 
 
 class TooLarge(ValueError):
-    """A body that is larger than the limit; what lies behind the limit was not decoded."""
+    """A body that is larger than the limit; `within` is what lies before it, of what was decoded last."""
+
+    def __init__(self, message: str, within: bytes = b""):
+        super().__init__(message)
+        self.within = within
 
 
 def split_response(block: bytes) -> tuple[int, Headers, bytes]:
@@ -111,11 +115,12 @@ class BodyDecoder:
     def feed(self, data: bytes) -> bytes:
         """What `data` decodes to; raises BadMessage or TooLarge."""
         self._begun = self._begun or bool(data)
-        pieces = []
+        pieces: list[bytes] = []
         for piece in self._through(data, self._layers):
             self._size += len(piece)
             if self._size > self._limit:
-                raise TooLarge(f"more than {self._limit:,} bytes after decoding")
+                within = b"".join([*pieces, piece[: len(piece) - self._size + self._limit]])
+                raise TooLarge(f"more than {self._limit:,} bytes after decoding", within)
             pieces.append(piece)
         return b"".join(pieces)
 

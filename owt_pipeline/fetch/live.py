@@ -89,6 +89,7 @@ class Fetcher:
             options.user_agent,
             verify_tls=options.verify_tls,
             keep_alive=max(15.0, 2 * options.host_delay),
+            kept_connections=options.connections,
             remembered_names=remembered,
         )
         self._agent = options.user_agent.partition("/")[0].strip()

@@ -179,7 +179,7 @@ STAGE = Stage(
     help="Fetch the page of every URL of urls/, over HTTP or from WARC files. Writes pages/: a WARC file and its "
     "index a shard, and a reject row with its reason for each URL without a page.",
     sources=_archives,
-    libraries=("fastwarc", "isal", "aiohttp"),
+    libraries=("fastwarc", "isal"),
     example="owt fetch --workdir run --pages_from 'archives/*.warc.gz'",
 )
 

@@ -100,9 +100,9 @@ def resolved(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
     async def resolve() -> list[str]:
         resolver = CheckingResolver(Addresses())
         try:
-            return [result["host"] for result in await resolver.resolve("name.example", 80)]
+            return [str(info[4][0]) for info in await resolver.resolve("name.example", 80)]
         finally:
-            await resolver.close()
+            resolver.close()
 
     return asyncio.run(resolve())
 
