@@ -28,23 +28,26 @@ def joined(parts: Iterable[Any]) -> Markup:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markup:
     """A table, which scrolls sideways where it is too wide; numbers are set right."""
-    head = element("tr", *(element("th", column) for column in columns))
-    body = joined(element("tr", *map(_cell, row)) for row in rows)
+    cells = [[_cell(value) for value in row] for row in rows]
+    right = [all(row[k].startswith('<td class="number"') for row in cells) for k in range(len(columns))]
+    head = element("tr", *(element("th", column, **_number_class(r)) for column, r in zip(columns, right, strict=True)))
+    body = joined(element("tr", *row) for row in cells)
     return element("div", element("table", element("thead", head), element("tbody", body)), class_="scroll")
 
 
 def _cell(value: Any) -> Markup:
-    if value is None:
-        return element("td", "–", class_="number")
-    if isinstance(value, int):
-        return element("td", number(value), class_="number")
-    digits = str(value).removesuffix(" %").lstrip("<").replace(",", "").replace(".", "")
-    return element("td", value, **({"class_": "number"} if digits.isdigit() or digits == "–" else {}))
+    shown = "–" if value is None else number(value) if isinstance(value, int) else value
+    digits = str(shown).removesuffix(" %").lstrip("<+-").replace(",", "").replace(".", "")
+    return element("td", shown, **_number_class(digits.isdigit() or digits == "–"))
 
 
-def folded(title: Any, *content: Any) -> Markup:
+def _number_class(right: bool) -> dict[str, str]:
+    return {"class_": "number"} if right else {}
+
+
+def folded(title: Any, *content: Any, **attributes: str) -> Markup:
     """Content behind a title to be clicked."""
-    return element("details", element("summary", title), *content)
+    return element("details", element("summary", title), *content, **attributes)
 
 
 def link(url: str | None, text: str | None = None) -> Markup:
@@ -65,3 +68,20 @@ def percent(share: float | None) -> str:
     if 0 < share < 0.001:
         return "<0.1 %"
     return f"{100 * share:.1f} %"
+
+
+def span(low: int | None, high: int | None) -> str:
+    """`≤ 0`, `3`, `5–6` or `≥ 5000`."""
+    if low is None or high is None:
+        return f"≤ {high}" if low is None else f"≥ {low}"
+    return str(low) if low == high else f"{low}–{high}"
+
+
+def plot(name: str, caption: str) -> Markup:
+    """A place for one of `plots`."""
+    return element("figure", element("div", id=f"plot-{name}", class_="plot"), element("figcaption", caption))
+
+
+def absent(what: str) -> Markup:
+    """Why something is not shown."""
+    return element("p", what, class_="absent")

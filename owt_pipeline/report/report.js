@@ -18,14 +18,14 @@ function themed(figure, width) {
   for (const shape of layout.shapes || []) shape.line.color = ink;
   const data = figure.data.map((trace) => {
     const own = colour("series-" + trace.meta);
-    return Object.assign({}, trace, { marker: { color: own }, line: { color: own } });
+    return Object.assign({}, trace, { marker: { color: own }, line: Object.assign({ color: own }, trace.line) });
   });
   Object.assign(layout, {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: "system-ui, sans-serif", size: 12, color: ink },
     hoverlabel: { bgcolor: colour("raised"), bordercolor: line, font: { color: ink } },
-    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { color: faint } },
+    legend: { orientation: "h", traceorder: "normal", y: 1.02, yanchor: "bottom", x: 0, font: { color: faint } },
     margin: { l: 8, r: 8, t: figure.data.length > 1 ? 40 : 8, b: 8 },
     dragmode: false, // or a finger that scrolls the page would draw a box
     width,
@@ -46,5 +46,13 @@ for (const place of document.querySelectorAll(".plot")) {
   if (!(place.id in figures)) place.closest("figure").remove();
 }
 draw();
+
+const funnel = document.getElementById("plot-funnel");
+if (funnel) {
+  funnel.on("plotly_click", ({ points }) => {
+    const stage = document.getElementById("rejected-" + points[0].y);
+    if (stage) stage.scrollIntoView({ behavior: "smooth" });
+  });
+}
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw());
 matchMedia("print").addEventListener("change", (media) => draw(media.matches ? PRINT_PIXELS : undefined));

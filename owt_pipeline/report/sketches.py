@@ -178,11 +178,25 @@ class Candidates:
     def count(self, keys: pa.Array) -> dict[str, int]:
         """How often each candidate is among `keys`."""
         names, counts = _value_counts(keys)
-        if not names:
-            return {}
+        return {name: int(n) for name, n, yes in zip(names, counts, self._among(names), strict=True) if yes}
+
+    def mask(self, keys: pa.Array) -> pa.Array:
+        """Which of `keys`, strings, are candidates; nulls are none."""
+        encoded = keys.dictionary_encode()
+        among = pa.array(self._among(encoded.dictionary.to_pylist()), pa.bool_())
+        return pc.fill_null(among.take(encoded.indices), False)
+
+    def union(self, other: Candidates) -> Candidates:
+        """The candidates of either; what is in neither is no more frequent than the greater bound."""
+        return Candidates(self._selected | other._selected, max(self.bound, other.bound))
+
+    def bounded(self, bound: int) -> Candidates:
+        """The same candidates, for keys of which no other is more frequent than `bound`."""
+        return Candidates(self._selected, bound)
+
+    def _among(self, names: Sequence[str]) -> np.ndarray:
         bucket = Frequencies._bucket(_hashes(names))
-        is_candidate = (self._selected[bucket >> 3] >> (7 - (bucket & 7)).astype(np.uint8)) & 1
-        return {name: int(n) for name, n, yes in zip(names, counts, is_candidate, strict=True) if yes}
+        return ((self._selected[bucket >> 3] >> (7 - (bucket & 7)).astype(np.uint8)) & 1).astype(bool)
 
 
 class Sample:

@@ -1,18 +1,55 @@
-"""A browser for the report's page."""
+"""A small run with its report, DuckDB over its files, and a browser for its page."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.owt_pipeline.report.browser import Browser
+from tests.owt_pipeline.whole_runs import run_owt, write_sources
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("small")
+    reference = folder / "sites.txt"
+    reference.write_text("900 google\n500 demo\n300 example\n20\n70 python\n")
+    command = ["run", write_sources(folder), "--workdir", folder / "run", "--workers", 2]
+    run_owt(*command, "--reference_domains", reference)
+    return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def stats(run: Path) -> dict[str, Any]:
+    return json.loads((run / "report" / "stats.json").read_bytes())
+
+
+@pytest.fixture(scope="session")
+def sql(run: Path) -> Callable[[str], list[tuple]]:
+    """Rows of a query over the run's files, which DuckDB reads by itself."""
+    return queries(run)
+
+
+def queries(run: Path) -> Callable[[str], list[tuple]]:
+    """Gives the rows of a query over the datasets of a run, and over `NAME_rejects`."""
+    duckdb = pytest.importorskip("duckdb")
+    connection = duckdb.connect()
+    for name in ("urls", "pages", "documents", "clean", "duplicates", "corpus"):
+        connection.execute(f"create view {name} as select * from '{run}/{name}/part-*.parquet'")
+        connection.execute(f"create view {name}_rejects as select * from '{run}/{name}/rejects/part-*.parquet'")
+    paths = sorted(run.glob("tokens/*/part-*.arrow"))
+    connection.register("tokens", pa.concat_tables(pa.ipc.open_file(path).read_all() for path in paths))
+    return lambda query: connection.execute(query).fetchall()
 
 
 @pytest.fixture

@@ -1,0 +1,47 @@
+"""What the filters took away: the texts with their tokens, and some to read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from owt_pipeline.report.figures.shares import share
+from owt_pipeline.report.sketches import LogHistogram
+from owt_pipeline.report.summaries import Summary
+from schemas import Manifest, Reason
+
+
+def filters(manifests: Mapping[str, Manifest], summary: Summary) -> dict[str, Any]:
+    """The figures of what clean/ and corpus/ rejected."""
+    kept = summary.histograms.get("tokens/n_tokens", LogHistogram()).total
+    reasons = [
+        (manifests[name].stage, reason)
+        for name in ("clean", "corpus")
+        if name in manifests
+        for reason, _ in Counter(manifests[name].counts.rejected).most_common()
+    ]
+    lost = {reason: summary.counters.get(f"lost/{reason}", Counter()) for _, reason in reasons}
+    before = kept + sum(counter["tokens"] for counter in lost.values())
+    return {
+        "lost": [
+            {
+                "stage": stage,
+                "reason": reason,
+                **{name: lost[reason][name] for name in ("documents", "characters", "bytes", "tokens")},
+                "share": share(lost[reason]["tokens"], before),
+            }
+            for stage, reason in reasons
+            if lost[reason]
+        ],
+        "dropped": [
+            {
+                "stage": stage,
+                "reason": reason,
+                "meaning": Reason.of(reason).description,
+                "documents": summary.rows(f"dropped/{reason}"),
+            }
+            for stage, reason in reasons
+            if summary.rows(f"dropped/{reason}")
+        ],
+    }

@@ -1,0 +1,246 @@
+"""The report's first pass: every dataset, shard by shard and batch by batch, into a Summary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from owt_pipeline.report.keys import host_of, keys_of
+from owt_pipeline.report.summaries import MOST_REMOVALS, SCORE_EDGES, SIMILARITY_BINS, Summary
+from owt_pipeline.runtime import progress
+from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.tokenize import encoding
+
+EXCERPT_CHARACTERS = 3000
+
+_DROPPED_BY = {"documents": "clean", "clean": "corpus"}
+"""The dataset whose rejects are rows of this one, so that its texts are those that were lost."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of work: one shard of a dataset, its `data`, its `rejects`, or of its rows those `dropped` thereafter."""
+
+    dataset: str
+    kind: str
+    shard: int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many rows are shown of each kind: URLs a reject reason, documents kept and dropped by each filter."""
+
+    urls: int
+    documents: int
+
+
+def parts_of_first_pass(readers: Mapping[str, DatasetReader]) -> list[Part]:
+    """The parts that `summarize` is to read."""
+    parts = []
+    for name, reader in readers.items():
+        kinds = ["data"] if name in _ADDERS else []
+        kinds += ["rejects"]
+        kinds += ["dropped"] if _DROPPED_BY.get(name) in readers else []
+        parts += [Part(name, kind, k) for kind in kinds for k in range(reader.num_shards)]
+    return parts
+
+
+def summarize(part: Part, readers: Mapping[str, DatasetReader], sizes: Sizes) -> Summary:
+    """The first pass over one part."""
+    summary = Summary()
+    for rows in _READ[part.kind](summary, part, readers, sizes):
+        progress.advance(rows)
+    progress.shard_done()
+    return summary
+
+
+def _data(summary: Summary, part: Part, readers: Mapping[str, DatasetReader], sizes: Sizes) -> Iterator[int]:
+    columns, add = _ADDERS[part.dataset]
+    for batch in readers[part.dataset].batches(part.shard, columns=columns, rows=2048):
+        add(summary, batch, sizes)
+        yield batch.num_rows
+
+
+def _rejects(summary: Summary, part: Part, readers: Mapping[str, DatasetReader], sizes: Sizes) -> Iterator[int]:
+    posted = _posted_months(readers["urls"], part.shard) if part.dataset == "pages" and "urls" in readers else None
+    for batch in readers[part.dataset].batches(part.shard, kind="rejects", rows=2048):
+        for reason in batch["reason"].unique().to_pylist():
+            rows = batch.filter(pc.equal(batch["reason"], reason))
+            sample = summary.sample(f"{part.dataset}/{reason}", sizes.urls)
+            sample.add(rows["url_id"].to_numpy(), partial(_reject, rows))
+            if posted is not None:
+                summary.count(f"pages/{reason}/month", posted(rows["url_id"]))
+        if part.dataset == "corpus":
+            summary.tally("removed/domain", host_of(batch["url"]))
+        yield batch.num_rows
+
+
+def _dropped(summary: Summary, part: Part, readers: Mapping[str, DatasetReader], sizes: Sizes) -> Iterator[int]:
+    """The texts that a later stage rejected: what was lost with them, and some to read."""
+    rejects = readers[_DROPPED_BY[part.dataset]].table(
+        part.shard, kind="rejects", columns=["url_id", "reason", "detail"]
+    )
+    ids = rejects["url_id"].combine_chunks()
+    if not len(ids):
+        return
+    tokenizer = _tokenizer(readers["tokens"])
+    columns = ["url_id", "url", "title", "text"]
+    for batch in readers[part.dataset].batches(part.shard, columns=columns, rows=512):
+        position = pc.index_in(batch["url_id"], ids)
+        lost = batch.filter(pc.is_valid(position))
+        why = rejects.take(position.drop_null())
+        reasons, details = why["reason"].combine_chunks(), why["detail"].combine_chunks()
+        for reason in reasons.unique().to_pylist():
+            chosen = pc.equal(reasons, reason)
+            rows = lost.filter(chosen)
+            _add_lost(summary, str(reason), rows, tokenizer)
+            if part.dataset == "documents":
+                sample = summary.sample(f"dropped/{reason}", sizes.documents)
+                sample.add(rows["url_id"].to_numpy(), partial(_lost_document, rows, details.filter(chosen)))
+        yield batch.num_rows
+
+
+def _add_lost(summary: Summary, reason: str, rows: pa.RecordBatch, tokenizer: encoding.Encoding) -> None:
+    lost = summary.counters.setdefault(f"lost/{reason}", Counter())
+    lost["documents"] += rows.num_rows
+    lost["characters"] += pc.sum(pc.utf8_length(rows["text"])).as_py() or 0
+    lost["bytes"] += pc.sum(pc.binary_length(rows["text"])).as_py() or 0
+    lost["tokens"] += int(tokenizer.count(rows["text"].to_pylist()).sum())
+
+
+def _tokenizer(tokens: DatasetReader) -> encoding.Encoding:
+    """The tokenizer of the run's tokens, from the copy that is beside them."""
+    about = tokens.manifest.properties["tokenizer"]
+    if about["name"] == "gpt2":
+        return encoding.load("gpt2")
+    return encoding.load(tokens.folder.path(about["file"]), tokens.manifest.options["eot_token"])
+
+
+def _posted_months(urls: DatasetReader, shard: int) -> Callable[[pa.Array], pa.Array]:
+    """Gives the months in which URLs of a shard were first posted, by their ids; 12 bytes a URL of one shard."""
+    found = urls.table(shard, columns=["url_id", "created_utc"])
+    ids = found["url_id"].combine_chunks()
+    months = month_of(found["created_utc"].combine_chunks())
+    return lambda wanted: months.take(pc.index_in(wanted, ids))
+
+
+def month_of(seconds: pa.Array) -> pa.Array:
+    """Months since year 0 of times in seconds since 1970."""
+    moment = pc.cast(seconds, pa.timestamp("s"))
+    return pc.cast(pc.add(pc.multiply(pc.year(moment), 12), pc.subtract(pc.month(moment), 1)), pa.int32())
+
+
+def _add_posted(summary: Summary, dataset: str, batch: pa.RecordBatch) -> None:
+    """What Reddit said."""
+    summary.count(f"{dataset}/year", pc.year(pc.cast(batch["created_utc"], pa.timestamp("s"))))
+    scores = batch["score"].drop_null().to_numpy(zero_copy_only=False)
+    bins = np.maximum(np.searchsorted(SCORE_EDGES, scores, side="right") - 1, 0)
+    summary.count(f"{dataset}/score", pa.array(bins))
+
+
+def _add_urls(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
+    _add_posted(summary, "urls", batch)
+    for name, keys in keys_of("urls", batch).items():
+        summary.tally(name, keys)
+
+
+def _add_pages(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
+    _add_posted(summary, "pages", batch)
+    for column in ("status", "source"):
+        summary.count(f"pages/{column}", batch[column])
+    summary.count("pages/month", month_of(batch["created_utc"]))
+    summary.see("pages/captured", month_of(batch["fetched_at"]))
+    summary.measure("pages/body_bytes", batch["body_bytes"])
+    summary.measure("pages/fetch_ms", batch.filter(pc.equal(batch["source"], "live"))["fetch_ms"])
+
+
+def _add_documents(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
+    summary.count("documents/language", pc.fill_null(batch["language"], "none"))
+
+
+def _add_clean(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
+    summary.count("clean/language", pc.fill_null(batch["language"], "none"))
+
+
+def _add_duplicates(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
+    summary.count("duplicates/rule", batch["rule"])
+    summary.count("duplicates/cluster_size", batch["cluster_size"])
+    near = batch.filter(pc.equal(batch["rule"], "near"))
+    similarity = near["similarity"].to_numpy().astype(np.float64)
+    bins = np.minimum((similarity * SIMILARITY_BINS + 1e-4).astype(np.int64), SIMILARITY_BINS - 1)
+    summary.count("duplicates/similarity", pa.array(bins))
+    bands = summary.counters.setdefault("duplicates/shared_bands", Counter())
+    for index, shared in zip(bins.tolist(), near["shared_bands"].to_pylist(), strict=True):
+        bands[index] += shared
+    columns = ("kept_url_id", "cluster_size", "url_id", "rule", "similarity")
+    for kept, size, url_id, rule, similar in zip(*(batch[name].to_pylist() for name in columns), strict=True):
+        summary.add_cluster(kept, size, [{"url_id": url_id, "rule": rule, "similarity": round(similar, 4)}])
+    for rule in ("near", "exact"):
+        rows = batch.filter(pc.equal(batch["rule"], rule))
+        summary.sample(f"duplicates/{rule}", MOST_REMOVALS).add(rows["url_id"].to_numpy(), partial(_decision, rows))
+
+
+def _add_corpus(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
+    _add_posted(summary, "corpus", batch)
+    for name, keys in keys_of("corpus", batch).items():
+        summary.tally(name, keys)
+    summary.count("corpus/language", pc.fill_null(batch["language"], "none"))
+    summary.measure("corpus/characters", pc.utf8_length(batch["text"]))
+    summary.measure("corpus/bytes", pc.binary_length(batch["text"]))
+    summary.measure("corpus/words", batch["n_words"])
+    sample = summary.sample("corpus/documents", sizes.documents)
+    sample.add(batch["url_id"].to_numpy(), partial(_document, batch))
+
+
+def _add_tokens(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
+    summary.measure("tokens/n_tokens", batch["n_tokens"])
+    summary.add_vocabulary(np.bincount(batch["tokens"].flatten().to_numpy()))
+
+
+def _reject(rows: pa.RecordBatch, k: int) -> dict[str, Any]:
+    return {name: rows[name][k].as_py() for name in ("url_id", "url", "detail")}
+
+
+def _decision(rows: pa.RecordBatch, k: int) -> dict[str, Any]:
+    row = {name: rows[name][k].as_py() for name in ("url_id", "kept_url_id", "rule", "similarity", "shared_bands")}
+    return {**row, "similarity": round(row["similarity"], 4)}
+
+
+def _document(rows: pa.RecordBatch, k: int) -> dict[str, Any]:
+    shown = {name: rows[name][k].as_py() for name in ("url_id", "url", "title", "score", "language", "n_words")}
+    return {**shown, **_excerpt(rows["text"][k].as_py())}
+
+
+def _lost_document(rows: pa.RecordBatch, details: pa.Array, k: int) -> dict[str, Any]:
+    shown = {name: rows[name][k].as_py() for name in ("url_id", "url", "title")}
+    return {**shown, "detail": details[k].as_py(), **_excerpt(rows["text"][k].as_py())}
+
+
+def _excerpt(text: str) -> dict[str, Any]:
+    return {"characters": len(text), "text": text[:EXCERPT_CHARACTERS]}
+
+
+_ADDERS: dict[str, tuple[list[str], Callable[[Summary, pa.RecordBatch, Sizes], None]]] = {
+    "urls": (["host", "subreddits", "created_utc", "score"], _add_urls),
+    "pages": (["status", "source", "fetched_at", "fetch_ms", "body_bytes", "created_utc", "score"], _add_pages),
+    "documents": (["language"], _add_documents),
+    "clean": (["language"], _add_clean),
+    "duplicates": (
+        ["url_id", "kept_url_id", "rule", "similarity", "shared_bands", "cluster_size"],
+        _add_duplicates,
+    ),
+    "corpus": (
+        ["url_id", "url", "title", "score", "created_utc", "subreddits", "language", "text", "n_words"],
+        _add_corpus,
+    ),
+    "tokens": (["n_tokens", "tokens"], _add_tokens),
+}
+
+_READ = {"data": _data, "rejects": _rejects, "dropped": _dropped}

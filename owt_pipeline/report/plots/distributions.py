@@ -1,0 +1,129 @@
+"""Plots of how values are spread: lengths, times, similarities, cluster sizes, token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from owt_pipeline.report.markup import number
+from owt_pipeline.report.plots.axes import Figure, axis, categories, columns, counts, figure, log_axis, upright
+
+
+def histogram(distribution: Mapping[str, Any], unit: str, what: str) -> Figure | None:
+    """A distribution on a logarithmic axis, with three of its percentiles."""
+    bins = [(low, high, count) for low, high, count in distribution["histogram"] if low > 0]
+    if not bins:
+        return None
+    trace = {
+        "type": "bar",
+        "meta": 1,
+        "x": [(low + high) / 2 for low, high, _ in bins],
+        "width": [high - low for low, high, _ in bins],
+        "y": [count for *_, count in bins],
+        "customdata": [f"{number(low)}–{number(high - 1)}" for low, high, _ in bins],
+        "hovertemplate": f"%{{customdata}} {unit}: %{{y:,}} {what}<extra></extra>",
+    }
+    marks = [distribution["percentiles"][q] for q in ("5", "50", "95")]
+    return figure(
+        [trace],
+        bargap=0,
+        shapes=[upright(value) for value in marks if value],
+        xaxis=log_axis(f"{unit} (dotted: 5 %, 50 %, 95 %)", bins[0][0], bins[-1][1]),
+        yaxis=axis(what),
+    )
+
+
+def two_histograms(both: Sequence[Sequence[Sequence[float]]], names: Sequence[str], unit: str) -> Figure | None:
+    """The shares that the bins of two runs hold, as steps."""
+    if not any(both):
+        return None
+    traces = []
+    for place, (bins, name) in enumerate(zip(both, names, strict=True), start=1):
+        shown = [(low, high, share) for low, high, share in bins if low > 0]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "line": {"shape": "hv"},
+                "meta": place,
+                "name": name,
+                "x": [low for low, *_ in shown] + [shown[-1][1]] if shown else [],
+                "y": [share for *_, share in shown] + [0] if shown else [],
+                "customdata": [f"{number(int(low))}–{number(int(high) - 1)}" for low, high, _ in shown],
+                "hovertemplate": f"%{{customdata}} {unit}: %{{y:.1%}}",
+            }
+        )
+    ends = [edge for bins in both for low, high, _ in bins if low > 0 for edge in (low, high)]
+    return figure(
+        traces, xaxis=log_axis(unit, int(min(ends)), int(max(ends))), yaxis=axis("share of documents", tickformat=".0%")
+    )  # fmt: skip
+
+
+def similarities(duplicates: Mapping[str, Any]) -> Figure | None:
+    """What near-duplicates were found, and what LSH was to find."""
+    curve = duplicates.get("lsh", {}).get("curve")
+    if not curve:
+        return None
+    bins = duplicates["similarities"]
+    observed = {
+        "type": "bar",
+        "meta": 1,
+        "name": "near-duplicates found",
+        "x": [(row["low"] + row["high"]) / 2 for row in bins],
+        "width": [row["high"] - row["low"] for row in bins],
+        "y": [row["count"] for row in bins],
+        "customdata": [[row["low"], row["high"], row["mean_shared_bands"]] for row in bins],
+        "hovertemplate": "similarity %{customdata[0]:.2f}–%{customdata[1]:.2f}: %{y:,} documents"
+        "<br>%{customdata[2]:.1f} bands shared on average<extra></extra>",
+    }
+    expected = {
+        "type": "scatter",
+        "mode": "lines",
+        "meta": 2,
+        "name": "probability of being compared",
+        "yaxis": "y2",
+        "x": [similarity for similarity, _ in curve],
+        "y": [probability for _, probability in curve],
+        "hovertemplate": "a pair of similarity %{x:.2f} is compared with probability %{y:.3f}<extra></extra>",
+    }
+    return figure(
+        [observed, expected],
+        shapes=[upright(duplicates["lsh"]["threshold"])],
+        xaxis=axis("similarity (dotted: the threshold)", range=[0, 1.02]),
+        yaxis=counts("documents removed", [row["count"] for row in bins]),
+        yaxis2=axis(
+            "probability", overlaying="y", side="right", range=[0, 1.05], showgrid=False, tickmode="linear", dtick=0.2
+        ),
+    )
+
+
+def clusters(duplicates: Mapping[str, Any]) -> Figure | None:
+    """How large the clusters are."""
+    sizes = duplicates.get("clusters", {}).get("sizes")
+    if not sizes:
+        return None
+    trace = columns(
+        list(sizes), list(sizes.values()), "%{y:,} clusters of %{x} documents", width=min(0.8, 0.1 * len(sizes))
+    )  # fmt: skip
+    named, counted = categories("documents in the cluster"), counts("clusters", list(sizes.values()))
+    return figure([trace], height=260, xaxis=named, yaxis=counted)
+
+
+def occurrences(tokens: Mapping[str, Any]) -> Figure | None:
+    """How many token ids occur how often."""
+    bins = tokens.get("occurrences")
+    if not bins:
+        return None
+    never = (tokens["vocabulary"] or 0) - tokens["vocabulary_used"]
+    names = ["never", *(_range(low, high - 1) for low, high, _ in bins)]
+    trace = columns(names, [never, *(ids for *_, ids in bins)], "%{y:,} token ids occur %{x} times")
+    return figure([trace], height=260, xaxis=categories("times the id occurs"), yaxis=axis("token ids"))
+
+
+def _range(low: int, high: int) -> str:
+    return _short(low) if low == high else f"{_short(low)}–{_short(high)}"
+
+
+def _short(value: int) -> str:
+    """To about three digits: 16384 is 16k."""
+    return next((f"{value // unit}{name}" for unit, name in ((10**6, "M"), (10**3, "k")) if value >= unit), str(value))

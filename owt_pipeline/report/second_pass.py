@@ -1,0 +1,146 @@
+"""The report's second pass: exact counts of the keys that the first found frequent, and the documents it chose."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from owt_pipeline.report.first_pass import Part
+from owt_pipeline.report.keys import host_of, keys_of, site_of
+from owt_pipeline.report.sketches import Candidates
+from owt_pipeline.report.summaries import Details, Summary
+from owt_pipeline.runtime import progress
+from owt_pipeline.runtime.shards import DatasetReader
+
+_ROWS = 1 << 14
+_TEXT_CHARACTERS = 20_000
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the second pass is to find.
+
+    Attributes:
+      candidates: the keys to count, by the name of their list.
+      urls: ids of documents whose URLs are wanted.
+      texts: ids of documents whose texts are wanted.
+      sites: sites to count, as `keys.site_of` names them.
+    """
+
+    candidates: Mapping[str, Candidates]
+    urls: frozenset[int]
+    texts: frozenset[int]
+    sites: frozenset[str]
+
+    @classmethod
+    def of(cls, summary: Summary, sites: frozenset[str]) -> Wanted:
+        removals = summary.removals()
+        shown = frozenset(row[name] for row in removals for name in ("url_id", "kept_url_id"))
+        return cls(summary.candidates(), shown | summary.clustered_ids(), shown, sites)
+
+
+def parts_of_second_pass(readers: Mapping[str, DatasetReader]) -> list[Part]:
+    """The parts that `look_up` is to read."""
+    kinds = (("urls", "data"), ("pages", "data"), ("pages", "rejects"), ("clean", "data"), ("corpus", "data"),
+             ("corpus", "rejects"))  # fmt: skip
+    there = [(name, kind) for name, kind in kinds if name in readers and (name != "pages" or "urls" in readers)]
+    return [Part(name, kind, k) for name, kind in there for k in range(readers[name].num_shards)]
+
+
+def look_up(part: Part, readers: Mapping[str, DatasetReader], wanted: Wanted) -> Details:
+    """The second pass over one part."""
+    details = Details()
+    find = {
+        ("urls", "data"): _count_keys,
+        ("pages", "data"): _add_pages,
+        ("pages", "rejects"): _add_failures,
+        ("clean", "data"): _find_documents,
+        ("corpus", "data"): _count_keys,
+        ("corpus", "rejects"): _count_removed,
+    }[part.dataset, part.kind]
+    for rows in find(details, part, readers[part.dataset], wanted):
+        progress.advance(rows)
+    progress.shard_done()
+    return details
+
+
+def _count_keys(details: Details, part: Part, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
+    column = "host" if part.dataset == "urls" else "url"
+    for batch in reader.batches(part.shard, columns=[column, "subreddits"], rows=_ROWS):
+        keys = keys_of(part.dataset, batch)
+        for name, values in keys.items():
+            details.add(name, wanted.candidates[name].count(values))
+        details.add(f"{part.dataset}/site", _sites(keys[f"{part.dataset}/domain"], wanted.sites))
+        yield batch.num_rows
+
+
+def _sites(hosts: pa.Array, wanted: frozenset[str]) -> Counter[str]:
+    """How many of `hosts` belong to each of the sites wanted."""
+    found: Counter[str] = Counter()
+    if wanted:
+        counted = pc.value_counts(hosts.drop_null())
+        for host, count in zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True):
+            if (site := site_of(host)) in wanted:
+                found[site] += count
+    return found
+
+
+def _add_pages(details: Details, part: Part, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
+    for batch in reader.batches(part.shard, columns=["url", "source", "fetch_ms", "body_bytes"], rows=_ROWS):
+        yield batch.num_rows
+        hosts = host_of(batch["url"])
+        chosen = wanted.candidates["urls/domain"].mask(hosts)
+        live = pc.equal(batch["source"], "live")
+        table = pa.table(
+            {
+                "host": hosts,
+                "bytes": batch["body_bytes"],
+                "live": pc.cast(live, pa.int64()),
+                "milliseconds": pc.if_else(live, batch["fetch_ms"], 0),
+            }
+        ).filter(chosen)
+        summed = table.group_by("host").aggregate(
+            [("host", "count"), ("bytes", "sum"), ("live", "sum"), ("milliseconds", "sum")]
+        )
+        names = summed["host"].to_pylist()
+        for name, column in (("pages", "host_count"), ("bytes", "bytes_sum"), ("live", "live_sum"),
+                             ("milliseconds", "milliseconds_sum")):  # fmt: skip
+            details.add(f"{name}/domain", dict(zip(names, summed[column].to_pylist(), strict=True)))
+
+
+def _add_failures(details: Details, part: Part, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
+    for batch in reader.batches(part.shard, kind="rejects", columns=["url", "reason"], rows=_ROWS):
+        yield batch.num_rows
+        hosts = host_of(batch["url"])
+        table = pa.table({"host": hosts, "reason": batch["reason"]})
+        counted = table.filter(wanted.candidates["urls/domain"].mask(hosts)).group_by(["host", "reason"]).aggregate(
+            [([], "count_all")]
+        )  # fmt: skip
+        keys = zip(counted["host"].to_pylist(), counted["reason"].to_pylist(), strict=True)
+        details.add("failed/domain", dict(zip(keys, counted["count_all"].to_pylist(), strict=True)))
+
+
+def _count_removed(details: Details, part: Part, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
+    for batch in reader.batches(part.shard, kind="rejects", columns=["url"], rows=_ROWS):
+        hosts = host_of(batch["url"])
+        details.add("removed/domain", wanted.candidates["removed/domain"].count(hosts))
+        yield batch.num_rows
+
+
+def _find_documents(details: Details, part: Part, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
+    ids, texts = pa.array(sorted(wanted.urls), pa.uint64()), pa.array(sorted(wanted.texts), pa.uint64())
+    any_text = False
+    for batch in reader.batches(part.shard, columns=["url_id", "url"], rows=_ROWS):
+        found = batch.filter(pc.is_in(batch["url_id"], ids))
+        details.urls.update(zip(found["url_id"].to_pylist(), found["url"].to_pylist(), strict=True))
+        any_text |= bool(pc.any(pc.is_in(batch["url_id"], texts)).as_py())
+        yield batch.num_rows
+    if any_text:  # few shards hold any of the few: only these are read once more
+        for batch in reader.batches(part.shard, columns=["url_id", "text"], rows=512):
+            found = batch.filter(pc.is_in(batch["url_id"], texts))
+            cut = pc.utf8_slice_codeunits(found["text"], 0, _TEXT_CHARACTERS)
+            details.texts.update(zip(found["url_id"].to_pylist(), cut.to_pylist(), strict=True))
