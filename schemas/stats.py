@@ -188,6 +188,12 @@ def _of(*datasets: str) -> dict[str, JsonSchema]:
     return {name: _THROUGH[name] for name in datasets}
 
 
+_SHOWN = _object(
+    "what the sampler shows",
+    samples=_share("of the samples, those that hold a token of such a document"),
+    tokens=_share("of all tokens shown, end-of-text counted in"),
+)
+
 _SECTIONS: dict[str, JsonSchema] = {
     "schema_version": {"const": STATS_VERSION, "description": "The version of this schema."},
     "funnel": _list(
@@ -413,6 +419,42 @@ _SECTIONS: dict[str, JsonSchema] = {
                 ),
             ),
         ),
+        signals=_list(
+            "what the documents measure; bin 0 is under edges[0], bin k from edges[k - 1] to under edges[k], the last "
+            "one from the last edge",
+            _object(
+                "",
+                signal=_string("FILTER.SIGNAL, or words or language_score of the document"),
+                filter=_or_null(_string("it belongs to")),
+                on=_bool("whether that filter rejects"),
+                measured_share=_number("of the documents: all where it does, else a sample"),
+                minimum=_or_null(_number("limit, included")),
+                maximum=_or_null(_number("limit, included")),
+                edges=_list("between the bins", _number()),
+                kept=_list("documents that stay, by bin", _integer()),
+                dropped=_list("documents that clean rejects for whatever reason, by bin", _integer()),
+            ),
+        ),
+    ),
+    "sampler": _or_empty(
+        _object(
+            "What the trainer's samplers show of documents, by their length, from all their lengths; of more than "
+            "1,048,576 documents, from so many evenly by rank. A length is known to within 0.4 %, under 256 exactly.",
+            context=_integer("tokens of a sample"),
+            long_min_tokens=_integer("of documents that longbiased prefers"),
+            long_fraction=_number("of its samples that are from those"),
+            rows=_list(
+                "by the documents' length in tokens",
+                _object(
+                    "",
+                    at_least=_integer("included"),
+                    below=_or_null(_integer("not included; null for no bound")),
+                    documents=_share("of all documents"),
+                    packed=_SHOWN,
+                    longbiased=_or_null(_SHOWN),
+                ),
+            ),
+        )
     ),
     "likeness": _object(
         "How like WebText and OpenWebText the corpus is.",

@@ -62,6 +62,14 @@ class LogHistogram:
         low, high = _edges(index)
         return min(max((low + high - 1) // 2, self.minimum), self.maximum)
 
+    def values(self, most: int) -> np.ndarray:
+        """The values, ascending, int64, each to within half a bin; of more than `most`, so many evenly by rank."""
+        count = min(self.count, most)
+        ranks = (2 * np.arange(count) + 1) * self.count // (2 * max(count, 1))
+        index = np.searchsorted(np.cumsum(self._bins), ranks, side="right")
+        middle = np.array([(low + high - 1) // 2 for low, high in map(_edges, range(len(self._bins)))], np.int64)
+        return middle[index]
+
     def bins(self, per_octave: int = 4) -> list[tuple[int, int, int]]:
         """(low, high, count) with low <= value < high: `per_octave` bins each doubling, from the first that counts."""
         counted = np.flatnonzero(self._bins)

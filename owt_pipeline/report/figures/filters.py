@@ -44,4 +44,18 @@ def filters(manifests: Mapping[str, Manifest], summary: Summary) -> dict[str, An
             for stage, reason in reasons
             if summary.rows(f"dropped/{reason}")
         ],
+        "signals": _signals(manifests["clean"]) if "clean" in manifests else [],
     }
+
+
+def _signals(clean: Manifest) -> list[dict[str, Any]]:
+    """The histograms that `clean` counts of what it measures; `owt_pipeline.clean.signals` says how it names them."""
+    rows = []
+    for name, about in clean.properties.get("signals", {}).items():
+        counts = {
+            fate: [clean.stats.get(f"signals.{name}.{fate}.{k}", 0) for k in range(len(about["edges"]) + 1)]
+            for fate in ("kept", "dropped")
+        }
+        if any(map(any, counts.values())):
+            rows.append({"signal": name, **about, **counts})
+    return rows

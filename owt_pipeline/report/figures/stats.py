@@ -11,6 +11,7 @@ from owt_pipeline.report.figures.filters import filters
 from owt_pipeline.report.figures.funnel import funnel, totals
 from owt_pipeline.report.figures.likeness import Reference, likeness
 from owt_pipeline.report.figures.rankings import languages, ranked, scores, years
+from owt_pipeline.report.figures.sampler import sampler
 from owt_pipeline.report.figures.tokens import lengths, tokens
 from owt_pipeline.report.sketches import Candidates
 from owt_pipeline.report.summaries import Details, Summary
@@ -53,6 +54,7 @@ def figures(
         "duplicates": duplicates(manifests, summary, details),
         "fetch": fetching(manifests, summary, details),
         "filters": filters(manifests, summary),
+        "sampler": sampler(summary),
         "likeness": likeness(manifests, summary, details, reference),
         "documents": summary.rows("corpus/documents"),
         "settings": {

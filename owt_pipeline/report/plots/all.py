@@ -7,7 +7,14 @@ from typing import Any
 
 from owt_pipeline.report.markup import number, percent, span
 from owt_pipeline.report.plots.axes import BARS, Figure, axis, bars, categories, columns, figure, label, ranking
-from owt_pipeline.report.plots.distributions import clusters, histogram, occurrences, similarities, two_histograms
+from owt_pipeline.report.plots.distributions import (
+    clusters,
+    histogram,
+    occurrences,
+    signal,
+    similarities,
+    two_histograms,
+)
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -28,6 +35,8 @@ def plots(stats: Mapping[str, Any]) -> dict[str, Figure]:
         "similarities": similarities(duplicates),
         "clusters": clusters(duplicates),
         "removed-domains": _removed_domains(duplicates.get("domains", [])),
+        **{f"signal-{k}": signal(row) for k, row in enumerate(stats["filters"]["signals"])},
+        "sampler": _sampler(stats["sampler"]),
         "sites": _sites(stats["likeness"]["sites"]),
     }
     if fetch:
@@ -177,7 +186,7 @@ def _outcomes(rows: Rows, key: str, lay_out: Callable[[list[Figure], str], Figur
             name=name,
             customdata=[list(pair) for pair in zip(values, urls, strict=True)],
         )
-        for place, (name, values) in zip((3, 2, 4, 1, 5), shown, strict=True)
+        for place, (name, values) in zip((3, 2, 4, 5, 1), shown, strict=True)
         if any(values)
     ]
     drawn = lay_out(traces, "share of its URLs" if key == "domain" else "years from the submission to the capture")
@@ -188,6 +197,26 @@ def _outcomes(rows: Rows, key: str, lay_out: Callable[[list[Figure], str], Figur
 
 def _upright(traces: list[Figure], title: str) -> Figure:
     return figure(traces, xaxis=categories(title), yaxis=axis("share of the URLs"))
+
+
+def _sampler(mixture: Mapping[str, Any]) -> Figure | None:
+    """How much of what is shown comes of documents of each length."""
+    if not mixture:
+        return None
+    rows = mixture["rows"]
+    names = [span(row["at_least"], None if row["below"] is None else row["below"] - 1) for row in rows]
+    shares = {
+        "of the documents": [row["documents"] for row in rows],
+        "of the tokens, packed": [row["packed"]["tokens"] for row in rows],
+        "of the tokens, longbiased": [row["longbiased"]["tokens"] if row["longbiased"] else None for row in rows],
+    }
+    traces = [
+        columns(names, values, f"%{{x}} tokens: %{{y:.1%}} {name}", meta=place, name=name)
+        for place, (name, values) in enumerate(shares.items(), start=1)
+    ]
+    return figure(
+        traces, barmode="group", xaxis=categories("tokens of the document"), yaxis=axis("share", tickformat=".0%")
+    )  # fmt: skip
 
 
 def _sites(sites: Mapping[str, Any] | None) -> Figure | None:

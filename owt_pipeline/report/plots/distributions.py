@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -107,6 +108,53 @@ def clusters(duplicates: Mapping[str, Any]) -> Figure | None:
     )  # fmt: skip
     named, counted = categories("documents in the cluster"), counts("clusters", list(sizes.values()))
     return figure([trace], height=260, xaxis=named, yaxis=counted)
+
+
+def signal(row: Mapping[str, Any]) -> Figure:
+    """What documents measure by one signal, kept and dropped, each bin as wide as the next, with its limits."""
+    edges = row["edges"]
+    used = [k for k in range(len(edges) + 1) if row["kept"][k] or row["dropped"][k]]
+    limits = [_place(edges, row[key], key == "maximum") for key in ("minimum", "maximum") if row[key] is not None]
+    low, high = min([used[0], *limits]), max([used[-1] + 1, *limits])
+    bins = range(low, high)
+    traces = [
+        {
+            "type": "bar",
+            "meta": place,
+            "name": fate,
+            "x": [k + 0.5 for k in bins],
+            "y": [row[fate][k] for k in bins],
+            "customdata": [_between(edges, k) for k in bins],
+            "hovertemplate": f"%{{customdata}}: %{{y:,}} {fate}<extra></extra>",
+        }
+        for place, fate in ((1, "kept"), (2, "dropped"))
+        if any(row[fate])
+    ]
+    ticks = range(max(low, 1), min(high, len(edges)) + 1)
+    ticks = ticks[:: 1 + len(ticks) // 8]  # so that none is turned
+    return figure(
+        traces,
+        height=220,
+        barmode="stack",
+        bargap=0.05,
+        shapes=[upright(limit) for limit in limits],
+        xaxis=axis(
+            "", tickmode="array", tickvals=list(ticks), ticktext=[f"{edges[k - 1]:g}" for k in ticks], showgrid=False
+        ),
+        yaxis=axis("documents"),
+    )
+
+
+def _place(edges: Sequence[float], limit: float, is_maximum: bool) -> int:
+    """Where a limit lies between the bins; one that is no edge, at the end of its bin that is allowed."""
+    return 1 + edges.index(limit) if limit in edges else bisect.bisect(edges, limit) + is_maximum
+
+
+def _between(edges: Sequence[float], k: int) -> str:
+    """Bin k as a range; its first value is in it, its last one not."""
+    if k == 0:
+        return f"under {edges[0]:g}"
+    return f"{edges[k - 1]:g} to {edges[k]:g}" if k < len(edges) else f"{edges[-1]:g} or more"
 
 
 def occurrences(tokens: Mapping[str, Any]) -> Figure | None:

@@ -16,6 +16,7 @@ from owt_pipeline.report.sections.funnel import funnel
 from owt_pipeline.report.sections.lengths import lengths
 from owt_pipeline.report.sections.likeness import likeness
 from owt_pipeline.report.sections.rankings import domains, languages, scores, subreddits, years
+from owt_pipeline.report.sections.sampler import sampler
 
 Stats = Mapping[str, Any]
 
@@ -61,6 +62,7 @@ _SECTIONS: list[tuple[str, str, Callable[[Stats], Markup]]] = [
     ("languages", "Languages", languages),
     ("scores", "Score and survival", scores),
     ("lengths", "Lengths and tokens", lengths),
+    ("sampler", "What a model is shown", sampler),
     ("fetch", "Fetching", fetching),
     ("filters", "Filters", filters),
     ("duplicates", "Duplicates", duplicates),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from scipy.stats import spearmanr
 
 from owt_pipeline.report.figures.likeness import rank_correlation
 from owt_pipeline.report.keys import site_of
+from owt_pipeline.report.mixture import realised_mixture
 from owt_pipeline.report.summaries import SCORE_EDGES
 from owt_pipeline.tokenize.gpt2 import tiktoken_encoding as tiktoken
 
@@ -213,6 +216,30 @@ def test_what_the_filters_took_is_what_the_texts_hold(stats: dict[str, Any], sql
             assert row["bytes"] == sum(len(text.encode()) for text in dropped)
             assert row["tokens"] == sum(len(encoding.encode_ordinary(text)) for text in dropped)
             assert row["share"] == pytest.approx(row["tokens"] / everything, abs=1e-6)
+
+
+def test_signals_are_histograms_of_the_texts(stats: dict[str, Any], sql: Callable) -> None:
+    signals = {row["signal"]: row for row in stats["filters"]["signals"]}
+    dropped = "select url_id from clean_rejects"
+    for fate, condition in (("kept", f"url_id not in ({dropped})"), ("dropped", f"url_id in ({dropped})")):
+        texts = [text for (text,) in sql(f"select text from documents where {condition}")]
+        words = [len(text.split()) for text in texts]
+        edges = signals["words"]["edges"]
+        bins = [sum(a <= n < b for n in words) for a, b in pairwise([0, *edges, 10**9])]
+        assert signals["words"][fate] == bins
+    assert {row["filter"] for row in signals.values()} > {None, "fineweb"}
+    assert not any(row["on"] for row in signals.values())
+
+
+def test_the_mixture_is_that_of_the_lengths(stats: dict[str, Any], sql: Callable) -> None:
+    lengths = np.array([n for (n,) in sql("select n_tokens from tokens")])
+    for row, expected in zip(stats["sampler"]["rows"], realised_mixture(lengths), strict=True):
+        assert (row["at_least"], row["below"]) == (expected.at_least, expected.below)
+        assert row["documents"] == pytest.approx(expected.documents, abs=1e-6)
+        # The order of the documents is drawn from their lengths as they are known, to within 0.4 %.
+        assert row["packed"]["tokens"] == pytest.approx(expected.packed.tokens, abs=0.005)
+    assert sum(row["packed"]["tokens"] for row in stats["sampler"]["rows"]) == pytest.approx(1, abs=1e-5)
+    assert sum(row["longbiased"]["tokens"] for row in stats["sampler"]["rows"]) == pytest.approx(1, abs=1e-5)
 
 
 def test_documents_dropped_are_of_their_filter(stats: dict[str, Any], sql: Callable) -> None:

@@ -12,8 +12,8 @@ import pytest
 from tests.owt_pipeline.report.browser import Browser
 
 SECTIONS = (
-    "funnel", "likeness", "domains", "subreddits", "years", "languages", "scores", "lengths", "fetch", "filters",
-    "duplicates", "documents", "dropped", "settings",
+    "funnel", "likeness", "domains", "subreddits", "years", "languages", "scores", "lengths", "sampler", "fetch",
+    "filters", "duplicates", "documents", "dropped", "settings",
 )  # fmt: skip
 
 

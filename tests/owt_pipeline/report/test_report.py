@@ -57,8 +57,8 @@ def test_a_run_of_imported_text_has_a_report_of_what_is_there(tmp_path: Path) ->
     rows = [{"text": f"</script><script>alert({i})</script> & a text of its own. " * 40 + str(i)} for i in range(9)]
     (tmp_path / "in.jsonl").write_text("\n".join(json.dumps({**row, "title": "<b>&"}) for row in rows))
     run_owt("import", tmp_path / "in.jsonl", "--workdir", tmp_path / "run", "--num_shards", 2)
-    for name in ("clean", "dedupe", "export", "tokenize", "report"):
-        run_owt(name, "--workdir", tmp_path / "run")
+    for stage in map(load, ("clean", "dedupe", "export", "tokenize", "report")):
+        run_stage(stage, stage.options(), Runtime(Storage(str(tmp_path / "run"))))
     stats = json.loads((tmp_path / "run" / "report" / "stats.json").read_bytes())
     assert stats["funnel"][0]["stage"] == "import"
     assert stats["funnel"][0]["entered"] == 9

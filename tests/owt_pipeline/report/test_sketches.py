@@ -63,8 +63,18 @@ def test_a_histograms_bins_hold_what_lies_between_their_edges(values: list[int],
     assert all(high <= next_low for (_, high, _), (next_low, *_) in pairwise(bins))
 
 
+@given(VALUES, st.integers(0, 80))
+@settings(max_examples=200, deadline=None)
+def test_a_histogram_gives_its_values_back(values: list[int], most: int) -> None:
+    found = histogram(values).values(most)
+    exact = np.sort(np.array(values, np.int64))
+    ranks = (2 * np.arange(min(most, len(values))) + 1) * len(values) // (2 * max(1, min(most, len(values))))
+    assert np.all(np.abs(found - exact[ranks]) <= 0.004 * exact[ranks])
+
+
 def test_a_histogram_of_nothing_has_no_percentiles() -> None:
     assert LogHistogram().percentile(50) is None
+    assert len(LogHistogram().values(9)) == 0
     assert LogHistogram().bins() == []
 
 
