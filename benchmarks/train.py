@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from token_shards import write_shards
 
+from trainer.loss import best_chunk
 from trainer.metrics import memory_gb, mfu
 from trainer.model import GPT, preset
 from trainer.optimizers import OPTIMIZERS, make_optimizers
@@ -101,6 +102,7 @@ def timed(step: Callable[[], None], device: torch.device) -> float:
 def our_step(name: str, ids: torch.Tensor, dtype: str, compiled: bool) -> Callable[[], None]:
     model = GPT(preset(name)).to(ids.device).train()
     (optimizer,) = make_optimizers("adamw", model, lr=6e-4, weight_decay=0.1, betas=(0.9, 0.95))
+    model.loss_chunk = best_chunk(model.config.width, ids.device.type)
     net = torch.compile(model) if compiled else model
 
     def step() -> None:

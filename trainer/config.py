@@ -79,6 +79,12 @@ class TrainConfig:
     device: str = option("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"), shapes_bytes=False)
     dtype: str = option("auto", "of autocast; auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
     compile: bool = option(False, "torch.compile the model", shapes_bytes=False)
+    loss_chunk: int | None = option(
+        None,
+        "tokens whose logits exist at a time; 0 for all (default: as many as channels on a CPU, all on a GPU)",
+        minimum=0,
+        shapes_bytes=False,
+    )
     checkpoint_activations: bool = option(
         False, "recompute activations in the backward pass, for less memory", shapes_bytes=False
     )

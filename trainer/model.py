@@ -19,6 +19,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from trainer.documents import Mask
+from trainer.loss import chunked_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class GPT(nn.Module):
         self.h = nn.ModuleList(Block(config) for _ in range(1 if config.shared_layers else config.n_layer))
         self.ln_f = nn.LayerNorm(config.width)
         self.checkpoint_activations = False
+        self.loss_chunk = 0  # tokens whose logits exist at a time; 0 for all
         self.apply(self._init)
         with torch.no_grad():
             self.wte.weight[config.vocab_size :] = 0
@@ -127,6 +129,9 @@ class GPT(nn.Module):
         x = self._hidden(ids, None, mask, positions)
         if targets is None:
             return self._logits(x)[..., : self.config.vocab_size]
+        if reduction != "none" and 0 < self.loss_chunk < targets.numel():
+            x, wanted = self._narrow(x).flatten(0, 1), targets.flatten()
+            return chunked_cross_entropy(x, self.wte.weight, wanted, self.config.vocab_size, self.loss_chunk, reduction)
         loss = F.cross_entropy(
             self._logits(x).flatten(0, 1).float(), targets.flatten(), reduction=reduction, ignore_index=-100
         )
@@ -164,10 +169,11 @@ class GPT(nn.Module):
                 x = block(x, (cache.store[layer], past) if cache else None, mask)
         return self.ln_f(x)
 
+    def _narrow(self, x: torch.Tensor) -> torch.Tensor:
+        return self.embedding_down(x) if self.config.embedding_width else x
+
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        if self.config.embedding_width:
-            x = self.embedding_down(x)
-        logits = F.linear(x, self.wte.weight)
+        logits = F.linear(self._narrow(x), self.wte.weight)
         # The vocabulary's padding gets no probability, so its gradient is zero by itself: autograd need not know.
         logits.detach()[..., self.config.vocab_size :].fill_(-math.inf)
         return logits

@@ -26,6 +26,7 @@ from trainer.distributed import Ranks, StopSignals
 from trainer.documents import DocumentBlocks
 from trainer.evaluate import fixed_windows, validation_loss
 from trainer.huggingface import is_huggingface, load_huggingface
+from trainer.loss import best_chunk
 from trainer.metrics import Metrics, memory_gb, mfu, progress_line
 from trainer.model import GPT
 from trainer.optimizers import learning_rate, make_optimizers
@@ -81,6 +82,8 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
     saved = _resume(config, dataset, model, ranks, say)
     model.to(device).train()
     model.checkpoint_activations = config.checkpoint_activations
+    channels = shape.embedding_width or shape.width
+    model.loss_chunk = best_chunk(channels, device.type) if config.loss_chunk is None else config.loss_chunk
     optimizers = make_optimizers(
         config.optimizer,
         model,

@@ -148,6 +148,40 @@ def test_recomputed_activations_change_neither_loss_nor_gradient() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
+@pytest.mark.parametrize("chunk", [1, 7, 16, 47])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_loss_in_chunks_is_the_plain_loss_in_value_and_gradients(chunk: int, reduction: str) -> None:
+    torch.manual_seed(0)
+    model = GPT(dataclasses.replace(SMALL, embedding_width=8))
+    ids = torch.randint(203, (2, 24))
+    targets = torch.where(torch.rand(2, 24) < 0.2, -100, torch.randint(203, (2, 24)))
+    losses, gradients = [], []
+    for model.loss_chunk in (0, chunk):
+        model.zero_grad()
+        loss = model(ids, targets, reduction=reduction)
+        (3 * loss).backward()
+        losses.append(loss)
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    torch.testing.assert_close(*losses)
+    for plain, chunked in zip(*gradients, strict=True):
+        torch.testing.assert_close(chunked, plain, rtol=1e-4, atol=1e-6 if reduction == "mean" else 1e-5)
+
+
+def test_a_loss_in_chunks_under_autocast_is_the_plain_loss() -> None:
+    torch.manual_seed(0)
+    model = GPT(SMALL)
+    ids, targets = torch.randint(203, (2, 4, 24)).unbind()
+    losses, gradients = [], []
+    for model.loss_chunk in (0, 32):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            losses.append(model(ids, targets))
+        losses[-1].backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    torch.testing.assert_close(*losses, rtol=1e-4, atol=0)
+    assert (gradients[0] - gradients[1]).norm() < 0.01 * gradients[0].norm()
+
+
 def test_shared_layers_have_one_blocks_weights_and_the_work_of_all() -> None:
     shared, own = (GPT(dataclasses.replace(SMALL, shared_layers=flag)) for flag in (True, False))
     assert len(shared.h) == 1
