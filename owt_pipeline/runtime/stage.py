@@ -28,7 +28,7 @@ from owt_pipeline.runtime.errors import LedgerError, UserError
 from owt_pipeline.runtime.pipeline import run_pipeline, runs_locally
 from owt_pipeline.runtime.shards import DatasetReader, ShardRecord, ShardWriter, shard_name
 from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.runtime.workers import map_batches
+from owt_pipeline.runtime.workers import map_batches, start_server
 from schemas import DATASETS, Counts, Manifest, ManifestError, ShardFile
 from schemas.manifest import MANIFEST_NAME
 from schemas.settings import shaping_options
@@ -133,6 +133,8 @@ class StageRun:
         without any, the dataset's own.
         """
         source = self.inputs[self.stage.inputs[0]]
+        if self.runtime.workers > 1:
+            start_server()
         work = partial(_map_shard, fn=fn, source=source, rows=rows, columns=columns, workers=self.runtime.workers)
         return self.write_shards(work, rows=source.rows(), outputs=outputs or None)
 

@@ -20,7 +20,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing import connection, forkserver
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -62,7 +62,7 @@ class WorkerPool:
         # forkserver: a fork of this process would copy Beam's threads' locks; a spawn would import everything
         # again for each replacement of a worker.
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["owt_pipeline.runtime.workers"])
+        start_server()
         self._workers = [_Worker(self._context) for _ in range(workers)]
         self._lock = threading.Lock()
 
@@ -202,6 +202,12 @@ def _serve(pipe: connection.Connection) -> None:
             answer = pickle.dumps((False, traceback.format_exc()))
         with contextlib.suppress(BrokenPipeError):
             pipe.send_bytes(answer)
+
+
+def start_server() -> None:
+    """Start the process that workers are forked from, without waiting for it: it imports while the caller does."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["owt_pipeline.runtime.workers"])
+    forkserver.ensure_running()
 
 
 _shared: dict[int, WorkerPool] = {}  # worker processes are costly to start: all stages of a process share them

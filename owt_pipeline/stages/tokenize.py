@@ -63,7 +63,8 @@ def run(run: StageRun) -> None:
         val_fraction=options.val_fraction,
     )
     schema = schema_for(encoding)
-    records = run.map_batches(tokenize, columns=["url_id", "url", "text"], train=schema, val=schema)
+    # Small batches: at a shard's end no worker waits long for another's last one.
+    records = run.map_batches(tokenize, rows=64, columns=["url_id", "url", "text"], train=schema, val=schema)
     if options.val_fraction and not any(record.stats.get("documents_val") for record in records):
         logger.warning("tokenize: no document fell into val/ at --val_fraction %s; give more", options.val_fraction)
 
@@ -73,7 +74,7 @@ STAGE = Stage(
     output="tokens",
     inputs=("corpus",),
     options=TokenizeOptions,
-    version=1,
+    version=2,
     run=run,
     help="Encode the corpus into token ids: Arrow IPC files, uncompressed, one row a document, without\n"
     "end-of-text (the reader places it), in tokens/train and tokens/val. The split is a hash of url_id.",

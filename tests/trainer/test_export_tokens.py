@@ -1,0 +1,71 @@
+"""The tokens in other trainers' layouts, read as those trainers read them."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from trainer.export_tokens import main
+from trainer.shards import open_dataset
+
+DOCUMENTS = [[1, 2, 3], [], [4], [5, 6, 7, 8], [9, 10], [11] * 7, [12]]
+EOT = 399
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, write_tokens: Callable[..., Path]) -> Path:
+    return write_tokens(tmp_path / "tokens", DOCUMENTS, [[20, 21]])
+
+
+def in_order(tokens: Path) -> list[list[int]]:
+    documents = open_dataset(tokens).documents("train")
+    return [documents[k].tolist() for k in range(len(documents))]
+
+
+def test_nanogpt_reads_train_bin_and_val_bin(tokens: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tokens), str(tmp_path / "out")]) == 0
+    assert f"{tmp_path}/out/val.bin: 6 bytes" in capsys.readouterr().out
+    # As nanoGPT's train.py maps it.
+    data = np.memmap(tmp_path / "out" / "train.bin", dtype=np.uint16, mode="r")
+    assert data.tolist() == [token for document in in_order(tokens) for token in [*document, EOT]]
+    assert np.memmap(tmp_path / "out" / "val.bin", dtype=np.uint16, mode="r").tolist() == [20, 21, EOT]
+
+
+@pytest.mark.parametrize("kind", [pa.uint16(), pa.uint32()], ids=str)
+def test_megatron_reads_the_indexed_dataset(
+    tmp_path: Path, write_tokens: Callable[..., Path], kind: pa.DataType
+) -> None:
+    tokens = write_tokens(tmp_path / "tokens", DOCUMENTS, kind=kind)
+    assert main([str(tokens), str(tmp_path), "--format", "megatron"]) == 0
+    dtype, sequences, bounds = read_megatron(tmp_path / "train")
+    assert dtype == (np.uint16 if kind == pa.uint16() else np.int32)
+    assert [s.tolist() for s in sequences] == [[*document, EOT] for document in in_order(tokens)]
+    assert bounds == list(range(len(DOCUMENTS) + 1))
+    assert not (tmp_path / "val.idx").exists()  # an empty split is no file
+
+
+def read_megatron(stem: Path) -> tuple[type, list[np.ndarray], list[int]]:
+    """A reader by the layout that Megatron-LM's `_IndexReader` and `DType` give, sharing no code with the writer."""
+    with open(f"{stem}.idx", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as index:
+        assert index[:9] == b"MMIDIDX\x00\x00"
+        version, code, sequence_count, document_count = struct.unpack_from("<QBQQ", index, 9)
+        assert version == 1
+        dtypes = [None, np.uint8, np.int8, np.int16, np.int32, np.int64, np.float64, np.float32, np.uint16]
+        dtype, at = dtypes[code], 9 + 8 + 1 + 8 + 8
+        lengths = np.frombuffer(index[at:], np.int32, sequence_count)
+        pointers = np.frombuffer(index[at + 4 * sequence_count :], np.int64, sequence_count)
+        bounds = np.frombuffer(index[at + 12 * sequence_count :], np.int64, document_count).tolist()
+        assert len(index) == at + 12 * sequence_count + 8 * document_count
+    content = Path(f"{stem}.bin").read_bytes()
+    return dtype, [np.frombuffer(content, dtype, n, p) for n, p in zip(lengths, pointers, strict=True)], bounds
+
+
+def test_shards_that_are_not_there_are_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path), str(tmp_path / "out")]) == 1
+    assert "no token shards in" in capsys.readouterr().err

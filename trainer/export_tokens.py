@@ -1,0 +1,107 @@
+"""Write token shards for those who train elsewhere: nanoGPT's train.bin, or Megatron's .bin and .idx.
+
+python -m trainer.export_tokens WORKDIR/tokens FOLDER --format bin
+"""
+
+from __future__ import annotations
+
+import argparse
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from trainer.shards import Documents, ShardError, open_dataset
+
+_MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
+_MEGATRON_VERSION = 1
+_MEGATRON_DTYPES = {"uint16": 8, "int32": 4}
+_DOCUMENTS = 4096  # written at once
+
+
+def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
+    """Write each split of the shards in `folder`, documents in the shards' order; returns the files written.
+
+    `bin` is nanoGPT's (`data/openwebtext/prepare.py`): ids one after the other, an end-of-text after each
+    document, uint16, or uint32 for vocabularies over 65,536, which nanoGPT does not read. `megatron` is
+    Megatron-LM's indexed dataset (`megatron/core/datasets/indexed_dataset.py`), a sequence a document,
+    an end-of-text at its end, as its `preprocess_data.py --append-eod` writes it: uint16 or int32.
+
+    Raises:
+      ShardError: shards that cannot be read.
+      OSError: the files cannot be written.
+    """
+    dataset = open_dataset(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    for split in dataset.files:
+        documents = dataset.documents(split)
+        if len(documents):
+            written += _LAYOUTS[layout](documents, dataset.tokenizer.eot, out / split)
+    if not written:
+        raise ShardError(f"{dataset.folder} has no document to export")
+    return written
+
+
+def _write_bin(documents: Documents, eot: int, stem: Path) -> list[Path]:
+    path = stem.with_suffix(".bin")
+    with path.open("wb") as file:
+        _write_ids(file, documents, eot, documents.dtype)
+    return [path]
+
+
+def _write_megatron(documents: Documents, eot: int, stem: Path) -> list[Path]:
+    dtype = np.dtype(np.uint16 if documents.dtype == np.uint16 else np.int32)
+    data, index = stem.with_suffix(".bin"), stem.with_suffix(".idx")
+    with data.open("wb") as file:
+        _write_ids(file, documents, eot, dtype)
+    lengths = documents.lengths + 1
+    with index.open("wb") as file:
+        file.write(_MEGATRON_MAGIC)
+        file.write(struct.pack("<QB", _MEGATRON_VERSION, _MEGATRON_DTYPES[dtype.name]))
+        file.write(struct.pack("<QQ", len(documents), len(documents) + 1))  # sequences, bounds of documents
+        file.write(lengths.astype("<i4").tobytes())
+        file.write(((np.cumsum(lengths) - lengths) * dtype.itemsize).astype("<i8").tobytes())  # offsets in bytes
+        file.write(np.arange(len(documents) + 1).astype("<i8").tobytes())  # a document is one sequence
+    return [data, index]
+
+
+_LAYOUTS: dict[str, Callable[[Documents, int, Path], list[Path]]] = {"bin": _write_bin, "megatron": _write_megatron}
+
+
+def _write_ids(file: BinaryIO, documents: Documents, eot: int, dtype: np.dtype) -> None:
+    """Every document's ids, each followed by an end-of-text."""
+    for first in range(0, len(documents), _DOCUMENTS):
+        some = np.arange(first, min(first + _DOCUMENTS, len(documents)))
+        lengths = documents.lengths[some]
+        ends = np.cumsum(lengths + 1)
+        ids = np.full(int(ends[-1]), eot, documents.dtype)
+        documents.copy_into(ids, some, ends - lengths - 1, np.zeros_like(lengths), lengths)
+        file.write(ids.astype(dtype.newbyteorder("<")).tobytes())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.export_tokens", description="Write token shards in another trainer's layout."
+    )
+    parser.add_argument("tokens", metavar="TOKENS", help="folder of the token shards: WORKDIR/tokens")
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="where the files go")
+    parser.add_argument(
+        "--format", choices=_LAYOUTS, default="bin", help="bin: nanoGPT's; megatron: Megatron-LM's (default: bin)"
+    )
+    namespace = parser.parse_args(arguments)
+    try:
+        written = export_tokens(namespace.tokens, namespace.folder, namespace.format)
+    except (ValueError, OSError) as error:
+        print(f"trainer.export_tokens: {error}", file=sys.stderr)
+        return 1
+    for path in written:
+        print(f"{path}: {path.stat().st_size:,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
