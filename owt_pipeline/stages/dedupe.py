@@ -113,7 +113,7 @@ def run(run: StageRun) -> None:
 
     sketch = partial(sketches.sketch_shard, source=clean, hashes=work / "hashes", exact_rows=work / "exact_rows")
     sketch = partial(sketch, sketcher=sketcher, workers=workers)
-    run.write_step("sketches", own_shards, sketch, sketcher.stored_schema, rows=rows, file_format="arrow")
+    sketched = run.write_step("sketches", own_shards, sketch, sketcher.stored_schema, rows=rows, file_format="arrow")
 
     read = partial(edges.read_bands, collection=collection, partitions=len(partitions))
     keys = range(bands * len(partitions))
@@ -144,7 +144,7 @@ def run(run: StageRun) -> None:
 
     rejected = {str(Reason.EXACT_DUPLICATE): written["exact"], str(Reason.NEAR_DUPLICATE): written["near"]}
     run.counts = Counts(rows, written["stay"], rejected)
-    run.stats = _summed([*found, *joined, *proven])
+    run.stats = _summed([*sketched, *found, *joined, *proven])
     run.properties.update(
         threshold=options.threshold,
         num_perm=options.num_perm,

@@ -31,6 +31,7 @@ def sketch_shard(
     stay = np.ones(len(hashed), bool)
     stay[read_step(exact_rows, [shard])["row"].to_numpy()] = False
     hashed = one_batch(hashed.filter(pa.array(stay)).combine_chunks().to_batches(), hashed.schema)
+    writer.count({"sketched": len(hashed)})
     work, done = partial(_sketch_rows, folder=source.folder, sketcher=sketcher), 0
     for _, sketches in map_batches(work, tasks(source, shard, workers, np.flatnonzero(stay)), workers):
         known = hashed.slice(done, sketches.num_rows)

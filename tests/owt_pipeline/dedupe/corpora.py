@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import xxhash
 
 from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
 from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
@@ -19,10 +20,13 @@ from schemas import DATASETS, Manifest, option
 
 CLEAN = DATASETS["clean"].schema
 
+ELSEWHERE = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+"""Beam's flags for workers in processes of their own."""
+
 
 @dataclass(frozen=True)
 class WriteOptions:
-    rows: tuple[str, ...] = option((), "to tell one corpus from another")
+    digest: str = option("", "to tell one corpus from another")
 
 
 def url_id(i: int) -> int:
@@ -49,14 +53,17 @@ def write_clean(workdir: Path, texts: Sequence[str], num_shards: int = 3, **colu
             writer.enter(len(some))
             writer.write(pa.RecordBatch.from_pydict(values, CLEAN))
 
+    digest = xxhash.xxh3_128_hexdigest("\0".join(texts[:100]).encode())
     stage = Stage("clean", "clean", (), WriteOptions, 1, lambda run: run.write_shards(write) and None, "writes",
                   num_shards=lambda options: num_shards)  # fmt: skip
-    run_stage(stage, WriteOptions(tuple(texts[:100])), Runtime(Storage(str(workdir))))
+    run_stage(stage, WriteOptions(digest), Runtime(Storage(str(workdir))))
 
 
-def dedupe(workdir: Path, workers: int = 1, **options: Any) -> tuple[Manifest, list[dict[str, Any]]]:
+def dedupe(
+    workdir: Path, workers: int = 1, beam_flags: tuple[str, ...] = (), **options: Any
+) -> tuple[Manifest, list[dict[str, Any]]]:
     """Run dedupe; returns its manifest and the decisions of all shards."""
-    manifest, _ = run_stage(DEDUPE, DedupeOptions(**options), Runtime(Storage(str(workdir)), workers))
+    manifest, _ = run_stage(DEDUPE, DedupeOptions(**options), Runtime(Storage(str(workdir)), workers, beam_flags))
     return manifest, DatasetReader(Storage(str(workdir / "duplicates")), manifest).table().to_pylist()
 
 

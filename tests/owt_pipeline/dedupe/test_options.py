@@ -15,7 +15,7 @@ from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages import dedupe as stage
 from tests.owt_pipeline.dedupe import plain
-from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, edited, prose, url_id, write_clean
+from tests.owt_pipeline.dedupe.corpora import ELSEWHERE, corpus_with_copies, dedupe, edited, prose, url_id, write_clean
 
 
 def essence(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -37,6 +37,52 @@ def test_components_that_do_not_converge_are_an_error(tmp_path: Path, monkeypatc
     write_clean(tmp_path, corpus_with_copies(seed=10))
     with pytest.raises(UserError, match="not converged after 1 rounds"):
         dedupe(tmp_path, components="distributed")
+
+
+def test_a_half_round_that_is_whole_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fails in the second round; the rerun goes on there, from the edges that the first one left."""
+    from owt_pipeline.dedupe.steps import stars
+
+    write_clean(tmp_path, corpus_with_copies(seed=10))
+    work = tmp_path / "duplicates/.work"
+
+    def full(*_: Any, **__: Any) -> None:
+        if (work / "stars_1_large").exists():
+            raise OSError(28, "No space left on device")
+        return small_star(*_, **__)
+
+    small_star = stars.small_star
+    monkeypatch.setattr(stars, "small_star", full)
+    with pytest.raises(OSError, match="No space left"):
+        dedupe(tmp_path, components="distributed")
+    written = {path: path.stat().st_mtime_ns for path in work.glob("stars_*/*.parquet")}
+    assert {path.parent.name for path in written} == {"stars_0_large", "stars_0_small", "stars_1_large"}
+    found: dict[Path, int] = {}
+
+    def looking(*_: Any, **__: Any) -> Any:
+        found.update({path: path.stat().st_mtime_ns for path in written})
+        return small_star(*_, **__)
+
+    monkeypatch.setattr(stars, "small_star", looking)
+    _, rows = dedupe(tmp_path, components="distributed")
+    assert found == written
+    write_clean(tmp_path / "whole", corpus_with_copies(seed=10))
+    assert essence(rows) == essence(dedupe(tmp_path / "whole")[1])
+
+
+@pytest.mark.slow
+def test_decisions_are_the_same_on_workers_that_share_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a distributed runner: every key goes to another process, by pickles and Beam's coders alone."""
+    texts = corpus_with_copies(seed=13)
+    monkeypatch.setattr(stage, "_PARTITION_ROWS", 60)
+    for name, flags in (("here", ()), ("elsewhere", ELSEWHERE)):
+        write_clean(tmp_path / name, texts)
+        dedupe(tmp_path / name, beam_flags=flags, components="distributed")
+    for shard in range(3):
+        path = f"duplicates/part-{shard:05d}.parquet"
+        assert (tmp_path / "here" / path).read_bytes() == (tmp_path / "elsewhere" / path).read_bytes()
 
 
 def test_decisions_do_not_depend_on_how_the_work_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +147,49 @@ def test_what_repeats_a_standing_corpus_goes_and_nothing_of_it_does(standing: tu
     assert all(plain.jaccard(text, other) < 0.8 for text in stay for other in stand)
     assert manifest.properties["standing_shards"] == [2]
     assert manifest.counts.entered == len(texts)
+
+
+def test_the_signatures_of_a_standing_corpus_are_not_computed_again(standing: tuple[Path, list[str]]) -> None:
+    """Its texts are gone: only its sketches can say what repeats it. (A near-copy's proof reads the one text.)"""
+    old, old_texts = standing
+    gone = {row["url_id"] for row in dedupe(old, keep_sketches=True)[1]}
+    stand = [i for i in range(len(old_texts)) if url_id(i) not in gone]
+    rng = random.Random(1)
+    new = old.parent / "new"
+    texts = [*(old_texts[i].upper() for i in stand), " ".join(prose(rng, 100))]
+    write_clean(new, texts, 2, url_id=[url_id(1000 + i) for i in range(len(texts))])
+    for path in (old / "clean").glob("*.parquet"):
+        path.unlink()
+    manifest, rows = dedupe(new, against=(str(old),))
+    assert {row["url_id"]: row["kept_url_id"] for row in rows} == {
+        url_id(1000 + k): url_id(i) for k, i in enumerate(stand)
+    }
+    assert manifest.stats["sketched"] == 1  # the one text that is new
+
+
+def test_signatures_of_a_standing_corpus_are_taken_as_they_are(standing: tuple[Path, list[str]]) -> None:
+    """With its band hashes replaced, near-copies are not found any more; computed again, they would be."""
+    old, old_texts = standing
+    rng = random.Random(2)
+    copies = [" ".join(edited(rng, text.split(), 0.01)) for text in old_texts]
+    new = old.parent / "new"
+    write_clean(new, copies, 2, url_id=[url_id(1000 + i) for i in range(len(copies))])
+
+    def repeat_what_stands() -> int:
+        return sum(row["kept_shard"] >= 2 for row in dedupe(new, against=(str(old),))[1])
+
+    assert repeat_what_stands() > len(copies) * 0.8
+    for path in (old / "duplicates").glob("*.sketches.arrow"):
+        with pa.ipc.open_file(path) as file:
+            table = file.read_all()
+        for name in table.column_names:
+            if name.startswith("band_"):
+                other = pa.array([rng.randrange(2**64) for _ in range(len(table))], pa.uint64())
+                table = table.set_column(table.column_names.index(name), name, other)
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    (new / "duplicates/manifest.json").unlink()
+    assert repeat_what_stands() == 0
 
 
 def test_a_changed_standing_corpus_runs_dedupe_again(standing: tuple[Path, list[str]]) -> None:

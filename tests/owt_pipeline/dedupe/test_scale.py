@@ -1,0 +1,77 @@
+"""What breaks others: texts of megabytes, one text many thousand times, thousands of pages of one template."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.owt_pipeline.dedupe.corpora import decide, dedupe, prose, url_id, write_clean
+
+COUNTS = [5_000, pytest.param(100_000, marks=pytest.mark.slow)]
+ALLOWED = {"max_cluster_share": 1.0, "max_host_share": 1.0}
+
+
+def test_texts_of_ten_megabytes(tmp_path: Path) -> None:
+    """A copy goes, exact or near; a text that shares its first half stays; nothing saturates."""
+    words = [f"word{i}" for i in range(1_000_000)]
+    base = " ".join(words)
+    assert len(base) > 10_000_000
+    near = " ".join(word if i % 100 else f"edit{i}" for i, word in enumerate(words))
+    half = " ".join([*words[:500_000], *(f"other{i}" for i in range(500_000))])
+    texts = [base, near + " and its end", half, base.upper() + "!", "a short text"]
+    decisions = decide(tmp_path, texts)
+    # The edited one is the longest: both copies go for it, with the similarity of the 95 shingles of 100 they share.
+    assert {gone: (row["kept"], row["rule"]) for gone, row in decisions.items()} == {0: (1, "near"), 3: (1, "near")}
+    assert decisions[0]["similarity"] == decisions[3]["similarity"] == pytest.approx(0.95 / 1.05, abs=1e-4)
+
+
+def test_a_word_of_ten_megabytes(tmp_path: Path) -> None:
+    assert not decide(tmp_path, ["a" * 10_000_000, "a" * 10_000_001, "b" * 10_000_000])
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_one_text_many_times_is_sketched_once(tmp_path: Path, count: int) -> None:
+    write_clean(tmp_path, [" ".join(prose(random.Random(0), 200))] * count, 4)
+    manifest, rows = dedupe(tmp_path, **ALLOWED)
+    assert len(rows) == count - 1
+    assert {row["kept_url_id"] for row in rows} == {min(url_id(i) for i in range(count))}
+    assert {row["cluster_size"] for row in rows} == {count}
+    assert manifest.stats["sketched"] == 1
+    assert manifest.stats["edges"] == 0
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_one_text_many_times_with_a_word_of_its_own(tmp_path: Path, count: int) -> None:
+    """All share buckets, and no two are alike: each is compared with the one that stays, not with all."""
+    words = prose(random.Random(0), 200)
+    write_clean(tmp_path, [" ".join([*words, f"visitor{i}"]) for i in range(count)], 4)
+    manifest, rows = dedupe(tmp_path, **ALLOWED)
+    assert len(rows) == count - 1
+    assert len({row["kept_url_id"] for row in rows}) == 1
+    assert manifest.stats["sketched"] == count
+    assert manifest.stats["oversized_buckets"] > 0
+    assert manifest.stats["pairs"] > count**2  # of all bands: none of them was written down
+    assert manifest.stats["edges"] < 21 * count
+    assert manifest.stats["comparisons"] < count
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_many_pages_of_one_template_with_bodies_of_their_own(tmp_path: Path, count: int) -> None:
+    """Three quarters of each are template; every hundredth has a near-copy, and only these go."""
+    rng = random.Random(0)
+    template = prose(rng, 120)
+    bodies = [prose(rng, 40) for _ in range(count)]
+    copied = range(0, count, 100)
+    texts = [" ".join([*template[:60], *body, *template[60:]]) for body in bodies]
+    texts += [" ".join([*template[:60], *bodies[i][:-1], "other", *template[60:]]) for i in copied]
+    write_clean(tmp_path, texts, 4)
+    manifest, rows = dedupe(tmp_path, **ALLOWED)
+    number = {url_id(i): i for i in range(len(texts))}
+    pairs = {frozenset((number[row["url_id"]], number[row["kept_url_id"]])) for row in rows}
+    assert pairs == {frozenset((i, count + k)) for k, i in enumerate(copied)}
+    assert manifest.stats["oversized_buckets"] > 0
+    assert manifest.stats["largest_component"] > count / 2
+    assert manifest.stats["comparisons"] < count
+    assert manifest.stats["capped"] == 0
