@@ -14,13 +14,12 @@ import pyarrow.compute as pc
 from owt_pipeline.collect.spread import home_bucket
 from owt_pipeline.collect.urls import BadURL, canonicalize, unescaped, url_id
 from owt_pipeline.ledger.find import Found, find_id
+from owt_pipeline.ledger.side_by_side import differences
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.shards import DatasetReader
 from owt_pipeline.runtime.stage import read_manifest
 from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS, Reason
-
-_CONTEXT_WORDS = 12
 
 
 @dataclass(frozen=True)
@@ -116,21 +115,6 @@ def nearest(readers: Mapping[str, DatasetReader], asked: Asked, most: int = 5) -
     return {**about, "urls_of_host": len(of_host), "nearest": near, "redirected_from": redirected[:most]}
 
 
-def differences(removed: str, kept: str, most: int = 5) -> list[dict[str, str]]:
-    """The first places where two texts differ by words: what each has there, with a few words before."""
-    ours, theirs = removed.split()[:5000], kept.split()[:5000]
-    matcher = difflib.SequenceMatcher(a=ours, b=theirs, autojunk=False)
-    places = []
-    for tag, a, b, c, d in matcher.get_opcodes():
-        if tag == "equal":
-            continue
-        before = " ".join(ours[max(0, a - _CONTEXT_WORDS) : a])
-        places.append({"after": before, "removed": _cut(" ".join(ours[a:b])), "kept": _cut(" ".join(theirs[c:d]))})
-        if len(places) == most:
-            break
-    return places
-
-
 def _spellings(asked: Asked) -> pa.Array:
     url = asked.url or ""
     return pa.array([url, url + "/", url.rstrip("/")], pa.string())
@@ -201,14 +185,31 @@ def _decision(readers: Mapping[str, DatasetReader], row: dict[str, Any], shard: 
     """A dedupe decision with the document that stays and where the two texts differ."""
     shown = {key: value for key, value in row.items() if key != "url_id"}
     clean = readers.get("clean")
-    if clean is None or row["kept_shard"] >= clean.num_shards:
+    keeper, kept_shard = _keeper(readers, row["kept_shard"])
+    if clean is None or keeper is None:
         return shown
     removed = find_id(clean, row["url_id"], [shard])
-    kept = find_id(clean, row["kept_url_id"], [row["kept_shard"]])
+    kept = find_id(keeper, row["kept_url_id"], [kept_shard])
     if removed and kept:
         shown["kept_url"] = kept[0].row["url"]
         shown["differences"] = differences(removed[0].row["text"], kept[0].row["text"])
     return shown
+
+
+def _keeper(readers: Mapping[str, DatasetReader], shard: int) -> tuple[DatasetReader | None, int]:
+    """Where the documents of a `kept_shard` are, and which shard that is there: corpora compared with come last."""
+    clean = readers.get("clean")
+    if clean is None or shard < clean.num_shards:
+        return clean, shard
+    shard -= clean.num_shards
+    standing = readers["duplicates"].manifest.properties
+    for workdir, shards in zip(standing.get("against", []), standing["standing_shards"], strict=False):
+        if shard < shards:
+            folder = Storage(workdir) / "clean"
+            manifest = read_manifest(folder)
+            return manifest and DatasetReader(folder, manifest), shard
+        shard -= shards
+    return None, shard
 
 
 def _cut(text: str, length: int = 160) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
 from owt_pipeline.ledger.domain import summary
+from owt_pipeline.ledger.side_by_side import side_by_side
 from owt_pipeline.ledger.story import asked_for, nearest, readers_of, story
 from owt_pipeline.runtime.errors import NotFound
 from owt_pipeline.runtime.storage import Storage
@@ -105,11 +107,10 @@ def _verdict(told: dict[str, Any]) -> str:
 
 
 def _print_differences(places: list[dict[str, str]]) -> None:
-    print("  differences (- of this document, + of the one that stays):" if places else "  differences: none by words")
-    for place in places:
-        print(f"  … {place['after']}")
-        print(f"    - {place['removed'] or '(nothing)'}")
-        print(f"    + {place['kept'] or '(nothing)'}")
+    print("  side by side, where they differ:" if places else "  differences: none by words")
+    titles = ("this document", "the one that stays")
+    for line in side_by_side(places, titles, shutil.get_terminal_size((120, 24)).columns) if places else ():
+        print(line)
 
 
 def _print_domain(told: dict[str, Any]) -> None:

@@ -152,6 +152,7 @@ def run(run: StageRun) -> None:
         rows=sketcher.banding.rows,
         curve=sketcher.banding.curve(),
         largest_clusters=clusters,
+        against=list(options.against),
         standing_shards=[corpus.clean.num_shards for corpus in collection.others],
     )
 

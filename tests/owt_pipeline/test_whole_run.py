@@ -205,7 +205,8 @@ def test_why_tells_the_story_of_kept_removed_and_rejected_urls(undisturbed: Path
             text = run_owt("why", removed, "--workdir", undisturbed)
             assert "kept_url:" in text
             assert "similarity:" in text
-            assert "    + " in text
+            assert "side by side" in text
+            assert " | the one that stays" in text
             break
     else:
         pytest.fail("no near-duplicate was removed")

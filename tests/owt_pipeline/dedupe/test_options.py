@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from owt_pipeline.dedupe import alarm
+from owt_pipeline.ledger.story import asked_for, readers_of, story
 from owt_pipeline.ledger.verify import verify
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.storage import Storage
@@ -147,6 +148,11 @@ def test_what_repeats_a_standing_corpus_goes_and_nothing_of_it_does(standing: tu
     assert all(plain.jaccard(text, other) < 0.8 for text in stay for other in stand)
     assert manifest.properties["standing_shards"] == [2]
     assert manifest.counts.entered == len(texts)
+    near = next(row for row in rows if row["kept_shard"] >= 3 and row["rule"] == "near")
+    told = story(readers_of(Storage(str(new))), asked_for(str(near["url_id"])))
+    decision = next(entry for entry in told["stages"] if entry["stage"] == "dedupe")
+    assert decision["kept_url"].endswith(f"/{[url_id(i) for i in range(len(old_texts))].index(near['kept_url_id'])}")
+    assert decision["differences"]
 
 
 def test_the_signatures_of_a_standing_corpus_are_not_computed_again(standing: tuple[Path, list[str]]) -> None:

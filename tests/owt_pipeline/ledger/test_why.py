@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.collect.urls import url_id
-from owt_pipeline.ledger.story import asked_for, differences, readers_of, story
+from owt_pipeline.ledger.side_by_side import differences, side_by_side
+from owt_pipeline.ledger.story import asked_for, readers_of, story
 from owt_pipeline.runtime.batches import Outcome
 from owt_pipeline.runtime.shards import ShardRecord, ShardWriter
 from owt_pipeline.runtime.storage import Storage
@@ -149,3 +150,10 @@ def test_differences_are_the_words_that_differ() -> None:
     (place,) = differences(" ".join(ours), " ".join(theirs))
     assert (place["removed"], place["kept"]) == ("w30", "other")
     assert place["after"].endswith("w29")
+    assert place["before"].startswith("w31")
+    title, blank, *lines = side_by_side([place], ("this", "that"), 87)
+    assert (title.split(), blank) == (["this", "|", "that"], "")
+    assert all(len(line) <= 87 for line in lines)
+    left, right = ([line[at : at + 40].strip() for line in lines] for at in (4, 47))
+    assert " ".join(left).split() == " ".join(right).replace("[other]", "[w30]").split()
+    assert "[w30]" in " ".join(left)
