@@ -207,7 +207,7 @@ def _keeper(readers: Mapping[str, DatasetReader], shard: int) -> tuple[DatasetRe
         if shard < shards:
             folder = Storage(workdir) / "clean"
             manifest = read_manifest(folder)
-            return manifest and DatasetReader(folder, manifest), shard
+            return (DatasetReader(folder, manifest) if manifest else None), shard
         shard -= shards
     return None, shard
 
