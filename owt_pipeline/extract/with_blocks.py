@@ -40,7 +40,7 @@ def _extract(page: Page, settings: Settings) -> Extracted | None:
         text = max(text, embedded_text(root, data, _plain), key=len)
     if not text:
         return None
-    return Extracted(text, metadata.title, metadata.author, metadata.date, metadata.site_name, metadata.language)
+    return Extracted(text, **vars(metadata))
 
 
 def _plain(html: str) -> str:

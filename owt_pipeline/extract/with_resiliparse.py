@@ -5,19 +5,24 @@ from __future__ import annotations
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
+from owt_pipeline.extract.embedded import linked_data
 from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
+from owt_pipeline.extract.metadata import read_metadata
+from owt_pipeline.extract.tree import parse
 
 
 def make(settings: Settings) -> Extract:
     def extract(page: Page) -> Extracted | None:
-        tree = HTMLTree.parse(page.html)
         text = extract_plain_text(
-            tree,
+            HTMLTree.parse(page.html),
             main_content=settings.favor != "recall",
             comments=settings.include_comments,
             skip_elements=() if settings.include_tables else ("table",),
             alt_texts=False,
         )
-        return Extracted(text=text, title=tree.title or None) if text.strip() else None
+        root = parse(page.html)
+        if not text.strip() or root is None:
+            return None
+        return Extracted(text, **vars(read_metadata(root, linked_data(root), page.url, page.fetched_at)))
 
     return extract

@@ -43,6 +43,4 @@ def _extract(page: Page, settings: Settings) -> Extracted | None:
     if document is None or not document.text or root is None:
         return None
     metadata = read_metadata(root, linked_data(root), page.url, page.fetched_at)
-    return Extracted(
-        document.text, metadata.title, metadata.author, metadata.date, metadata.site_name, metadata.language
-    )
+    return Extracted(document.text, **vars(metadata))

@@ -7,10 +7,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 
-import lxml
+import pytest
 
 from owt_pipeline.extract.extractor import Page, Settings, load
 from owt_pipeline.runtime.shards import DatasetReader
@@ -46,21 +47,24 @@ def test_workers_batches_and_shards_change_no_document(
     assert files(tmp_path / "one" / "documents") == files(tmp_path / "two" / "documents")
 
 
+@pytest.mark.parametrize(
+    ("extractor", "library"), [("blocks", "lxml"), ("trafilatura", "trafilatura"), ("resiliparse", "Resiliparse")]
+)
 def test_a_row_holds_what_the_page_says_and_what_was_known_of_it(
-    tmp_path: Path, pages_writer: Callable[..., None]
+    tmp_path: Path, pages_writer: Callable[..., None], extractor: str, library: str
 ) -> None:
     body = (
         "<html lang=de><meta charset=windows-1252><title>Größe</title><body><article><p>"
         + "Dieser Satz ist lang genug, um für den Teil eines Artikels gehalten zu werden. " * 5
     ).encode("cp1252")
     pages_writer(tmp_path, {"http://h/a": (body, "text/html"), "http://h/b": (b"<p>", "text/html")}, 1)
-    manifest, _ = run_stage(STAGE, Options(), Runtime(Storage(str(tmp_path))))
+    manifest, _ = run_stage(STAGE, Options(extractor=extractor), Runtime(Storage(str(tmp_path))))
     (row,) = documents(tmp_path).values()
     assert row["text"].startswith("Dieser Satz ist lang genug, um für den Teil")
     assert (row["title"], row["language"], row["score"], row["subreddits"]) == ("Größe", "de", 3, ["a", "b"])
     assert str(manifest.counts) == "2 in = 1 out + 1 no_text"
     assert manifest.stats == {"charset_cp1252": 1}
-    assert manifest.properties["extractor"] == {"name": "blocks", "version": lxml.__version__}
+    assert manifest.properties["extractor"] == {"name": extractor, "version": version(library)}
 
 
 def words(text: str) -> Counter[str]:
