@@ -1,0 +1,38 @@
+"""What docs/how-to/new-filter.md shows, done."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from owt_pipeline.clean.documents import Rules, clean_document
+from owt_pipeline.clean.filters import FILTERS, Filter
+from schemas import Reason
+
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "new-filter.md"
+
+
+@pytest.fixture
+def example() -> dict[str, Any]:
+    """What the guide's filter and its test define."""
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    names: dict[str, Any] = {"__name__": "shouting"}
+    for block in (blocks[0], blocks[-1]):
+        exec(compile(block, str(GUIDE), "exec"), names)
+    return names
+
+
+def test_the_guides_filter_passes_the_guides_test(example: dict[str, Any]) -> None:
+    example["test_shouting"]()
+
+
+def test_the_guides_filter_rejects_documents(example: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FILTERS, "shouting", Filter(example["shouting"], example["LIMITS"], Reason.GOPHER_QUALITY))
+    text = "THE RIVER RAN PAST THE OLD MILL AND NOBODY KNEW FOR HOW LONG IT HAD DONE SO. " * 20
+    rules = Rules(languages=frozenset(), filters=("shouting",))
+    assert clean_document(text, rules).detail == "upper_case_words is 1.0000, more than 0.3"
+    assert clean_document(text.lower(), rules).signals["shouting.upper_case_words"] == 0.0
+    assert clean_document(text.lower(), rules).reason is None
