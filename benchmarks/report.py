@@ -1,0 +1,106 @@
+"""How long `owt report` takes, and in how much memory, on runs of 10,000, 100,000 and 1,000,000 URLs.
+
+    .venv/bin/python benchmarks/report.py [--rows 10000 100000 1000000] [--slack 1.25]
+
+The runs are those of benchmarks/synthetic_run.py; the report is a process of its own, and its peak of memory is
+measured. Beside it, in the same process each, what DuckDB takes, with one thread, to answer by itself from the same
+files a part of what the report tells: rejects by reason, the first domains, lengths, and the use of the vocabulary.
+Exits 1 where the CPU time a URL grows by more than `--slack` from the first size of at least 100,000 to the last, or
+the memory does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from synthetic_run import write_run
+
+from owt_pipeline.runtime.storage import Storage
+
+QUERIES = """
+select reason, count(*) from '{run}/*/rejects/*.parquet' group by 1;
+select split_part(url, '/', 3), count(*) as n from '{run}/corpus/part-*.parquet' group by 1 order by n desc limit 100;
+select count(*), sum(length(text)), quantile_cont(length(text), [0.05, 0.5, 0.95]) from '{run}/corpus/part-*.parquet';
+"""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a process took: by the clock, of the processor (user and system), of memory at its peak."""
+
+    seconds: float
+    cpu_seconds: float
+    megabytes: float
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], metavar="N")
+    parser.add_argument("--slack", type=float, default=1.25, help="growth allowed (default: 1.25)")
+    arguments = parser.parse_args()
+    found: dict[int, Taken] = {}
+    print(
+        f"{'URLs':>10}{'GB':>6}{'report':>9}{'CPU':>9}{'MiB':>6}{'page':>9}{'DuckDB, a part of it: CPU':>28}{'MiB':>6}"
+    )
+    for rows in arguments.rows:
+        with tempfile.TemporaryDirectory(prefix="owt-report-") as folder:
+            write_run(Storage(folder), rows)
+            size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+            found[rows] = take([sys.executable, "-m", "owt_pipeline", "report", "--workdir", folder])
+            peer = take([sys.executable, __file__, "--peer", folder])
+            page = (Path(folder) / "report" / "index.html").stat().st_size
+        report = found[rows]
+        print(f"{rows:>10,}{size / 1e9:>6.2f}{report.seconds:>7.1f} s{report.cpu_seconds:>7.1f} s{report.megabytes:>6.0f}"
+              f"{page / 1e6:>6.2f} MB{peer.cpu_seconds:>26.1f} s{peer.megabytes:>6.0f}", flush=True)  # fmt: skip
+    return verdict(found, arguments.slack)
+
+
+def verdict(found: dict[int, Taken], slack: float) -> int:
+    """1 where the last size takes more than it may, by the first of at least 100,000 rows."""
+    large = [rows for rows in found if rows >= 100_000]
+    if len(large) < 2:
+        return 0
+    first, last = large[0], large[-1]
+    time_growth = found[last].cpu_seconds / last / (found[first].cpu_seconds / first)
+    memory_growth = found[last].megabytes / found[first].megabytes
+    print(
+        f"from {first:,} to {last:,} URLs: {time_growth:.2f} of the CPU time a URL, {memory_growth:.2f} of the memory"
+    )
+    return 0 if max(time_growth, memory_growth) <= slack else 1
+
+
+def take(command: list[str]) -> Taken:
+    """Run a process to its end; exits where it fails."""
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": os.getcwd()})
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        sys.exit(f"{' '.join(command)} failed")
+    return Taken(time.perf_counter() - started, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+
+
+def peer(run: str) -> None:
+    """What DuckDB does of it, with one thread."""
+    import duckdb
+    import pyarrow as pa
+
+    connection = duckdb.connect(config={"threads": 1})
+    for query in QUERIES.format(run=run).strip().split(";")[:-1]:
+        connection.execute(query).fetchall()
+    for path in sorted(Path(run).glob("tokens/train/*.arrow")):
+        tokens = pa.ipc.open_file(pa.memory_map(str(path))).read_all()  # found by its name in the query
+        connection.execute("select id, count(*) from (select unnest(tokens) as id from tokens) group by 1").fetchall()
+        del tokens
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--peer"]:
+        sys.exit(peer(sys.argv[2]))
+    sys.exit(main())
