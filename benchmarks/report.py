@@ -46,9 +46,8 @@ def main() -> int:
     parser.add_argument("--slack", type=float, default=1.25, help="growth allowed (default: 1.25)")
     arguments = parser.parse_args()
     found: dict[int, Taken] = {}
-    print(
-        f"{'URLs':>10}{'GB':>6}{'report':>9}{'CPU':>9}{'MiB':>6}{'page':>9}{'DuckDB, a part of it: CPU':>28}{'MiB':>6}"
-    )
+    columns = ("     URLs", "GB", "report, s", "CPU, s", "MiB", "page, MB", "DuckDB, a part: CPU, s", "MiB")
+    print("".join(f"{column:>{len(column) + 3}}" for column in columns))
     for rows in arguments.rows:
         with tempfile.TemporaryDirectory(prefix="owt-report-") as folder:
             write_run(Storage(folder), rows)
@@ -57,8 +56,17 @@ def main() -> int:
             peer = take([sys.executable, __file__, "--peer", folder])
             page = (Path(folder) / "report" / "index.html").stat().st_size
         report = found[rows]
-        print(f"{rows:>10,}{size / 1e9:>6.2f}{report.seconds:>7.1f} s{report.cpu_seconds:>7.1f} s{report.megabytes:>6.0f}"
-              f"{page / 1e6:>6.2f} MB{peer.cpu_seconds:>26.1f} s{peer.megabytes:>6.0f}", flush=True)  # fmt: skip
+        shown = (
+            f"{rows:,}",
+            f"{size / 1e9:.2f}",
+            f"{report.seconds:.1f}",
+            f"{report.cpu_seconds:.1f}",
+            f"{report.megabytes:.0f}",
+            f"{page / 1e6:.2f}",
+            f"{peer.cpu_seconds:.1f}",
+            f"{peer.megabytes:.0f}",
+        )
+        print("".join(f"{cell:>{len(column) + 3}}" for cell, column in zip(shown, columns, strict=True)), flush=True)
     return verdict(found, arguments.slack)
 
 

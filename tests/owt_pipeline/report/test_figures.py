@@ -148,21 +148,20 @@ def test_removals_by_domain_are_those_that_export_made(stats: dict[str, Any], sq
 
 def test_removals_show_both_texts_and_where_they_differ(stats: dict[str, Any], sql: Callable) -> None:
     removals = stats["duplicates"]["removals"]
-    assert [row["rule"] for row in removals] == ["near"] * stats["duplicates"]["near"] + ["exact"] * (
-        20 - stats["duplicates"]["near"]
-    )
+    rules = ["near"] * stats["duplicates"]["near"] + ["exact"] * stats["duplicates"]["exact"]
+    assert [row["rule"] for row in removals] == rules[:20]
     for row in removals:
         ids = row["removed"]["url_id"], row["kept"]["url_id"]
         ((similarity,),) = sql(f"select similarity from duplicates where url_id = {ids[0]} and kept_url_id = {ids[1]}")
         assert row["similarity"] == pytest.approx(similarity, abs=1e-4)
         for side, url_id in enumerate(ids, start=1):
             ((text,),) = sql(f"select text from clean where url_id = {url_id}")
-            words = text.split()
+            words = text.split()[:2000]
             for segment in row["segments"]:
                 count = int(segment[side]) if segment[0] == "skipped" else len(segment[side].split())
                 assert segment[0] == "skipped" or segment[side].split() == words[:count]
                 words = words[count:]
-            assert words == []  # these texts are short enough to be shown to their ends
+            assert words == [] or len(row["segments"]) == 40
         assert (row["rule"] == "near") == any(kind == "differs" for kind, *_ in row["segments"])
 
 

@@ -1,0 +1,98 @@
+"""Titles, URLs, texts and subreddits are anybody's: nothing of them may act in the report's page."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from warcio.statusandheaders import StatusAndHeaders
+from warcio.warcwriter import WARCWriter
+
+from tests.owt_pipeline.report.browser import Browser
+from tests.owt_pipeline.whole_runs import run_owt
+
+SCRIPT = "</script><script>window.acted = 1</script>"
+IMAGE = "<img src=x onerror='window.acted = 1'>"
+LINK = '<a href="javascript:window.acted = 1">x</a>'
+PATHS = (
+    '/"><script>window.acted=1</script>',
+    "/'onmouseover='window.acted=1",
+    "/%3Cscript%3E",
+    "/b?q=<img src=x>",
+    "/c",
+)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a run whose every string tries to act."""
+    folder = tmp_path_factory.mktemp("hostile")
+    urls = [f"https://{host}.example{path}" for host in ("evil", "worse") for path in PATHS]
+    submissions = [
+        {"id": f"a{n}", "url": url, "title": SCRIPT, "subreddit": (LINK, IMAGE, "&lt;b&gt;")[n % 3], "score": 9,
+         "created_utc": 1_400_000_000 + 10_000_000 * n, "over_18": False, "is_self": False}
+        for n, url in enumerate([*urls, "javascript:window.acted=1", f"ftp://{SCRIPT}/"])
+    ]  # fmt: skip
+    (folder / "dump.ndjson").write_text("\n".join(map(json.dumps, submissions)) + f'\n"{SCRIPT}\n')
+    with open(folder / "pages.warc.gz", "wb") as file:
+        writer = WARCWriter(file, gzip=True)
+        for n, url in enumerate(urls):
+            head = StatusAndHeaders("200 OK", [("Content-Type", "text/html; charset=utf-8")], protocol="HTTP/1.1")
+            body = io.BytesIO(_html(n).encode())
+            dated = {"WARC-Date": "2020-01-01T00:00:00Z"}
+            writer.write_record(
+                writer.create_warc_record(url, "response", body, http_headers=head, warc_headers_dict=dated)
+            )
+    flags = [
+        "--num_shards",
+        2,
+        "--max_cluster_share",
+        1,
+        "--dedupe.max_host_share",
+        1,
+        "--languages",
+        "all",
+        "--min_tokens",
+        400,
+    ]
+    given = ["--dumps", folder / "dump.ndjson", "--pages_from", folder / "pages.warc.gz"]
+    run_owt("run", "--workdir", folder / "run", *given, *flags)
+    return folder / "run" / "report" / "index.html"
+
+
+def _html(n: int) -> str:
+    """A page whose text, too, is markup; each third one of so few words that it is dropped."""
+    said = f"{SCRIPT} {IMAGE} {LINK} &amp; ".replace("<", "&lt;").replace(">", "&gt;")
+    sentence = f"The committee of the village met on day {n // 2} to speak about the bridge, {said} and went home. "
+    text = "".join(f"<p>{sentence.replace('met', f'met {k} times')}</p>" for k in range(2 if n % 3 == 2 else 30))
+    title = "&lt;/title&gt;" + SCRIPT.replace("<", "&lt;")
+    return f"<!doctype html><html><head><title>{title}</title></head><body><article>{text}</article></body></html>"
+
+
+def test_nothing_of_a_page_acts_in_the_report(page: Path, browser: Browser) -> None:
+    text = page.read_text()
+    assert "window.acted" in text  # it is told of,
+    browser.open(page, 1100, 900)
+    browser.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert browser.comes_to("document.querySelectorAll('#plot-subreddits .main-svg').length > 0")
+    assert not browser.evaluate("'acted' in window")  # and does nothing
+    assert browser.evaluate("document.querySelectorAll('script').length") == 3
+    assert browser.evaluate("document.querySelectorAll('img').length") == 0
+    handlers = "[...document.querySelectorAll('*')].filter(e => [...e.attributes].some(a => /^on/.test(a.name))).length"
+    assert browser.evaluate(handlers) == 0
+    schemes = browser.evaluate("[...document.links].map(a => a.protocol)")
+    assert set(schemes) <= {"https:", "file:"}  # file: are the page's own places
+    assert browser.problems == []
+    assert browser.requests == [page.as_uri()]
+
+
+def test_names_are_shown_as_they_are(page: Path, browser: Browser) -> None:
+    browser.open(page, 1100, 900)
+    assert browser.comes_to(f"document.querySelector('#plot-subreddits').textContent.includes({json.dumps(LINK)})")
+    assert browser.evaluate("document.querySelectorAll('#plot-subreddits a').length") == 0
+    stats = json.loads((page.parent / "stats.json").read_text())
+    assert {row["subreddit"] for row in stats["subreddits"]["top"]} <= {LINK, IMAGE, "&lt;b&gt;"}
+    assert stats["duplicates"]["removals"]
+    assert stats["filters"]["dropped"]
