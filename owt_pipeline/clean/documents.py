@@ -29,6 +29,7 @@ class Rules:
     Attributes:
       fix_text: repair mojibake and the like.
       normalization: `NFC`, `NFKC` or `none`.
+      leave_unfixed: rules of ftfy's that are left out.
       mask_addresses: replace e-mail and IP addresses.
       min_tokens, max_tokens: in tokens of GPT-2; 0 for no limit.
       languages: codes of the languages that stay; empty for all.
@@ -40,6 +41,7 @@ class Rules:
 
     fix_text: bool = True
     normalization: str = "NFC"
+    leave_unfixed: frozenset[str] = frozenset()
     mask_addresses: bool = False
     min_tokens: int = 128
     max_tokens: int = 0
@@ -102,7 +104,7 @@ def clean_batch(batch: pa.RecordBatch, rules: Rules) -> Outcome:
 def clean_document(text: str, rules: Rules) -> Document:
     """The document repaired, and judged. It depends on `text` and `rules` alone."""
     if rules.fix_text:
-        text = fix_text(text, rules.normalization)
+        text = fix_text(text, rules.normalization, rules.leave_unfixed)
     text, masked = mask(text) if rules.mask_addresses else (text, 0)
     document = Document(tidy(text), 0, masked)
     for judge in (_by_length, _by_language, _by_filters, _by_evaluation_sets):

@@ -9,12 +9,21 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import ftfy
 from ftfy.badness import is_bad
 
 FORMS = ("NFC", "NFKC", "none")
+
+RULES = (
+    *("unescape_html", "remove_terminal_escapes", "fix_encoding", "restore_byte_a0", "replace_lossy_sequences"),
+    *("decode_inconsistent_utf8", "fix_c1_controls", "fix_latin_ligatures", "fix_character_width", "uncurl_quotes"),
+    *("fix_line_breaks", "fix_surrogates", "remove_control_chars"),
+)
+"""ftfy's rules, by the names of its options: https://ftfy.readthedocs.io/en/latest/config.html"""
 
 _MAX_SEGMENT = 1_000_000  # ftfy's max_decode_length: a longer line is cut, wherever that is
 
@@ -35,51 +44,61 @@ _UNCURL = [(curly, "'") for curly in "\u02bc\u2018\u2019\u201a\u201b"] + [
 ]
 
 
-def fix_text(text: str, form: str = "NFC") -> str:
-    """What `ftfy.fix_text(text, normalization=form)` returns; `form` is one of FORMS."""
+def fix_text(text: str, form: str = "NFC", without: Collection[str] = ()) -> str:
+    """What `ftfy.fix_text(text, normalization=form)` returns; `form` is one of FORMS, `without` are RULES left out."""
+    rules = _Rules(form, frozenset(without))
     if _TO_LOOK_AT.search(text) is None:
-        return _settle(text, form)
+        return _settle(text, rules)
     # Of a text with a `<`, which may be HTML on purpose, ftfy leaves the entities alone from that line on.
     markup = text.find("<")
     fixed = []
     position = 0
     while (found := _TO_LOOK_AT.search(text, position)) is not None:
         start = text.rfind("\n", position, found.start()) + 1 or position
-        fixed.append(_settle(text[position:start], form))
+        fixed.append(_settle(text[position:start], rules))
         line_end = text.find("\n", found.start()) + 1 or len(text)
         for begin in range(start, line_end, _MAX_SEGMENT):
             end = min(begin + _MAX_SEGMENT, line_end)
-            fixed.append(_fix_segment(text[begin:end], form, 0 <= markup < end))
+            fixed.append(_fix_segment(text[begin:end], rules, 0 <= markup < end))
         position = line_end
-    fixed.append(_settle(text[position:], form))
+    fixed.append(_settle(text[position:], rules))
     return "".join(fixed)
 
 
-def _fix_segment(segment: str, form: str, has_markup: bool) -> str:
+@dataclass(frozen=True)
+class _Rules:
+    form: str
+    without: frozenset[str]
+
+
+def _fix_segment(segment: str, rules: _Rules, has_markup: bool) -> str:
     if _NEEDS_FTFY.search(segment) is None and not is_bad(segment):
-        settled = _settle(segment, form)
-        if settled == segment or _is_stable(settled, form):
+        settled = _settle(segment, rules)
+        if settled == segment or _is_stable(settled, rules):
             return settled
-    return ftfy.fix_and_explain(segment, _config(form, has_markup)).text
+    return ftfy.fix_and_explain(segment, _config(rules, has_markup)).text
 
 
-def _is_stable(text: str, form: str) -> bool:
+def _is_stable(text: str, rules: _Rules) -> bool:
     """Whether a further round of ftfy's would leave `text` as it is, as far as can be told without one."""
-    return _NEEDS_FTFY.search(text) is None and not is_bad(text) and _settle(text, form) == text
+    return _NEEDS_FTFY.search(text) is None and not is_bad(text) and _settle(text, rules) == text
 
 
-def _settle(text: str, form: str) -> str:
+def _settle(text: str, rules: _Rules) -> str:
     """The two rules that remain where no other applies: curly quotes, and normalization."""
     if text.isascii():
         return text
-    for curly, straight in _UNCURL:  # several times as fast as str.translate
-        text = text.replace(curly, straight)
-    return text if form == "none" else unicodedata.normalize(form, text)  # type: ignore[arg-type]
+    if "uncurl_quotes" not in rules.without:
+        for curly, straight in _UNCURL:  # several times as fast as str.translate
+            text = text.replace(curly, straight)
+    return text if rules.form == "none" else unicodedata.normalize(rules.form, text)  # type: ignore[arg-type]
 
 
 @functools.cache
-def _config(form: str, has_markup: bool) -> ftfy.TextFixerConfig:
-    normalization: Any = None if form == "none" else form
-    return ftfy.TextFixerConfig(
-        explain=False, normalization=normalization, unescape_html=False if has_markup else "auto"
-    )
+def _config(rules: _Rules, has_markup: bool) -> ftfy.TextFixerConfig:
+    normalization: Any = None if rules.form == "none" else rules.form
+    switches: dict[str, Any] = dict.fromkeys(rules.without, False)
+    if has_markup:
+        switches["unescape_html"] = False
+    explain = bool(rules.without)  # ftfy heeds the finer rules of fix_encoding only where it explains
+    return ftfy.TextFixerConfig(explain=explain, normalization=normalization, **switches)

@@ -25,6 +25,16 @@ class Options:
 
     fix_text: bool = option(True, "repair mojibake, entities, odd widths and quotes with ftfy")
     normalization: str = option("NFC", "Unicode normalization; ConnorJL's is NFKC", choices=("NFC", "NFKC", "none"))
+    leave_unfixed: tuple[str, ...] = option(
+        (),
+        "rules of ftfy's to leave out, by its names for them",
+        choices=(
+            *("unescape_html", "remove_terminal_escapes", "fix_encoding", "restore_byte_a0", "replace_lossy_sequences"),
+            *("decode_inconsistent_utf8", "fix_c1_controls", "fix_latin_ligatures", "fix_character_width"),
+            *("uncurl_quotes", "fix_line_breaks", "fix_surrogates", "remove_control_chars"),
+        ),
+        metavar="RULE",
+    )
     mask_addresses: bool = option(False, "replace e-mail addresses and public IP addresses")
     min_tokens: int = option(128, "documents with fewer tokens of GPT-2 are rejected", minimum=0)
     max_tokens: int = option(0, "documents with more tokens of GPT-2 are rejected; 0 for no limit", minimum=0)
@@ -70,6 +80,7 @@ def run(run: StageRun) -> None:
     rules = Rules(
         fix_text=options.fix_text,
         normalization=options.normalization,
+        leave_unfixed=frozenset(options.leave_unfixed),
         mask_addresses=options.mask_addresses,
         min_tokens=options.min_tokens,
         max_tokens=options.max_tokens,

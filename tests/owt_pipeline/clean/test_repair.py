@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import ftfy
@@ -13,7 +14,8 @@ from ftfy.badness import is_bad
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.clean.repair import _HARMLESS, FORMS, fix_text
+from owt_pipeline.clean.repair import _HARMLESS, FORMS, RULES, fix_text
+from owt_pipeline.stages.clean import Options
 
 # What ftfy's rules are about, so that hypothesis meets them often.
 NOTABLE = st.sampled_from(
@@ -23,8 +25,12 @@ NOTABLE = st.sampled_from(
 TEXTS = st.lists(st.one_of(st.text(max_size=8), NOTABLE, st.sampled_from(["plain words, ", "\n", " "])), max_size=25)
 
 
-def plainly(text: str, form: str) -> str:
-    return ftfy.fix_text(text, normalization=None if form == "none" else form)  # type: ignore[arg-type]
+def plainly(text: str, form: str, without: Iterable[str] = ()) -> str:
+    config = ftfy.TextFixerConfig(
+        normalization=None if form == "none" else form,  # type: ignore[arg-type]
+        **dict.fromkeys(without, False),  # type: ignore[arg-type]
+    )
+    return ftfy.fix_text(text, config)
 
 
 @settings(max_examples=600, deadline=None)
@@ -34,6 +40,19 @@ def plainly(text: str, form: str) -> str:
 @example("ª’&#x2019;;", "NFKC")
 def test_any_text_is_repaired_as_by_ftfy(text: str, form: str) -> None:
     assert fix_text(text, form) == plainly(text, form)
+
+
+@settings(max_examples=600, deadline=None)
+@given(TEXTS.map("".join), st.sampled_from(FORMS), st.sets(st.sampled_from(RULES)))
+@example("‘café’ ﬁne", "NFC", {"uncurl_quotes"})
+def test_rules_of_ftfy_can_be_left_out(text: str, form: str, without: set[str]) -> None:
+    assert fix_text(text, form, without) == plainly(text, form, without)
+
+
+def test_the_option_has_every_rule_of_ftfy() -> None:
+    switches = {name for name, value in ftfy.TextFixerConfig()._asdict().items() if value in (True, False, "auto")}
+    assert set(RULES) == switches - {"explain"}
+    assert set(Options.__dataclass_fields__["leave_unfixed"].metadata["choices"]) == set(RULES)
 
 
 @pytest.mark.parametrize("form", FORMS)
