@@ -36,12 +36,17 @@ LEARNING_RATES = {
 class TrainConfig:
     """Settings of `trainer.train`. Those marked `shapes_bytes=False` may change when a run is resumed."""
 
-    data: str = option(help="folder of the token shards: WORKDIR/tokens", metavar="DIR")
+    data: str = option(help="folder of the token shards: WORKDIR/tokens, or s3:// or gs://", metavar="DIR")
     out: str = option(help="folder of the run: its checkpoints and metrics", metavar="DIR", shapes_bytes=False)
     init_from: str | None = option(
         None, "weights to start from: a checkpoint, or a GPT-2 folder of Hugging Face", metavar="DIR"
     )
     verify_shards: bool = option(False, "check the SHA-256 of every shard before training", shapes_bytes=False)
+    cache: str | None = option(
+        None, "where shards of a bucket are kept (default: $OWT_CACHE or ~/.cache/owt)", metavar="DIR",
+        shapes_bytes=False,
+    )  # fmt: skip
+    cache_gb: float = option(100.0, "the most that cache may hold, in 10^9 bytes", minimum=0, shapes_bytes=False)
 
     preset: str = option("124M", "the model", choices=PRESETS)
     n_layer: int | None = option(None, "layers, where not the preset's", minimum=1)

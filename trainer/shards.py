@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +13,10 @@ import pyarrow as pa
 
 from schemas import DATASETS, Manifest, ManifestError, ShardFile
 from schemas.manifest import MANIFEST_NAME
+from trainer.errors import ShardError
+from trainer.remote import DEFAULT_CACHE_GB, Cache, Chunks, FetchedChunks, RemoteFolder, default_cache_folder, is_remote
 
-
-class ShardError(ValueError):
-    """Token shards that are missing, damaged, or of a kind this program does not know."""
+__all__ = ["Documents", "ShardError", "TokenDataset", "TokenizerInfo", "open_dataset", "sha256_of"]
 
 
 @dataclass(frozen=True)
@@ -42,42 +43,84 @@ class TokenDataset:
     """A `tokens/` folder whose manifest has been read and whose files are there.
 
     Attributes:
-      folder: the folder of the manifest.
+      folder: the folder of the manifest, on the local disk or in a bucket.
       digest: SHA-256 over all files' names and digests, as in the manifest.
       tokenizer: its tokenizer.
       files: the data files by split (`train`, `val`).
     """
 
-    folder: Path
+    folder: Path | RemoteFolder
     digest: str
     tokenizer: TokenizerInfo
     files: dict[str, list[ShardFile]]
 
     def documents(self, split: str) -> Documents:
         """The documents of one split; raises ShardError naming a file that is not what it should be."""
-        return Documents.open(self.folder, self.files.get(split, []), self.tokenizer.vocab_size)
+        files = self.files.get(split, [])
+        if isinstance(self.folder, RemoteFolder):
+            return Documents.open_remote(self.folder, files, self.tokenizer.vocab_size)
+        return Documents.open(self.folder, files, self.tokenizer.vocab_size)
 
 
-def open_dataset(folder: str | Path, *, verify: bool = False) -> TokenDataset:
+def open_dataset(
+    folder: str | Path,
+    *,
+    verify: bool = False,
+    cache: str | Path | None = None,
+    cache_gb: float = DEFAULT_CACHE_GB,
+) -> TokenDataset:
     """The token shards in `folder`, by its manifest.
 
     Every file's presence and length are checked here, so that a damaged dataset fails before training
     and not in the middle of it; with `verify` its SHA-256 too.
 
+    Args:
+      folder: a local folder, or one in a bucket: `s3://BUCKET/PATH` or `gs://BUCKET/PATH`.
+      verify: whether to read every file and compare its SHA-256.
+      cache: where shards of a bucket are kept (default: `$OWT_CACHE`, or the user's cache folder).
+      cache_gb: the most the cache may hold, in 10**9 bytes.
+
     Raises:
       ShardError: no manifest, an unknown schema version or tokenizer, or a file that is missing, cut
         short or (with `verify`) changed. It names the file.
     """
+    if is_remote(str(folder)):
+        kept = Cache(Path(cache) if cache else default_cache_folder(), int(cache_gb * 1e9))
+        return _open_remote(RemoteFolder(str(folder), kept), verify)
     folder = Path(folder)
     manifest = _read_manifest(folder)
-    tokenizer = _read_tokenizer(folder, manifest)
+    tokenizer = _read_tokenizer(folder / MANIFEST_NAME, manifest)
+    for file in _needed(manifest):
+        _check_file(folder / file.path, file, verify)
+    tokenizer = dataclasses.replace(tokenizer, path=folder / tokenizer.path)
+    return TokenDataset(folder, manifest.digest, tokenizer, _by_split(manifest))
+
+
+def _open_remote(folder: RemoteFolder, verify: bool) -> TokenDataset:
+    try:
+        manifest = _parse_manifest(folder.read(MANIFEST_NAME), folder.path(MANIFEST_NAME))
+        sizes = folder.sizes()
+    except OSError as error:
+        raise ShardError(f"no token shards can be read at {folder}: {error}") from error
+    tokenizer = _read_tokenizer(folder.path(MANIFEST_NAME), manifest)
+    for file in _needed(manifest):
+        _check_size(folder.path(file.path), sizes.get(file.path), file)
+        if verify:
+            folder.local(file)
+    asset = next(file for file in manifest.of_kind("asset") if file.path == str(tokenizer.path))
+    tokenizer = dataclasses.replace(tokenizer, path=folder.local(asset))
+    return TokenDataset(folder, manifest.digest, tokenizer, _by_split(manifest))
+
+
+def _needed(manifest: Manifest) -> list[ShardFile]:
+    return [file for file in manifest.files if file.kind in ("data", "asset")]
+
+
+def _by_split(manifest: Manifest) -> dict[str, list[ShardFile]]:
     splits: dict[str, list[ShardFile]] = {}
-    for file in manifest.files:
-        if file.kind in ("data", "asset"):
-            _check_file(folder, file, verify)
-        if file.kind == "data":
-            splits.setdefault(file.path.split("/")[0], []).append(file)
-    return TokenDataset(folder, manifest.digest, tokenizer, splits)
+    for file in manifest.of_kind("data"):
+        splits.setdefault(file.path.split("/")[0], []).append(file)
+    return splits
 
 
 class Documents:
@@ -87,12 +130,19 @@ class Documents:
       lengths: tokens of each document, int64 (n,).
     """
 
-    def __init__(self, chunks: list[np.ndarray], starts: np.ndarray, lengths: np.ndarray, first: np.ndarray) -> None:
+    def __init__(
+        self,
+        chunks: Chunks,
+        starts: np.ndarray,
+        lengths: np.ndarray,
+        first: np.ndarray,
+        dtype: np.dtype | type = np.uint16,
+    ) -> None:
         self._chunks = chunks  # the token ids of each record batch, mapped from its file
         self._first = first  # the first document of each chunk
         self._starts = starts  # where in its chunk each document starts
         self.lengths = lengths
-        self.dtype = np.dtype(np.uint32 if any(c.dtype == np.uint32 for c in chunks) else np.uint16)
+        self.dtype = np.dtype(dtype)
 
     @classmethod
     def open(cls, folder: Path, files: Sequence[ShardFile], vocab_size: int) -> Documents:
@@ -111,15 +161,33 @@ class Documents:
                 rows += len(n_tokens)
                 if not np.array_equal(np.diff(offsets), n_tokens):
                     raise ShardError(f"{path}: n_tokens is not the length of tokens; run tokenize again")
-            if rows != file.rows:
-                raise ShardError(f"{path} has {rows} rows, its manifest says {file.rows}; run tokenize again")
-        counts = np.array([len(n) for n in lengths], dtype=np.int64)
-        return cls(
-            chunks,
-            np.concatenate(starts) if starts else np.zeros(0, np.int32),
-            np.concatenate(lengths).astype(np.int64) if lengths else np.zeros(0, np.int64),
-            np.cumsum(counts) - counts,
-        )
+            _check_rows(path, rows, file)
+        dtype = np.uint32 if any(c.dtype == np.uint32 for c in chunks) else np.uint16
+        return cls(chunks, *_index(starts, lengths), dtype)
+
+    @classmethod
+    def open_remote(cls, folder: RemoteFolder, files: Sequence[ShardFile], vocab_size: int) -> Documents:
+        """Read the lengths of `files`; each file is fetched when a document of it is asked for."""
+        starts: list[np.ndarray] = []
+        lengths: list[np.ndarray] = []
+        batches: list[int] = []
+        for file in files:
+            found = [batch.column("n_tokens").to_numpy() for batch in folder.columns(file, ["n_tokens"])]
+            _check_rows(folder.path(file.path), sum(map(len, found)), file)
+            lengths += found
+            starts += [np.cumsum(n_tokens, dtype=np.int64) - n_tokens for n_tokens in found]
+            batches.append(len(found))
+
+        def open_shard(number: int) -> list[np.ndarray]:
+            columns = _record_batches(folder.local(files[number]), vocab_size)
+            for n_tokens, offsets, _ in columns:
+                if offsets[0] or not np.array_equal(np.diff(offsets), n_tokens):
+                    raise ShardError(f"{folder.path(files[number].path)}: n_tokens is not the length of tokens")
+            return [tokens for _, _, tokens in columns]
+
+        chunks = FetchedChunks(open_shard, batches, folder.shards_kept(files))
+        wide = any(chunk.dtype == np.uint32 for chunk in open_shard(0)) if files else False
+        return cls(chunks, *_index(starts, lengths), np.uint32 if wide else np.uint16)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -149,23 +217,43 @@ class Documents:
             out[o:p] = chunks[chunk][s:e]
 
 
+def _check_rows(path: str | Path, rows: int, file: ShardFile) -> None:
+    if rows != file.rows:
+        raise ShardError(f"{path} has {rows} rows, its manifest says {file.rows}; run tokenize again")
+
+
+def _index(starts: list[np.ndarray], lengths: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(where in its chunk each document starts, its tokens, the first document of each chunk)."""
+    counts = np.array([len(n) for n in lengths], dtype=np.int64)
+    return (
+        np.concatenate(starts) if starts else np.zeros(0, np.int32),
+        np.concatenate(lengths).astype(np.int64) if lengths else np.zeros(0, np.int64),
+        np.cumsum(counts) - counts,
+    )
+
+
 def _read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST_NAME
     try:
-        manifest = Manifest.from_json(path.read_bytes(), str(path))
+        return _parse_manifest(path.read_bytes(), path)
     except FileNotFoundError:
         below = folder / "tokens" / MANIFEST_NAME
         hint = f"; did you mean {folder / 'tokens'}?" if below.exists() else "; run the tokenize stage first"
         raise ShardError(f"no token shards in {folder}: it has no {MANIFEST_NAME}{hint}") from None
+
+
+def _parse_manifest(content: bytes, where: str | Path) -> Manifest:
+    try:
+        manifest = Manifest.from_json(content, str(where))
     except ManifestError as error:
         raise ShardError(str(error)) from error
     if manifest.dataset != "tokens":
-        raise ShardError(f"{path} describes the dataset '{manifest.dataset}', not 'tokens'; --data names tokens/")
+        raise ShardError(f"{where} describes the dataset '{manifest.dataset}', not 'tokens'; --data names tokens/")
     return manifest
 
 
-def _read_tokenizer(folder: Path, manifest: Manifest) -> TokenizerInfo:
-    where = folder / MANIFEST_NAME
+def _read_tokenizer(where: str | Path, manifest: Manifest) -> TokenizerInfo:
+    """The tokenizer, its path relative to the folder."""
     entry = manifest.properties.get("tokenizer")
     wanted = {"name": str, "file": str, "sha256": str, "vocab_size": int, "eot": int}
     if not isinstance(entry, dict) or any(type(entry.get(key)) is not kind for key, kind in wanted.items()):
@@ -178,19 +266,21 @@ def _read_tokenizer(folder: Path, manifest: Manifest) -> TokenizerInfo:
         raise ShardError(f"{where}: the tokenizer {entry['file']} should be {entry['sha256'][:12]}…, but is {found}")
     if not 0 <= entry["eot"] < entry["vocab_size"]:
         raise ShardError(f"{where}: end-of-text is {entry['eot']}, outside the vocabulary of {entry['vocab_size']}")
-    return TokenizerInfo(entry["name"], folder / entry["file"], entry["sha256"], entry["vocab_size"], entry["eot"])
+    return TokenizerInfo(entry["name"], Path(entry["file"]), entry["sha256"], entry["vocab_size"], entry["eot"])
 
 
-def _check_file(folder: Path, file: ShardFile, verify: bool) -> None:
-    path = folder / file.path
-    if not path.is_file():
+def _check_file(path: Path, file: ShardFile, verify: bool) -> None:
+    _check_size(path, path.stat().st_size if path.is_file() else None, file)
+    if verify and sha256_of(path) != file.sha256:
+        raise ShardError(f"{path} was changed or damaged: its SHA-256 is not the manifest's; copy it again")
+
+
+def _check_size(path: str | Path, size: int | None, file: ShardFile) -> None:
+    if size is None:
         raise ShardError(f"{path} is missing, though its manifest names it; copy it again or run tokenize again")
-    size = path.stat().st_size
     if size != file.bytes:
         state = "cut short" if size < file.bytes else "too long"
         raise ShardError(f"{path} is {state}: {size} bytes, its manifest says {file.bytes}; copy it again")
-    if verify and sha256_of(path) != file.sha256:
-        raise ShardError(f"{path} was changed or damaged: its SHA-256 is not the manifest's; copy it again")
 
 
 def sha256_of(path: Path) -> str:

@@ -60,7 +60,8 @@ def train(config: TrainConfig) -> float:
 def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpoint.Writer, say: Any) -> float:
     device = ranks.device
     torch.set_float32_matmul_precision("high")
-    dataset = open_dataset(config.data, verify=config.verify_shards and ranks.main)
+    verify = config.verify_shards and ranks.main
+    dataset = open_dataset(config.data, verify=verify, cache=config.cache, cache_gb=config.cache_gb)
     shape = config.model_config(dataset.tokenizer.vocab_size)
     windows = config.windows_per_batch(shape.context)
     sampler = make_sampler(

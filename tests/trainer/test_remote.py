@@ -1,0 +1,136 @@
+"""Shards in a bucket: a real S3 server on loopback, and a cache that holds less than the shards."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.fs
+import pytest
+
+from schemas import ShardFile
+from trainer.data import make_sampler
+from trainer.errors import ShardError
+from trainer.remote import Cache
+from trainer.shards import open_dataset
+from trainer.train import main
+
+s3 = pytest.importorskip("tests.servers.s3")
+SHARDS = 5
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with s3.s3_bucket() as uri:
+        yield uri
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, write_tokens: Callable[..., Path]) -> Path:
+    rng = np.random.default_rng(0)
+    documents = [rng.integers(0, 399, n).tolist() for n in rng.integers(0, 400, 60)]
+    return write_tokens(tmp_path / "tokens", documents, documents[:7], shards=SHARDS)
+
+
+@pytest.fixture
+def uploaded(bucket: str, tokens: Path, tmp_path: Path) -> str:
+    uri = f"{bucket}/{tmp_path.name}"
+    fs, root = pyarrow.fs.FileSystem.from_uri(uri)
+    pyarrow.fs.copy_files(str(tokens), root, destination_filesystem=fs)
+    return uri
+
+
+def change(uri: str, name: str, content: Callable[[bytes], bytes] | None) -> None:
+    fs, root = pyarrow.fs.FileSystem.from_uri(uri)
+    if content is None:
+        fs.delete_file(f"{root}/{name}")
+        return
+    with fs.open_input_file(f"{root}/{name}") as file:
+        changed = content(file.read())
+    with fs.open_output_stream(f"{root}/{name}") as out:
+        out.write(changed)
+
+
+def test_windows_are_those_of_the_local_shards_through_a_cache_smaller_than_they(
+    uploaded: str, tokens: Path, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    largest = max(path.stat().st_size for path in (tokens / "train").iterdir())
+    limit = int(2.5 * largest)
+    remote = open_dataset(uploaded, cache=cache, cache_gb=limit / 1e9)
+    local = open_dataset(tokens)
+    assert remote.digest == local.digest
+    assert remote.tokenizer.path.read_bytes() == local.tokenizer.path.read_bytes()
+    theirs = make_sampler(remote, "train", "packed", 32, seed=4)
+    ours = make_sampler(local, "train", "packed", 32, seed=4)
+    for first in range(0, 200, 40):
+        assert np.array_equal(theirs.windows(first, 8), ours.windows(first, 8))
+        assert sum(path.stat().st_size for path in cache.iterdir()) <= limit
+    assert remote.documents("val")[3].tolist() == local.documents("val")[3].tolist()
+
+
+def test_what_is_in_the_cache_is_not_fetched_again(uploaded: str, tmp_path: Path) -> None:
+    kept = open_dataset(uploaded, cache=tmp_path / "cache", verify=True)
+    for file in kept.files["train"]:
+        change(uploaded, file.path, lambda content: bytes(len(content)))
+    documents = kept.documents
+    with pytest.raises(ShardError, match="is no Arrow IPC file"):
+        documents("train")  # the lengths are read from the bucket
+    assert open_dataset(uploaded, cache=tmp_path / "cache", verify=True).digest == kept.digest
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "is missing, though its manifest names it"),
+        (lambda content: content[:-8], "is cut short"),
+        (lambda content: content[:600] + bytes([content[600] ^ 1]) + content[601:], "was changed or damaged"),
+    ],
+    ids=["missing", "short", "flipped"],
+)
+def test_a_bad_shard_is_named_before_training_starts(
+    uploaded: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    content: Callable[[bytes], bytes] | None,
+    message: str,
+) -> None:
+    change(uploaded, "train/part-00003.arrow", content)
+    arguments = ["--data", uploaded, "--out", str(tmp_path / "run"), "--cache", str(tmp_path / "cache")]
+    assert main([*arguments, "--verify_shards", "--preset", "tiny", "--device", "cpu"]) == 1
+    error = capsys.readouterr().err
+    assert f"{uploaded}/train/part-00003.arrow" in error
+    assert message in error
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_no_shards_and_no_such_scheme_are_one_clear_error(bucket: str, tmp_path: Path) -> None:
+    with pytest.raises(ShardError, match=f"no token shards can be read at {bucket}/nowhere"):
+        open_dataset(f"{bucket}/nowhere", cache=tmp_path)
+    with pytest.raises(ShardError, match=r"s3://bucket/\[x\] cannot be opened"):
+        open_dataset("s3://bucket/[x]", cache=tmp_path)
+    with pytest.raises(ShardError, match="unknown scheme ftp://"):
+        open_dataset("ftp://host/tokens", cache=tmp_path)
+
+
+def test_a_run_trains_from_a_bucket(uploaded: str, tmp_path: Path) -> None:
+    arguments = ["--data", uploaded, "--out", str(tmp_path / "run"), "--cache", str(tmp_path / "cache")]
+    shape = ["--preset", "tiny", "--context", "32", "--batch_tokens", "256", "--max_steps", "3", "--device", "cpu"]
+    assert main([*arguments, *shape, "--val_windows", "4"]) == 0
+    assert (tmp_path / "run" / "checkpoints" / "step-00000003" / "model.safetensors").exists()
+
+
+def test_the_file_used_longest_ago_leaves_the_cache_first(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 250)
+    fetched = []
+
+    def get(name: str) -> None:
+        content = name.encode() * 100
+        file = ShardFile(f"{name}.arrow", "data", 0, 1, len(content), hashlib.sha256(content).hexdigest())
+        cache.get(file, lambda: iter([fetched.append(name) or content]))  # type: ignore[func-returns-value]
+
+    for name in "ababcaab":
+        get(name)
+    assert fetched == ["a", "b", "c", "a", "b"]  # c drove out a, a drove out b

@@ -1,0 +1,176 @@
+"""Token shards in a bucket (`s3://`, `gs://`), read through a bounded cache on the local disk."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs
+
+from schemas import ShardFile
+from trainer.errors import ShardError
+
+DEFAULT_CACHE_GB = 100.0
+_PIECE = 8 << 20  # bytes of one request
+
+
+def is_remote(uri: str) -> bool:
+    return "://" in uri
+
+
+class Cache:
+    """A folder of downloaded shards, named by their SHA-256, of at most `limit` bytes.
+
+    The file used longest ago goes first; one of the moment is never too many, so a shard larger than the
+    limit is still read. Processes of a machine share the folder: a file appears whole or not at all, and one
+    that another process has mapped stays readable when it is removed.
+    """
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self.folder, self.limit = folder, limit
+        self._lock = threading.Lock()
+
+    def get(self, file: ShardFile, fetch: Callable[[], Iterator[bytes]]) -> Path:
+        """The local copy of `file`, by `fetch()` where there is none; raises ShardError for other bytes."""
+        path = self.folder / f"{file.sha256}{Path(file.path).suffix}"
+        with self._lock:
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(path)
+                return path
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._make_room(file.bytes)
+            with tempfile.NamedTemporaryFile(dir=self.folder, suffix=".tmp", delete=False) as part:
+                try:
+                    digest = hashlib.sha256()
+                    for piece in fetch():
+                        part.write(piece)
+                        digest.update(piece)
+                    part.flush()
+                    if digest.hexdigest() != file.sha256:
+                        raise ShardError("was changed or damaged: its SHA-256 is not the manifest's; copy it again")
+                    os.replace(part.name, path)
+                except BaseException:
+                    os.unlink(part.name)
+                    raise
+            return path
+
+    def _make_room(self, size: int) -> None:
+        """Remove what was used longest ago until `size` more bytes fit."""
+        files = []
+        for path in self.folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another process removed it
+                if path.suffix != ".tmp":
+                    status = path.stat()
+                    files.append((status.st_mtime_ns, status.st_size, path))
+        kept = sum(entry[1] for entry in files)
+        for _, length, path in sorted(files):
+            if kept + size <= self.limit:
+                return
+            path.unlink(missing_ok=True)
+            kept -= length
+
+
+class RemoteFolder:
+    """A `tokens/` folder in a bucket."""
+
+    def __init__(self, uri: str, cache: Cache) -> None:
+        """Raises ShardError for a URI of no known kind, or that is none."""
+        self.uri, self._cache = uri.rstrip("/"), cache
+        scheme = uri.split("://", 1)[0]
+        if scheme not in ("s3", "gs"):
+            raise ShardError(f"{uri}: unknown scheme {scheme}://; give a local folder, s3:// or gs://")
+        try:
+            self._fs, self._root = pa.fs.FileSystem.from_uri(self.uri)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ShardError(f"{uri} cannot be opened: {error}") from error
+
+    def __str__(self) -> str:
+        return self.uri
+
+    def path(self, name: str) -> str:
+        return f"{self.uri}/{name}"
+
+    def read(self, name: str) -> bytes:
+        """Raises FileNotFoundError, or another OSError."""
+        with self._fs.open_input_file(f"{self._root}/{name}") as file:
+            return bytes(file.read())
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every file below the folder, by its path in it."""
+        selector = pa.fs.FileSelector(self._root, recursive=True, allow_not_found=True)
+        return {info.path[len(self._root) + 1 :]: info.size for info in self._fs.get_file_info(selector)}
+
+    def local(self, file: ShardFile) -> Path:
+        """The file on the local disk, fetched where it is not there; raises ShardError naming it."""
+        try:
+            return self._cache.get(file, lambda: self._pieces(file.path))
+        except (ShardError, OSError) as error:
+            raise ShardError(f"{self.path(file.path)} {error}") from error
+
+    def shards_kept(self, files: Sequence[ShardFile]) -> int:
+        """How many of these the cache holds: no more may be mapped, for a removed file is there while it is mapped."""
+        return self._cache.limit // max((file.bytes for file in files), default=1)
+
+    def columns(self, file: ShardFile, names: Sequence[str]) -> list[pa.RecordBatch]:
+        """Some columns of a shard, by requests for their bytes alone; raises ShardError naming it."""
+        try:
+            with self._fs.open_input_file(f"{self._root}/{file.path}") as source:
+                schema = pa.ipc.open_file(source).schema
+                wanted = [schema.get_field_index(name) for name in names]
+                options = pa.ipc.IpcReadOptions(included_fields=wanted)
+                reader = pa.ipc.open_file(source, options=options)
+                return [reader.get_batch(index) for index in range(reader.num_record_batches)]
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ShardError(f"{self.path(file.path)} is no Arrow IPC file ({error}); run tokenize again") from error
+
+    def _pieces(self, name: str) -> Iterator[bytes]:
+        with self._fs.open_input_stream(f"{self._root}/{name}") as stream:
+            while piece := stream.read(_PIECE):
+                yield piece
+
+
+class Chunks(Protocol):
+    """The token ids of each record batch."""
+
+    def __getitem__(self, index: int) -> np.ndarray: ...
+
+
+class FetchedChunks:
+    """The record batches of remote shards, each shard fetched and mapped when one of its batches is asked for.
+
+    Args:
+      open_shard: the batches' token ids of the shard by its number, mapped.
+      batches: how many record batches each shard has.
+      mapped: shards to keep mapped; those of the last use are.
+    """
+
+    def __init__(self, open_shard: Callable[[int], list[np.ndarray]], batches: Sequence[int], mapped: int) -> None:
+        self._open, self._mapped = open_shard, max(1, mapped)
+        self._shard_of = np.repeat(np.arange(len(batches)), batches).tolist()
+        self._first = (np.cumsum(batches) - batches).tolist()
+        self._shards: OrderedDict[int, list[np.ndarray]] = OrderedDict()
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        shard = self._shard_of[index]
+        if shard in self._shards:
+            self._shards.move_to_end(shard)
+        else:
+            while len(self._shards) >= self._mapped:
+                self._shards.popitem(last=False)
+            self._shards[shard] = self._open(shard)
+        return self._shards[shard][index - self._first[shard]]
+
+
+def default_cache_folder() -> Path:
+    """`$OWT_CACHE`, or the user's cache folder."""
+    base: Any = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("OWT_CACHE") or Path(base) / "owt" / "shards")
