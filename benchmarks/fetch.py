@@ -29,7 +29,7 @@ from owt_pipeline.runtime.stage import Runtime, run_stage
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages import load
 
-CONNECTIONS = 256
+CONNECTIONS = 200
 THREADS = 64
 DOMAIN = "bench.test"
 
@@ -93,7 +93,7 @@ def fetch(runtime: Runtime) -> int:
         resolve=(f"*.{DOMAIN}=127.0.0.1",),
         user_agent="bench/1.0 (+mailto:bench@bench.test)",
         host_delay=0.0,
-        host_connections=2,
+        host_connections=1,
         connections=CONNECTIONS,
     )
     (runtime.workdir / "pages").delete_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,8 @@ from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
 from schemas import DATASETS, Reason
 
 PAGES = DATASETS["pages"].schema
+
+_WRITE_BYTES = 1 << 20
 
 URL_COLUMNS = ["url_id", "url", "score", "created_utc", "subreddits"]
 """What `write_answers` needs of urls/."""
@@ -90,18 +93,27 @@ def write_answers(
         taken: list[int] = []
         rows: list[tuple[Page, int, int]] = []  # without the records, which would add up
         rejected = []
+        stats: Counter[str] = Counter()
+        waiting: list[bytes] = []  # written together: a page at a time costs more in calls than in bytes
+        end = written = warc.tell()
         for index, answer in enumerate(answers(batch)):
             if isinstance(answer, Page):
                 taken.append(index)
-                for redirect in answer.redirects:
-                    warc.write(redirect)
-                rows.append((replace(answer, record=b"", redirects=()), warc.tell(), len(answer.record)))
-                warc.write(answer.record)
+                end += sum(map(len, answer.redirects))
+                rows.append((replace(answer, record=b"", redirects=()), end, len(answer.record)))
+                end += len(answer.record)
+                waiting += [*answer.redirects, answer.record]
+                if end - written > _WRITE_BYTES:
+                    written += warc.write(b"".join(waiting))
+                    waiting.clear()
                 records[0] += len(answer.redirects) + 1
-                writer.count({f"from_{answer.source}": 1, "body_bytes": answer.body_bytes})
+                stats[f"from_{answer.source}"] += 1
+                stats["body_bytes"] += answer.body_bytes
             else:
                 url_id, url = batch["url_id"][index].as_py(), batch["url"][index].as_py()
                 rejected.append((url_id, url, answer.reason, answer.detail))
+        warc.write(b"".join(waiting))
+        writer.count(stats)
         writer.enter(batch.num_rows)
         writer.write(_index_rows(batch.take(pa.array(taken, pa.int64())), rows))
         writer.reject(rejects_batch(rejected))

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import heapq
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,15 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.fetch.answers import Answer
-from owt_pipeline.fetch.live import Fetched, Fetcher
+from owt_pipeline.fetch.live import Fetcher
+from owt_pipeline.fetch.recorder import Recorder
 
 _WAITING_PER_CONNECTION = 2
 """URLs under way for each connection: some wait for their host's turn, and must not keep others from theirs."""
-
-
-_WAITING_BYTES = 64 << 20
-"""Bodies that wait to be recorded."""
 
 
 async def crawl(fetcher: Fetcher, urls: pa.Table, spread: bool, recorder: Recorder) -> None:
@@ -33,14 +28,16 @@ async def crawl(fetcher: Fetcher, urls: pa.Table, spread: bool, recorder: Record
     `spread` says whether the shards over which a host is spread are the business of several processes.
     """
     frontier = Frontier(urls["host"], fetcher)
+    url_ids, posted, host_shards = (urls[name].combine_chunks() for name in ("url_id", "posted_url", "host_shards"))
+    most_tasks = _WAITING_PER_CONNECTION * fetcher.options.connections
     tasks: set[asyncio.Task[None]] = set()
     failed: list[BaseException] = []
     changed = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     async def fetch(row: int) -> None:
-        factor = urls["host_shards"][row].as_py() if spread else 1
-        fetched = await fetcher.fetch(urls["posted_url"][row].as_py(), factor)
-        await recorder.take(urls["url_id"][row].as_py(), fetched)
+        fetched = await fetcher.fetch(posted[row].as_py(), host_shards[row].as_py() if spread else 1)
+        await recorder.take(url_ids[row].as_py(), fetched)
 
     def done(host: int, task: asyncio.Task[None]) -> None:
         tasks.discard(task)
@@ -51,17 +48,19 @@ async def crawl(fetcher: Fetcher, urls: pa.Table, spread: bool, recorder: Record
 
     try:
         while not failed:
-            changed.clear()
             ready = frontier.next_turn()
             if ready is None and not tasks:
                 return
-            wait = None if ready is None else ready - time.monotonic()
-            if wait is None or wait > 0 or len(tasks) >= _WAITING_PER_CONNECTION * fetcher.options.connections:
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(changed.wait(), wait if wait is not None and wait > 0 else None)
+            wait = 0.0 if ready is None else ready - time.monotonic()
+            if ready is None or wait > 0 or len(tasks) >= most_tasks:
+                alarm = loop.call_later(wait, changed.set) if wait > 0 else None
+                await changed.wait()
+                changed.clear()
+                if alarm is not None:
+                    alarm.cancel()
                 continue
             host, row = frontier.begin()
-            task = asyncio.ensure_future(fetch(row))
+            task = loop.create_task(fetch(row))
             tasks.add(task)
             task.add_done_callback(functools.partial(done, host))
         raise failed[0]
@@ -133,56 +132,6 @@ class Frontier:
         if left:
             turn = self._fetcher.gates[self._names[host].as_py()].next_turn
             heapq.heappush(self._ready, (turn, -left, host))
-
-
-class Recorder:
-    """A thread that makes answers of what was fetched, while the event loop fetches on.
-
-    with Recorder(journal.append) as recorder:
-        ...  await recorder.take(url_id, fetched)
-    """
-
-    def __init__(self, record: Callable[[int, Answer], None]):
-        """A recorder that calls `record(url_id, answer)`, in its thread; an error of it is raised on leaving."""
-        self._record = record
-        self._queue: queue.SimpleQueue[tuple[int, Fetched | Answer] | None] = queue.SimpleQueue()
-        self._waiting_bytes = 0
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="record")
-
-    def __enter__(self) -> Recorder:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._queue.put(None)
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-    async def take(self, url_id: int, fetched: Fetched | Answer) -> None:
-        """Queue what was fetched; waits while too much is queued, raises RuntimeError once recording has failed."""
-        size = len(fetched.received.body) if isinstance(fetched, Fetched) else 0
-        while self._waiting_bytes + size > _WAITING_BYTES and self._waiting_bytes and self._error is None:
-            await asyncio.sleep(0.005)
-        if self._error is not None:
-            raise RuntimeError("recording has failed")
-        self._waiting_bytes += size
-        self._queue.put((url_id, fetched))
-
-    def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            url_id, fetched = item
-            if self._error is not None:
-                continue
-            try:
-                if isinstance(fetched, Fetched):
-                    self._record(url_id, fetched.answer())
-                    self._waiting_bytes -= len(fetched.received.body)
-                else:
-                    self._record(url_id, fetched)
-            except BaseException as error:
-                self._error = error
 
 
 class _Loop:

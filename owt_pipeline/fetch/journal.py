@@ -6,7 +6,7 @@ tail that a kill tore off is cut when the journal is opened again.
 
 from __future__ import annotations
 
-import json
+import mmap
 import os
 import struct
 import threading
@@ -17,12 +17,15 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
+import orjson
 
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
 from schemas import Reason
 
 _HEAD = struct.Struct("<4sQIIQ")  # magic, url_id, CRC-32, lengths of description and records
 _MAGIC = b"OWT\x01"
+
+_DESCRIBED = [field.name for field in fields(Page) if field.name not in ("record", "redirects")]
 
 
 class Journal:
@@ -50,17 +53,20 @@ class Journal:
 
     def append(self, url_id: int, answer: Answer) -> None:
         """Write an answer down; once this returns, a kill of the process does not lose it."""
-        description, records = _encode(answer)
-        crc = zlib.crc32(records, zlib.crc32(description))
-        entry = _HEAD.pack(_MAGIC, url_id, crc, len(description), len(records)) + description + records
+        self.write([encode_entry(url_id, answer)])
+
+    def write(self, entries: list[bytes]) -> None:
+        """Write down answers as `encode_entry` made entries of them."""
+        data = b"".join(entries)
         with self._lock:
             self._sorted = None
-            self._ids.append(url_id)
-            self._offsets.append(self._end)
             written = 0
-            while written < len(entry):  # a disk that fills up takes a part
-                written += self._file.write(entry[written:]) or 0
-            self._end += len(entry)
+            while written < len(data):  # a disk that fills up takes a part
+                written += self._file.write(data[written:]) or 0
+            for entry in entries:
+                self._ids.append(_HEAD.unpack_from(entry)[1])
+                self._offsets.append(self._end)
+                self._end += len(entry)
 
     def answers(self, url_ids: list[int]) -> Iterator[Answer | None]:
         """The answer of each URL; None for one without."""
@@ -69,15 +75,19 @@ class Journal:
             order = np.argsort(ids, kind="stable")
             self._sorted = ids[order], np.array(self._offsets, np.uint64)[order]
         ids, offsets = self._sorted
+        if not len(ids):
+            yield from [None] * len(url_ids)
+            return
         places = np.searchsorted(ids, np.array(url_ids, np.uint64)).tolist()
-        for url_id, place in zip(url_ids, places, strict=True):
-            found = place < len(ids) and int(ids[place]) == url_id
-            yield self._read(int(offsets[place])) if found else None
+        with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as file:
+            for url_id, place in zip(url_ids, places, strict=True):
+                found = place < len(ids) and int(ids[place]) == url_id
+                yield self._read(file, int(offsets[place])) if found else None
 
-    def _read(self, offset: int) -> Answer:
-        head = os.pread(self._file.fileno(), _HEAD.size, offset)
-        _, _, crc, description, records = _HEAD.unpack(head)
-        body = os.pread(self._file.fileno(), description + records, offset + _HEAD.size)
+    def _read(self, file: mmap.mmap, offset: int) -> Answer:
+        _, _, crc, description, records = _HEAD.unpack_from(file, offset)
+        start = offset + _HEAD.size
+        body = file[start : start + description + records]
         if zlib.crc32(body) != crc:
             raise OSError(f"{self._file.name}: the entry at byte {offset} was changed after it was written")
         return _decode(body[:description], body[description:])
@@ -99,18 +109,22 @@ class Journal:
         self._file.truncate(self._end)
 
 
-def _encode(answer: Answer) -> tuple[bytes, bytes]:
+def encode_entry(url_id: int, answer: Answer) -> bytes:
+    """An answer as an entry of a journal."""
+    records = b""
     if isinstance(answer, NoPage):
-        return json.dumps({"reason": str(answer.reason), "detail": answer.detail}).encode(), b""
-    description: dict[str, Any] = {
-        field.name: getattr(answer, field.name) for field in fields(Page) if field.name not in ("record", "redirects")
-    }
-    description["redirect_lengths"] = [len(record) for record in answer.redirects]
-    return json.dumps(description).encode(), b"".join([*answer.redirects, answer.record])
+        description = orjson.dumps({"reason": str(answer.reason), "detail": answer.detail})
+    else:
+        values: dict[str, Any] = {name: getattr(answer, name) for name in _DESCRIBED}
+        values["redirect_lengths"] = [len(record) for record in answer.redirects]
+        description = orjson.dumps(values)
+        records = b"".join([*answer.redirects, answer.record])
+    crc = zlib.crc32(records, zlib.crc32(description))
+    return _HEAD.pack(_MAGIC, url_id, crc, len(description), len(records)) + description + records
 
 
 def _decode(description: bytes, records: bytes) -> Answer:
-    entry = json.loads(description)
+    entry = orjson.loads(description)
     if "reason" in entry:
         return NoPage(Reason.of(entry["reason"]), entry["detail"])
     redirects = []

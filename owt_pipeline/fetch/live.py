@@ -117,20 +117,20 @@ class Fetcher:
         started = int(time.time())
         redirects: list[Received] = []
         seen: set[URL] = set()
-        left, ms = self.options.limits.total, 0
+        limits, ms = self.options.limits, 0
         while True:
             seen.add(url)
             try:
-                response = await self._get_page(url, replace(self.options.limits, total=left), spread)
+                response = await self._get_page(url, limits, spread)
             except Failed as failure:
                 if not redirects:
                     raise
                 reason = Reason.BAD_REDIRECT if failure.answer.reason == Reason.BAD_URL else failure.answer.reason
                 return NoPage(reason, f"redirected to {url}: {failure.answer.detail}")
             ms += response.ms
-            left = max(self.options.limits.total - ms / 1000, 0.001)
             if response.status not in REDIRECTS:
                 return Fetched(response, tuple(redirects), started, ms)
+            limits = replace(limits, total=max(self.options.limits.total - ms / 1000, 0.001))
             redirects.append(response)
             url = redirect_target(response)
             if url in seen:
@@ -164,8 +164,7 @@ class Fetcher:
         """As `Client.get`, at the turns of `gate`, and again after 429, 503 and passing failures; raises Failed."""
         for attempt in range(self.options.retries + 1):
             last = attempt == self.options.retries
-            backoff = _FIRST_BACKOFF * 2**attempt * random.uniform(0.5, 1.5)
-            async with gate.turn():
+            async with gate:
                 if gate.failures >= self.options.host_failures and gate.failure is not None:
                     reason, detail = gate.failure.reason, gate.failure.detail
                     raise Failed(reason, f"given up after {gate.failures} failures of the host in a row: {detail}")
@@ -179,9 +178,10 @@ class Fetcher:
                     response = None
                 else:
                     gate.note(None)
+            if response is not None and (last or response.status not in (429, 503)):
+                return response
+            backoff = _FIRST_BACKOFF * 2**attempt * random.uniform(0.5, 1.5)
             if response is not None:
-                if response.status not in (429, 503) or last:
-                    return response
                 asked = retry_after(response)
                 backoff = max(backoff, asked) if asked is not None else backoff
             if backoff > self.options.max_retry_wait:
@@ -205,7 +205,9 @@ def requested_url(posted: str) -> URL:
             raise ValueError(f"not a host: {url.raw_host}") from None
     if url.raw_host != (url.raw_host or "").lower():
         url = url.with_host((url.raw_host or "").lower())
-    return url.with_user(None).with_fragment(None)
+    if url.raw_user is not None or url.raw_password is not None:
+        url = url.with_user(None)
+    return url.with_fragment(None) if url.raw_fragment else url
 
 
 def redirect_target(response: Received) -> URL:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
 
 from owt_pipeline.fetch.answers import NoPage
 from schemas import Reason
@@ -14,6 +12,8 @@ from schemas import Reason
 
 class HostGate:
     """The turns at one host.
+
+        async with gate: ...  # one request
 
     Attributes:
       delay: seconds between the starts of two requests.
@@ -29,19 +29,26 @@ class HostGate:
         self._connections = asyncio.Semaphore(connections)
         self.users = 0
 
-    @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def __aenter__(self) -> None:
         """Wait for a turn, and hold one of the host's connections while the block runs."""
         self.users += 1
         try:
-            async with self._connections:
+            await self._connections.acquire()
+            try:
                 # In a loop, since `pause` may move the turn away while this waits for it.
                 while (wait := self.next_turn - time.monotonic()) > 0:
                     await asyncio.sleep(wait)
-                self.next_turn = time.monotonic() + self.delay
-                yield
-        finally:
+            except BaseException:
+                self._connections.release()
+                raise
+        except BaseException:
             self.users -= 1
+            raise
+        self.next_turn = time.monotonic() + self.delay
+
+    async def __aexit__(self, *_: object) -> None:
+        self._connections.release()
+        self.users -= 1
 
     def note(self, failure: NoPage | None) -> None:
         """Note what came of a request: None for an answer, of whatever kind."""

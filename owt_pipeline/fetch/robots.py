@@ -63,7 +63,7 @@ class RobotsCache:
             if len(self._tasks) > self._remembered:
                 self._tasks.popitem(last=False)
         self._tasks.move_to_end(origin)
-        return await asyncio.shield(task)
+        return task.result() if task.done() else await asyncio.shield(task)
 
 
 async def read_robots(origin: URL, get: Get) -> Robots:

@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from owt_pipeline.fetch.answers import URL_COLUMNS, Answer, NoPage, Page, sorted_urls, write_answers
 from owt_pipeline.fetch.archives import Archives, Lookup
-from owt_pipeline.fetch.crawl import Recorder, crawl, shared_loop
+from owt_pipeline.fetch.crawl import crawl, shared_loop
 from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
+from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.shards import DatasetReader, ShardWriter, shard_name
 from owt_pipeline.runtime.storage import Storage
@@ -86,11 +87,7 @@ def _crawl_shard(
     if not any(batch.num_rows for batch in batches):
         return
 
-    def record(url_id: int, answer: Answer) -> None:
-        journal.append(url_id, answer)
-        progress.advance(1)
-
-    with shared_loop(live, Fetcher) as loop, Recorder(record) as recorder:
+    with shared_loop(live, Fetcher) as loop, Recorder(journal, progress.advance) as recorder:
         loop.run(crawl(loop.fetcher, pa.Table.from_batches(batches), sources.spread, recorder))
 
 

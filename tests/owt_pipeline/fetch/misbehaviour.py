@@ -213,7 +213,7 @@ async def takes_no_connection(request: Request) -> None:
 
 @way("timeout")
 async def slow_redirects(request: Request) -> None:
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(1)
     await request.redirect(f"{request.path}x")
 
 

@@ -18,9 +18,11 @@ import pytest
 from fastwarc.warc import ArchiveIterator
 from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
+from owt_pipeline.fetch import recorder
 from owt_pipeline.fetch.warc import Response, pages, read_record, response_record
 from owt_pipeline.runtime.shards import DatasetReader
 from owt_pipeline.runtime.stage import Runtime, run_stage
+from owt_pipeline.runtime.workers import WorkerError
 from owt_pipeline.stages.fetch import STAGE, Options
 from schemas import Manifest
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request, Way
@@ -86,7 +88,7 @@ def test_each_way_to_misbehave_has_the_reason_a_user_expects(
     }
     runtime = write_urls(urls)
     started = time.monotonic()
-    manifest = fetch(runtime, server)
+    manifest = fetch(runtime, server, connect_timeout=2.0, silence_timeout=2.0, page_timeout=4.0)
     seconds = time.monotonic() - started
     found, rejects = outcome(runtime, manifest)
     reasons = dict.fromkeys(found) | {url: reason for url, (reason, _) in rejects.items()}
@@ -341,6 +343,21 @@ def test_ctrl_c_ends_a_crawl_at_once(serve: Callable[..., BadServer], write_urls
     assert time.monotonic() - started < 10
     assert process.returncode == 130
     assert errors.strip().splitlines()[-1] == "owt: error: interrupted; run the same command again to go on"
+
+
+def test_when_the_recording_process_dies_a_rerun_goes_on(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    async def deadly(request: Request) -> None:
+        if request.count == 1:
+            os.kill(recorder._shared_process()._process.pid or 0, signal.SIGKILL)
+        await request.answer()
+
+    server = serve({"host": page, "deadly": deadly})
+    runtime = write_urls([f"http://deadly.{DOMAIN}/", *(f"http://host.{DOMAIN}/{p}" for p in range(50))])
+    with pytest.raises(WorkerError, match=r"recording failed: its process was killed by SIGKILL. Out of memory\? Run"):
+        fetch(runtime, server)
+    assert fetch(runtime, server).counts.left == 51
 
 
 def test_a_full_disk_is_one_clear_error(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> None:
