@@ -37,7 +37,7 @@ function draw(width) {
   for (const [id, figure] of Object.entries(figures)) {
     const place = document.getElementById(id);
     if (!place) continue;
-    const { data, layout } = themed(figure, width);
+    const { data, layout } = themed(figure, width && place.closest(".grid") ? width / 2 - 8 : width);
     Plotly.react(place, data, layout, { responsive: true, displayModeBar: false });
   }
 }

@@ -51,7 +51,10 @@ def filters(manifests: Mapping[str, Manifest], summary: Summary) -> dict[str, An
 def _signals(clean: Manifest) -> list[dict[str, Any]]:
     """The histograms that `clean` counts of what it measures; `owt_pipeline.clean.signals` says how it names them."""
     rows = []
-    for name, about in clean.properties.get("signals", {}).items():
+    signals = dict(clean.properties.get("signals", {}))
+    if (least := clean.options.get("min_language_score")) and "language_score" in signals:
+        signals["language_score"] = {**signals["language_score"], "minimum": least}
+    for name, about in signals.items():
         counts = {
             fate: [clean.stats.get(f"signals.{name}.{fate}.{k}", 0) for k in range(len(about["edges"]) + 1)]
             for fate in ("kept", "dropped")

@@ -40,7 +40,7 @@ def two_histograms(both: Sequence[Sequence[Sequence[float]]], names: Sequence[st
         return None
     traces = []
     for place, (bins, name) in enumerate(zip(both, names, strict=True), start=1):
-        shown = [(low, high, share) for low, high, share in bins if low > 0]
+        shown = _with_empty([(low, high, share) for low, high, share in bins if low > 0])
         traces.append(
             {
                 "type": "scatter",
@@ -58,6 +58,16 @@ def two_histograms(both: Sequence[Sequence[Sequence[float]]], names: Sequence[st
     return figure(
         traces, xaxis=log_axis(unit, int(min(ends)), int(max(ends))), yaxis=axis("share of documents", tickformat=".0%")
     )  # fmt: skip
+
+
+def _with_empty(bins: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
+    """The bins with what lies between them, of which nothing is counted."""
+    filled: list[tuple[float, float, float]] = []
+    for low, high, share in bins:
+        if filled and filled[-1][1] < low:
+            filled.append((filled[-1][1], low, 0))
+        filled.append((low, high, share))
+    return filled
 
 
 def similarities(duplicates: Mapping[str, Any]) -> Figure | None:

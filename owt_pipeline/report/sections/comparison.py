@@ -30,7 +30,7 @@ def comparison(stats: Stats) -> Markup:
             table(["", *names, "change"], totals),
             element("h3", "Stages"),
             table(
-                ["left", *names, "share kept", ""],
+                ["left", *names, *(f"kept, {name}" for name in names)],
                 [(row["dataset"], *row["left"], *map(percent, row["share"])) for row in found["stages"]],
             ),
             folded("Rejected, by reason", _rejected(found["rejected"], names)),
@@ -65,7 +65,7 @@ def _change(pair: list[float | None]) -> str:
 
 def _rejected(rows: list[Stats], names: list[str]) -> Markup:
     return table(
-        ["stage", "reason", *names, "share", ""],
+        ["stage", "reason", *names, *(f"share, {name}" for name in names)],
         [(row["stage"], row["reason"], *row["count"], *map(percent, row["share"])) for row in rows],
     )
 

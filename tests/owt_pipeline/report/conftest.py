@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from tests.owt_pipeline.report.browser import Browser
+from tests.owt_pipeline.report.queries import queries
 from tests.owt_pipeline.whole_runs import run_owt, write_sources
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -38,18 +38,6 @@ def stats(run: Path) -> dict[str, Any]:
 def sql(run: Path) -> Callable[[str], list[tuple]]:
     """Rows of a query over the run's files, which DuckDB reads by itself."""
     return queries(run)
-
-
-def queries(run: Path) -> Callable[[str], list[tuple]]:
-    """Gives the rows of a query over the datasets of a run, and over `NAME_rejects`."""
-    duckdb = pytest.importorskip("duckdb")
-    connection = duckdb.connect()
-    for name in ("urls", "pages", "documents", "clean", "duplicates", "corpus"):
-        connection.execute(f"create view {name} as select * from '{run}/{name}/part-*.parquet'")
-        connection.execute(f"create view {name}_rejects as select * from '{run}/{name}/rejects/part-*.parquet'")
-    paths = sorted(run.glob("tokens/*/part-*.arrow"))
-    connection.register("tokens", pa.concat_tables(pa.ipc.open_file(path).read_all() for path in paths))
-    return lambda query: connection.execute(query).fetchall()
 
 
 @pytest.fixture
