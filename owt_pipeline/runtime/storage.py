@@ -79,8 +79,16 @@ class Storage:
                 os.fsync(raw.fileno())
             os.replace(path + ".tmp", path)
         else:
-            stream = self._fs.open_output_stream(path)
-            yield HashingFile(stream)
+            # Without `compression`, pyarrow would compress what is written to a name that ends in .gz once more.
+            stream = self._fs.open_output_stream(path, compression=None)
+            file = HashingFile(stream)
+            try:
+                yield file
+            except BaseException:
+                file.abandon()
+                stream.close()  # which makes the object appear: pyarrow cannot abort an upload
+                self._fs.delete_file(path)
+                raise
             stream.close()
 
     def names(self) -> list[str]:
