@@ -13,7 +13,7 @@ demo: $(VENV)/installed  ## the whole job, offline, from a small web it serves i
 test: $(VENV)/installed  ## the tests, without the long ones
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: $(VENV)/installed  ## all tests
+test-all: $(VENV)/installed .venv-servers/installed  ## all tests
 	$(BIN)/python -m pytest
 
 test-dags: $(VENV)/installed .venv-airflow/installed  ## the Airflow DAG, run by Airflow in an environment of its own
@@ -30,7 +30,7 @@ docs: $(VENV)/installed  ## the generated pages under docs/
 bench-peers: .venv-peers/installed  ## the environment of the peers that benchmarks/ measures beside us
 
 clean:  ## everything that can be made again
-	rm -rf $(VENV) .venv-airflow .venv-peers demo-run
+	rm -rf $(VENV) .venv-airflow .venv-peers .venv-servers demo-run
 
 .venv-airflow/installed: dags/requirements.txt dags/constraints.txt
 	$(PYTHON) -m venv .venv-airflow
@@ -44,6 +44,13 @@ clean:  ## everything that can be made again
 		--requirement benchmarks/peers/requirements.txt --constraint benchmarks/peers/constraints.txt
 	# Without what it declares: its MinHash needs none of pyspark, unisim and an old urllib3.
 	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps text-dedup==0.4.0
+	touch $@
+
+.venv-servers/installed: tests/servers/requirements.txt tests/servers/constraints.txt
+	$(PYTHON) -m venv .venv-servers
+	.venv-servers/bin/python -m pip install --quiet --disable-pip-version-check \
+		--requirement tests/servers/requirements.txt \
+		--constraint tests/servers/constraints.txt
 	touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt

@@ -54,7 +54,8 @@ class Reason(str, Enum):
     HTTP_503 = "http_503", "fetch", "HTTP status 503: unavailable, also after waiting"
     HTTP_5XX = "http_5xx", "fetch", "another HTTP status from 500 to 599"
     HTTP_OTHER = "http_other", "fetch", "a final HTTP status that is neither success, redirect nor error"
-    NOT_ARCHIVED = "not_archived", "fetch", "no given WARC file holds the URL"
+    NOT_ARCHIVED = "not_archived", "fetch", "no archive that was asked has a capture of the URL"
+    ARCHIVE_FAILED = "archive_failed", "fetch", "the archive's index or data did not answer as they should"
 
     # extract
     NO_TEXT = "no_text", "extract", "no main text was found"

@@ -188,16 +188,9 @@ class Lookup:
         return answer
 
     def _page(self, capture: dict[str, Any]) -> Answer:
-        data = self._read(capture)
-        try:
-            member, record = single_member(data, self._archives.max_page_bytes + MAX_HEAD_BYTES)
-            response = read_record(record, self._archives.max_page_bytes)
-        except BadRecord as error:
-            archive = self._archives.files[capture["file"]].rpartition("/")[2]
-            return NoPage(Reason.BAD_RESPONSE, f"{error}, at byte {capture['offset']} of {archive}")
-        except TooLarge as error:
-            return NoPage(Reason.TOO_LARGE, str(error))
-        return judge(response, "warc", 0, lambda _: member or rewritten(record))
+        archive = self._archives.files[capture["file"]].rpartition("/")[2]
+        where = f"at byte {capture['offset']} of {archive}"
+        return page_of_record(self._read(capture), "archive", self._archives.max_page_bytes, where=where)
 
     def _of(self, wanted: int) -> list[dict[str, Any]]:
         start = int(np.searchsorted(self._ids, np.uint64(wanted), side="left"))
@@ -216,6 +209,22 @@ class Lookup:
                 self._files[key] = open_source(self._archives.files[capture["file"]])
         self._files[key].seek(capture["offset"])
         return bytes(self._files[key].read(capture["length"]))
+
+
+def page_of_record(
+    data: bytes, source: str, max_page_bytes: int, *, where: str, fetch_ms: int = 0, canonical: str | None = None
+) -> Answer:
+    """The page in the bytes of an archived record, found `where`; of the URL `canonical`, if one is given."""
+    try:
+        member, record = single_member(data, max_page_bytes + MAX_HEAD_BYTES)
+        response = read_record(record, max_page_bytes)
+    except BadRecord as error:
+        return NoPage(Reason.BAD_RESPONSE, f"{error}, {where}")
+    except TooLarge as error:
+        return NoPage(Reason.TOO_LARGE, str(error))
+    if canonical is not None and _canonical_or_none(response.url) != canonical:
+        return NoPage(Reason.BAD_RESPONSE, f"the record is of {response.url[:200]!r}, {where}")
+    return judge(response, source, fetch_ms, lambda _: member or rewritten(record))
 
 
 def _distance(capture: dict[str, Any], created_utc: int | None) -> tuple:

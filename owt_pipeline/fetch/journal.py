@@ -29,14 +29,18 @@ _DESCRIBED = [field.name for field in fields(Page) if field.name not in ("record
 
 
 class Journal:
-    """Answers by url_id, in a file; appended to from any thread."""
+    """Answers by url_id, in a file; appended to from any thread. So many (its length), `num_pages` of them pages."""
+
+    def __len__(self) -> int:
+        return len(self._ids)
 
     def __init__(self, path: str):
         """The journal at `path`, with what is whole of it."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
         self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - open as long as the journal
         self._lock = threading.Lock()
-        self._ids, self._offsets = array("Q"), array("Q")
+        self._ids, self._offsets, self._are_pages = array("Q"), array("Q"), array("B")
+        self.num_pages = 0
         self._sorted: tuple[np.ndarray, np.ndarray] | None = None
         self._recover()
 
@@ -51,6 +55,11 @@ class Journal:
         """The url_ids that have an answer, in order of their answers."""
         return np.array(self._ids, dtype=np.uint64)
 
+    @property
+    def pages(self) -> np.ndarray:
+        """Those of them whose answer is a page."""
+        return self.ids[np.array(self._are_pages, dtype=bool)]
+
     def append(self, url_id: int, answer: Answer) -> None:
         """Write an answer down; once this returns, a kill of the process does not lose it."""
         self.write([encode_entry(url_id, answer)])
@@ -64,8 +73,8 @@ class Journal:
             while written < len(data):  # a disk that fills up takes a part
                 written += self._file.write(data[written:]) or 0
             for entry in entries:
-                self._ids.append(_HEAD.unpack_from(entry)[1])
-                self._offsets.append(self._end)
+                _, url_id, _, _, records = _HEAD.unpack_from(entry)
+                self._note(url_id, records)
                 self._end += len(entry)
 
     def answers(self, url_ids: list[int]) -> Iterator[Answer | None]:
@@ -103,10 +112,15 @@ class Journal:
                 break
             if zlib.crc32(os.pread(self._file.fileno(), length, self._end + _HEAD.size)) != crc:
                 break
-            self._ids.append(url_id)
-            self._offsets.append(self._end)
+            self._note(url_id, records)
             self._end += _HEAD.size + length
         self._file.truncate(self._end)
+
+    def _note(self, url_id: int, records: int) -> None:
+        self._ids.append(url_id)
+        self._offsets.append(self._end)
+        self._are_pages.append(records > 0)  # only a page has a record
+        self.num_pages += records > 0
 
 
 def encode_entry(url_id: int, answer: Answer) -> bytes:

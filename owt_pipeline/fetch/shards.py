@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from owt_pipeline.fetch.answers import URL_COLUMNS, Answer, NoPage, Page, sorted_urls, write_answers
 from owt_pipeline.fetch.archives import Archives, Lookup
+from owt_pipeline.fetch.commoncrawl import ArchiveClient, CdxOptions, ask_archive
 from owt_pipeline.fetch.crawl import crawl, shared_loop
 from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
@@ -21,8 +22,13 @@ from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.shards import DatasetReader, ShardWriter, shard_name
 from owt_pipeline.runtime.storage import Storage
+from schemas import Reason
 
-_CRAWL_COLUMNS = ["url_id", "posted_url", "host", "host_shards"]
+_ASKED_WITH = {
+    "live": ["url_id", "posted_url", "host", "host_shards"],
+    "commoncrawl": ["url_id", "url", "created_utc"],
+}
+"""The columns of urls/ with which a source on the network is asked."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +36,10 @@ class Sources:
     """Where pages come from. Picklable.
 
     Attributes:
-      order: `live` and `warc`, in the order in which they are asked.
-      archives: for `warc`.
+      order: `live`, `archive` and `commoncrawl`, in the order in which they are asked.
+      archives: for `archive`.
       live: for `live`.
+      cdx: for `commoncrawl`.
       spread: whether a host's shards may be the business of several processes.
       journals: the local folder for journals.
     """
@@ -40,6 +47,7 @@ class Sources:
     order: tuple[str, ...]
     archives: Archives | None
     live: LiveOptions | None
+    cdx: CdxOptions | None
     spread: bool
     journals: str
 
@@ -48,47 +56,87 @@ def fetch_shard(shard: int, writer: ShardWriter, *, urls: DatasetReader, sources
     """Write shard `shard` of pages/."""
     with contextlib.ExitStack() as stack:
         lookup = stack.enter_context(_lookup(sources.archives, urls, shard)) if sources.archives else None
-        journal = None
-        if sources.live is not None:
-            journal = stack.enter_context(Journal(os.path.join(sources.journals, f"{shard_name(shard)}.journal")))
-            archived = _archived(lookup, urls, shard) if lookup and sources.order[0] == "warc" else None
-            _crawl_shard(shard, urls, sources, sources.live, journal, archived)
+        journals: dict[str, Journal] = {}
+        found = np.array([], np.uint64)  # URLs whose page some source has: the later ones are not asked for it
+        online = [name for name in sources.order if name in _ASKED_WITH]
+        for name in sources.order:
+            if name in online:
+                path = os.path.join(sources.journals, f"{shard_name(shard)}.{name}.journal")
+                journal = journals[name] = stack.enter_context(Journal(path))
+                _ask_online(name, shard, urls, sources, journal, found, last=name == online[-1])
+                pages = journal.pages
+            elif lookup is not None and len(journals) < len(online):
+                pages = _archived(lookup, urls, shard, found)
+                progress.advance(len(pages))
+            else:
+                continue
+            found = np.union1d(found, pages)
 
         def answers(batch: pa.RecordBatch) -> Iterator[Answer]:
             ids = batch["url_id"].to_pylist()
-            fetched = journal.answers(ids) if journal is not None else iter([None] * len(ids))
-            for url_id, created, live in zip(ids, batch["created_utc"].to_pylist(), fetched, strict=True):
-                if isinstance(live, Page) or lookup is None:
-                    assert live is not None
-                    yield live
+            journaled = {name: journal.answers(ids) for name, journal in journals.items()}
+            for url_id, created in zip(ids, batch["created_utc"].to_pylist(), strict=True):
+                known = {name: next(answers) for name, answers in journaled.items()}
+                told: dict[str, NoPage] = {}
+                for name in sources.order:
+                    answer = lookup.answer(url_id, created) if name == "archive" and lookup else known[name]
+                    assert answer is not None
+                    if isinstance(answer, Page):
+                        yield answer
+                        break
+                    told[name] = answer
                 else:
-                    yield _combined(live, lookup.answer(url_id, created))
-            if journal is None:
+                    yield nowhere(told)
+            if not journals:
                 progress.advance(batch.num_rows)
 
         write_answers(writer, sorted_urls(urls, shard, URL_COLUMNS), answers)
 
 
-def _crawl_shard(
-    shard: int,
-    urls: DatasetReader,
-    sources: Sources,
-    live: LiveOptions,
-    journal: Journal,
-    archived: np.ndarray | None,
+def nowhere(told: dict[str, NoPage]) -> NoPage:
+    """Why no source has a page, given what each told: the live web's reason first, and one that says more than that
+    an archive lacks the URL; the detail has them all.
+    """
+    if len(told) == 1:
+        return next(iter(told.values()))
+    reason = min(told, key=lambda name: (told[name].reason == Reason.NOT_ARCHIVED, name != "live"))
+    detail = "; ".join(f"{name}: {answer.reason}, {answer.detail}" for name, answer in told.items())
+    return NoPage(told[reason].reason, detail)
+
+
+def _ask_online(
+    name: str, shard: int, urls: DatasetReader, sources: Sources, journal: Journal, found: np.ndarray, last: bool
 ) -> None:
-    """Fetch what neither an archive nor the journal of an earlier run has."""
-    known = journal.ids if archived is None else np.union1d(journal.ids, archived)
+    """Ask a source on the network for what neither an earlier source nor its own journal of an earlier run has.
+
+    `last` says whether no other such source comes after it, so that its answers are the end of a URL.
+    """
+    settled = 0
+
+    def answered(count: int) -> None:
+        """Tell how many URLs are done with: all that have an answer, or those with a page, if others are asked yet."""
+        nonlocal settled
+        now = len(journal) if last else journal.num_pages
+        progress.advance(now - settled)
+        settled = now
+
+    answered(0)
+    known = np.union1d(journal.ids, found)
     batches = [
         batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), known))) if len(known) else batch
-        for batch in urls.batches(shard, columns=_CRAWL_COLUMNS, rows=1 << 16)
+        for batch in urls.batches(shard, columns=_ASKED_WITH[name], rows=1 << 16)
     ]
-    progress.advance(len(known))
     if not any(batch.num_rows for batch in batches):
         return
+    missing = pa.Table.from_batches(batches)
 
-    with shared_loop(live, Fetcher) as loop, Recorder(journal, progress.advance) as recorder:
-        loop.run(crawl(loop.fetcher, pa.Table.from_batches(batches), sources.spread, recorder))
+    if name == "live":
+        assert sources.live is not None
+        with shared_loop(sources.live, Fetcher) as loop, Recorder(journal, answered) as recorder:
+            loop.run(crawl(loop.fetcher, missing, sources.spread, recorder))
+    else:
+        with shared_loop(sources.cdx, ArchiveClient) as loop:
+            loop.run(ask_archive(loop.fetcher, missing, journal, answered))
 
 
 def _lookup(archives: Archives, urls: DatasetReader, shard: int) -> Lookup:
@@ -96,22 +144,16 @@ def _lookup(archives: Archives, urls: DatasetReader, shard: int) -> Lookup:
     return archives.lookup(table["url_id"].combine_chunks().to_numpy(), table["host"].unique().to_pylist())
 
 
-def _archived(lookup: Lookup, urls: DatasetReader, shard: int) -> np.ndarray:
-    """The ids of URLs whose page is in the archives."""
-    found = [
+def _archived(lookup: Lookup, urls: DatasetReader, shard: int, found: np.ndarray) -> np.ndarray:
+    """The ids of URLs, other than those `found`, whose page is in the archives."""
+    known = set(found.tolist())
+    pages = [
         url_id
         for batch in urls.batches(shard, columns=["url_id", "created_utc"])
         for url_id, created in zip(batch["url_id"].to_pylist(), batch["created_utc"].to_pylist(), strict=True)
-        if isinstance(lookup.answer(url_id, created), Page)
+        if url_id not in known and isinstance(lookup.answer(url_id, created), Page)
     ]
-    return np.array(found, np.uint64)
-
-
-def _combined(live: Answer | None, archived: Answer) -> Answer:
-    """The archive's answer; the reason why there is no live page, where neither has one."""
-    if isinstance(live, NoPage) and isinstance(archived, NoPage):
-        return NoPage(live.reason, f"{live.detail}; archives: {archived.reason}, {archived.detail}")
-    return archived
+    return np.array(pages, np.uint64)
 
 
 def journal_folder(work: Storage) -> str:

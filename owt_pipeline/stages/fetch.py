@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from schemas import option
 
 if TYPE_CHECKING:
     from owt_pipeline.fetch.archives import Archives
+    from owt_pipeline.fetch.commoncrawl import CdxOptions
     from owt_pipeline.fetch.live import LiveOptions
 
 logger = logging.getLogger("owt")
@@ -34,8 +35,8 @@ class Options:
     )
     sources: tuple[str, ...] = option(
         (),
-        "where to look for a page, the first that has it wins; default: warc where --pages_from is given, else live",
-        choices=("live", "warc"),
+        "where to look for a page, the first that has it wins; default: archive where --pages_from is given, else live",
+        choices=("live", "archive", "commoncrawl"),
     )
     user_agent: str = option(
         DEFAULT_USER_AGENT,
@@ -70,6 +71,22 @@ class Options:
     )
     allow_private_hosts: bool = option(False, "fetch from addresses that are not public, such as an intranet's")
     verify_tls: bool = option(True, "reject hosts whose certificate is not valid (off: --no_verify_tls)")
+    cdx_index: str = option(
+        "https://index.commoncrawl.org/collinfo.json",
+        "where `commoncrawl` looks a URL up: a list of collections (....json), or one index, such as pywb's .../cdx",
+        metavar="URL",
+    )
+    cdx_data: str = option(
+        "https://data.commoncrawl.org/", "what the files are below that the index names", metavar="URL"
+    )
+    cdx_collections: int = option(
+        4, "collections asked for a URL, those nearest to its submission, while one may have a nearer capture",
+        minimum=1,
+    )  # fmt: skip
+    cdx_connections: int = option(1, "requests to index and data at once, each", minimum=1, shapes_bytes=False)
+    cdx_delay: float = option(
+        1.0, "seconds between two requests to the index, or the data", minimum=0, shapes_bytes=False
+    )
     resolve: tuple[str, ...] = option(
         (),
         "connect to an address instead of resolving: *.demo.test=127.0.0.1:8123; it may be private",
@@ -84,14 +101,17 @@ def run(run: StageRun) -> None:
     from owt_pipeline.runtime.pipeline import runs_locally
 
     options: Options = run.options
-    order = options.sources or (("warc",) if options.pages_from else ("live",))
-    if "warc" in order and not options.pages_from:
-        raise UserError("--sources warc: give the WARC files with --pages_from")
+    order = tuple(dict.fromkeys(options.sources)) or (("archive",) if options.pages_from else ("live",))
+    if "archive" in order and not options.pages_from:
+        raise UserError("--sources archive: give the WARC files with --pages_from")
+    if order != ("archive",) and options.user_agent == DEFAULT_USER_AGENT:
+        logger.warning("fetch: --user_agent names nobody to write to; sites that mind will block you")
     live = _live_options(options) if "live" in order else None
     sources = Sources(
         order=order,
-        archives=_index_archives(run) if "warc" in order else None,
+        archives=_index_archives(run) if "archive" in order else None,
         live=live,
+        cdx=_cdx_options(options) if "commoncrawl" in order else None,
         spread=not runs_locally(run.runtime.beam_flags),
         journals=journal_folder(run.work),
     )
@@ -100,7 +120,7 @@ def run(run: StageRun) -> None:
         run.write_shards(
             partial(fetch_shard, urls=urls, sources=sources),
             rows=urls.rows(),
-            together=SHARDS_TOGETHER if live is not None else 1,
+            together=SHARDS_TOGETHER if order != ("archive",) else 1,
         )
     except BaseException:
         crawl.stop_all()
@@ -113,8 +133,6 @@ def _live_options(options: Options) -> LiveOptions:
     from owt_pipeline.fetch.client import Limits
     from owt_pipeline.fetch.live import LiveOptions
 
-    if options.user_agent == DEFAULT_USER_AGENT:
-        logger.warning("fetch: --user_agent names nobody to write to; sites that mind will block you")
     limits = Limits(
         options.connect_timeout,
         options.silence_timeout,
@@ -135,6 +153,21 @@ def _live_options(options: Options) -> LiveOptions:
         max_retry_wait=options.max_retry_wait,
         verify_tls=options.verify_tls,
     )
+
+
+def _cdx_options(options: Options) -> CdxOptions:
+    from owt_pipeline.fetch.addresses import Addresses
+    from owt_pipeline.fetch.commoncrawl import CdxOptions, read_collections
+
+    requests = replace(
+        _live_options(options),
+        addresses=Addresses(allowed_ports=(), allow_private=True),  # index and data are named by the user
+        connections=2 * options.cdx_connections,
+        host_connections=options.cdx_connections,
+        host_delay=options.cdx_delay,
+    )
+    collections = read_collections(options.cdx_index, requests)
+    return CdxOptions(collections, options.cdx_data, options.cdx_collections, requests)
 
 
 def _allowed_connections(wanted: int) -> int:
@@ -176,8 +209,8 @@ STAGE = Stage(
     options=Options,
     version=1,
     run=run,
-    help="Fetch the page of every URL of urls/, over HTTP or from WARC files. Writes pages/: a WARC file and its "
-    "index a shard, and a reject row with its reason for each URL without a page.",
+    help="Fetch the page of every URL of urls/, over HTTP, from WARC files or out of Common Crawl. Writes pages/: a "
+    "WARC file and its index a shard, and a reject row with its reason for each URL without a page.",
     sources=_archives,
     libraries=("fastwarc", "isal"),
     example="owt fetch --workdir run --pages_from 'archives/*.warc.gz'",

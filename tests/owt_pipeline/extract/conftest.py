@@ -35,7 +35,7 @@ def page_row(writer_offset: int, url: str, body: bytes, content_type: str) -> tu
     row = {
         "url_id": url_id,
         "url": url,
-        "source": "warc",
+        "source": "archive",
         "final_url": url,
         "status": 200,
         "content_type": content_type,

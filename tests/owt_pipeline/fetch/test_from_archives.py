@@ -12,12 +12,12 @@ from fastwarc.warc import ArchiveIterator
 from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
 from owt_pipeline.fetch.captures import Capture, captures
-from owt_pipeline.fetch.warc import Response, gzip_member, pages, read_record, response_record, single_member
+from owt_pipeline.fetch.warc import gzip_member, read_record, response_record, single_member
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.shards import DatasetReader
 from owt_pipeline.runtime.stage import Runtime, run_stage
 from owt_pipeline.stages.fetch import STAGE, Options
 from schemas import Manifest
+from tests.owt_pipeline.fetch.reading import reader, rejects, responses
 
 HTML = [("Content-Type", "text/html; charset=utf-8")]
 
@@ -30,26 +30,6 @@ def archive(records: Archive) -> bytes:
 
 def fetch(runtime: Runtime, *files: Path, **options: object) -> Manifest:
     return run_stage(STAGE, Options(pages_from=tuple(map(str, files)), **options), runtime)[0]  # type: ignore[arg-type]
-
-
-def reader(runtime: Runtime, manifest: Manifest) -> DatasetReader:
-    return DatasetReader(runtime.workdir / "pages", manifest)
-
-
-def responses(runtime: Runtime, manifest: Manifest) -> dict[str, Response]:
-    """The page of each canonical URL."""
-    dataset = reader(runtime, manifest)
-    return {
-        row["url"]: read_record(row["record"])
-        for shard in range(dataset.num_shards)
-        for batch in pages(dataset, shard)
-        for row in batch.to_pylist()
-    }
-
-
-def rejects(runtime: Runtime, manifest: Manifest) -> dict[str, tuple[str, str]]:
-    rows = reader(runtime, manifest).table(kind="rejects").to_pylist()
-    return {row["url"]: (row["reason"], row["detail"]) for row in rows}
 
 
 def page(text: str) -> bytes:

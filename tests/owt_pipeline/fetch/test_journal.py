@@ -99,8 +99,8 @@ def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
     written = set()
     for number, order in enumerate(itertools.permutations(range(4))):
         folder = runtime.workdir / f"pages{number}"
-        write(f"{folder}/journals/part-00000.journal", {ids[i]: known[i] for i in order})
-        sources = Sources(("live",), None, live, False, f"{folder}/journals")
+        write(f"{folder}/journals/part-00000.live.journal", {ids[i]: known[i] for i in order})
+        sources = Sources(("live",), None, live, None, False, f"{folder}/journals")
         with ShardWriter(folder, folder / "records", 0, {"": DATASETS["pages"].schema}) as writer:
             fetch_shard(0, writer, urls=urls, sources=sources)
         files = ("part-00000.parquet", "part-00000.warc.gz", "rejects/part-00000.parquet", "records/part-00000.json")

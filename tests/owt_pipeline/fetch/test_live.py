@@ -12,14 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 import pytest
 from fastwarc.warc import ArchiveIterator
 from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
 from owt_pipeline.fetch import recorder
-from owt_pipeline.fetch.warc import Response, pages, read_record, response_record
+from owt_pipeline.fetch.warc import Response
 from owt_pipeline.runtime.shards import DatasetReader
 from owt_pipeline.runtime.stage import Runtime, run_stage
 from owt_pipeline.runtime.workers import WorkerError
@@ -27,6 +26,7 @@ from owt_pipeline.stages.fetch import STAGE, Options
 from schemas import Manifest
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request, Way
 from tests.owt_pipeline.fetch.misbehaviour import WAYS
+from tests.owt_pipeline.fetch.reading import rejects, responses
 
 AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
 
@@ -56,15 +56,7 @@ def fetch(runtime: Runtime, server: BadServer, **options: object) -> Manifest:
 
 def outcome(runtime: Runtime, manifest: Manifest) -> tuple[dict[str, Response], dict[str, tuple[str, str]]]:
     """Pages and (reason, detail) of rejects, by canonical URL."""
-    reader = DatasetReader(runtime.workdir / "pages", manifest)
-    found = {
-        row["url"]: read_record(row["record"])
-        for shard in range(reader.num_shards)
-        for batch in pages(reader, shard)
-        for row in batch.to_pylist()
-    }
-    rejects = reader.table(kind="rejects").to_pylist()
-    return found, {row["url"]: (row["reason"], row["detail"]) for row in rejects}
+    return responses(runtime, manifest), rejects(runtime, manifest)
 
 
 async def page(request: Request) -> None:
@@ -246,41 +238,6 @@ def test_retry_after_is_waited_for(serve: Callable[..., BadServer], write_urls: 
     manifest = fetch(runtime, serve({"busy": busy}), host_connections=2)
     assert manifest.counts.left == 2
     assert times[-1] - times[0] > 1.9
-
-
-def test_sources_are_asked_in_order(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], tmp_path: Path
-) -> None:
-    async def partly(request: Request) -> None:
-        if "live" in request.path:
-            await request.answer()
-        else:
-            await request.answer(b"", "404 Not Found")
-
-    def record(path: str) -> bytes:
-        html = [("Content-Type", "text/html")]
-        return response_record(f"http://some.{DOMAIN}/{path}", 1, "HTTP/1.1 200 OK", html, b"<p>archived")
-
-    file = tmp_path / "some.warc.gz"
-    file.write_bytes(record("archive") + record("live-and-archive"))
-    server = serve({"some": partly})
-    urls = [f"http://some.{DOMAIN}/{path}" for path in ("live", "archive", "live-and-archive", "neither")]
-    expected = {
-        ("live", "warc"): {"live": "live", "archive": "warc", "live-and-archive": "live"},
-        ("warc", "live"): {"live": "live", "archive": "warc", "live-and-archive": "warc"},
-    }
-    for order, sources in expected.items():
-        runtime = write_urls(urls, "-".join(order))
-        server.requests.clear()
-        manifest = fetch(runtime, server, pages_from=(str(file),), sources=order)
-        rows = DatasetReader(runtime.workdir / "pages", manifest).table().to_pylist()
-        assert {row["url"].rpartition("/")[2]: row["source"] for row in rows} == sources
-        ((reason, detail),) = outcome(runtime, manifest)[1].values()
-        assert reason == "http_404"
-        assert "not_archived" in detail
-        assert server.requests["some", "/live-and-archive"] == (order[0] == "live")
-        for source in order:
-            assert manifest.stats[f"from_{source}"] == list(sources.values()).count(source)
 
 
 def command(workdir: str, server: BadServer) -> list[str]:

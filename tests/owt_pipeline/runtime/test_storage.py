@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import hashlib
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.storage import Storage, describe_source, expand_globs
+from tests.servers.s3 import s3_bucket
 
 
 def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
@@ -71,3 +73,34 @@ def test_a_source_is_known_by_its_name_length_and_ends(tmp_path: Path, place: in
     (tmp_path / "dump").write_bytes(content)
     in_the_middle = 1 << 20 <= place < 4_000_000 - (1 << 20)
     assert (describe_source(str(tmp_path / "dump")) == before) == in_the_middle
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with s3_bucket() as uri:
+        yield uri
+
+
+def test_a_bucket_gives_back_the_bytes_that_were_written(bucket: str) -> None:
+    folder = Storage(f"{bucket}/run") / "pages"
+    for name in ("part-00000.warc.gz", "a/b/part.parquet", "plain.zst"):
+        folder.write(name, b"content" * 1000)
+        assert folder.read(name) == b"content" * 1000
+        assert folder.size(name) == 7000
+    assert folder.names() == ["a/b/part.parquet", "part-00000.warc.gz", "plain.zst"]
+    assert expand_globs((f"{bucket}/run/*/*.gz",), "test") == [f"{bucket}/run/pages/part-00000.warc.gz"]
+    assert expand_globs((f"{bucket}/run/pages/plain.zst",), "test") == [f"{bucket}/run/pages/plain.zst"]
+    assert len(expand_globs((f"{bucket}/run",), "test")) == 3
+    folder.delete("plain.zst")
+    folder.delete("plain.zst")
+    assert not folder.exists("plain.zst")
+    folder.delete_all()
+    assert not folder.names()
+
+
+def test_a_file_whose_writing_failed_is_not_in_the_bucket(bucket: str) -> None:
+    folder = Storage(f"{bucket}/failed")
+    with pytest.raises(ZeroDivisionError), folder.create("part.parquet") as file:
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert not folder.exists("part.parquet")

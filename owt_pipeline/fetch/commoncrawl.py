@@ -1,0 +1,224 @@
+"""Pages out of a web archive on the web: looked up in its CDX indexes, each read by one ranged request.
+
+Common Crawl's way, for any archive that has a CDX index and serves its WARC files by range. Requests go through the
+live client: its turns, limits and retries hold here too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from yarl import URL
+
+from owt_pipeline.fetch.answers import Answer, NoPage, Page
+from owt_pipeline.fetch.archives import page_of_record
+from owt_pipeline.fetch.cdx import (
+    BadIndex,
+    Collection,
+    IndexedCapture,
+    is_list_of_collections,
+    parse_captures,
+    parse_collections,
+    query,
+    says_no_captures,
+    single_collection,
+)
+from owt_pipeline.fetch.client import Failed, Received
+from owt_pipeline.fetch.journal import Journal
+from owt_pipeline.fetch.live import Fetcher, LiveOptions
+from owt_pipeline.runtime.errors import UserError
+from schemas import Reason
+
+_MAX_ANSWER_BYTES = 8 << 20
+"""Of an index: some 25,000 captures of one URL in one collection, a site's first page at most."""
+
+_CAPTURES_TRIED = 3
+"""Captures of a URL that are read, where the nearest turn out to be no pages."""
+
+_LATER = 1 << 40
+
+
+@dataclass(frozen=True)
+class CdxOptions:
+    """Where and how captures are looked up.
+
+    Attributes:
+      collections: the indexes.
+      data: the URL that the archive files' names are appended to.
+      most_collections: how many are asked for one URL.
+      requests: how requests are made; `host_connections` and `host_delay` hold for index and data each.
+    """
+
+    collections: tuple[Collection, ...]
+    data: str
+    most_collections: int
+    requests: LiveOptions
+
+
+def read_collections(index: str, requests: LiveOptions) -> tuple[Collection, ...]:
+    """The collections behind `--cdx_index`; raises UserError where their list cannot be read."""
+
+    async def read() -> Received:
+        fetcher = Fetcher(requests)
+        try:
+            url = URL(index)
+            return await fetcher.get(url, requests.limits, fetcher.gates[url.raw_host or ""], lambda *_: False)
+        finally:
+            await fetcher.close()
+
+    if not is_list_of_collections(index):
+        return (single_collection(index),)
+    try:
+        response = asyncio.run(read())
+        if response.status != 200:
+            raise BadIndex(f"status {response.status}")
+        return parse_collections(response.body)
+    except Failed as failure:
+        problem = f"{failure.answer.reason}: {failure.answer.detail}"
+    except BadIndex as error:
+        problem = str(error)
+    raise UserError(f"--cdx_index {index}: {problem}; try later, or name another index")
+
+
+class ArchiveClient:
+    """Asks indexes and reads records; to be made and used in one event loop, by any number of tasks at once."""
+
+    def __init__(self, options: CdxOptions):
+        self.options = options
+        self._fetcher = Fetcher(options.requests)
+        self._limits = options.requests.limits
+
+    async def close(self) -> None:
+        await self._fetcher.close()
+
+    async def fetch(self, url: str, created_utc: int | None) -> Answer:
+        """The page of a canonical URL: its capture nearest in time to `created_utc`, or the last without a date.
+
+        A capture that is no page makes way for the next. Where index or data do not answer as they should, the
+        reason is `archive_failed`.
+        """
+        moment = created_utc if created_utc is not None else _LATER
+        try:
+            captures, asked = await self._captures(url, moment)
+            first: NoPage | None = None
+            for capture in captures[:_CAPTURES_TRIED]:
+                answer = await self._page(capture, url)
+                if isinstance(answer, Page):
+                    return answer
+                first = first or answer
+        except Failed as failure:
+            return failure.answer
+        if first is None:
+            return NoPage(Reason.NOT_ARCHIVED, f"no capture of a page in {', '.join(asked)}")
+        return first
+
+    async def _captures(self, url: str, moment: int) -> tuple[list[IndexedCapture], list[str]]:
+        """The captures, the nearest first, and the names of the collections asked.
+
+        The nearest collections are asked, as long as the next may have a capture nearer than those known.
+        """
+        found: list[IndexedCapture] = []
+        asked: list[str] = []
+        nearest = _LATER
+        for collection in sorted(self.options.collections, key=lambda each: each.distance(moment)):
+            if len(asked) == self.options.most_collections or nearest <= collection.distance(moment):
+                break
+            asked.append(collection.name)
+            found += await self._ask(collection, url)
+            nearest = min((abs(capture.date - moment) for capture in found), default=_LATER)
+        return sorted(found, key=lambda capture: (abs(capture.date - moment), capture.date, capture.file)), asked
+
+    async def _ask(self, collection: Collection, url: str) -> list[IndexedCapture]:
+        limits = replace(self._limits, wire_bytes=_MAX_ANSWER_BYTES, body_bytes=_MAX_ANSWER_BYTES)
+        response = await self._get(f"the index {collection.name}", query(collection.api, url), limits, cut=True)
+        if response.status == 404 and says_no_captures(response.body):
+            return []
+        if response.status != 200:
+            about = " ".join(response.body[:200].decode("utf-8", "replace").split())
+            raise _failed(f"the index {collection.name}", f"status {response.status} {about}".strip())
+        try:
+            return parse_captures(response.body, url)
+        except BadIndex as error:
+            raise _failed(f"the index {collection.name}", str(error)) from error
+
+    async def _page(self, capture: IndexedCapture, url: str) -> Answer:
+        where = f"{capture.length:,} bytes at {capture.offset} of {capture.file}"
+        if capture.length > self._limits.wire_bytes:
+            return NoPage(Reason.TOO_LARGE, f"{where}, more than {self._limits.wire_bytes:,}")
+        last = capture.offset + capture.length - 1
+        headers = {"Range": f"bytes={capture.offset}-{last}", "Accept-Encoding": "identity"}
+        source = URL(self.options.data.rstrip("/") + "/" + capture.file.lstrip("/"))
+        response = await self._get(where, source, self._limits, headers=headers)
+        if response.status != 206:
+            raise _failed(where, f"status {response.status} where a part (206) was asked for")
+        if len(response.body) != capture.length:
+            return NoPage(Reason.BAD_RESPONSE, f"{where}: only {len(response.body):,} bytes came")
+        return page_of_record(
+            response.body, "commoncrawl", self._limits.body_bytes, where=where, fetch_ms=response.ms, canonical=url
+        )
+
+    async def _get(self, what: str, url: URL, limits, **how) -> Received:  # type: ignore[no-untyped-def]
+        """The response; raises Failed with the reason `archive_failed`."""
+        gate = self._fetcher.gates[url.raw_host or ""]
+        try:
+            # A whole archive file, sent by a server that knows no ranges, is not read.
+            return await self._fetcher.get(
+                url, limits, gate, lambda status, _: "headers" in how and status != 206, **how
+            )
+        except Failed as failure:
+            raise _failed(what, f"{failure.answer.reason}, {failure.answer.detail}") from failure
+
+
+async def ask_archive(client: ArchiveClient, urls: pa.Table, journal: Journal, answered: Callable[[int], None]) -> None:
+    """Look up every URL of `urls` (columns url_id, url, created_utc), and write what came into `journal`.
+
+    `answered` is told how many more are in it.
+
+    Raises UserError where index or data fail for `host_failures` URLs in a row: an archive that is down is no reason
+    to turn URLs away, so those are asked for again by the next run. A failure is that of its URL once a later request
+    succeeds.
+    """
+    rows = iter(range(len(urls)))
+    failed: list[tuple[float, int, NoPage]] = []  # when, and whose
+    most = client.options.requests.host_failures
+
+    def record(url_id: int, answer: Answer) -> None:
+        journal.append(url_id, answer)
+        answered(1)
+
+    async def ask(rows: Iterator[int]) -> None:
+        for row in rows:
+            url_id, url, created = (urls[name][row].as_py() for name in ("url_id", "url", "created_utc"))
+            begun = time.monotonic()
+            answer = await client.fetch(url, created)
+            if isinstance(answer, NoPage) and answer.reason == Reason.ARCHIVE_FAILED:
+                failed.append((time.monotonic(), url_id, answer))
+                if len(failed) >= most:
+                    raise UserError(
+                        f"the archive failed for {most} URLs in a row, at last: {answer.detail}; run again later: "
+                        "it goes on where it stopped"
+                    )
+                continue
+            while failed and failed[0][0] < begun:
+                _, earlier, failure = failed.pop(0)
+                record(earlier, failure)
+            record(url_id, answer)
+
+    # Twice as many as may be under way, so that index and data are asked at once.
+    tasks = [asyncio.ensure_future(ask(rows)) for _ in range(2 * client.options.requests.host_connections)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for _, url_id, answer in failed:
+        record(url_id, answer)
+
+
+def _failed(what: str, problem: str) -> Failed:
+    return Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}")

@@ -1,0 +1,39 @@
+"""What a test reads of pages/."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from owt_pipeline.fetch.warc import Response, pages, read_record
+from owt_pipeline.ledger.story import asked_for, readers_of, story
+from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.runtime.stage import Runtime
+from schemas import Manifest
+
+
+def reader(runtime: Runtime, manifest: Manifest) -> DatasetReader:
+    return DatasetReader(runtime.workdir / "pages", manifest)
+
+
+def responses(runtime: Runtime, manifest: Manifest) -> dict[str, Response]:
+    """The page of each canonical URL."""
+    dataset = reader(runtime, manifest)
+    return {
+        row["url"]: read_record(row["record"])
+        for shard in range(dataset.num_shards)
+        for batch in pages(dataset, shard)
+        for row in batch.to_pylist()
+    }
+
+
+def rejects(runtime: Runtime, manifest: Manifest) -> dict[str, tuple[str, str]]:
+    """The reason and detail of each rejected URL."""
+    rows = reader(runtime, manifest).table(kind="rejects").to_pylist()
+    return {row["url"]: (row["reason"], row["detail"]) for row in rows}
+
+
+def why_fetched(runtime: Runtime, url: str) -> dict[str, Any]:
+    """What `owt why` tells of fetch."""
+    told = story(readers_of(runtime.workdir), asked_for(url))
+    assert told is not None
+    return next(entry for entry in told["stages"] if entry["stage"] == "fetch")

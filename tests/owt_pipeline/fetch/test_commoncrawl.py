@@ -1,0 +1,426 @@
+"""The source `commoncrawl`: looked up in an index, read by range; what is amiss has a reason or a clear error."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fastwarc.warc import ArchiveIterator
+from hypothesis import given
+from hypothesis import strategies as st
+
+from owt_pipeline.fetch.addresses import Addresses
+from owt_pipeline.fetch.cdx import BadIndex, Collection, IndexedCapture, parse_captures, parse_collections
+from owt_pipeline.fetch.client import Limits
+from owt_pipeline.fetch.commoncrawl import ArchiveClient, CdxOptions
+from owt_pipeline.fetch.live import LiveOptions
+from owt_pipeline.fetch.warc import gzip_member, response_record, single_member
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.stage import Runtime, run_stage
+from owt_pipeline.stages.fetch import STAGE, Options
+from schemas import Manifest
+from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, capture_row
+from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
+from tests.servers.pywb import pywb
+
+HTML = [("Content-Type", "text/html; charset=utf-8")]
+AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
+DAY = 86_400
+SPRING, WINTER = (15_000 * DAY, 15_030 * DAY), (15_300 * DAY, 15_330 * DAY)
+
+
+@pytest.fixture
+def archive() -> Iterator[ArchiveServer]:
+    server = ArchiveServer()
+    server.collections = {"CC-MAIN-2011-48": WINTER, "CC-MAIN-2011-05": SPRING}
+    yield server
+    server.close()
+
+
+def page(text: str) -> bytes:
+    return f"<html><body><p>{text}</p></body></html>".encode()
+
+
+def add(server: ArchiveServer, collection: str, url: str, moment: int, text: str = "page", **fields: str) -> bytes:
+    """Put a page into the archive; its record."""
+    record = response_record(url, moment, "HTTP/1.1 200 OK", HTML, page(text))
+    file = f"{collection}.warc.gz"
+    content = server.files.get(file, b"")
+    row = capture_row(url, moment, file, len(content), len(record), **fields)
+    server.files[file] = content + record
+    server.rows.setdefault(collection, []).append(row)
+    return record
+
+
+def fetch(runtime: Runtime, server: ArchiveServer, **options: object) -> Manifest:
+    defaults: dict = {
+        "sources": ("commoncrawl",), "cdx_index": f"{server.url}/collinfo.json", "cdx_data": f"{server.url}/data",
+        "user_agent": AGENT, "cdx_delay": 0.0, "cdx_connections": 4, "host_delay": 0.0,
+        "retries": 1, "max_retry_wait": 3.0,
+    }  # fmt: skip
+    return run_stage(STAGE, Options(**{**defaults, **options}), runtime)[0]
+
+
+def texts(runtime: Runtime, manifest: Manifest) -> dict[str, str]:
+    """The text of each page, by the last part of its URL's path."""
+    found = responses(runtime, manifest)
+    return {url.rpartition("/")[2]: answer.body.decode()[15:-18] for url, answer in found.items()}
+
+
+NEAREST = {14_000: 15_000, 15_010: 15_000, 15_020: 15_029, 15_150: 15_029, 15_170: 15_301, 16_000: 15_329}
+"""The day of the capture to take, by the day of the submission."""
+
+
+def add_captures(server: ArchiveServer) -> list[tuple[str, int | None]]:
+    """Put each of the days of NEAREST under the URL of each submission; the submissions, one of them undated."""
+    for at in [*NEAREST, "undated"]:
+        for day in sorted(set(NEAREST.values())):
+            collection = "CC-MAIN-2011-05" if day * DAY < WINTER[0] else "CC-MAIN-2011-48"
+            add(server, collection, f"http://www.a.example/some/{at}?b=1&a=2", day * DAY, f"day {day}")
+    dates: list[tuple[object, int | None]] = [*((at, at * DAY) for at in NEAREST), ("undated", None)]
+    return [(f"https://a.example/some/{at}/?b=1&utm_source=reddit&a=2", moment) for at, moment in dates]
+
+
+def nearest(found: dict[str, str]) -> dict[str, str]:
+    return {name.partition("?")[0]: text for name, text in found.items()}
+
+
+EXPECTED = {**{str(at): f"day {day}" for at, day in NEAREST.items()}, "undated": "day 15329"}
+
+
+def test_the_capture_nearest_to_the_submission_is_taken(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    runtime = write_urls(add_captures(archive))
+    assert nearest(texts(runtime, fetch(runtime, archive))) == EXPECTED
+
+
+def test_a_page_is_handed_on_as_it_lies_in_the_archive(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    record = add(archive, "CC-MAIN-2011-05", "http://www.a.example/x/", SPRING[0])
+    runtime = write_urls(["http://a.example/x"], num_shards=1)
+    manifest = fetch(runtime, archive)
+    (row,) = reader(runtime, manifest).table().to_pylist()
+    assert row["source"] == "commoncrawl"
+    assert (row["final_url"], row["fetched_at"]) == ("http://www.a.example/x/", SPRING[0])
+    (warc,) = manifest.of_kind("warc")
+    assert runtime.workdir.read(f"pages/{warc.path}") == record
+    assert manifest.stats["from_commoncrawl"] == 1
+    assert archive.agents == {AGENT}
+
+
+def test_collections_are_asked_only_while_they_may_hold_a_nearer_capture(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    add(archive, "CC-MAIN-2011-05", "http://a.example/x", SPRING[0])
+    urls = [("http://a.example/x", SPRING[0]), ("http://a.example/absent", SPRING[0])]
+    manifest = fetch(runtime := write_urls(urls), archive, cdx_collections=1)
+    assert archive.asked == 2
+    ((reason, detail),) = rejects(runtime, manifest).values()
+    assert (reason, detail) == ("not_archived", "no capture of a page in CC-MAIN-2011-05")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.lists(st.integers(0, 9), max_size=3)), min_size=1, max_size=6),
+    st.integers(-5, 80),
+)
+def test_whatever_the_collections_the_nearest_capture_comes_first(
+    collections: list[tuple[int, list[int]]], moment: int
+) -> None:
+    held = {
+        str(i): [IndexedCapture(begin + at, "f", 0, 1) for at in days] for i, (begin, days) in enumerate(collections)
+    }
+
+    class Indexes(ArchiveClient):
+        async def _ask(self, collection: Collection, url: str) -> list[IndexedCapture]:
+            return held[collection.name]
+
+    async def nearest() -> int | None:
+        limits = Limits(1, 1, 1, 1, 1)
+        live = LiveOptions(Addresses(), limits, AGENT, 1, 1, 0.0, 1, 1, 0, 1.0, True)
+        known = tuple(Collection(str(i), "", begin, begin + 9) for i, (begin, _) in enumerate(collections))
+        client = Indexes(CdxOptions(known, "", len(known), live))
+        try:
+            captures, _ = await client._captures("http://a.example/", moment)
+        finally:
+            await client.close()
+        return abs(captures[0].date - moment) if captures else None
+
+    expected = min((abs(c.date - moment) for captures in held.values() for c in captures), default=None)
+    assert asyncio.run(nearest()) == expected
+
+
+def test_what_is_amiss_with_a_capture_is_a_reject_with_its_reason(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    at, name, host = SPRING[0], "CC-MAIN-2011-05", "http://a.example"
+    for url in ("fine", "CASE", "other", "damaged", "cut", "long", "pdf", "redirect", "no-file", "no-range", "shrinks"):
+        add(archive, name, f"{host}/{url}", at)
+    add(archive, name, f"{host}/large", at, "x" * 9000)
+    rows = {row["url"].rpartition("/")[2]: row for row in archive.rows[name]}
+    rows["CASE"]["url"] = f"{host}/Case"
+    rows["other"].update(offset=rows["fine"]["offset"], length=rows["fine"]["length"])
+    rows["damaged"]["offset"] = str(int(rows["damaged"]["offset"]) + 7)
+    rows["cut"]["length"] = str(int(rows["cut"]["length"]) - 40)
+    rows["long"].update(offset=str(len(archive.files[f"{name}.warc.gz"]) - 100), length="500")
+    rows["pdf"].update({"mime": "application/pdf", "mime-detected": "application/pdf"})
+    rows["redirect"]["status"] = "301"
+    rows["no-file"]["filename"] = "absent.warc.gz"
+    rows["no-range"]["filename"] = "whole.warc.gz"
+    rows["shrinks"]["filename"] = "shrinks.warc.gz"
+
+    def way(path: str, count: int) -> Answer | None:
+        if "whole" in path:
+            return Answer(200, b"x" * 100_000_000)
+        if "shrinks" in path:
+            return Answer(206, b"x" * int(rows["shrinks"]["length"]), sent=20)
+        if path.endswith("teapot"):
+            return Answer(418, b"I'm a teapot")
+        if path.endswith("garbage"):
+            return Answer(200, b"<html>Welcome!</html>")
+        if path.endswith("reset"):
+            return Answer(200, b'{"a"', {"Content-Length": "1000"}, sent=4)
+        return None
+
+    archive.way = way
+    names = [*rows, "teapot", "garbage", "reset", "absent"]
+    runtime = write_urls([(f"{host}/{url}", at) for url in names])
+    manifest = fetch(runtime, archive, max_page_bytes=8000)
+    assert texts(runtime, manifest) == {"fine": "page"}
+    found = {url.rpartition("/")[2]: answer for url, answer in rejects(runtime, manifest).items()}
+    assert {url: reason for url, (reason, _) in found.items()} == {
+        "CASE": "not_archived",
+        "pdf": "not_archived",
+        "redirect": "not_archived",
+        "absent": "not_archived",
+        "other": "bad_response",
+        "damaged": "bad_response",
+        "cut": "bad_response",
+        "long": "bad_response",
+        "large": "too_large",
+        "no-file": "archive_failed",
+        "no-range": "archive_failed",
+        "shrinks": "archive_failed",
+        "teapot": "archive_failed",
+        "garbage": "archive_failed",
+        "reset": "archive_failed",
+    }
+    assert "the record is of 'http://a.example/fine'" in found["other"][1]
+    assert "only 100 bytes came" in found["long"][1]
+    assert "status 404" in found["no-file"][1]
+    assert "status 200 where a part (206) was asked for" in found["no-range"][1]
+    assert "status 418 I'm a teapot" in found["teapot"][1]
+    assert "<html>Welcome!" in found["garbage"][1]
+    told = why_fetched(runtime, f"{host}/no-file")
+    assert (told["verdict"], told["reason"]) == ("rejected", "archive_failed")
+
+
+def test_a_capture_that_is_broken_makes_way_for_the_next(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    for day in range(3):
+        add(archive, "CC-MAIN-2011-05", "http://a.example/x", SPRING[0] + day * DAY, f"day {day}")
+    archive.rows["CC-MAIN-2011-05"][0]["offset"] = "5"
+    runtime = write_urls([("http://a.example/x", SPRING[0])])
+    assert texts(runtime, fetch(runtime, archive)) == {"x": "day 1"}
+
+
+def test_an_index_that_is_busy_is_waited_for(archive: ArchiveServer, write_urls: Callable[..., Runtime]) -> None:
+    for path in ("429", "503", "data"):
+        add(archive, "CC-MAIN-2011-05", f"http://a.example/{path}", SPRING[0])
+
+    def way(path: str, count: int) -> Answer | None:
+        if count > 1:
+            return None
+        if path.endswith("429"):
+            return Answer(429, headers={"Retry-After": "2"})
+        return Answer(503) if path.endswith("503") or path.startswith("/data/") else None
+
+    archive.way = way
+    started = time.monotonic()
+    runtime = write_urls([(f"http://a.example/{path}", SPRING[0]) for path in ("429", "503", "data")])
+    manifest = fetch(runtime, archive)
+    assert set(texts(runtime, manifest)) == {"429", "503", "data"}
+    assert time.monotonic() - started >= 2
+
+
+def test_the_index_gets_no_more_requests_than_it_should(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    urls = [(f"http://a{i}.example/x", SPRING[0]) for i in range(5)]
+    for url, at in urls:
+        add(archive, "CC-MAIN-2011-05", url, at)
+    archive.slowness = 0.02
+    manifest = fetch(write_urls(urls, num_shards=3), archive, cdx_connections=1, cdx_delay=0.1)
+    assert manifest.counts.left == 5
+    assert archive.most_open == 1
+    assert archive.times[-1] - archive.times[0] > 4 * 0.1 - 0.05
+    many = fetch(write_urls(urls, "many", num_shards=3), archive, cdx_connections=2)
+    assert many.counts.left == 5
+    assert archive.most_open == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (Answer(500, b"down"), "status 500"),
+        (Answer(200, b"<html>"), "no list of collections"),
+        (Answer(200, b"[]"), "an empty list of collections"),
+        (Answer(200, b'[{"id": "x"}]'), "'cdx-api' is missing"),
+    ],
+)
+def test_an_archive_without_a_list_of_collections_is_a_clear_error(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime], answer: Answer, problem: str
+) -> None:
+    archive.way = lambda path, count: answer if path == "/collinfo.json" else None
+    with pytest.raises(UserError, match=f"--cdx_index http://127.0.0.1:.*: {problem}.*; try later"):
+        fetch(write_urls(["http://a.example/x"]), archive)
+
+
+def test_an_archive_that_cannot_be_reached_is_a_clear_error(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    with pytest.raises(UserError, match=r"--cdx_index http://127.0.0.1:1/collinfo.json: connect: .*; try later"):
+        fetch(write_urls(["http://a.example/x"]), archive, cdx_index="http://127.0.0.1:1/collinfo.json")
+
+
+def test_an_archive_that_goes_down_ends_the_run_and_turns_no_url_away(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    urls = [(f"http://a.example/{i}", SPRING[0]) for i in range(40)]
+    for url, at in urls:
+        add(archive, "CC-MAIN-2011-05", url, at)
+    runtime = write_urls(urls, num_shards=1)
+    archive.way = lambda path, count: Answer(403, b"blocked") if "-index" in path and archive.asked > 20 else None
+    with pytest.raises(UserError, match=r"failed for 5 URLs in a row, at last: .*status 403 blocked; run again later"):
+        fetch(runtime, archive, host_failures=5)
+    archive.way = lambda path, count: None
+    archive.requests.clear()
+    manifest = fetch(runtime, archive, host_failures=5)
+    assert manifest.counts.left == 40
+    assert archive.asked < 30
+
+
+def test_after_a_kill_only_what_was_in_flight_is_asked_again(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    urls = [(f"http://a.example/{i}", SPRING[0]) for i in range(60)]
+    for url, at in urls[:40]:
+        add(archive, "CC-MAIN-2011-05", url, at)
+    archive.slowness = 0.02
+    runtime = write_urls(urls, num_shards=1)
+    command = [
+        sys.executable, "-m", "owt_pipeline.stages.fetch", "--workdir", runtime.workdir.uri, "--quiet",
+        "--sources", "commoncrawl", "--cdx_index", f"{archive.url}/collinfo.json", "--cdx_data", f"{archive.url}/data",
+        "--user_agent", AGENT, "--cdx_delay", "0", "--cdx_connections", "2", "--cdx_collections", "1",
+    ]  # fmt: skip
+    with subprocess.Popen(command) as process:
+        end = time.monotonic() + 120
+        while archive.asked < 25 and time.monotonic() < end:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    time.sleep(0.2)
+    assert 25 <= archive.asked < 60
+    manifest = fetch(runtime, archive, cdx_collections=1)
+    assert (manifest.counts.left, manifest.counts.rejected) == (40, {"not_archived": 20})
+    assert archive.asked - 60 <= 6  # two connections, as many that wait for them, and two to be recorded
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_captures_or_no_index(body: bytes) -> None:
+    with contextlib.suppress(BadIndex):
+        assert parse_captures(body, "https://a.example/") == []
+    with contextlib.suppress(BadIndex):
+        assert parse_collections(body)
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                name: st.sampled_from(
+                    ["200", "-", "", "a", "http://a.example/x", "text/html", "20110102030405", 3, None]
+                )
+                for name in ("filename", "status", "url", "mime", "timestamp", "offset", "length")
+            },
+        ),
+        max_size=4,
+    )
+)
+def test_odd_rows_of_an_index_are_passed_over(rows: list[dict]) -> None:
+    body = "\n".join(json.dumps(row) for row in rows).encode()
+    try:
+        for capture in parse_captures(body, "https://a.example/x"):
+            assert capture.date > 0
+            assert isinstance(capture.file, str)
+    except BadIndex:
+        assert not any("filename" in row for row in rows)
+
+
+@pytest.fixture(scope="module")
+def pywb_archive(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ArchiveServer, str]]:
+    """pywb's index of real pages and of captures at several times, beside a server of the files."""
+    server = ArchiveServer()
+    server.collections = {"CC-MAIN-2011-48": WINTER, "CC-MAIN-2011-05": SPRING}
+    add_captures(server)
+    server.files["pages.warc.gz"] = (testdata / "web" / "wcxb-dev.warc.gz").read_bytes()
+    folder = tmp_path_factory.mktemp("pywb")
+    for name, content in server.files.items():
+        (folder / name).write_bytes(content)
+    files = {name.removesuffix(".warc.gz"): folder / name for name in server.files}
+    with pywb(folder / "pywb", files) as url:
+        listed = [{"id": name, "cdx-api": f"{url}/{name}/cdx", "from": "", "to": ""} for name in server.collections]
+        server.way = lambda path, count: Answer(body=json.dumps(listed).encode()) if "collinfo" in path else None
+        yield server, url
+    server.close()
+
+
+def test_pages_found_by_pywb_are_those_of_the_archive_itself(
+    testdata: Path, pywb_archive: tuple[ArchiveServer, str], write_urls: Callable[..., Runtime]
+) -> None:
+    server, url = pywb_archive
+    file = testdata / "web" / "wcxb-dev.warc.gz"
+    urls = [record.headers["WARC-Target-URI"] for record in ArchiveIterator(str(file), parse_http=False)][::10]
+    urls.append("https://nowhere.example/page")
+    runtime, local = write_urls(urls), write_urls(urls, "local")
+    manifest = fetch(runtime, server, cdx_index=f"{url}/pages/cdx")
+    expected = run_stage(STAGE, Options(pages_from=(str(file),)), local)[0]
+    assert set(rejects(runtime, manifest)) == {"https://nowhere.example/page"}
+    assert manifest.counts == expected.counts
+    assert manifest.counts.left > 120
+    for shard in range(2):
+        ours, theirs = (reader(*run).table(shard).to_pylist() for run in ((runtime, manifest), (local, expected)))
+        assert [{**row, "source": "archive", "fetch_ms": 0} for row in ours] == theirs
+        name = f"pages/part-{shard:05}.warc.gz"
+        assert runtime.workdir.read(name) == local.workdir.read(name)
+
+
+def test_pywb_has_the_nearest_capture(
+    pywb_archive: tuple[ArchiveServer, str], write_urls: Callable[..., Runtime], archive: ArchiveServer
+) -> None:
+    runtime = write_urls(add_captures(archive))
+    assert nearest(texts(runtime, fetch(runtime, pywb_archive[0]))) == EXPECTED
+
+
+def test_records_of_an_archive_that_are_no_members_are_written_anew(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    record = add(archive, "CC-MAIN-2011-05", "http://a.example/x", SPRING[0])
+    plain = single_member(record, 1 << 20)[1]
+    archive.files["plain.warc"] = plain
+    archive.rows["CC-MAIN-2011-05"][0].update(filename="plain.warc", length=str(len(plain)))
+    runtime = write_urls([("http://a.example/x", SPRING[0])], num_shards=1)
+    manifest = fetch(runtime, archive)
+    assert texts(runtime, manifest) == {"x": "page"}
+    (warc,) = manifest.of_kind("warc")
+    assert single_member(runtime.workdir.read(f"pages/{warc.path}"), 1 << 20) == (gzip_member(plain), plain)

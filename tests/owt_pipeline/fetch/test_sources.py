@@ -1,0 +1,93 @@
+"""`--sources` in any order: the first that has a page wins, and the ledger tells what each said."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from owt_pipeline.fetch.warc import response_record
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.stage import Runtime, run_stage
+from owt_pipeline.stages.fetch import STAGE, Options
+from tests.owt_pipeline.fetch.archive_server import ArchiveServer, capture_row
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
+from tests.owt_pipeline.fetch.reading import reader, rejects, why_fetched
+
+HTML = [("Content-Type", "text/html")]
+NAMES = ("live", "archive", "commoncrawl")
+HOST = f"http://some.{DOMAIN}"
+AT = 1_400_000_000
+
+
+async def answer(request: Request) -> None:
+    """A page where the path names the live web."""
+    if "live" in request.path:
+        await request.answer()
+    else:
+        await request.answer(b"", "404 Not Found")
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[BadServer, ArchiveServer]]:
+    live, archive = BadServer({"some": answer}), ArchiveServer()
+    archive.collections = {"CC-MAIN-2014-20": (AT, AT)}
+    yield live, archive
+    live.close()
+    archive.close()
+
+
+def test_the_first_source_that_has_a_page_wins(
+    servers: tuple[BadServer, ArchiveServer], write_urls: Callable[..., Runtime], tmp_path: Path
+) -> None:
+    live, archive = servers
+    file = tmp_path / "some.warc.gz"
+    holders = [set(some) for n in range(4) for some in itertools.combinations(NAMES, n)]
+    paths = {"-".join(sorted(some)) or "nowhere": some for some in holders}
+    for path, some in paths.items():
+        record = response_record(f"{HOST}/{path}", AT, "HTTP/1.1 200 OK", HTML, b"<p>archived")
+        if "archive" in some:
+            with open(file, "ab") as stream:
+                stream.write(record)
+        if "commoncrawl" in some:
+            archive.files[path] = record
+            row = capture_row(f"{HOST}/{path}", AT, path, 0, len(record))
+            archive.rows.setdefault("CC-MAIN-2014-20", []).append(row)
+    for order in itertools.permutations(NAMES):
+        live.requests.clear()
+        archive.requests.clear()
+        runtime = write_urls([f"{HOST}/{path}" for path in paths], "-".join(order))
+        options = Options(
+            sources=order, pages_from=(str(file),), resolve=live.rules, host_delay=0.0, cdx_delay=0.0,
+            cdx_index=f"{archive.url}/collinfo.json", cdx_data=f"{archive.url}/data", cdx_connections=4,
+        )  # fmt: skip
+        manifest = run_stage(STAGE, options, runtime)[0]
+        rows = reader(runtime, manifest).table().to_pylist()
+        won = {row["url"].rpartition("/")[2]: row["source"] for row in rows}
+        assert won == {path: min(some, key=order.index) for path, some in paths.items() if some}
+        for name in NAMES:
+            assert manifest.stats[f"from_{name}"] == list(won.values()).count(name)
+        asked = {
+            "live": {path.strip("/") for (_, path) in live.requests if path != "/robots.txt"},
+            "commoncrawl": {path.rpartition("/")[2] for path in archive.requests if "-index" in path},
+        }
+        for name, urls in asked.items():  # those that no earlier source had
+            earlier = set(order[: order.index(name)])
+            assert urls == {path for path, some in paths.items() if not some & earlier}
+        ((url, (reason, detail)),) = rejects(runtime, manifest).items()
+        assert reason == "http_404"
+        told = {
+            "live": "live: http_404, status 404",
+            "archive": "archive: not_archived, in none of 1 archive files",
+            "commoncrawl": "commoncrawl: not_archived, no capture of a page in CC-MAIN-2014-20",
+        }
+        assert detail == "; ".join(told[name] for name in order)
+        assert why_fetched(runtime, url)["detail"] == detail
+        assert why_fetched(runtime, f"{HOST}/archive")["source"] == "archive"
+
+
+def test_archives_without_files_are_a_clear_error(write_urls: Callable[..., Runtime]) -> None:
+    with pytest.raises(UserError, match="--sources archive: give the WARC files with --pages_from"):
+        run_stage(STAGE, Options(sources=("live", "archive")), write_urls(["http://a.example/"]))

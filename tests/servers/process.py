@@ -1,0 +1,53 @@
+"""Servers as processes, from an environment of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+
+def program(name: str) -> Path:
+    """A program of the servers' environment; skips the test where that is not there."""
+    path = REPOSITORY / ".venv-servers" / "bin" / name
+    if not path.exists():
+        pytest.skip(f"{name} is not installed here: run `make .venv-servers/installed`")
+    return path
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@contextlib.contextmanager
+def serving(command: list[str | Path], answers_at: str) -> Iterator[None]:
+    """Run a server from when it answers at a URL until the block ends."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 120
+        while not _answers(answers_at):
+            assert process.poll() is None, f"{command[0]} ended with exit code {process.returncode}"
+            assert time.monotonic() < end, f"{command[0]} does not answer at {answers_at}"
+            time.sleep(0.1)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=10):
+            return True
+    except OSError:
+        return False
