@@ -28,8 +28,9 @@ import safetensors
 import torch
 from safetensors.torch import load_file, save_file
 
+from trainer.corpora import Corpora
 from trainer.model import GPT, ModelConfig
-from trainer.shards import TokenDataset, sha256_of
+from trainer.shards import sha256_of
 
 RECORD = "checkpoint.json"
 FORMAT = 1
@@ -79,10 +80,10 @@ class Record:
 
 
 def make_record(
-    step: int, model: ModelConfig, settings: dict[str, Any], dataset: TokenDataset, parent: str, world_size: int
+    step: int, model: ModelConfig, settings: dict[str, Any], corpora: Corpora, parent: str, world_size: int
 ) -> Record:
     """The record of a run's state after `step` steps, its files yet to come."""
-    tokenizer = dataset.tokenizer
+    tokenizer = corpora.tokenizer
     known = {key: getattr(tokenizer, key) for key in ("name", "sha256", "vocab_size", "eot")}
     versions = {
         "python": platform.python_version(),
@@ -91,7 +92,7 @@ def make_record(
         "pyarrow": pyarrow.__version__,
         "safetensors": safetensors.__version__,
     }
-    return Record(step, dataclasses.asdict(model), settings, dataset.digest, known, parent, world_size, versions)
+    return Record(step, dataclasses.asdict(model), settings, corpora.digest, known, parent, world_size, versions)
 
 
 class Writer:

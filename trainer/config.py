@@ -38,6 +38,9 @@ class TrainConfig:
 
     data: str = option(help="folder of the token shards: WORKDIR/tokens, or s3:// or gs://", metavar="DIR")
     out: str = option(help="folder of the run: its checkpoints and metrics", metavar="DIR", shapes_bytes=False)
+    mix: tuple[str, ...] = option(
+        (), "further token shards, each FOLDER=SHARE of the samples; data has the rest", metavar="FOLDER=SHARE"
+    )
     init_from: str | None = option(
         None, "weights to start from: a checkpoint, or a GPT-2 folder of Hugging Face", metavar="DIR"
     )
@@ -181,7 +184,7 @@ def changes(before: dict[str, Any], now: TrainConfig) -> tuple[list[str], list[s
     refused: list[str] = []
     noted: list[str] = []
     for field in dataclasses.fields(now):
-        if not field.metadata["shapes_bytes"] or field.name == "data" or field.name not in before:
+        if not field.metadata["shapes_bytes"] or field.name in ("data", "mix") or field.name not in before:
             continue
         old, new = before[field.name], getattr(now, field.name)
         if old != new:

@@ -21,7 +21,8 @@ from schemas import SettingsError
 from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig, changes, parse
-from trainer.data import Loader, make_sampler
+from trainer.corpora import Corpora, open_corpora
+from trainer.data import Loader
 from trainer.distributed import Ranks, StopSignals
 from trainer.documents import DocumentBlocks
 from trainer.evaluate import fixed_windows, validation_loss
@@ -30,7 +31,7 @@ from trainer.loss import best_chunk
 from trainer.metrics import Metrics, memory_gb, mfu, progress_line
 from trainer.model import GPT
 from trainer.optimizers import learning_rate, make_optimizers
-from trainer.shards import ShardError, TokenDataset, open_dataset
+from trainer.shards import ShardError
 
 
 class Diverged(RuntimeError):
@@ -61,26 +62,24 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
     device = ranks.device
     torch.set_float32_matmul_precision("high")
     verify = config.verify_shards and ranks.main
-    dataset = open_dataset(config.data, verify=verify, cache=config.cache, cache_gb=config.cache_gb)
-    shape = config.model_config(dataset.tokenizer.vocab_size)
+    corpora = open_corpora(config.data, config.mix, verify=verify, cache=config.cache, cache_gb=config.cache_gb)
+    shape = config.model_config(corpora.tokenizer.vocab_size)
     windows = config.windows_per_batch(shape.context)
-    sampler = make_sampler(
-        dataset,
-        "train",
+    sampler = corpora.sampler(
         config.sampler,
         shape.context,
         config.seed,
         long_min_tokens=config.long_min_tokens,
         long_fraction=config.long_fraction,
     )
-    blocks = DocumentBlocks(dataset.tokenizer.eot, config.document_mask, config.reset_positions)
-    validation = _validation_windows(config, dataset, shape.context, say)
+    blocks = DocumentBlocks(corpora.tokenizer.eot, config.document_mask, config.reset_positions)
+    validation = _validation_windows(config, corpora, shape.context, say)
     loader = Loader(sampler, windows, config.micro_batch, rank=ranks.rank, world_size=ranks.world_size, device=device)
 
     # Where the run stands: a checkpoint of its own, or weights to start from, or nothing.
     torch.manual_seed(config.seed)
     model = GPT(shape)
-    saved = _resume(config, dataset, model, ranks, say)
+    saved = _resume(config, corpora, model, ranks, say)
     model.to(device).train()
     model.checkpoint_activations = config.checkpoint_activations
     channels = shape.embedding_width or shape.width
@@ -181,8 +180,8 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
             metrics.flush()
             say(progress_line(records[-1], config.max_steps))
         if saving and step > last_saved:
-            record_ = checkpoint.make_record(step, shape, dataclasses.asdict(config), dataset, parent, ranks.world_size)
-            _save(config, checkpoints, record_, model, optimizers, ranks, dataset.tokenizer.path, writer)
+            record_ = checkpoint.make_record(step, shape, dataclasses.asdict(config), corpora, parent, ranks.world_size)
+            _save(config, checkpoints, record_, model, optimizers, ranks, corpora.tokenizer.path, writer)
             last_saved = step
         if finished:
             writer.wait()
@@ -201,18 +200,22 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
     return last_loss
 
 
-def _validation_windows(config: TrainConfig, dataset: TokenDataset, context: int, say: Any) -> torch.Tensor | None:
+def _validation_windows(config: TrainConfig, corpora: Corpora, context: int, say: Any) -> torch.Tensor | None:
     if not config.val_every:
         return None
     try:
-        return fixed_windows(dataset, context, config.val_windows)
+        parts = [
+            fixed_windows(dataset, context, math.ceil(config.val_windows * share))
+            for dataset, share in zip(corpora.datasets, corpora.shares, strict=True)
+        ]
+        return torch.cat(parts)
     except ValueError as error:
         say(f"no validation: {error}")
         return None
 
 
 def _resume(
-    config: TrainConfig, dataset: TokenDataset, model: GPT, ranks: Ranks, say: Any
+    config: TrainConfig, corpora: Corpora, model: GPT, ranks: Ranks, say: Any
 ) -> tuple[Path, checkpoint.Record] | None:
     """Load the run's newest whole checkpoint, or `init_from`, into `model`."""
     # Rank 0 looks, and all take what it found: a checkpoint must not differ between ranks.
@@ -221,8 +224,8 @@ def _resume(
     if found:
         path, record = found
         refused, noted = changes(record.settings, config)
-        if record.data != dataset.digest:
-            refused.append(f"the token shards were {record.data[:12]}…, are {dataset.digest[:12]}…")
+        if record.data != corpora.digest:
+            refused.append(f"the token shards were {record.data[:12]}…, are {corpora.digest[:12]}…")
         if refused:
             raise SettingsError(
                 f"{path} is of another run: {'; '.join(refused)}. Use another --out, or the same settings"
@@ -231,20 +234,20 @@ def _resume(
             say(f"changed since {path.name}: {note}")
         checkpoint.load_weights(model, path)
     elif config.init_from:
-        _load_initial(config.init_from, dataset, model)
+        _load_initial(config.init_from, corpora, model)
         say(f"weights from {config.init_from}")
     return found
 
 
-def _load_initial(source: str, dataset: TokenDataset, model: GPT) -> None:
+def _load_initial(source: str, corpora: Corpora, model: GPT) -> None:
     if is_huggingface(Path(source)):
         loaded = load_huggingface(Path(source))
     else:
         loaded, record = checkpoint.load_model(checkpoint.resolve(source))
-        if record.tokenizer["sha256"] != dataset.tokenizer.sha256:
+        if record.tokenizer["sha256"] != corpora.tokenizer.sha256:
             raise CheckpointError(
                 f"{source} was trained with the tokenizer {record.tokenizer['name']}, "
-                f"the shards are of {dataset.tokenizer.name} (another SHA-256)"
+                f"the shards are of {corpora.tokenizer.name} (another SHA-256)"
             )
     ours, theirs = model.config, loaded.config
     if dataclasses.replace(ours, dropout=0.0) != dataclasses.replace(theirs, dropout=0.0):
