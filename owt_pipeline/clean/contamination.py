@@ -64,8 +64,8 @@ def evaluation_sets(uris: Sequence[str], n: int) -> EvaluationSets:
 def n_grams_of(sets: EvaluationSets) -> np.ndarray:
     """Hashes of all n-grams of the texts in the files, sorted and distinct, uint64.
 
-    The files are JSON Lines (every string in them is a text) or plain text (every line is), as they are or
-    compressed with gzip, bz2 or zstd. Raises UserError for a file that cannot be read.
+    The files are JSON, a value or one a line (every string in it is a text), or plain text (every line is), as they
+    are or compressed with gzip, bz2 or zstd. Raises UserError for a file that cannot be read.
     """
     keys = [_keys(_words(text), sets.n) for uri in sets.uris for text in texts_of(uri)]
     return np.unique(np.concatenate(keys)) if keys else np.empty(0, np.uint64)
@@ -73,11 +73,17 @@ def n_grams_of(sets: EvaluationSets) -> np.ndarray:
 
 def texts_of(uri: str) -> Iterator[str]:
     """The texts in one file of an evaluation set."""
-    is_json = re.search(r"\.(jsonl|ndjson|json)(\.\w+)?$", uri) is not None
-    for number, line in enumerate(_lines(uri), 1):
-        if not is_json:
-            yield line.decode("utf-8", "replace")
-        elif line.strip():
+    data = _decompressed(uri)
+    if re.search(r"\.(jsonl|ndjson|json)(\.\w+)?$", uri) is None:
+        yield from data.decode("utf-8", "replace").splitlines()
+        return
+    try:
+        yield from _strings(orjson.loads(data))
+        return
+    except orjson.JSONDecodeError:
+        pass  # then a value a line
+    for number, line in enumerate(data.splitlines(), 1):
+        if line.strip():
             try:
                 yield from _strings(orjson.loads(line))
             except orjson.JSONDecodeError as error:
@@ -89,13 +95,13 @@ def _read(uri: str) -> bytes:
         return bytes(file.read())
 
 
-def _lines(uri: str) -> list[bytes]:
+def _decompressed(uri: str) -> bytes:
     data = _read(uri)
     for suffix, codec in _CODECS.items():
         if uri.endswith(suffix):
             with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-                data = bytes(stream.read())
-    return data.splitlines()
+                return bytes(stream.read())
+    return data
 
 
 def _strings(value: Any) -> Iterator[str]:

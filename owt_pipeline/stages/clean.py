@@ -57,7 +57,7 @@ class Options:
     )
     decontaminate: tuple[str, ...] = option(
         (),
-        "evaluation sets, as JSON Lines or plain text: documents that share a run of words with one are rejected",
+        "evaluation sets, as JSON or plain text: documents that share a run of words with one are rejected",
         metavar="FILE",
         shapes_bytes=False,  # their content does, and is in the fingerprint
     )

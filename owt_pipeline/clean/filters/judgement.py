@@ -20,9 +20,11 @@ class Limit:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Attributes:
-    signals: what was measured, by name.
-    broken: None for a text that passes; else what was found and what is allowed.
+    """What a filter found in one text.
+
+    Attributes:
+      signals: what was measured, by name.
+      broken: None for a text that passes; else what was found and what is allowed.
     """
 
     signals: Mapping[str, float]

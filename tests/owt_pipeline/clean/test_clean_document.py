@@ -92,11 +92,22 @@ def test_languages_are_told_apart_and_no_english_is_lost(testdata: Path) -> None
 
 def test_addresses_are_masked_where_they_are_somebodys() -> None:
     text = (
-        "Write to jane.doe+x@mail.example.co.uk, or to 8.8.8.8 (not 192.168.0.1, 1.2.3.4.5 or 999.1.1.1); a@b is none."
+        "Write to jane.doe+x@mail.example.co.uk,或bob@x.org吧, or to 8.8.8.8 or [2606:4700::1111] (not 192.168.0.1, "
+        "1.2.3.4.5, 999.1.1.1, fe80::1, 2012:10:11 or std::min(a::b)); a@b is none."
     )
-    masked = "Write to email@example.com, or to 192.0.2.1 (not 192.168.0.1, 1.2.3.4.5 or 999.1.1.1); a@b is none."
-    assert mask(text) == (masked, 2)
+    masked = (
+        "Write to email@example.com,或email@example.com吧, or to 192.0.2.1 or [2001:db8::1] (not 192.168.0.1, "
+        "1.2.3.4.5, 999.1.1.1, fe80::1, 2012:10:11 or std::min(a::b)); a@b is none."
+    )
+    assert mask(text) == (masked, 4)
+    assert mask(masked)[0] == masked
     assert kept(ENGLISH + "me@example.org", mask_addresses=True).text.endswith("email@example.com")
+
+
+@given(st.lists(st.sampled_from([*"a1.@:f -", "é", "8.8.8.8", "2606:4700::", "x@y.org"]), max_size=30).map("".join))
+def test_masking_is_done_once(text: str) -> None:
+    masked, _ = mask(text)
+    assert mask(masked)[0] == masked
 
 
 def test_a_batch_of_any_size_gives_the_rows_of_its_documents() -> None:

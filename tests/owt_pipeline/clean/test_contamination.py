@@ -20,7 +20,7 @@ from schemas import Reason
 ENGLISH = "The river ran past the old mill, and nobody in the village could say how long it had done so. " * 10
 
 
-@pytest.mark.parametrize("name", ["set.jsonl", "set.jsonl.gz", "set.txt"])
+@pytest.mark.parametrize("name", ["set.jsonl", "set.jsonl.gz", "set.json", "set.txt"])
 def test_documents_that_hold_text_of_an_evaluation_set_are_rejected(tmp_path: Path, name: str) -> None:
     question = "Which of the four travellers first saw the lights of the harbour on that cold evening?"
     path = tmp_path / name
@@ -28,6 +28,8 @@ def test_documents_that_hold_text_of_an_evaluation_set_are_rejected(tmp_path: Pa
     if name != "set.txt":
         lines = [json.dumps({"q": [question], "n": 3}), json.dumps({"a": "short one"})]
     data = "\n".join(lines).encode()
+    if name == "set.json":
+        data = json.dumps([question, {"short": ["one"]}], indent=1).encode()
     path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     rules = Rules(evaluation_sets=evaluation_sets([str(path)], 13))
     leaked = clean_document(ENGLISH + question.upper().replace(",", " -"), rules)
