@@ -8,15 +8,20 @@ from collections.abc import Sequence
 
 from owt_pipeline.stages import ORDER
 
-_COMMANDS = {
-    "run": ("owt_pipeline.run", "every stage in order, skipping what stands"),
+COMMANDS = {
+    "run": ("owt_pipeline.run", "every stage in order, skipping what stands; --dry_run says what would run"),
     "demo": ("owt_pipeline.demo.command", "the whole job, offline, from a small web it serves itself"),
     "init": ("owt_pipeline.presets.command", "write a commented CONFIG.toml to start from"),
     "verify": ("owt_pipeline.ledger.verify", "check every sum, every checksum, and that every id is accounted for"),
-    "why": ("owt_pipeline.ledger.why", "one URL's whole story"),
+    "why": ("owt_pipeline.ledger.why", "one URL's whole story, or a domain's"),
+    "inspect": ("owt_pipeline.inspect.command", "schema, counts and rows of a dataset or a file"),
+    "sample-documents": ("owt_pipeline.inspect.sample_command", "documents at random, kept or rejected, to read"),
+    "forget": ("owt_pipeline.forget.command", "take documents out of the corpus and the tokens, for good"),
+    "completion": ("owt_pipeline.completion", "completion for bash, zsh or fish"),
 }
+"""Each command: the module whose `main(argv)` it is (`build_parser()` gives its flags), and what it is for."""
 
-_STAGES = {
+STAGES = {
     "collect": "URLs from Reddit dumps, Reddit's API or lists",
     "fetch": "pages from the web, or from WARC files",
     "extract": "main text and metadata from pages",
@@ -26,6 +31,15 @@ _STAGES = {
     "export": "the corpus: clean documents without the duplicates",
     "tokenize": "token shards for training",
     "report": "statistics of the run as one HTML page and stats.json",
+}
+
+
+EXIT_CODES = {
+    0: "done; of verify: everything holds",
+    1: "an error, which is told in one line; of verify: something does not hold",
+    2: "wrong usage: an unknown command, or a flag without its value",
+    3: "not found: the run has not heard of the URL, or there is no such dataset or document",
+    130: "interrupted (Ctrl-C); the same command goes on where it stopped",
 }
 
 
@@ -41,23 +55,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"owt {__version__}")
         return 0
     name, rest = arguments[0], arguments[1:]
-    if name in _STAGES:
+    if name in STAGES:
         from owt_pipeline.stages import load
         from owt_pipeline.stages.command import main as stage_main
 
         return stage_main(load(name), rest)
-    if name in _COMMANDS:
-        code: int = importlib.import_module(_COMMANDS[name][0]).main(rest)
+    if name in COMMANDS:
+        code: int = importlib.import_module(COMMANDS[name][0]).main(rest)
         return code
     from schemas.settings import did_you_mean
 
-    print(f"owt: error: unknown command {name!r}{did_you_mean(name, [*_COMMANDS, *_STAGES])}", file=sys.stderr)
+    print(f"owt: error: unknown command {name!r}{did_you_mean(name, [*COMMANDS, *STAGES])}", file=sys.stderr)
     return 2
 
 
 def _usage() -> str:
-    commands = "\n".join(f"  {name:<10}{text}" for name, (_, text) in _COMMANDS.items())
-    stages = "\n".join(f"  {name:<10}{text}" for name, text in _STAGES.items())
+    commands = "\n".join(f"  {name:<18}{text}" for name, (_, text) in COMMANDS.items())
+    stages = "\n".join(f"  {name:<18}{text}" for name, text in STAGES.items())
+    codes = "\n".join(f"  {code:<18}{text}" for code, text in EXIT_CODES.items())
     return f"""\
 usage: owt COMMAND [--help] ...
 
@@ -69,7 +84,16 @@ commands:
 stages, each by itself ({", ".join(ORDER)}, in this order):
 {stages}
 
-`owt COMMAND --help` explains a command with an example. Exit codes: 0 done, 1 an error, 2 wrong usage."""
+exit codes:
+{codes}
+
+examples:
+  owt demo                                              see all of it at work
+  owt init --preset openwebtext config.toml             settings to start from
+  owt run config.toml --workdir run --dumps RS_*.zst    from the dump to the tokens
+  owt why https://example.org/article --workdir run     what became of a page
+
+`owt COMMAND --help` explains a command with an example."""
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from owt_pipeline.runtime import console
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.stage import Stage
 from schemas import SettingsError
@@ -76,4 +77,4 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--workers", type=int, metavar="N", help="processes for CPU-bound work (default: this machine's cores)"
     )
-    group.add_argument("--quiet", action="store_true", help="show no progress, only warnings and errors")
+    console.add_flags(parser)

@@ -7,9 +7,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from owt_pipeline import config
+from owt_pipeline import config, dry_run
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.stage import Runtime, Stage, locked, read_manifest, run_stage
 from owt_pipeline.stages import ORDER, load
@@ -23,6 +24,11 @@ logger = logging.getLogger("owt")
 def main(argv: Sequence[str] | None = None) -> int:
     """`owt run` with the flags of `argv`; returns the exit code."""
     return reporting_errors(lambda: _run(argv))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The flags of `owt run`: its own, and those of every stage."""
+    return _parser([load(name) for name in ORDER])[0]
 
 
 def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[tuple[Stage, Manifest, float | None]]:
@@ -40,7 +46,9 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[tu
             manifest, ran = run_stage(stage, options, runtime)
             seconds = time.monotonic() - started
             results.append((stage, manifest, seconds if ran else None))
-            logger.info("%s: %s (%s)", stage.name, manifest.counts, f"{seconds:.1f} s" if ran else "stands")
+            taken = f"{seconds:.1f} s" if ran else "stands"
+            fields = {"stage": stage.name, "ran": ran, "seconds": round(seconds, 3), **asdict(manifest.counts)}
+            logger.info("%s: %s (%s)", stage.name, manifest.counts, taken, extra={"fields": fields})
     return results
 
 
@@ -74,8 +82,13 @@ def _run(argv: Sequence[str] | None) -> int:
     runtime = runtime_of(arguments, rest, tables)
     chosen = stages[: ORDER.index(arguments.until) + 1]
     options = [_options(stage, arguments, tables) for stage in stages]  # all: an error should not wait its turn
-    results = run_stages(list(zip(chosen, options, strict=False)), runtime)
-    if not arguments.quiet:
+    planned = list(zip(chosen, options, strict=False))
+    if arguments.dry_run:
+        found = dry_run.steps(planned, runtime)
+        print(dry_run.as_json(found) if arguments.log_json else dry_run.table(found, runtime))
+        return 0
+    results = run_stages(planned, runtime)
+    if not arguments.quiet and not arguments.log_json:  # the log has said it all
         print(funnel_table(results))
     return 0
 
@@ -98,7 +111,8 @@ def _parser(stages: Sequence[Stage]) -> tuple[argparse.ArgumentParser, dict[str,
         usage="owt run [CONFIG.toml] [--workdir DIR] [--until STAGE] [--workers N] [FLAGS]",
         description="Run every stage in order. A stage whose output stands is skipped; one that was broken off\n"
         "goes on at the shard where it stopped; a changed option reruns its stage and those after it.",
-        epilog="example:\n  owt run config.toml --workdir runs/2013 --dumps RS_2013-*.zst --workers 8\n\n"
+        epilog="examples:\n  owt run config.toml --workdir runs/2013 --dumps RS_2013-*.zst --workers 8\n"
+        "  owt run config.toml --workdir runs/2013 --min_tokens 64 --dry_run\n\n"
         "Flags override the file. Flags of Apache Beam (--runner, --project, ...) pass through.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -107,6 +121,9 @@ def _parser(stages: Sequence[Stage]) -> tuple[argparse.ArgumentParser, dict[str,
         "config", nargs="?", metavar="CONFIG.toml", help="settings; `owt init` writes one to start from"
     )
     parser.add_argument("--until", choices=ORDER, default=ORDER[-1], metavar="STAGE", help="the last stage to run")
+    parser.add_argument(
+        "--dry_run", action="store_true", help="say what would run, why, and about how long it takes; do nothing"
+    )
     config.add_run_flags(parser)
     unique = {name for name, stages_of in owners.items() if len(stages_of) == 1}
     for stage in stages:

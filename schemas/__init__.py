@@ -1,7 +1,7 @@
 """The contract between the pipeline and the trainer: datasets, reject reasons, manifests, settings."""
 
 from schemas.datasets import DATASETS, REJECTS, Dataset, arrow_schema
-from schemas.manifest import Counts, Manifest, ManifestError, ShardFile
+from schemas.manifest import Counts, Manifest, ManifestError, ShardFile, ShardSum
 from schemas.reasons import Reason
 from schemas.settings import SettingsError, option
 
@@ -15,6 +15,7 @@ __all__ = [
     "Reason",
     "SettingsError",
     "ShardFile",
+    "ShardSum",
     "arrow_schema",
     "option",
 ]

@@ -68,6 +68,23 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class ShardSum:
+    """One shard's part of the sum, where the stage makes shard k from shard k of its inputs alone.
+
+    Attributes:
+      shard: its number.
+      made_from: SHA-256 over the digests of the input files it was made from: while it holds, the shard stands.
+      counts: the shard's sum.
+      stats: the shard's further counts.
+    """
+
+    shard: int
+    made_from: str
+    counts: Counts
+    stats: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What a dataset is; written last, so a dataset exists when its manifest does.
 
@@ -84,6 +101,7 @@ class Manifest:
       stats: further counts of the stage, summed over shards.
       properties: what readers need to know beside the rows, such as the tokenizer.
       files: every file, ordered by path.
+      shards: each shard's part of the sum, for stages that work shard by shard; else empty.
       versions: versions of the libraries that shaped the bytes.
       schema_version: version of all schemas; readers refuse one they do not know.
     """
@@ -100,6 +118,7 @@ class Manifest:
     stats: dict[str, int] = field(default_factory=dict)
     properties: dict[str, Any] = field(default_factory=dict)
     files: list[ShardFile] = field(default_factory=list)
+    shards: list[ShardSum] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
@@ -138,6 +157,9 @@ class Manifest:
                     **record,
                     "counts": Counts(**record["counts"]),
                     "files": [ShardFile(**entry) for entry in record["files"]],
+                    "shards": [
+                        ShardSum(**{**entry, "counts": Counts(**entry["counts"])}) for entry in record.get("shards", [])
+                    ],
                 }
             )
         except ManifestError:

@@ -80,6 +80,7 @@ class Reason(str, Enum):
     CONTAMINATED = "contaminated", "clean", "shares an n-gram with an evaluation set"
 
     # export
+    FORGOTTEN = "forgotten", "export", "taken down: the run's list of forgotten documents names it (owt forget)"
     EXACT_DUPLICATE = "exact_duplicate", "export", "the normalised text equals that of a document that stays"
     NEAR_DUPLICATE = "near_duplicate", "export", "a verified near-duplicate of a document that stays"
 

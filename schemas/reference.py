@@ -8,7 +8,7 @@ import re
 import pyarrow as pa
 
 from schemas.datasets import DATASETS, REJECTS, SCHEMA_VERSION
-from schemas.manifest import Counts, Manifest, ShardFile
+from schemas.manifest import Counts, Manifest, ShardFile, ShardSum
 from schemas.reasons import Reason
 
 
@@ -41,7 +41,12 @@ def data_reference() -> str:
 
 _FORMATS = {"parquet": "Parquet (zstd)", "arrow": "Arrow IPC files, uncompressed, to be memory-mapped"}
 
-_MANIFEST_PARTS = (("The manifest", Manifest), ("`counts`", Counts), ("each of `files`", ShardFile))
+_MANIFEST_PARTS = (
+    ("The manifest", Manifest),
+    ("`counts`", Counts),
+    ("each of `files`", ShardFile),
+    ("each of `shards`", ShardSum),
+)
 
 
 def _fields(schema: pa.Schema) -> str:

@@ -40,8 +40,8 @@ _TRAINING = {
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """`owt demo` with the flags of `argv`; returns the exit code."""
+def build_parser() -> argparse.ArgumentParser:
+    """The flags of `owt demo`."""
     parser = argparse.ArgumentParser(
         prog="owt demo",
         description="Run the whole job offline: serve a small web on loopback, write a Reddit dump that links to it,\n"
@@ -63,7 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="DIR",
         help=f"write {DUMP_NAME} and {ARCHIVE_NAME}, the web's pages, into DIR, and stop: to try other commands on",
     )
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`owt demo` with the flags of `argv`; returns the exit code."""
+    arguments = build_parser().parse_args(argv)
     if arguments.write_inputs:
         return reporting_errors(lambda: write_inputs(Path(arguments.write_inputs)))
     return reporting_errors(lambda: run_demo(arguments.workdir, arguments.workers))

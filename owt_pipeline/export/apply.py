@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from owt_pipeline.forget.takedowns import Takedowns
 from owt_pipeline.runtime.batches import Outcome, rejects_batch
 from schemas import Reason
 
@@ -31,6 +33,18 @@ class Policy:
         """The rows of `decisions` (dataset `duplicates`) that are to be applied."""
         of_rule = pc.is_in(decisions["rule"], pa.array(self.rules, pa.string()))
         return decisions.filter(pc.and_(of_rule, pc.greater_equal(decisions["similarity"], self.min_similarity)))
+
+
+def forget(documents: pa.RecordBatch, takedowns: Takedowns) -> Outcome:
+    """Reject the documents that `takedowns` names; keep the others as they are."""
+    named = dict(takedowns.of(documents["url_id"].to_numpy(), documents["url"]))
+    gone = np.zeros(documents.num_rows, bool)
+    gone[list(named)] = True
+    ids, urls = documents["url_id"], documents["url"]
+    return Outcome(
+        documents.filter(pa.array(~gone)),
+        rejects_batch((ids[row].as_py(), urls[row].as_py(), Reason.FORGOTTEN, named[row]) for row in named),
+    )
 
 
 def apply_decisions(documents: pa.RecordBatch, decisions: pa.Table) -> Outcome:

@@ -211,8 +211,8 @@ def _only(manifest: Manifest, file: ShardFile) -> Manifest:
     return dataclasses.replace(manifest, files=[file])
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """`owt verify`; exit code 1 where anything does not hold."""
+def build_parser() -> argparse.ArgumentParser:
+    """The flags of `owt verify`."""
     parser = argparse.ArgumentParser(
         prog="owt verify",
         description="Check a run: every sum, every checksum, and that every id is accounted for.",
@@ -221,7 +221,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`owt verify`; exit code 1 where anything does not hold."""
+    arguments = build_parser().parse_args(argv)
     return reporting_errors(lambda: _print(Storage(arguments.workdir)))
 
 

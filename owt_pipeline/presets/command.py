@@ -63,8 +63,8 @@ def _preset_values(preset: str) -> dict[str, dict[str, tuple[str, str]]]:
     return values
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """`owt init`."""
+def build_parser() -> argparse.ArgumentParser:
+    """The flags of `owt init`."""
     parser = argparse.ArgumentParser(
         prog="owt init",
         description="Write a commented CONFIG.toml to start from.",
@@ -74,7 +74,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("path", nargs="?", default="config.toml", help="the file to write (default: config.toml)")
     parser.add_argument("--preset", metavar="NAME", help=f"a known recipe: {', '.join(preset_names())}")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`owt init`."""
+    arguments = build_parser().parse_args(argv)
     return reporting_errors(lambda: _write(arguments.path, arguments.preset))
 
 

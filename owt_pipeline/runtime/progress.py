@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -29,13 +28,23 @@ class _Display:
 
     def close(self) -> None: ...
 
+    @property
+    def rate(self) -> float:
+        return self.rows_done / max(time.monotonic() - self.started, 1e-9)
+
     def line(self) -> str:
-        seconds = max(time.monotonic() - self.started, 1e-9)
-        rate = self.rows_done / seconds
-        text = f"{self.name}: {self.shards_done}/{self.shards} shards, {self.rows_done:,} rows, {rate:,.0f}/s"
-        if self.rows and rate and self.rows_done < self.rows:
-            text += f", {(self.rows - self.rows_done) / rate:,.0f} s left"
-        return text
+        return f"{self.name}: {self.shards_done}/{self.shards} shards, {self.rows_done:,} rows, {self.rate:,.0f}/s"
+
+    def fields(self) -> dict[str, Any]:
+        """The same for a program."""
+        return {
+            "step": self.name,
+            "shards": self.shards,
+            "shards_done": self.shards_done,
+            "rows": self.rows,
+            "rows_done": self.rows_done,
+            "seconds": round(time.monotonic() - self.started, 3),
+        }
 
 
 class _LogDisplay(_Display):
@@ -45,52 +54,65 @@ class _LogDisplay(_Display):
         seconds = time.monotonic() - self.started
         if seconds >= self._next:
             self._next = seconds + LOG_INTERVAL_SECONDS
-            logger.info("%s", self.line())
+            left = (self.rows or 0) - self.rows_done
+            line = self.line() + (f", {left / self.rate:,.0f} s left" if left > 0 and self.rate else "")
+            logger.info("%s", line, extra={"fields": self.fields()})
 
 
 class _TerminalDisplay(_Display):
+    """One line that is cut to the terminal's width, whatever that becomes, and goes when the step is done."""
+
     def __init__(self, name: str, shards: int, rows: int | None):
         super().__init__(name, shards, rows)
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self._progress = Progress(
-            TextColumn("{task.fields[line]}"), BarColumn(), TimeRemainingColumn(), console=Console(stderr=True)
+        self._console = Console(stderr=True)
+        self._start()
+
+    def _start(self) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
+
+        self._size = self._console.size
+        text = TextColumn(
+            "{task.fields[line]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
         )
-        self._task = self._progress.add_task(name, total=rows, line=self.line())
+        wide = [BarColumn(20), TimeRemainingColumn()] if self._size.width >= 80 and self.rows else []
+        self._progress = Progress(text, *wide, console=self._console, transient=True, expand=True)
+        self._task = self._progress.add_task(self.name, total=self.rows, line=self.line())
         self._progress.start()
 
     def update(self) -> None:
+        if self._console.size != self._size:  # the old line may have been wrapped: begin again on a line of its own
+            self._progress.stop()
+            self._start()
         self._progress.update(self._task, completed=self.rows_done, line=self.line())
-
-    def line(self) -> str:
-        return super().line().rsplit(", ", 1)[0] if self.rows_done < (self.rows or 0) else super().line()
 
     def close(self) -> None:
         self._progress.stop()
 
 
 _current: _Display | None = None  # the runner calls `advance` from deep within; one step runs at a time
-_quiet = False
+_display: type[_Display] = _LogDisplay
 
 
-def configure(*, quiet: bool) -> None:
-    """Show no progress at all, or show it."""
-    global _quiet
-    _quiet = quiet
+def configure(*, quiet: bool, live: bool) -> None:
+    """Show no progress at all, a live line, or a line of the log now and then."""
+    global _display
+    _display = _Display if quiet else _TerminalDisplay if live else _LogDisplay
 
 
 @contextlib.contextmanager
 def step(name: str, *, shards: int, rows: int | None = None) -> Iterator[None]:
     """Show the progress of a step over `shards` shards and, if known, `rows` rows, while the block runs."""
     global _current
-    display: Any = _Display if _quiet else _TerminalDisplay if sys.stderr.isatty() else _LogDisplay
-    _current = display(name, shards, rows)
+    display = _current = _display(name, shards, rows)
     try:
         yield
     finally:
-        _current.close()
+        display.close()
         _current = None
+    logger.debug("%s: done in %.1f s", name, time.monotonic() - display.started, extra={"fields": display.fields()})
 
 
 def advance(rows: int) -> None:

@@ -8,7 +8,6 @@ A stage reads datasets of the working directory and writes one. While it is at w
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import importlib.metadata
 import json
@@ -27,9 +26,10 @@ from owt_pipeline.runtime.batches import Outcome
 from owt_pipeline.runtime.errors import LedgerError, UserError
 from owt_pipeline.runtime.pipeline import run_pipeline, runs_locally
 from owt_pipeline.runtime.shards import DatasetReader, ShardRecord, ShardWriter, shard_name
+from owt_pipeline.runtime.standing import made_from, prepare
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.runtime.workers import map_batches, start_server
-from schemas import DATASETS, Counts, Manifest, ManifestError, ShardFile
+from schemas import DATASETS, Counts, Manifest, ManifestError, ShardFile, ShardSum
 from schemas.manifest import MANIFEST_NAME
 from schemas.settings import shaping_options
 
@@ -64,6 +64,10 @@ class Stage:
       num_shards: shards of the output, where it is not that of the first input.
       optional_inputs: datasets it reads where they are there.
       libraries: distributions whose version shapes the bytes, for the manifest.
+      shard_local: shard k of the output is made from shard k of the inputs alone: where an input has changed, the
+        shards whose part of it has not still stand.
+      lists: files of the working directory that shape the output where they are there.
+      listed: what those lists say of one shard, as JSON: `listed(workdir, inputs, shard)`.
       positional: the option that takes the arguments without a flag, if one does.
       example: a command line for `--help`.
     """
@@ -79,6 +83,9 @@ class Stage:
     num_shards: Callable[[Any], int] | None = None
     optional_inputs: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
+    shard_local: bool = False
+    lists: tuple[str, ...] = ()
+    listed: Callable[[Storage, Mapping[str, DatasetReader], int], Any] = lambda workdir, inputs, shard: None
     positional: str = ""
     example: str = ""
 
@@ -225,25 +232,23 @@ def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, b
     Raises UserError for what the user can mend, LedgerError where the stage's sum does not hold.
     """
     folder = runtime.workdir / stage.output
-    inputs = {
-        name: DatasetReader(runtime.workdir / name, require_manifest(runtime.workdir, name)) for name in stage.inputs
-    }
-    for name in stage.optional_inputs:
-        if (found := read_manifest(runtime.workdir / name)) is not None:
-            inputs[name] = DatasetReader(runtime.workdir / name, found)
-    plan = _plan(stage, options, inputs)
+    inputs = open_inputs(stage, runtime.workdir)
+    plan = make_plan(stage, options, inputs, runtime.workdir)
     manifest = read_manifest(folder)
     if manifest is not None and manifest.fingerprint == plan["fingerprint"]:
         (folder / ".work").delete_all()  # a run killed between its manifest and this line left it
         return manifest, False
     work = folder / ".work"
-    _prepare(folder, work, plan, manifest)
+    num_shards = stage.num_shards(options) if stage.num_shards else inputs[stage.inputs[0]].num_shards
+    plan["made_from"] = made_from(stage, inputs, runtime.workdir, num_shards)
+    prepare(folder, work, plan, manifest, stage.lists)
+    whole = len((work / "shards").names())
     run = StageRun(
         stage=stage,
         options=options,
         runtime=runtime,
         inputs=inputs,
-        num_shards=stage.num_shards(options) if stage.num_shards else inputs[stage.inputs[0]].num_shards,
+        num_shards=num_shards,
         folder=folder,
         work=work,
     )
@@ -253,8 +258,37 @@ def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, b
     manifest = _manifest(run, plan, records)
     folder.write(MANIFEST_NAME, manifest.to_json().encode())
     work.delete_all()
-    _log_run(runtime, manifest, started)
+    _log_run(runtime, manifest, started, len(records) - whole)
     return manifest, True
+
+
+def open_inputs(stage: Stage, workdir: Storage) -> dict[str, DatasetReader]:
+    """A reader for each dataset the stage reads; raises UserError where a required one is missing."""
+    inputs = {name: DatasetReader(workdir / name, require_manifest(workdir, name)) for name in stage.inputs}
+    for name in stage.optional_inputs:
+        if (found := read_manifest(workdir / name)) is not None:
+            inputs[name] = DatasetReader(workdir / name, found)
+    return inputs
+
+
+def make_plan(stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage) -> dict[str, Any]:
+    """What is to be made, and its fingerprint."""
+    plan: dict[str, Any] = {
+        "stage": stage.name,
+        "stage_version": stage.version,
+        "options": shaping_options(options),
+        "inputs": {name: reader.manifest.digest for name, reader in inputs.items()},
+        "sources": stage.sources(options)
+        + [
+            {"name": name, "bytes": workdir.size(name), "sha256": workdir.sha256(name)}
+            for name in stage.lists
+            if workdir.exists(name)
+        ],
+    }
+    text = json.dumps(plan, sort_keys=True)
+    plan["fingerprint"] = hashlib.sha256(text.encode()).hexdigest()
+    plan["versions"] = {name: importlib.metadata.version(name) for name in ("pyarrow", *stage.libraries)}
+    return plan
 
 
 def read_manifest(folder: Storage) -> Manifest | None:
@@ -293,48 +327,6 @@ def locked(workdir: Storage) -> Iterator[None]:
         yield
 
 
-def _plan(stage: Stage, options: Any, inputs: Mapping[str, DatasetReader]) -> dict[str, Any]:
-    """What is to be made, and its fingerprint."""
-    plan: dict[str, Any] = {
-        "stage": stage.name,
-        "stage_version": stage.version,
-        "options": shaping_options(options),
-        "inputs": {name: reader.manifest.digest for name, reader in inputs.items()},
-        "sources": stage.sources(options),
-    }
-    text = json.dumps(plan, sort_keys=True)
-    plan["fingerprint"] = hashlib.sha256(text.encode()).hexdigest()
-    return plan
-
-
-def _prepare(folder: Storage, work: Storage, plan: dict[str, Any], manifest: Manifest | None) -> None:
-    """Keep the whole shards of the same plan; remove what another plan left, and say what differs."""
-    previous = json.loads(work.read("plan.json")) if work.exists("plan.json") else None
-    if previous is not None and previous["fingerprint"] == plan["fingerprint"]:
-        return
-    standing = dataclasses.asdict(manifest) if manifest is not None else previous
-    if standing is not None:
-        logger.info("%s: %s; running again", plan["stage"], _difference(standing, plan))
-        folder.delete(MANIFEST_NAME)  # first: without it the dataset is gone, whatever is left of it
-    folder.delete_all()
-    work.write("plan.json", json.dumps(plan).encode())
-
-
-def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Why an output does not stand: the first of what its bytes follow from that differs."""
-    if old["stage"] != new["stage"]:
-        return f"the output was written by {old['stage']}"
-    if old["stage_version"] != new["stage_version"]:
-        return f"the stage's code is of version {new['stage_version']}, was {old['stage_version']}"
-    for name, value in new["options"].items():
-        if old["options"].get(name) != value:
-            return f"{name} is {value!r}, was {old['options'].get(name)!r}"
-    for name, digest in new["inputs"].items():
-        if old["inputs"].get(name) != digest:
-            return f"{name}/ has changed"
-    return "the source files have changed"
-
-
 def _manifest(run: StageRun, plan: dict[str, Any], records: Sequence[ShardRecord]) -> Manifest:
     shards = {record.shard for record in records}
     if shards != set(range(run.num_shards)):
@@ -359,11 +351,15 @@ def _manifest(run: StageRun, plan: dict[str, Any], records: Sequence[ShardRecord
         stats=dict(sorted(stats.items())),
         properties=run.properties,
         files=sorted([*run.assets, *(file for record in records for file in record.files)], key=lambda file: file.path),
-        versions={name: importlib.metadata.version(name) for name in ("pyarrow", *run.stage.libraries)},
+        shards=[
+            ShardSum(record.shard, digest, record.counts, record.stats)
+            for record, digest in zip(sorted(records, key=lambda r: r.shard), plan["made_from"], strict=False)
+        ],
+        versions=plan["versions"],
     )
 
 
-def _log_run(runtime: Runtime, manifest: Manifest, started: float) -> None:
+def _log_run(runtime: Runtime, manifest: Manifest, started: float, written: int) -> None:
     """Append the stage's times to the run's log (locally: a bucket's objects cannot be appended to)."""
     if not runtime.workdir.is_local:
         return
@@ -373,6 +369,8 @@ def _log_run(runtime: Runtime, manifest: Manifest, started: float) -> None:
         "started": round(started, 3),
         "seconds": round(time.time() - started, 3),
         "workers": runtime.workers,
+        "shards": manifest.num_shards,
+        "shards_written": written,
         "entered": manifest.counts.entered,
         "left": manifest.counts.left,
         "bytes": sum(file.bytes for file in manifest.files),

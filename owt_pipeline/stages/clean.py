@@ -116,6 +116,7 @@ STAGE = Stage(
     version=2,
     run=run,
     sources=_sources,
+    shard_local=True,
     libraries=("ftfy", "py3langid", "tiktoken"),
     help="Repair each document's text; reject those in other languages, too short or long, or against rules you name.",
     example="owt clean --workdir run --languages en --min_tokens 128",

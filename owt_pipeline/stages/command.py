@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from owt_pipeline import config
-from owt_pipeline.runtime import progress
+from owt_pipeline.runtime import console
 from owt_pipeline.runtime.errors import LedgerError, UserError, explain_os_error
 from owt_pipeline.runtime.pipeline import check_beam_flags
 from owt_pipeline.runtime.stage import Runtime, Stage, locked, run_stage
@@ -28,7 +28,6 @@ def main(stage: Stage, argv: Sequence[str] | None = None) -> int:
 
 def reporting_errors(command: Callable[[], int]) -> int:
     """Run `command`; print what a user can mend as one line. Exit code 1 for those (3 for NotFound), 130 for Ctrl-C."""
-    # Libraries' warnings are not for the user: Beam's import alone gives one, of clients we do not use.
     logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
     try:
         return command()
@@ -54,8 +53,7 @@ def runtime_of(arguments: argparse.Namespace, rest: list[str], tables: Mapping[s
     workers = arguments.workers or table.get("workers") or _default_workers(beam)
     if type(workers) is not int or workers < 1:
         raise UserError(f"workers: {workers!r} is not a whole number of at least 1")
-    logger.setLevel(logging.WARNING if arguments.quiet else logging.INFO)
-    progress.configure(quiet=arguments.quiet)
+    console.configure(arguments)
     return Runtime(Storage(workdir), workers, beam)
 
 
@@ -64,7 +62,8 @@ def check_flags(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:
     check_beam_flags(rest, [name for action in parser._actions for name in action.option_strings])
 
 
-def _run(stage: Stage, argv: Sequence[str] | None) -> int:
+def build_parser(stage: Stage) -> argparse.ArgumentParser:
+    """The flags of `owt STAGE`: its options, and those that say how to run."""
     parser = argparse.ArgumentParser(
         prog=f"owt {stage.name}",
         description=stage.help,
@@ -77,6 +76,11 @@ def _run(stage: Stage, argv: Sequence[str] | None) -> int:
     parser.add_argument("--config", metavar="CONFIG.toml", help=f"read the tables [{stage.name}], [run] and [beam]")
     if stage.positional:
         parser.add_argument("positional", nargs="*", metavar="FILE", help=f"the same as --{stage.positional}")
+    return parser
+
+
+def _run(stage: Stage, argv: Sequence[str] | None) -> int:
+    parser = build_parser(stage)
     arguments, rest = parser.parse_known_intermixed_args(argv)
     given = flags_given(stage.options, arguments)
     if stage.positional and arguments.positional:
@@ -98,5 +102,5 @@ def _default_workers(beam: Sequence[str]) -> int:
 
 
 def _complain(message: str, code: int = 1) -> int:
-    print(f"owt: error: {message}", file=sys.stderr)
+    console.complain(message)
     return code

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 
+from owt_pipeline.forget.takedowns import FORGOTTEN, forgotten_in_shard, read_takedowns
 from owt_pipeline.runtime.stage import Stage, StageRun
 from owt_pipeline.stages.command import main
 from schemas import option
@@ -23,7 +24,9 @@ def run(run: StageRun) -> None:
 
     policy = Policy(run.options.rules, run.options.min_similarity)
     source, decisions = run.inputs["clean"], run.inputs["duplicates"]
-    run.write_shards(partial(export_shard, source=source, decisions=decisions, policy=policy), rows=source.rows())
+    takedowns = read_takedowns(run.runtime.workdir)
+    export = partial(export_shard, source=source, decisions=decisions, policy=policy, takedowns=takedowns)
+    run.write_shards(export, rows=source.rows())
 
 
 STAGE = Stage(
@@ -33,8 +36,11 @@ STAGE = Stage(
     options=ExportOptions,
     version=1,
     run=run,
+    lists=(FORGOTTEN,),
+    listed=forgotten_in_shard,
+    shard_local=True,
     help="Write the corpus: the clean documents without those that duplicates/ removes. Change the policy and export\n"
-    "again: nothing is computed anew.",
+    "again: nothing is computed anew. What forgotten.jsonl names (owt forget) stays out.",
     example="owt export --workdir runs/2013 --rules exact --min_similarity 0.9",
 )
 

@@ -100,6 +100,7 @@ STAGE = Stage(
     options=Options,
     version=3,
     run=run,
+    shard_local=True,
     sources=_sources,
     libraries=("lxml", "trafilatura"),
     help="Read each page's main text, title, author, date and language, in worker processes that no page can harm.",

@@ -76,6 +76,7 @@ STAGE = Stage(
     options=TokenizeOptions,
     version=2,
     run=run,
+    shard_local=True,
     help="Encode the corpus into token ids: Arrow IPC files, uncompressed, one row a document, without\n"
     "end-of-text (the reader places it), in tokens/train and tokens/val. The split is a hash of url_id.",
     sources=sources,

@@ -19,14 +19,12 @@ from owt_pipeline.runtime.batches import Outcome
 from owt_pipeline.runtime.shards import ShardRecord, ShardWriter
 from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS, Manifest
-from tests.owt_pipeline.whole_runs import copy_of, run_owt, write_sources
+from tests.owt_pipeline.whole_runs import copy_of, run_owt
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("why")
-    run_owt("run", write_sources(folder), "--workdir", folder / "run", "--workers", 1)
-    return folder / "run"
+def run(small_run: Path) -> Path:
+    return small_run
 
 
 def rows(run: Path, name: str) -> list[dict]:

@@ -1,0 +1,200 @@
+"""`owt run --dry_run`: what would run, why, on how much, for how long. Nothing is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from owt_pipeline.estimate import BYTES_PER_SUBMISSION, SHIPPED_RATES, Rate, duration, rate_of, read_log, size
+from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.runtime.stage import Runtime, Stage, make_plan, read_manifest
+from owt_pipeline.runtime.standing import difference, made_from, recorded_plan, shards_that_stand
+from owt_pipeline.runtime.storage import Storage
+from schemas import Manifest
+
+
+@dataclass(frozen=True)
+class Step:
+    """What would become of one stage.
+
+    Attributes:
+      stage: its name.
+      verdict: `stands`, `runs`, `goes on`, or `may run`: its input is made anew and may come out the same.
+      why: what differs, for one that runs.
+      rows: rows that enter, known or estimated.
+      bytes: bytes that are read.
+      core_seconds: seconds of one core.
+      seconds: seconds on the run's workers.
+      disk: bytes that are written.
+      measured: where the rates are from.
+    """
+
+    stage: str
+    verdict: str
+    why: str = ""
+    rows: float = 0
+    bytes: float = 0
+    core_seconds: float = 0
+    seconds: float = 0
+    disk: float = 0
+    measured: str = ""
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """A dataset as it will be: its manifest where it stands, else how much of it to expect."""
+
+    rows: float
+    bytes: float
+    manifest: Manifest | None = None
+
+
+def steps(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]:
+    """What would become of each stage, in order; raises UserError where a source cannot be read."""
+    workdir, log = runtime.workdir, read_log(runtime.workdir)
+    imported = read_manifest(workdir / "documents")
+    is_imported = imported is not None and imported.stage == "import"
+    expected: dict[str, _Expected] = {}
+    if is_imported and imported is not None:
+        expected["documents"] = _of_manifest(imported)
+    found = []
+    for stage, options in stages:
+        if is_imported and stage.name in ("collect", "fetch", "extract"):
+            continue
+        step, made = _step(stage, options, runtime, expected, log)
+        expected[stage.output] = made
+        found.append(step)
+    return found
+
+
+def table(found: Sequence[Step], runtime: Runtime) -> str:
+    """The steps for a person, with what they come to."""
+    rows = [("stage", "", "rows in", "read", "time", "written", "why")]
+    for step in found:
+        if step.verdict == "stands":
+            rows.append((step.stage, "stands", "", "", "", "", ""))
+        else:
+            figures = (f"~{step.rows:,.0f}", size(step.bytes), f"~{duration(step.seconds)}", f"~{size(step.disk)}")
+            rows.append((step.stage, step.verdict, *figures, step.why))
+    widths = [max(len(row[column]) for row in rows) for column in range(7)]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), row[1].ljust(widths[1]), *(row[i].rjust(widths[i]) for i in range(2, 6)), row[6]]
+        ).rstrip()
+        for row in rows
+    ]
+    running = [step for step in found if step.verdict != "stands"]
+    if not running:
+        return "\n".join([*lines, "nothing to do"])
+    seconds, disk = sum(step.seconds for step in running), sum(step.disk for step in running)
+    own = [step.stage for step in running if step.measured != SHIPPED_RATES]
+    origin = f"; {', '.join(own)} as measured in this run, the rest" if own else "; all"
+    lines.append(
+        f"in all about {duration(seconds)} with {runtime.workers} workers, {size(disk)} written"
+        f"{origin} by {SHIPPED_RATES}"
+    )
+    if "Dataflow" in " ".join(runtime.beam_flags):
+        hours = sum(step.core_seconds for step in running) / 3600
+        lines.append(f"on Dataflow about {hours:,.2f} vCPU-hours, beside what its workers take to start")
+    if runtime.workdir.is_local and (free := _free_bytes(runtime.workdir)) < disk:
+        lines.append(f"warning: {size(free)} are free in {runtime.workdir}, less than will be written")
+    return "\n".join(lines)
+
+
+def _step(
+    stage: Stage, options: Any, runtime: Runtime, expected: dict[str, _Expected], log: list[dict]
+) -> tuple[Step, _Expected]:
+    folder = runtime.workdir / stage.output
+    manifest = read_manifest(folder)
+    reads = [name for name in (*stage.inputs, *stage.optional_inputs) if name in expected]
+    anew = [name for name in reads if expected[name].manifest is None]
+    live = stage.name == "fetch" and not getattr(options, "pages_from", ())
+    rate = rate_of(stage.name, log, live=live)
+    rows, read, share = _input(stage, options, expected, reads)
+    old = recorded_plan(folder, manifest)
+    if anew:
+        verdict, why = ("may run" if old is not None else "runs"), f"{', '.join(f'{name}/' for name in anew)} made anew"
+    else:
+        readers = {}
+        for name in reads:
+            if (found := expected[name].manifest) is not None:
+                readers[name] = DatasetReader(runtime.workdir / name, found)
+        plan = make_plan(stage, options, readers, runtime.workdir)
+        if manifest is not None and manifest.fingerprint == plan["fingerprint"]:
+            return Step(stage.name, "stands"), _of_manifest(manifest)
+        shards = stage.num_shards(options) if stage.num_shards else readers[stage.inputs[0]].num_shards
+        verdict, why, share = _verdict(stage, plan, old, folder, readers, runtime.workdir, shards)
+    core_seconds = rows * share / rate.rows_per_second
+    disk = rows * share * rate.kept * rate.bytes_per_row
+    workers = 1 if stage.name in ("export", "report") or live else runtime.workers
+    step = Step(
+        stage.name, verdict, why, rows * share, read * share, core_seconds, core_seconds / workers, disk, rate.measured
+    )
+    return step, _expectation(stage, rate, rows, expected)
+
+
+def _verdict(
+    stage: Stage,
+    plan: dict[str, Any],
+    old: dict[str, Any] | None,
+    folder: Storage,
+    readers: dict[str, DatasetReader],
+    workdir: Storage,
+    num_shards: int,
+) -> tuple[str, str, float]:
+    """(verdict, why, share of the shards that run) of a stage whose inputs stand."""
+    if old is None:
+        return "runs", "nothing is made yet", 1.0
+    if old["fingerprint"] == plan["fingerprint"]:
+        whole = len((folder / ".work/shards").names())
+        return "goes on", f"{whole} of {num_shards} shards are whole", 1 - whole / max(num_shards, 1)
+    plan["made_from"] = made_from(stage, readers, workdir, num_shards)
+    stand = len(shards_that_stand(old, plan, range(num_shards), stage.lists))
+    why = difference(old, plan)
+    if stand:
+        return "runs", f"{why}; {num_shards - stand} of {num_shards} shards", 1 - stand / num_shards
+    return "runs", why, 1.0
+
+
+def _input(
+    stage: Stage, options: Any, expected: dict[str, _Expected], reads: Sequence[str]
+) -> tuple[float, float, float]:
+    """(rows, bytes, share of them) that would be read."""
+    if reads:
+        main = expected[stage.inputs[0]]
+        return main.rows, sum(expected[name].bytes for name in reads), 1.0
+    sources = stage.sources(options)
+    read = sum(source.get("bytes", 0) for source in sources)
+    return read / BYTES_PER_SUBMISSION, read, 1.0
+
+
+def _expectation(stage: Stage, rate: Rate, rows: float, expected: dict[str, _Expected]) -> _Expected:
+    """The dataset that a stage which runs would write."""
+    left = rows * rate.kept
+    if stage.name == "dedupe":  # a decision for each that goes; export then leaves these out
+        return _Expected(rows - left, left * rate.bytes_per_row)
+    return _Expected(left, left * rate.bytes_per_row)
+
+
+def _of_manifest(manifest: Manifest) -> _Expected:
+    rows = sum(file.rows for file in manifest.of_kind("data"))
+    return _Expected(rows, sum(file.bytes for file in manifest.files), manifest)
+
+
+def _free_bytes(workdir: Storage) -> int:
+    import os
+
+    folder = workdir.uri
+    while not os.path.exists(folder):
+        folder = os.path.dirname(os.path.abspath(folder))
+    return shutil.disk_usage(folder).free
+
+
+def as_json(found: Sequence[Step]) -> str:
+    """The steps for a program."""
+    import dataclasses
+
+    return json.dumps([dataclasses.asdict(step) for step in found], indent=1)

@@ -1,0 +1,1 @@
+"""Documents taken down: the list of them, and what it names."""

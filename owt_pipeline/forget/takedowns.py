@@ -1,0 +1,104 @@
+"""The list of what a run is to forget: `forgotten.jsonl` in its working directory.
+
+One JSON object a line, either `{"url_id": 7, "url": "https://...", "detail": "..."}` or
+`{"domain": "example.org", "detail": "..."}`. Export leaves out what it names, with the reason `forgotten`, as long
+as the list is there: so what was taken down stays out, whatever runs again. Take a line out to bring it back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from owt_pipeline.collect.urls import host_of
+from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.runtime.storage import Storage
+
+FORGOTTEN = "forgotten.jsonl"
+
+
+@dataclass(frozen=True)
+class Takedown:
+    """Why a document goes: its URL, where that is known, and what to say of it in the ledger."""
+
+    url: str | None
+    detail: str
+
+
+@dataclass(frozen=True)
+class Takedowns:
+    """What is to be forgotten.
+
+    Attributes:
+      ids: documents by `url_id`.
+      domains: what to say of a domain, with all hosts below it.
+    """
+
+    ids: Mapping[int, Takedown] = field(default_factory=dict)
+    domains: Mapping[str, str] = field(default_factory=dict)
+
+    def __or__(self, other: Takedowns) -> Takedowns:
+        """Both; what `self` says of a document or domain stays."""
+        return Takedowns({**other.ids, **self.ids}, {**other.domains, **self.domains})
+
+    def of(self, url_ids: np.ndarray, urls: pa.Array) -> list[tuple[int, str]]:
+        """(row, detail) of those rows that are to be forgotten, in order; url_ids uint64 (n,), urls strings (n,)."""
+        listed = np.fromiter(self.ids, np.uint64, len(self.ids))
+        found = {row: self.ids[int(url_ids[row])].detail for row in np.flatnonzero(np.isin(url_ids, listed)).tolist()}
+        if self.domains:
+            for row, url in enumerate(urls.to_pylist()):
+                if url and row not in found and (domain := self._domain(host_of(url))):
+                    found[row] = f"domain {domain}: {self.domains[domain]}"
+        return sorted(found.items())
+
+    def _domain(self, host: str) -> str | None:
+        """The listed domain that `host` is or is below of, if there is one."""
+        while host:
+            if host in self.domains:
+                return host
+            host = host.partition(".")[2]
+        return None
+
+
+def read_takedowns(workdir: Storage) -> Takedowns:
+    """The run's list; empty where it has none. Raises UserError for a line that is not one of its own."""
+    if not workdir.exists(FORGOTTEN):
+        return Takedowns()
+    ids: dict[int, Takedown] = {}
+    domains: dict[str, str] = {}
+    for number, line in enumerate(workdir.read(FORGOTTEN).decode().splitlines(), start=1):
+        try:
+            entry = json.loads(line)
+            if "domain" in entry:
+                domains[entry["domain"]] = entry["detail"]
+            else:
+                ids[int(entry["url_id"])] = Takedown(entry.get("url"), entry["detail"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{workdir.path(FORGOTTEN)}:{number}: {line[:80]!r} names no document to forget ({error!r}): a line "
+                'is {"url_id": N, "url": ..., "detail": ...} or {"domain": ..., "detail": ...}'
+            ) from error
+    return Takedowns(ids, domains)
+
+
+def write_takedowns(workdir: Storage, takedowns: Takedowns) -> None:
+    """Write the run's list, whole or not at all; the same bytes for the same list, however it came to be."""
+    lines = [{"domain": domain, "detail": detail} for domain, detail in sorted(takedowns.domains.items())]
+    lines += [{"url_id": key, "url": t.url, "detail": t.detail} for key, t in sorted(takedowns.ids.items())]  # type: ignore[dict-item]
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    workdir.write(FORGOTTEN, text.encode())
+
+
+def forgotten_in_shard(workdir: Storage, inputs: Mapping[str, DatasetReader], shard: int) -> list[tuple[int, str]]:
+    """(url_id, detail) of the clean documents of a shard that are to be forgotten: what export makes of the list."""
+    takedowns = read_takedowns(workdir)
+    named = []
+    for batch in inputs["clean"].batches(shard, columns=["url_id", "url"], rows=1 << 16):
+        ids = batch["url_id"].to_numpy()
+        named += [(int(ids[row]), detail) for row, detail in takedowns.of(ids, batch["url"])]
+    return named

@@ -1,0 +1,1 @@
+"""Looking into datasets: their schema, their rows, documents at random."""

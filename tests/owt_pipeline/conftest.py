@@ -1,0 +1,21 @@
+"""One small whole run for all tests that only look at one, or change a copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.owt_pipeline.whole_runs import run_owt, write_sources
+
+
+@pytest.fixture(scope="session")
+def small_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sources(tmp_path_factory.mktemp("small-sources"))
+
+
+@pytest.fixture(scope="session")
+def small_run(small_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("small") / "run"
+    run_owt("run", small_config, "--workdir", folder, "--workers", 1)
+    return folder

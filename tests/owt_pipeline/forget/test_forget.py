@@ -1,0 +1,167 @@
+"""forget takes out what it is told, no more, and for good."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from owt_pipeline.collect.urls import host_of, url_id
+from schemas import Manifest
+from tests.owt_pipeline.whole_runs import copy_of, differing, owt, run_owt
+
+
+def table(run: Path, name: str) -> list[dict]:
+    return [row for path in sorted((run / name).glob("part-*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def tokenized(run: Path) -> set[int]:
+    paths = (run / "tokens").glob("*/part-*.arrow")
+    return {i for path in paths for i in pa.ipc.open_file(pa.memory_map(str(path))).read_all()["url_id"].to_pylist()}
+
+
+def named(run: Path) -> set[int]:
+    return {row["url_id"] for row in table(run, "corpus/rejects") if row["reason"] == "forgotten"}
+
+
+@pytest.fixture(scope="module")
+def request_file(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two documents of shard 1: one that stands for duplicates, by its id, and another by a variant of its URL."""
+    kept = {row["kept_url_id"] for row in table(small_run, "duplicates")}
+    rows = pq.read_table(small_run / "corpus/part-00001.parquet").to_pylist()
+    stands = next(row["url_id"] for row in rows if row["url_id"] in kept)
+    alone = next(row["url"] for row in rows if row["url_id"] not in kept)
+    path = tmp_path_factory.mktemp("request") / "takedown.txt"
+    path.write_text(f"# by request\n\n{stands}\n{alone.replace('https', 'HTTP')}?utm_source=x\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def forgotten(small_run: Path, request_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = copy_of(small_run, tmp_path_factory.mktemp("forgotten") / "run")
+    run_owt("forget", request_file, "--workdir", run, "--workers", 1, "--reason", "notice 17")
+    return run
+
+
+@pytest.fixture(scope="module")
+def gone(small_run: Path, forgotten: Path) -> set[int]:
+    return {row["url_id"] for row in table(small_run, "corpus")} - {row["url_id"] for row in table(forgotten, "corpus")}
+
+
+def test_what_is_named_leaves_the_corpus_and_the_tokens_and_the_ledger_says_why(
+    small_run: Path, forgotten: Path, gone: set[int]
+) -> None:
+    assert len(gone) == 2
+    assert tokenized(small_run) - tokenized(forgotten) == gone
+    rejects = {row["url_id"]: row for row in table(forgotten, "corpus/rejects") if row["reason"] == "forgotten"}
+    assert {rejects[i]["detail"] for i in gone} == {"notice 17"}
+    counts = Manifest.from_json((forgotten / "corpus/manifest.json").read_bytes()).counts
+    assert counts.rejected["forgotten"] == len(rejects)
+    assert "everything holds" in run_owt("verify", "--workdir", forgotten)
+    assert "rejected by export: forgotten" in run_owt("why", min(gone), "--workdir", forgotten)
+
+
+def test_duplicates_of_what_goes_are_forgotten_with_it(small_run: Path, forgotten: Path, gone: set[int]) -> None:
+    """So other options of deduplication do not bring the same text back under another URL."""
+    copies = {row["url_id"] for row in table(small_run, "duplicates") if row["kept_url_id"] in gone}
+    rejects = {row["url_id"]: row for row in table(forgotten, "corpus/rejects")}
+    assert copies
+    assert {rejects[i]["reason"] for i in copies} == {"forgotten"}
+    assert all(rejects[i]["detail"].startswith("repeats ") for i in copies)
+
+
+def test_only_the_shards_it_is_in_are_rewritten(small_run: Path, request_file: Path, tmp_path: Path) -> None:
+    run = copy_of(small_run, tmp_path / "run")
+    before = {path: path.stat().st_ino for path in run.rglob("part-*")}
+    run_owt("forget", request_file, "--workdir", run, "--workers", 1)
+    written = {str(path.relative_to(run)) for path, inode in before.items() if path.stat().st_ino != inode}
+    clean = [set(pq.read_table(run / f"clean/part-0000{k}.parquet")["url_id"].to_pylist()) for k in range(3)]
+    concerned = {k for k in range(3) if clean[k] & named(run)}
+    expected = {f"corpus/{folder}part-0000{k}.parquet" for k in concerned for folder in ("", "rejects/")}
+    # Duplicates in other shards are rejected for another reason now, but no row of the corpus or the tokens changes.
+    files = ("train/part-00001.arrow", "val/part-00001.arrow", "rejects/part-00001.parquet")
+    assert written == expected | {f"tokens/{name}" for name in files}
+
+
+def test_the_bytes_are_those_of_a_run_that_had_the_list_from_the_start(
+    small_config: Path, forgotten: Path, tmp_path: Path
+) -> None:
+    run = copy_of(forgotten, tmp_path / "run", without=("corpus", "tokens", "report"))
+    run_owt("run", small_config, "--workdir", run, "--workers", 1)
+    assert differing(forgotten, run) == []
+
+
+def test_a_later_run_brings_nothing_back_and_does_nothing(small_config: Path, forgotten: Path, tmp_path: Path) -> None:
+    run = copy_of(forgotten, tmp_path / "run")
+    assert run_owt("run", small_config, "--workdir", run, "--workers", 1).count("(stands)") == 8
+    assert differing(forgotten, run) == []
+    run_owt("export", "--workdir", run, "--rules", "none")
+    assert len(named(run)) == len(named(forgotten))
+    assert not named(run) & {row["url_id"] for row in table(run, "corpus")}
+
+
+def test_taking_the_lines_out_brings_the_documents_back(
+    small_config: Path, small_run: Path, forgotten: Path, tmp_path: Path
+) -> None:
+    run = copy_of(forgotten, tmp_path / "run")
+    (run / "forgotten.jsonl").unlink()
+    run_owt("run", small_config, "--workdir", run, "--workers", 1)
+    assert differing(small_run, run) == []
+
+
+def test_a_domain_goes_with_all_hosts_below_it(small_run: Path, tmp_path: Path) -> None:
+    run = copy_of(small_run, tmp_path / "run")
+    host = host_of(table(run, "corpus")[0]["url"])
+    (tmp_path / "list.txt").write_text(f"{host}\n")
+    said = run_owt("forget", tmp_path / "list.txt", "--workdir", run, "--dry_run")
+    assert differing(small_run, run) == []
+    documents = sum(host_of(row["url"]) == host for row in table(run, "corpus"))
+    assert f"{documents} documents would leave the corpus" in said
+    run_owt("forget", tmp_path / "list.txt", "--workdir", run, "--workers", 1)
+    assert not any(host_of(row["url"]) == host for row in table(run, "corpus"))
+    assert "everything holds" in run_owt("verify", "--workdir", run)
+
+
+def test_a_wrong_list_is_one_clear_error(small_run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text("https://example.org/a\nftp://example.org/b\n")
+    error = run_owt("forget", path, "--workdir", small_run, code=1)
+    assert "list.txt:2: 'ftp://example.org/b' is no URL, id or domain" in error
+    path.write_text("# nothing\n")
+    assert "nothing to forget" in run_owt("forget", path, "--workdir", small_run, code=1)
+    assert "cannot read" in run_owt("forget", tmp_path / "none.txt", "--workdir", small_run, code=1)
+    assert not (small_run / "forgotten.jsonl").exists()
+
+
+def test_what_is_not_in_the_corpus_is_said_and_stays_on_the_list(small_run: Path, tmp_path: Path) -> None:
+    run = copy_of(small_run, tmp_path / "run")
+    (tmp_path / "list.txt").write_text("https://nobody.example/x\n")
+    assert "is no document of" in run_owt("forget", tmp_path / "list.txt", "--workdir", run, "--workers", 1)
+    assert str(url_id("https://nobody.example/x")) in (run / "forgotten.jsonl").read_text()
+    assert "everything holds" in run_owt("verify", "--workdir", run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_any_moment_it_goes_on_when_run_again(
+    seed: int, small_run: Path, request_file: Path, forgotten: Path, tmp_path: Path
+) -> None:
+    rng = random.Random(seed)
+    run = copy_of(small_run, tmp_path / "run")
+    command = owt("forget", request_file, "--workdir", run, "--workers", 1, "--reason", "notice 17")
+    for delay in (rng.uniform(0.4, 1.5), rng.uniform(0.6, 3)):
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        ) as process:
+            time.sleep(delay)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    run_owt(*command[3:])
+    assert differing(forgotten, run) == []

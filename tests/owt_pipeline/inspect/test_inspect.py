@@ -1,0 +1,118 @@
+"""inspect and sample-documents show what is there, checked against DuckDB."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from owt_pipeline.inspect import command, sample_command
+from owt_pipeline.inspect.where import parse_condition
+from owt_pipeline.runtime.errors import UserError
+from schemas import DATASETS
+
+
+def inspected(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
+    assert command.main([str(argument) for argument in arguments]) == code
+    output = capsys.readouterr()
+    return output.out + output.err
+
+
+def sampled(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
+    assert sample_command.main([str(argument) for argument in arguments]) == code
+    output = capsys.readouterr()
+    return output.out + output.err
+
+
+def query(sql: str, **paths: Path) -> list[tuple]:
+    return duckdb.sql(sql.format(**paths)).fetchall()
+
+
+def test_a_datasets_schema_counts_and_rows_are_shown(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, dataset in DATASETS.items():
+        shown = json.loads(inspected(capsys, small_run / name, "--rows", 2, "--json"))
+        assert [field["name"] for field in shown["schema"]] == dataset.schema.names
+        assert all(field["description"] for field in shown["schema"])
+        assert len(shown["rows_shown"]) == 2
+    ((rows,),) = query("select count(*) from '{run}/corpus/part-*.parquet'", run=small_run)
+    text = inspected(capsys, small_run / "corpus")
+    assert f"rows: {rows:,}\n" in text
+    assert "near_duplicate" in text
+    assert text.count("row ") == 3
+
+
+@pytest.mark.parametrize(
+    ("where", "sql"),
+    [
+        (["score>=10"], "score >= 10"),
+        (["host=garden.demo.test", "score!=5"], "host = 'garden.demo.test' and score != 5"),
+        (["url~NOTES"], "url ilike '%notes%'"),
+        (["subreddits=books"], "list_contains(subreddits, 'books')"),
+        (["url_id>9223372036854775807"], "url_id > 9223372036854775807"),
+    ],
+)
+def test_conditions_choose_the_rows_that_sql_does(
+    where: list[str], sql: str, small_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [flag for condition in where for flag in ("--where", condition)]
+    shown = json.loads(inspected(capsys, small_run / "urls", "--json", "--rows", 1000, "--columns", "url_id", *flags))
+    expected = query(f"select url_id from '{{run}}/urls/part-*.parquet' where {sql}", run=small_run)
+    assert expected
+    assert sorted(row["url_id"] for row in shown["rows_shown"]) == sorted(i for (i,) in expected)
+
+
+def test_rejects_single_files_and_warc_records_are_shown(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rejects = inspected(capsys, small_run / "clean/rejects", "--where", "reason=too_short", "--rows", 1)
+    assert "tokens, fewer than 64" in rejects
+    arrow = json.loads(inspected(capsys, small_run / "tokens/train/part-00000.arrow", "--rows", 1, "--json"))
+    assert len(arrow["rows_shown"][0]["tokens"]) == arrow["rows_shown"][0]["n_tokens"]
+    records = json.loads(inspected(capsys, small_run / "pages/part-00000.warc.gz", "--rows", 999, "--json"))
+    offsets = query("select warc_offset from '{run}/pages/part-00000.parquet'", run=small_run)
+    assert {o for (o,) in offsets} <= {record["offset"] for record in records["rows_shown"]}
+
+
+def test_what_cannot_be_looked_into_says_what_can(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"look into {small_run}/urls" in inspected(capsys, small_run, code=1)
+    assert "name a dataset's folder" in inspected(capsys, small_run / "nothing", code=3)
+    assert "neither Parquet" in inspected(capsys, small_run / "corpus/manifest.json", code=1)
+    assert "did you mean 'score'?" in inspected(capsys, small_run / "urls", "--where", "scor=1", code=1)
+    assert "is no int32" in inspected(capsys, small_run / "urls", "--where", "score=high", code=1)
+    with pytest.raises(UserError, match="is no condition"):
+        parse_condition("score", pa.schema([("score", pa.int32())]))
+
+
+def rows_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_sample_is_the_seeds_and_of_the_corpus(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = sampled(capsys, "--workdir", small_run, "--n", 20, "--json")
+    assert first == sampled(capsys, "--workdir", small_run, "--n", 20, "--json")
+    ids = {row["url_id"] for row in rows_of(first)}
+    assert len(ids) == 20
+    assert ids != {
+        row["url_id"] for row in rows_of(sampled(capsys, "--workdir", small_run, "--n", 20, "--seed", 1, "--json"))
+    }
+    assert {len(rows_of(first)[0]["text"])} <= {n for (n,) in query(
+        "select length(text) from '{run}/corpus/part-*.parquet'", run=small_run)}  # fmt: skip
+    everything = rows_of(sampled(capsys, "--workdir", small_run, "--n", 9999, "--json"))
+    assert sorted(row["url_id"] for row in everything) == sorted(
+        i for (i,) in query("select url_id from '{run}/corpus/part-*.parquet'", run=small_run)
+    )
+
+
+def test_rejected_documents_can_be_read(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for reason in ("too_short", "near_duplicate"):
+        for row in rows_of(sampled(capsys, "--workdir", small_run, "--reason", reason, "--json")):
+            assert row["reason"] == reason
+            assert row["text"]
+    assert "detail: " in sampled(capsys, "--workdir", small_run, "--reason", "low_score")
+    hosted = rows_of(sampled(capsys, "--workdir", small_run, "--domain", "garden.demo.test", "--n", 50, "--json"))
+    assert hosted
+    assert all("garden.demo.test" in row["url"] for row in hosted)
+    assert "did you mean 'too_short'?" in sampled(capsys, "--workdir", small_run, "--reason", "to_short", code=1)
+    assert "holds no document" in sampled(capsys, "--workdir", small_run, "--domain", "nobody.example", code=3)

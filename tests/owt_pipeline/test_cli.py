@@ -1,0 +1,108 @@
+"""The command line: help, exit codes, completion."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from owt_pipeline.cli import COMMANDS, EXIT_CODES, STAGES, main
+from owt_pipeline.completion import SHELLS, whole_parser
+from tests.owt_pipeline.whole_runs import owt, run_owt
+
+EVERY = [*COMMANDS, *STAGES]
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("completion")
+    found = {}
+    for shell in SHELLS:
+        found[shell] = folder / f"owt.{shell}"
+        found[shell].write_text(run_owt("completion", shell))
+    return found
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_help_has_a_usage_an_example_and_says_what_each_flag_is(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: owt {name}")
+    assert re.search(rf"examples?:\n.*owt {name} ", text, re.DOTALL)
+    (parser,) = whole_parser()._subparsers._group_actions  # type: ignore[union-attr]
+    for action in parser.choices[name]._actions:  # type: ignore[union-attr, index, call-overload]
+        assert action.help, f"{name}: {action.dest} has no help"
+
+
+def test_the_usage_and_the_page_list_every_command_and_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    usage = capsys.readouterr().out
+    page = (Path(__file__).parents[2] / "docs/exit-codes.md").read_text()
+    for code, meaning in EXIT_CODES.items():
+        assert re.search(rf"^  {code} +{re.escape(meaning)}$", usage, re.MULTILINE)
+        assert f"| {code} | {meaning} |" in page
+    assert all(f"\n  {name} " in usage for name in EVERY)
+
+
+def test_exit_codes_are_as_documented(small_run: Path, tmp_path: Path) -> None:
+    run_owt("verify", "--workdir", small_run, code=0)
+    run_owt("verify", "--workdir", tmp_path, code=1)
+    assert "did you mean 'verify'?" in run_owt("verfy", code=2)
+    assert "usage: owt why" in run_owt("why", code=2)
+    run_owt("why", "https://nobody.example/", "--workdir", small_run, code=3)
+
+
+def test_an_interrupted_run_says_how_to_go_on(small_config: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with subprocess.Popen(
+        owt("run", small_config, "--workdir", run, "--workers", 1), stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not list(run.glob("*/.work")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "owt: error: interrupted; run the same command again to go on" in said
+
+
+def completed_by_bash(script: Path, *words: str) -> list[str]:
+    array = " ".join(f"'{word}'" for word in ("owt", *words))
+    complete = f"COMP_WORDS=({array}); COMP_CWORD={len(words)}; _shtab_owt"
+    lines = f'source {script}; {complete}; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.split()
+
+
+def test_bash_completes_commands_and_flags(scripts: dict[str, Path]) -> None:
+    assert completed_by_bash(scripts["bash"], "wh") == ["why"]
+    assert set(completed_by_bash(scripts["bash"], "")) >= set(EVERY)
+    assert "--min_similarity" in completed_by_bash(scripts["bash"], "export", "--min")
+    assert "--dry_run" in completed_by_bash(scripts["bash"], "run", "--dry")
+
+
+def test_fish_completes_commands_and_flags(scripts: dict[str, Path]) -> None:
+    if shutil.which("fish") is None:
+        pytest.skip("fish is not installed")
+    for line, expected in (("owt wh", "why"), ("owt run --dry", "--dry_run"), ("owt completion z", "zsh")):
+        lines = f"source {scripts['fish']}; complete -C '{line}'"
+        done = subprocess.run(["fish", "-c", lines], capture_output=True, text=True, timeout=60, check=True)
+        assert expected in done.stdout.split()
+
+
+def test_zsh_reads_its_script(scripts: dict[str, Path]) -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is not installed")
+    subprocess.run(["zsh", "-n", scripts["zsh"]], check=True, timeout=60)
+    text = scripts["zsh"].read_text()
+    assert text.startswith("#compdef owt")
+    assert "--min_similarity" in text
