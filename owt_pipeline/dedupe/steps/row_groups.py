@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from owt_pipeline.dedupe.memory import keep_freed_memory
 from owt_pipeline.runtime.shards import DatasetReader, reading
 from owt_pipeline.runtime.storage import Storage
 
@@ -40,12 +42,13 @@ def row_groups(source: DatasetReader, shard: int) -> list[RowGroup]:
 def tasks(source: DatasetReader, shard: int, workers: int, rows: np.ndarray | None = None) -> Iterator[pa.RecordBatch]:
     """What workers are told to read: row by row of a shard, or those of `rows` (sorted), a row group at a time.
 
-    The last row groups, one a worker, are shared among all workers: so they end together, at the cost of
-    decompressing these more than once.
+    Those row groups that are left when each worker had as many as the others are shared among all: so they end
+    about together, at the cost of decompressing these more than once.
     """
     groups = row_groups(source, shard)
+    left = len(groups) % workers
     for i, group in enumerate(groups):
-        parts = workers if i >= len(groups) - workers else 1
+        parts = math.ceil(workers / left) if i >= len(groups) - left else 1
         mine = np.arange(group.rows)
         if rows is not None:
             mine = rows[slice(*np.searchsorted(rows, [group.first, group.first + group.rows]))] - group.first
@@ -62,6 +65,7 @@ def first_row(told: pa.RecordBatch) -> int:
 
 def read_task(told: pa.RecordBatch, folder: Storage, columns: list[str]) -> Iterator[pa.RecordBatch]:
     """The rows that a task names, in batches."""
+    keep_freed_memory()
     path, rows, first = told["path"][0].as_py(), told["rows"].flatten().to_numpy(), 0
     with reading(folder.path(path)), folder.open(path) as file:
         group = told["number"].to_pylist()
@@ -72,3 +76,5 @@ def read_task(told: pa.RecordBatch, folder: Storage, columns: list[str]) -> Iter
                 yield batch
             elif len(mine):
                 yield batch.take(pa.array(mine))
+            if first > rows[-1]:
+                return
