@@ -1,24 +1,32 @@
-"""Pages per second over HTTP, beside a bare aiohttp loop and 64 threads of requests.
+"""Pages per second over HTTP, beside a bare aiohttp loop and 64 threads of requests; memory for a large shard.
 
-    .venv/bin/python benchmarks/fetch.py [--hosts 200] [--pages 100] [--page_bytes 30000] [--repeats 2]
+    .venv/bin/python benchmarks/fetch.py [--hosts 200] [--pages 300] [--page_bytes 30000] [--repeats 2]
+    .venv/bin/python benchmarks/fetch.py --memory [--urls 1000000]
 
-A server in a process of its own answers for all hosts on loopback. Ours is the whole stage: robots.txt, limits,
-journal, WARC and index on disk, everything checked and sorted. The others read the bodies and drop them: the
-bare loop is the ceiling of what aiohttp can do. The fastest of the repeats counts. Exits 1 under 0.7 of
-the bare loop, or under 4 times the threads.
+A server in a process of its own, that does nothing but send what was made before, answers for all hosts on
+loopback; its CPU time is shown. All sides fetch the same pages of the same hosts, in the same order. Ours is the
+whole stage: robots.txt, limits, turns, journal, WARC and index on disk, checksums. The others read and decode the
+bodies, and drop them. The fastest of the repeats counts. Exits 1 under 0.7 of the bare loop, or under 4 times the
+threads.
+
+With --memory, the URLs of one shard, 50 a host, answered by a tiny page or by 404, to the end of the shard. Exits 1
+where the stage's processes take 500 MB together at any time.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import html
+import os
+import select
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -32,58 +40,94 @@ from owt_pipeline.stages import load
 CONNECTIONS = 200
 THREADS = 64
 DOMAIN = "bench.test"
+MEMORY_LIMIT = 500e6
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--hosts", type=int, default=200, metavar="N")
-    parser.add_argument("--pages", type=int, default=100, metavar="N", help="pages a host (default: 100)")
+    parser.add_argument("--pages", type=int, default=300, metavar="N", help="pages a host (default: 300)")
     parser.add_argument("--page_bytes", type=int, default=30_000, metavar="N")
     parser.add_argument("--repeats", type=int, default=2, metavar="N")
+    parser.add_argument("--memory", action="store_true", help="measure memory instead")
+    parser.add_argument("--urls", type=int, default=1_000_000, metavar="N", help="with --memory (default: 1000000)")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
-        asyncio.run(serve(arguments.page_bytes))
-        return 0
-    command = [sys.executable, __file__, "--serve", "--page_bytes", str(arguments.page_bytes)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, tempfile.TemporaryDirectory() as work:
-        try:
-            assert server.stdout is not None
-            port = int(server.stdout.readline())
-            # One page of every host after another, so that all can keep their connections alive.
-            urls = [f"http://h{h}.{DOMAIN}:{port}/{p}" for p in range(arguments.pages) for h in range(arguments.hosts)]
-            runtime = collect(urls, Path(work))
-            contestants: dict[str, Callable[[], int]] = {
-                "owt fetch": lambda: fetch(runtime),
-                "aiohttp, bare": lambda: asyncio.run(bare_aiohttp(urls)),
-                f"requests, {THREADS} threads": lambda: requests_pool(urls),
-            }
-            rates, cpu = dict.fromkeys(contestants, 0.0), dict.fromkeys(contestants, float("inf"))
-            for _ in range(arguments.repeats):
-                for name, run in contestants.items():
-                    started, cpu_started = time.perf_counter(), time.process_time()
-                    received = run()
-                    assert received == len(urls) * arguments.page_bytes, f"{name}: {received} bytes"
-                    rates[name] = max(rates[name], len(urls) / (time.perf_counter() - started))
-                    cpu[name] = min(cpu[name], (time.process_time() - cpu_started) / len(urls))
-        finally:
-            server.kill()
+        serve(arguments.page_bytes)
+    progress.configure(quiet=True)
+    if arguments.memory:
+        return memory(arguments.urls)
+    return speed(arguments.hosts, arguments.pages, arguments.page_bytes, arguments.repeats)
+
+
+def speed(hosts: int, pages: int, page_bytes: int, repeats: int) -> int:
+    with serving(page_bytes) as (port, server), tempfile.TemporaryDirectory() as work:
+        # One page of every host after another, so that all can keep their connections alive.
+        urls = [f"http://h{h}.{DOMAIN}:{port}/{p}" for p in range(pages) for h in range(hosts)]
+        runtime = collect(urls, Path(work), num_shards=4)
+        contestants: dict[str, Callable[[], int]] = {
+            "owt fetch": lambda: fetch(runtime),
+            "aiohttp, bare": lambda: asyncio.run(bare_aiohttp(urls)),
+            f"requests, {THREADS} threads": lambda: requests_pool(urls),
+        }
+        rates, cpu = dict.fromkeys(contestants, 0.0), dict.fromkeys(contestants, float("inf"))
+        served = dict.fromkeys(contestants, 0.0)
+        for repeat in range(repeats):
+            for name, run in contestants.items():
+                if repeat and name.startswith("requests"):
+                    continue  # it takes longer than all others together
+                started, used = time.perf_counter(), cpu_seconds([os.getpid()])
+                served_before = cpu_seconds([server])
+                received = run()
+                assert received == len(urls) * page_bytes, f"{name}: {received} bytes"
+                rates[name] = max(rates[name], len(urls) / (time.perf_counter() - started))
+                served[name] = (cpu_seconds([server]) - served_before) / len(urls)
+                cpu[name] = min(cpu[name], (cpu_seconds([os.getpid()]) - used) / len(urls) - served[name])
     ours, bare, threads = rates.values()
-    print(f"{len(urls):,} pages of {arguments.page_bytes:,} bytes on {arguments.hosts} hosts")
+    print(f"{len(urls):,} pages of {page_bytes:,} bytes on {hosts} hosts; CPU time a page, and the server's beside it")
     for name, rate in rates.items():
-        print(
-            f"{name:22} {rate:8,.0f} pages/s  {1e3 * cpu[name]:6.2f} ms of CPU a page  ours: {ours / rate:5.2f} times"
-        )
+        micros = f"{1e6 * cpu[name]:5.0f} + {1e6 * served[name]:3.0f} us"
+        print(f"{name:22} {rate:8,.0f} pages/s  {micros}  ours: {ours / rate:5.2f} times")
     return 0 if ours >= 0.7 * bare and ours >= 4 * threads else 1
 
 
-def collect(urls: Sequence[str], folder: Path) -> Runtime:
+def memory(count: int) -> int:
+    """Peak memory of `owt fetch` and its processes, over one shard of so many URLs."""
+    with serving(200) as (port, _), tempfile.TemporaryDirectory() as work:
+        hosts = count // 50
+        urls = (f"http://h{n % hosts}.{DOMAIN}:{port}/{'gone/' * (n % 3 == 0)}{n}" for n in range(count))
+        runtime = collect(urls, Path(work), num_shards=1)
+        command = [
+            sys.executable, "-m", "owt_pipeline.stages.fetch", "--workdir", str(runtime.workdir), "--quiet",
+            "--resolve", f"*.{DOMAIN}=127.0.0.1", "--allowed_ports", str(port), "--host_delay", "0",
+            "--user_agent", "bench/1.0 (+mailto:bench@bench.test)",
+        ]  # fmt: skip
+        started, next_line, peak, peak_main = time.monotonic(), 60.0, 0.0, 0.0
+        with subprocess.Popen(command) as process:
+            while process.poll() is None:
+                sizes = [resident_bytes(pid) for pid in tree(process.pid)]
+                peak, peak_main = max(peak, sum(sizes)), max(peak_main, sizes[0])
+                if time.monotonic() - started > next_line:
+                    print(f"after {next_line:.0f} s: {sum(sizes) / 1e6:.0f} MB", flush=True)
+                    next_line += 60
+                time.sleep(0.5)
+        seconds = time.monotonic() - started
+        assert process.returncode == 0
+        left = Storage(work) / "pages"
+        written = sum(left.size(name) for name in left.names())
+    print(f"{count:,} URLs of {hosts:,} hosts in one shard: {seconds:,.0f} s, {written / 1e6:,.0f} MB of pages/")
+    print(f"peak memory: {peak / 1e6:.0f} MB, of which the main process {peak_main / 1e6:.0f} MB")
+    return 0 if peak < MEMORY_LIMIT else 1
+
+
+def collect(urls: Iterable[str], folder: Path, num_shards: int) -> Runtime:
     """A working directory with the URLs in urls/."""
     runtime = Runtime(Storage(str(folder)))
-    progress.configure(quiet=True)
-    (folder / "urls.txt").write_text("\n".join(urls))
+    with open(folder / "urls.txt", "w") as file:
+        file.writelines(f"{url}\n" for url in urls)
     stage = load("collect")
-    run_stage(stage, stage.options(url_lists=(str(folder / "urls.txt"),), num_shards=4), runtime)
+    run_stage(stage, stage.options(url_lists=(str(folder / "urls.txt"),), num_shards=num_shards), runtime)
     return runtime
 
 
@@ -93,7 +137,6 @@ def fetch(runtime: Runtime) -> int:
         resolve=(f"*.{DOMAIN}=127.0.0.1",),
         user_agent="bench/1.0 (+mailto:bench@bench.test)",
         host_delay=0.0,
-        host_connections=1,
         connections=CONNECTIONS,
     )
     (runtime.workdir / "pages").delete_all()
@@ -102,7 +145,7 @@ def fetch(runtime: Runtime) -> int:
 
 
 async def bare_aiohttp(urls: Sequence[str]) -> int:
-    """As many requests at once as connections, the body read and dropped."""
+    """As many requests at once as connections, the body read, decoded and dropped."""
     import aiohttp
     from aiohttp.abc import AbstractResolver
 
@@ -120,7 +163,8 @@ async def bare_aiohttp(urls: Sequence[str]) -> int:
         nonlocal received
         for url in waiting:
             async with session.get(url) as response:
-                received += len(await response.read())
+                body = await response.read()
+                received += len(body)
 
     connector = aiohttp.TCPConnector(limit=0, resolver=Loopback())
     async with aiohttp.ClientSession(connector=connector) as session:
@@ -149,31 +193,91 @@ def requests_pool(urls: Sequence[str]) -> int:
         return sum(threads.map(get, urls))
 
 
-async def serve(page_bytes: int) -> None:
-    """Answer every request with a page, robots.txt with 404; prints the port."""
+@contextlib.contextmanager
+def serving(page_bytes: int) -> Iterator[tuple[int, int]]:
+    """(port, process id) of the server, while the block runs."""
+    command = [sys.executable, __file__, "--serve", "--page_bytes", str(page_bytes)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield int(server.stdout.readline()), server.pid
+        finally:
+            server.kill()
+
+
+def serve(page_bytes: int) -> None:
+    """Answer every request with a page, robots.txt and what is gone with 404; prints the port."""
+    pages = [response(body) for body in page_bodies(64, page_bytes)]
+    missing = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    listener.setblocking(False)
+    print(listener.getsockname()[1], flush=True)
+    poll = select.epoll()
+    poll.register(listener, select.EPOLLIN)
+    connections: dict[int, socket.socket] = {}
+    while True:
+        for fd, _ in poll.poll():
+            if fd == listener.fileno():
+                connection, _ = listener.accept()
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connections[connection.fileno()] = connection
+                poll.register(connection, select.EPOLLIN)
+                continue
+            connection, request = connections[fd], b""
+            with contextlib.suppress(OSError):
+                request = connection.recv(1 << 16)
+                if request:
+                    is_missing = request.startswith((b"GET /robots.txt", b"GET /gone/"))
+                    connection.sendall(missing if is_missing else pages[hash(request[:60]) % len(pages)])
+            if not request:
+                poll.unregister(fd)
+                connections.pop(fd).close()
+
+
+def response(body: bytes) -> bytes:
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def page_bodies(count: int, size: int) -> Iterator[bytes]:
+    """Different pages of prose, of so many bytes each."""
     prose = " ".join(topics.values()).split("\n\n")
     text = "\n".join(f'<p class="text">{html.escape(paragraph)}</p>' for paragraph in prose)
-    pages = []
-    for number in range(64):
-        body = f"<html><head><title>Page {number}</title></head><body>{text[number * 5000 :]}".encode()[:page_bytes]
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {len(body)}\r\n\r\n"
-        pages.append(head.encode() + body)
+    for number in range(count):
+        yield f"<html><head><title>Page {number}</title></head><body>{text[number * 5000 :]}".encode()[:size]
 
-    class Protocol(asyncio.Protocol):
-        def connection_made(self, transport: Any) -> None:
-            self.transport, self.waiting = transport, b""
 
-        def data_received(self, data: bytes) -> None:
-            *requests, self.waiting = (self.waiting + data).split(b"\r\n\r\n")
-            for request in requests:
-                if request.startswith(b"GET /robots.txt"):
-                    self.transport.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
-                else:
-                    self.transport.write(pages[hash(request[:60]) % len(pages)])
+def tree(root: int) -> list[int]:
+    """A process and all that it has started, itself first."""
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                stat = Path(f"/proc/{entry}/stat").read_text()
+                parents[int(entry)] = int(stat.rpartition(")")[2].split()[1])
+    found = [root]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found
 
-    server = await asyncio.get_running_loop().create_server(Protocol, "127.0.0.1", 0, backlog=1024)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
+
+def cpu_seconds(roots: Sequence[int]) -> float:
+    """What these processes, and those that they have started and that live, have used."""
+    ticks = 0
+    for pid in {pid for root in roots for pid in tree(root)}:
+        with contextlib.suppress(OSError):
+            user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+            ticks += int(user) + int(system)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> float:
+    """Memory that a process holds, what it shares with others divided among them."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return 1024.0 * int(line.split()[1])
+    return 0.0
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.shards import DatasetReader, ShardWriter, shard_name
 from owt_pipeline.runtime.storage import Storage
-from schemas import Reason
+from schemas import DATASETS, Reason
 
 _ASKED_WITH = {
     "live": ["url_id", "posted_url", "host", "host_shards"],
@@ -121,15 +121,9 @@ def _ask_online(
         settled = now
 
     answered(0)
-    known = np.union1d(journal.ids, found)
-    batches = [
-        batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), known))) if len(known) else batch
-        for batch in urls.batches(shard, columns=_ASKED_WITH[name], rows=1 << 16)
-    ]
-    if not any(batch.num_rows for batch in batches):
+    missing = _missing(urls, shard, _ASKED_WITH[name], np.union1d(journal.ids, found))
+    if not missing.num_rows:
         return
-    missing = pa.Table.from_batches(batches)
-
     if name == "live":
         assert sources.live is not None
         with shared_loop(sources.live, Fetcher) as loop, Recorder(journal, answered) as recorder:
@@ -137,6 +131,15 @@ def _ask_online(
     else:
         with shared_loop(sources.cdx, ArchiveClient) as loop:
             loop.run(ask_archive(loop.fetcher, missing, journal, answered))
+
+
+def _missing(urls: DatasetReader, shard: int, columns: list[str], known: np.ndarray) -> pa.Table:
+    """The shard's URLs but for the known ones, in one piece: a copy, whose original goes with this call."""
+    batches = urls.batches(shard, columns=columns, rows=1 << 16)
+    if len(known):
+        batches = (batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), known))) for batch in batches)
+    schema = pa.schema([DATASETS["urls"].schema.field(name) for name in columns])
+    return pa.Table.from_batches(batches, schema).combine_chunks()
 
 
 def _lookup(archives: Archives, urls: DatasetReader, shard: int) -> Lookup:

@@ -48,13 +48,17 @@ def write_urls(tmp_path: Path) -> Callable[..., Runtime]:
     """Write urls/ of the posted URLs into a working directory, which is returned as a Runtime."""
 
     def write(posted: Iterable[Posted], name: str = "run", num_shards: int = 2) -> Runtime:
-        work = partial(_write_urls, posted=list(posted), num_shards=num_shards)
-        stage = Stage(
-            "collect", "urls", (), _NoOptions, 1, lambda run: run.write_shards(work) and None, "",
-            num_shards=lambda options: num_shards,
-        )  # fmt: skip
-        runtime = Runtime(Storage(str(tmp_path / name)))
-        run_stage(stage, _NoOptions(), runtime)
-        return runtime
+        return write_urls_to(tmp_path / name, posted, num_shards)
 
     return write
+
+
+def write_urls_to(folder: Path, posted: Iterable[Posted], num_shards: int) -> Runtime:
+    work = partial(_write_urls, posted=list(posted), num_shards=num_shards)
+    stage = Stage(
+        "collect", "urls", (), _NoOptions, 1, lambda run: run.write_shards(work) and None, "",
+        num_shards=lambda options: num_shards,
+    )  # fmt: skip
+    runtime = Runtime(Storage(str(folder)))
+    run_stage(stage, _NoOptions(), runtime)
+    return runtime

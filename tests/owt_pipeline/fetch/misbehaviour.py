@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import zlib
 from collections.abc import Callable
 
+from owt_pipeline.fetch.http_message import brotli_available
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, Request, Way
+
+BROTLI_BOMB = bytes.fromhex(  # <html> and 20 MB of zeros
+    "cbffff3ff8073c64cfc1b42cd0c46d81c0d9fb3fe5abe1ffff1ffc1300715804a07bff97052d31f82700e2b00000982406"
+)
 
 WAYS: dict[str, tuple[Way, str | None]] = {}
 """By host name: how it answers, and the reason that a user would expect; None for a page."""
@@ -70,6 +76,32 @@ async def untyped_html(request: Request) -> None:
 async def early_hints(request: Request) -> None:
     await request.send(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n")
     await request.answer()
+
+
+@way(None)
+async def lines_end_in_lf(request: Request) -> None:
+    await request.send(b"HTTP/1.1 200 OK\nContent-Type: text/html\nContent-Length: %d\n\n%s" % (len(PAGE), PAGE))
+
+
+@way(None)
+async def body_longer_than_it_says(request: Request) -> None:
+    await request.answer(PAGE + b"and some more", Content_Length=str(len(PAGE)))
+
+
+@way(None)
+async def junk_after_the_last_chunk(request: Request) -> None:
+    body = b"%x\r\n%s\r\n0\r\n\r\n<!-- served by -->" % (len(PAGE), PAGE)
+    await request.answer(body, Content_Length="", Transfer_Encoding="chunked")
+
+
+@way(None)
+async def gzip_of_two_members(request: Request) -> None:
+    await request.answer(gzip.compress(PAGE[:100]) + gzip.compress(PAGE[100:]), Content_Encoding="gzip")
+
+
+@way(None)
+async def deflate_without_its_head(request: Request) -> None:
+    await request.answer(zlib.compress(PAGE)[2:-4], Content_Encoding="deflate")
 
 
 @way(None)
@@ -144,6 +176,22 @@ async def robots_redirected(request: Request) -> None:
         await request.answer()
 
 
+@way(None)
+async def robots_loops(request: Request) -> None:  # RFC 9309: more than five redirects mean that there are no rules
+    if request.path.startswith("/robots.txt"):
+        await request.redirect("/robots.txt?again")
+    else:
+        await request.answer()
+
+
+@way(None)
+async def robots_binary(request: Request) -> None:
+    if request.path == "/robots.txt":
+        await request.answer(bytes(range(256)) * 10)
+    else:
+        await request.answer()
+
+
 # --- robots.txt that bans ---
 
 
@@ -177,6 +225,12 @@ async def robots_times_out(request: Request) -> None:
     await asyncio.sleep(60)
 
 
+@way("blocked_address")
+async def robots_leads_inside(request: Request) -> None:
+    assert request.path == "/robots.txt"
+    await request.redirect("http://10.0.0.1/robots.txt")
+
+
 # --- too slow ---
 
 
@@ -204,6 +258,14 @@ async def slow_body(request: Request) -> None:
 async def stalled_body(request: Request) -> None:
     await request.answer(b"<html>", Content_Length="1000")
     await asyncio.sleep(60)
+
+
+@way("timeout")
+async def slow_chunks(request: Request) -> None:
+    await request.answer(b"", Content_Length="", Transfer_Encoding="chunked")
+    for _ in range(600):
+        await request.send(b"1\r\n.\r\n")
+        await asyncio.sleep(0.1)
 
 
 @way("timeout")
@@ -242,6 +304,19 @@ async def gzip_bomb(request: Request) -> None:
 @way("too_large")
 async def nested_gzip_bomb(request: Request) -> None:
     await request.answer(gzip.compress(gzip.compress(bytes(50_000_000))), Content_Encoding="gzip, gzip")
+
+
+@way("too_large")
+async def endless_trailers(request: Request) -> None:
+    await request.answer(b"5\r\nhello\r\n0\r\n", Content_Length="", Transfer_Encoding="chunked")
+    with contextlib.suppress(OSError):
+        while True:
+            await request.send(b"X-Another: trailer\r\n" * 100)
+
+
+@way("too_large" if brotli_available() else "bad_response")  # it is offered only where it can be decoded
+async def brotli_bomb(request: Request) -> None:
+    await request.answer(BROTLI_BOMB, Content_Encoding="br")
 
 
 # --- not valid ---
@@ -293,7 +368,7 @@ async def garbage(request: Request) -> None:
 
 
 @way("bad_response")
-async def no_head(request: Request) -> None:
+async def http_0_9(request: Request) -> None:
     await request.send(PAGE)
     request.writer.close()
 
@@ -309,6 +384,36 @@ async def endless_headers(request: Request) -> None:
     with contextlib.suppress(OSError):
         while True:
             await request.send(b"X-Another: header\r\n" * 100)
+
+
+@way("bad_response")
+async def endless_chunk_extension(request: Request) -> None:
+    await request.answer(b"5;", Content_Length="", Transfer_Encoding="chunked")
+    with contextlib.suppress(OSError):
+        while True:
+            await request.send(b"x" * 1000)
+
+
+@way("bad_response")
+async def flood_of_continue(request: Request) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            await request.send(b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
+
+
+@way("bad_response")
+async def another_protocol(request: Request) -> None:
+    await request.send(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n")
+
+
+@way("bad_response")
+async def negative_length(request: Request) -> None:
+    await request.answer(Content_Length="-1")
+
+
+@way("bad_response")
+async def two_lengths(request: Request) -> None:
+    await request.answer(Content_Length=f"{len(PAGE)}\r\nContent-Length: 5")
 
 
 @way("bad_response")
@@ -331,6 +436,11 @@ async def binary_as_html(request: Request) -> None:
 
 
 @way("not_html")
+async def gzip_file_as_html(request: Request) -> None:
+    await request.answer(gzip.compress(PAGE))
+
+
+@way("not_html")
 async def zeros_as_html(request: Request) -> None:
     await request.answer(bytes(500))
 
@@ -348,6 +458,16 @@ async def empty_body(request: Request) -> None:
 @way("empty_body")
 async def no_content(request: Request) -> None:
     await request.send(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+
+@way("empty_body")
+async def empty_gzip(request: Request) -> None:
+    await request.answer(b"", Content_Encoding="gzip")
+
+
+@way("empty_body")
+async def no_content_with_a_body(request: Request) -> None:
+    await request.answer(PAGE, "204 No Content")
 
 
 # --- redirects ---
@@ -406,6 +526,31 @@ async def redirect_to_mapped(request: Request) -> None:
 @way("blocked_address")
 async def redirect_to_number(request: Request) -> None:
     await request.redirect("http://2130706433/")
+
+
+@way("blocked_address")
+async def redirect_to_hexadecimal(request: Request) -> None:
+    await request.redirect("http://0x7f.1/")
+
+
+@way("blocked_address")
+async def redirect_to_octal(request: Request) -> None:
+    await request.redirect("http://0300.0250.1.1/")
+
+
+@way("blocked_address")
+async def redirect_to_nat64(request: Request) -> None:
+    await request.redirect("http://[64:ff9b::7f00:1]/")
+
+
+@way("blocked_address")
+async def redirect_behind_a_name(request: Request) -> None:
+    await request.redirect("http://www.example.com@127.0.0.1/")
+
+
+@way("blocked_address")
+async def redirect_without_scheme(request: Request) -> None:
+    await request.redirect("//192.168.0.1/admin")
 
 
 @way("blocked_address")

@@ -25,7 +25,6 @@ from owt_pipeline.runtime.workers import WorkerError
 from owt_pipeline.stages.fetch import STAGE, Options
 from schemas import Manifest
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request, Way
-from tests.owt_pipeline.fetch.misbehaviour import WAYS
 from tests.owt_pipeline.fetch.reading import rejects, responses
 
 AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
@@ -61,34 +60,6 @@ def outcome(runtime: Runtime, manifest: Manifest) -> tuple[dict[str, Response], 
 
 async def page(request: Request) -> None:
     await request.answer()
-
-
-def test_each_way_to_misbehave_has_the_reason_a_user_expects(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
-    server = serve({name: answer for name, (answer, _) in WAYS.items()})
-    https = {"self-signed", "plain-http-at-https"}
-    urls = {f"{'https' if name in https else 'http'}://{name}.{DOMAIN}/": why for name, (_, why) in WAYS.items()}
-    urls |= {
-        "http://nowhere.invalid/": "dns",
-        "http://127.0.0.1/": "blocked_address",
-        "http://10.1.2.3/": "blocked_address",
-        "http://[::1]/": "blocked_address",
-        "http://localhost/": "blocked_address",
-        f"http://page.{DOMAIN}:22/": None,  # what --resolve names is allowed on any port
-        "http://93.184.216.34:22/": "blocked_address",
-    }
-    runtime = write_urls(urls)
-    started = time.monotonic()
-    manifest = fetch(runtime, server, connect_timeout=2.0, silence_timeout=2.0, page_timeout=4.0)
-    seconds = time.monotonic() - started
-    found, rejects = outcome(runtime, manifest)
-    reasons = dict.fromkeys(found) | {url: reason for url, (reason, _) in rejects.items()}
-    assert reasons == {url.replace("http://", "https://"): reason for url, reason in urls.items()}
-    assert all(detail for _, detail in rejects.values())
-    assert manifest.counts.entered == len(urls)
-    assert manifest.stats["from_live"] == manifest.counts.left == len(found)
-    assert seconds < 20
 
 
 def test_a_page_is_kept_as_it_was_sent_but_decoded(
