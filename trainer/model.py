@@ -92,7 +92,7 @@ class GPT(nn.Module):
         self.h = nn.ModuleList(Block(config) for _ in range(1 if config.shared_layers else config.n_layer))
         self.ln_f = nn.LayerNorm(config.width)
         self.checkpoint_activations = False
-        self.loss_chunk = 0  # tokens whose logits exist at a time; 0 for all
+        self.loss_chunk = 0  # about the tokens whose logits exist at a time; 0 for all
         self.apply(self._init)
         with torch.no_grad():
             self.wte.weight[config.vocab_size :] = 0
@@ -129,9 +129,11 @@ class GPT(nn.Module):
         x = self._hidden(ids, None, mask, positions)
         if targets is None:
             return self._logits(x)[..., : self.config.vocab_size]
-        if reduction != "none" and 0 < self.loss_chunk < targets.numel():
+        chunks = round(targets.numel() / self.loss_chunk) if self.loss_chunk else 1
+        if reduction != "none" and chunks > 1:
             x, wanted = self._narrow(x).flatten(0, 1), targets.flatten()
-            return chunked_cross_entropy(x, self.wte.weight, wanted, self.config.vocab_size, self.loss_chunk, reduction)
+            chunk = -(-len(x) // chunks)
+            return chunked_cross_entropy(x, self.wte.weight, wanted, self.config.vocab_size, chunk, reduction)
         loss = F.cross_entropy(
             self._logits(x).flatten(0, 1).float(), targets.flatten(), reduction=reduction, ignore_index=-100
         )
