@@ -87,6 +87,9 @@ class TrainConfig:
     device: str = option("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"), shapes_bytes=False)
     dtype: str = option("auto", "of autocast; auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
     compile: bool = option(False, "torch.compile the model", shapes_bytes=False)
+    fsdp: bool = option(
+        False, "spread weights and optimizer over the ranks (FSDP2), where they do not fit", shapes_bytes=False
+    )
     loss_chunk: int | None = option(
         None,
         "tokens whose logits exist at a time; 0 for all (default: as many as channels on a CPU, all on a GPU)",
@@ -108,6 +111,10 @@ class TrainConfig:
     )
     log_every: int = option(10, "steps between progress lines; every step is recorded", minimum=1, shapes_bytes=False)
     tensorboard: bool = option(True, "write TensorBoard events where it is installed", shapes_bytes=False)
+
+    def __post_init__(self) -> None:
+        if self.fsdp and self.optimizer == "adafactor":
+            raise SettingsError("torch's Adafactor does not work on weights spread by fsdp; use adamw or muon")
 
     def model_config(self, vocab_size: int) -> ModelConfig:
         """The model's shape; raises SettingsError for one that cannot be."""

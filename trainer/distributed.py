@@ -6,12 +6,17 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 
 @dataclass
@@ -92,6 +97,35 @@ class Ranks:
     def leave(self) -> None:
         if self.distributed:
             dist.destroy_process_group()
+
+
+def shard(model: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks) -> None:
+    """Spread each parameter over the ranks (FSDP2): a block's are gathered while it computes.
+
+    The optimizer's state is spread with them. Every rank holds the whole model on entry, the same.
+    """
+    mesh = init_device_mesh(ranks.device.type, (ranks.world_size,))
+    for block in blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def whole(state: Any, keep: bool = True) -> Any:
+    """`state` with its spread tensors put together, in host memory where `keep`; every rank calls it."""
+    if isinstance(state, DTensor):
+        full = state.full_tensor()
+        return full.cpu() if keep else None
+    if isinstance(state, dict):
+        return {key: whole(value, keep) for key, value in state.items()}
+    return [whole(value, keep) for value in state] if isinstance(state, list) else state
+
+
+def spread_like_parameters(optimizer: torch.optim.Optimizer) -> None:
+    """Spread an optimizer's state, loaded whole, as its parameters are."""
+    for parameter, entries in optimizer.state.items():
+        for key, value in entries.items():
+            if isinstance(parameter, DTensor) and isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                entries[key] = distribute_tensor(value, parameter.device_mesh, parameter.placements)
 
 
 class StopSignals:

@@ -39,20 +39,23 @@ def validation_loss(
 
     `blocks` says whether the documents of a window see each other, as when the model was trained.
     """
-    own = windows[ranks.rank :: ranks.world_size]
     sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
     was_training = model.training
     model.eval()
-    for part in own.split(micro_batch):
-        ids = part.to(ranks.device, torch.int64)
+    at_once = ranks.world_size * micro_batch
+    for first in range(0, len(windows), at_once):
+        part = windows[first : first + at_once][ranks.rank :: ranks.world_size]
+        # A rank without a window makes the pass too: a model spread over the ranks needs them all.
+        ids = (part if len(part) else windows[:1]).to(ranks.device, torch.int64)
         with autocast or contextlib.nullcontext():
             inputs, targets = ids[:, :-1], ids[:, 1:]
             extra = blocks(inputs) if blocks else {}
-            sums[0] += model(inputs, targets, reduction="sum", **extra).double()
-        sums[1] += ids[:, 1:].numel()
+            loss = model(inputs, targets, reduction="sum", **extra).double()
+        if len(part):
+            sums += torch.stack([loss, loss.new_tensor(targets.numel())])
     model.train(was_training)
-    loss, count = ranks.sum(sums).tolist()
-    return loss / count
+    total, count = ranks.sum(sums).tolist()
+    return total / count
 
 
 @dataclass(frozen=True)

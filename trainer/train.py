@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from schemas import SettingsError
@@ -23,7 +24,7 @@ from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig, changes, parse
 from trainer.corpora import Corpora, open_corpora
 from trainer.data import Loader
-from trainer.distributed import Ranks, StopSignals
+from trainer.distributed import Ranks, StopSignals, shard, spread_like_parameters, whole
 from trainer.documents import DocumentBlocks
 from trainer.evaluate import fixed_windows, validation_loss
 from trainer.huggingface import is_huggingface, load_huggingface
@@ -80,7 +81,12 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
     torch.manual_seed(config.seed)
     model = GPT(shape)
     saved = _resume(config, corpora, model, ranks, say)
-    model.to(device).train()
+    model.train()
+    sharded = config.fsdp and ranks.distributed
+    if sharded:
+        shard(model, model.h, ranks)
+    else:
+        model.to(device)
     model.checkpoint_activations = config.checkpoint_activations
     channels = shape.embedding_width or shape.width
     model.loss_chunk = best_chunk(channels, device.type) if config.loss_chunk is None else config.loss_chunk
@@ -97,7 +103,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
         step, parent = saved[1].step, saved[1].digest
         _restore_training(saved[0], optimizers, ranks)
     net: nn.Module = torch.compile(model) if config.compile else model  # type: ignore[assignment]
-    if ranks.distributed:
+    if ranks.distributed and not sharded:
         place = [device.index] if device.type == "cuda" else None
         net = DistributedDataParallel(net, device_ids=place, gradient_as_bucket_view=True)
     bfloat16 = config.dtype == "bfloat16" or (config.dtype == "auto" and device.type == "cuda")
@@ -143,6 +149,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
                 part.backward()
             loss += part.detach()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip or float("inf"))
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
@@ -259,6 +266,7 @@ def _restore_training(path: Path, optimizers: list[torch.optim.Optimizer], ranks
     state = checkpoint.load_training(path)
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)
+        spread_like_parameters(optimizer)
     if len(state["rng"]) == ranks.world_size:  # with other ranks there is no "same" dropout to go on with
         own = state["rng"][ranks.rank]
         torch.set_rng_state(own["cpu"])
@@ -285,9 +293,10 @@ def _save(
         checkpoint.save(folder, record, state["weights"], state["training"], tokenizer)
         checkpoint.prune(folder, config.keep_last, config.keep_every, config.keep_hours)
 
+    training = {"optimizers": [optimizer.state_dict() for optimizer in optimizers], "rng": every_rng}
+    state = whole({"weights": model.state_dict(), "training": training}, keep=ranks.main)
     if ranks.main:
-        training = {"optimizers": [optimizer.state_dict() for optimizer in optimizers], "rng": every_rng}
-        writer.start(write, {"weights": model.state_dict(), "training": training})
+        writer.start(write, state)
 
 
 class LossWatch:

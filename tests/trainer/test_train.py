@@ -122,6 +122,23 @@ def test_two_ranks_train_as_one_and_one_rank_goes_on_from_two(text_tokens: Path,
         assert ["val_loss" in record for record in records] == [step in (7, 14) for step in range(1, 15)]
 
 
+@pytest.mark.slow
+def test_weights_spread_over_two_ranks_train_as_one_and_any_ranks_go_on_from_them(
+    text_tokens: Path, tmp_path: Path, trainer: Any
+) -> None:
+    arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 14, "--save_every", 5, "--val_every", 7)
+    arguments += ("--val_windows", 5)  # a pass in which one rank has none
+    assert trainer.run(*arguments, "--out", tmp_path / "one").returncode == 0
+    expected = [losses(tmp_path / "one", key) for key in ("loss", "grad_norm")]
+    for ranks in (2, 0, 2):
+        spread = ("--fsdp",) if ranks else ()
+        result = trainer.run(*arguments, *spread, "--out", tmp_path / "spread", ranks=ranks)
+        assert result.returncode == 0, result.stdout + result.stderr
+        for key, values in zip(("loss", "grad_norm"), expected, strict=True):
+            assert losses(tmp_path / "spread", key) == pytest.approx(values, rel=1e-4)
+        shutil.rmtree(tmp_path / "spread" / "checkpoints" / "step-00000014")
+
+
 def test_a_signal_to_torchrun_saves_on_two_ranks(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
     arguments = ("--data", text_tokens, "--out", tmp_path, *SMALL, *QUIET, "--max_steps", 100_000, "--log_every", 5)
     process = trainer.start(*arguments, "--save_every", 0, ranks=2)
