@@ -13,11 +13,14 @@ from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
 from owt_pipeline.fetch.captures import Capture, captures
 from owt_pipeline.fetch.warc import gzip_member, read_record, response_record, single_member
+from owt_pipeline.ledger.verify import verify
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.stage import Runtime, run_stage
+from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.fetch import STAGE, Options
 from schemas import Manifest
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
+from tests.servers.s3 import s3_bucket
 
 HTML = [("Content-Type", "text/html; charset=utf-8")]
 
@@ -40,9 +43,9 @@ def test_every_page_of_a_real_archive_is_found_and_copied(testdata: Path, write_
     file = testdata / "web" / "wcxb-dev.warc.gz"
     urls = [record.headers["WARC-Target-URI"] for record in ArchiveIterator(str(file), parse_http=False)]
     runtime = write_urls([*urls, "https://nowhere.example/page"])
-    started = time.monotonic()
+    started = time.process_time()
     manifest = fetch(runtime, file)
-    assert time.monotonic() - started < 10  # about 2 seconds
+    assert time.process_time() - started < 10  # about 2 seconds
     assert manifest.counts.rejected["not_archived"] == 1
     assert manifest.counts.left >= 1300
     assert manifest.properties["archives"] == [
@@ -108,6 +111,30 @@ def test_broken_archives_are_read_as_far_as_they_go(testdata: Path, write_urls: 
     assert counts["clueweb-quirk.warc.gz"] == (29, 0)
     assert counts["LICENSE"] == (0, 1)
     assert b"Example Domain" in responses(runtime, manifest)["https://example.com/"].body
+
+
+def test_archives_and_a_run_in_a_bucket_give_the_bytes_of_local_ones(
+    testdata: Path, tmp_path: Path, write_urls: Callable[..., Runtime]
+) -> None:
+    folders = [testdata / "warc" / name for name in ("warcio", "resiliparse")]
+    urls = ["http://example.com/", "http://www.iana.org/", "https://example.com/?example=1"]
+    runtime = write_urls(urls)
+    expected = fetch(runtime, *folders)
+    with s3_bucket() as bucket:
+        files = Storage(f"{bucket}/archives")
+        for path in [path for folder in folders for path in folder.iterdir()]:
+            files.write(path.name, path.read_bytes())
+        for name in (runtime.workdir / "urls").names():
+            Storage(f"{bucket}/run/urls").write(name, (runtime.workdir / "urls").read(name))
+        remote = Runtime(Storage(f"{bucket}/run"))
+        options = Options(pages_from=(f"{bucket}/archives/*.warc*", f"{bucket}/archives/*.arc*"))
+        manifest = run_stage(STAGE, options, remote)[0]
+        assert manifest.files == expected.files
+        counts = {entry["name"]: entry for entry in expected.properties["archives"]}
+        assert len(manifest.properties["archives"]) > 20
+        assert all(entry == counts[entry["name"]] for entry in manifest.properties["archives"])
+        assert responses(remote, manifest) == responses(runtime, expected)
+        assert not [line for _, lines in verify(remote.workdir) for line in lines]
 
 
 def five_records() -> list[bytes]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
+import json
+import urllib.parse
+import urllib.request
 import zlib
 from pathlib import Path
 
@@ -22,7 +25,8 @@ from owt_pipeline.fetch.http_message import (
     decode_body,
     split_response,
 )
-from owt_pipeline.fetch.warc import BadRecord, read_record, response_record
+from owt_pipeline.fetch.warc import BadRecord, payload_digest, read_record, response_record
+from tests.servers.pywb import pywb
 
 URL = "https://example.org/ä?x=1"
 HEADERS = [("Content-Type", 'text/html; charset="UTF-8"'), ("Content-Encoding", "gzip"), ("X-Odd", "é")]
@@ -43,6 +47,28 @@ def test_warcio_and_fastwarc_read_what_we_write() -> None:
         for r in ArchiveIterator(io.BytesIO(data), verify_digests=True, parse_http=True, auto_decode="all")
     ]
     assert ours == theirs == [(f"{URL}{i}", b"<p>%d" % i * 100) for i in range(3)]
+
+
+def test_pywb_indexes_and_replays_what_we_write(tmp_path: Path) -> None:
+    bodies = {f"http://example.org/{i}?a=%C3%A4": f"<p>page {i} ä".encode() * 500 for i in range(3)}
+    records = [
+        response_record(url, 86_400 * i, "HTTP/1.1 200 OK", HEADERS, body)
+        for i, (url, body) in enumerate(bodies.items(), 10_000)
+    ]
+    moved = response_record("http://example.org/old", 0, "HTTP/1.1 301 Moved", [("Location", "/0?a=%C3%A4")], b"")
+    file = tmp_path / "part-00000.warc.gz"
+    file.write_bytes(moved + b"".join(records))
+    with pywb(tmp_path / "pywb", {"pages": file}) as server:
+        offset = len(moved)
+        for i, (url, body) in enumerate(bodies.items(), 10_000):
+            with urllib.request.urlopen(f"{server}/pages/cdx?output=json&url={urllib.parse.quote(url)}") as answer:
+                row = json.loads(answer.read())
+            assert (row["url"], row["status"], row["mime"]) == (url, "200", "text/html")
+            assert (int(row["offset"]), int(row["length"])) == (offset, len(records[i - 10_000]))
+            assert row["digest"] == payload_digest(body)
+            offset += int(row["length"])
+            with urllib.request.urlopen(f"{server}/pages/{row['timestamp']}id_/{url}") as answer:
+                assert answer.read() == body
 
 
 def test_every_real_page_is_read(testdata: Path) -> None:
