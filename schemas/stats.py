@@ -188,6 +188,14 @@ def _of(*datasets: str) -> dict[str, JsonSchema]:
     return {name: _THROUGH[name] for name in datasets}
 
 
+_ANSWERED = {
+    "urls": _integer("asked for"),
+    "pages": _integer("URLs that gave one"),
+    "failures": _FAILURES,
+    "mean_milliseconds": _or_null(_number("from request to last byte, of its pages fetched live")),
+    "mean_body_bytes": _or_null(_number("of its pages, decoded")),
+    "share": _share("pages by URLs"),
+}
 _SHOWN = _object(
     "what the sampler shows",
     samples=_share("of the samples, those that hold a token of such a document"),
@@ -369,12 +377,7 @@ _SECTIONS: dict[str, JsonSchema] = {
                 _object(
                     "",
                     domain=_string("a host"),
-                    urls=_integer("asked for"),
-                    pages=_integer("URLs that gave one"),
-                    failures=_FAILURES,
-                    mean_milliseconds=_or_null(_number("of its pages fetched live")),
-                    mean_body_bytes=_or_null(_number("of its pages")),
-                    share=_share("pages by URLs"),
+                    **_ANSWERED,
                 ),
             ),
             captured=_or_null(_string("month of the last capture, YYYY-MM, from which ages count")),
@@ -383,10 +386,7 @@ _SECTIONS: dict[str, JsonSchema] = {
                 _object(
                     "",
                     years=_integer("whole years from the month of the first submission to that of the last capture"),
-                    urls=_integer("asked for"),
-                    pages=_integer("URLs that gave one"),
-                    share=_share("pages by URLs"),
-                    failures=_FAILURES,
+                    **_ANSWERED,
                 ),
             ),
         )

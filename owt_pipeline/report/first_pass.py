@@ -155,10 +155,14 @@ def _add_pages(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
     _add_posted(summary, "pages", batch)
     for column in ("status", "source"):
         summary.count(f"pages/{column}", batch[column])
-    summary.count("pages/month", month_of(batch["created_utc"]))
+    months, live = month_of(batch["created_utc"]), pc.equal(batch["source"], "live")
+    summary.count("pages/month", months)
+    summary.count("pages/live/month", months.filter(live))
+    summary.add_by("pages/bytes/month", months, batch["body_bytes"])
+    summary.add_by("pages/milliseconds/month", months.filter(live), batch["fetch_ms"].filter(live))
     summary.see("pages/captured", month_of(batch["fetched_at"]))
     summary.measure("pages/body_bytes", batch["body_bytes"])
-    summary.measure("pages/fetch_ms", batch.filter(pc.equal(batch["source"], "live"))["fetch_ms"])
+    summary.measure("pages/fetch_ms", batch["fetch_ms"].filter(live))
 
 
 def _add_documents(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:

@@ -66,6 +66,13 @@ class Summary:
         counts = dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
         self.counters.setdefault(name, Counter()).update(counts)
 
+    def add_by(self, name: str, keys: pa.Array, values: pa.Array) -> None:
+        """Add to each key the sum of its values."""
+        summed = pa.table({"key": keys, "value": values}).filter(pc.is_valid(keys)).group_by("key")
+        columns = summed.aggregate([("value", "sum")])
+        sums = dict(zip(columns["key"].to_pylist(), columns["value_sum"].to_pylist(), strict=True))
+        self.counters.setdefault(name, Counter()).update(sums)
+
     def measure(self, name: str, values: pa.Array) -> None:
         self.histograms.setdefault(name, LogHistogram()).add(values.to_numpy(zero_copy_only=False))
 

@@ -44,8 +44,8 @@ def _domains(details: Details) -> list[dict[str, Any]]:
             "urls": pages[host] + failures.get(host, Counter()).total(),
             "pages": pages[host],
             "failures": by_count(failures.get(host, Counter())),
-            "mean_milliseconds": round(time[host] / live[host], 1) if live[host] else None,
-            "mean_body_bytes": round(size[host] / pages[host], 1) if pages[host] else None,
+            "mean_milliseconds": _mean(time[host], live[host]),
+            "mean_body_bytes": _mean(size[host], pages[host]),
         }
         for host in pages.keys() | failures.keys()
     ]
@@ -65,15 +65,30 @@ def _ages(summary: Summary, manifest: Manifest) -> list[dict[str, Any]]:
             found[max(captured - month, 0) // 12] += count
         return found
 
-    pages = years("pages/month")
+    pages, live, size, time = (
+        years(f"pages/{name}month") for name in ("", "live/", "bytes/", "milliseconds/")
+    )  # fmt: skip
     failures = {reason: years(f"pages/{reason}/month") for reason in manifest.counts.rejected}
     rows = []
     for age in sorted(pages.keys() | {age for counter in failures.values() for age in counter}):
         failed = Counter({reason: counter[age] for reason, counter in failures.items()})
         urls = pages[age] + failed.total()
-        rows.append({"years": age, "urls": urls, "pages": pages[age], "share": share(pages[age], urls),
-                     "failures": by_count(failed)})  # fmt: skip
+        rows.append(
+            {
+                "years": age,
+                "urls": urls,
+                "pages": pages[age],
+                "failures": by_count(failed),
+                "mean_milliseconds": _mean(time[age], live[age]),
+                "mean_body_bytes": _mean(size[age], pages[age]),
+                "share": share(pages[age], urls),
+            }
+        )
     return rows
+
+
+def _mean(total: int, count: int) -> float | None:
+    return round(total / count, 1) if count else None
 
 
 def _month(months: int | None) -> str | None:

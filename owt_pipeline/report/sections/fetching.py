@@ -37,13 +37,9 @@ def _domains(rows: list[Stats]) -> list[Markup]:
     if not rows:
         return [absent("No domain is known.")]
     listed = table(
-        ["domain", "URLs", "pages", "share", "most often otherwise", "ms", "kB"],
-        [
-            (r["domain"], r["urls"], r["pages"], percent(r["share"]), _first(r["failures"]),
-             number(r["mean_milliseconds"]), _kilobytes(r["mean_body_bytes"]))
-            for r in rows
-        ],
-    )  # fmt: skip
+        ["domain", *_ANSWERED],
+        [(row["domain"], *_answered(row)) for row in rows],
+    )
     note = "The domains of most URLs: which share of them gave a page. Gone is 404 or 410."
     return [plot("fetched-domains", note), folded(f"The first {len(rows)}, with mean time and size of a page", listed)]
 
@@ -53,11 +49,19 @@ def _ages(fetch: Stats) -> list[Markup]:
     if not rows:
         return [absent("No link's age is known.")]
     listed = table(
-        ["years", "URLs", "pages", "share", "most often otherwise"],
-        [(str(r["years"]), r["urls"], r["pages"], percent(r["share"]), _first(r["failures"])) for r in rows],
+        ["years", *_ANSWERED],
+        [(str(row["years"]), *_answered(row)) for row in rows],
     )
     note = f"Link rot: links by their age at the last capture of the run, {fetch['captured']}."
-    return [plot("ages", note), folded("As a table", listed)]
+    return [plot("ages", note), folded("As a table, with mean time and size of a page", listed)]
+
+
+_ANSWERED = ("URLs", "pages", "share", "most often otherwise", "ms", "kB")
+
+
+def _answered(row: Stats) -> tuple[Any, ...]:
+    time, size = number(row["mean_milliseconds"]), _kilobytes(row["mean_body_bytes"])
+    return row["urls"], row["pages"], percent(row["share"]), _first(row["failures"]), time, size
 
 
 def _first(failures: Mapping[str, int]) -> str | None:

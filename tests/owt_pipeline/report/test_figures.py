@@ -197,6 +197,8 @@ def test_pages_by_domain_and_by_age_are_those_of_the_rows(stats: dict[str, Any],
         assert row["pages"] == found.pop(None, 0)
         assert row["failures"] == found
         assert row["urls"] == row["pages"] + sum(found.values())
+        ((size,),) = sql(f"select avg(body_bytes) from pages where {age} = {row['years']}")
+        assert row["mean_body_bytes"] == (None if size is None else pytest.approx(size, abs=0.06))
 
 
 def test_what_the_filters_took_is_what_the_texts_hold(stats: dict[str, Any], sql: Callable) -> None:
