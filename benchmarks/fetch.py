@@ -55,7 +55,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.serve:
         serve(arguments.page_bytes)
-    progress.configure(quiet=True)
+    progress.configure(quiet=True, live=False)
     if arguments.memory:
         return memory(arguments.urls)
     return speed(arguments.hosts, arguments.pages, arguments.page_bytes, arguments.repeats)

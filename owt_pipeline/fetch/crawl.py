@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from owt_pipeline.fetch.live import Fetcher
 from owt_pipeline.fetch.recorder import Recorder
+from owt_pipeline.runtime import progress
 
 _WAITING_PER_CONNECTION = 2
 """URLs under way for each connection: some wait for their host's turn, and must not keep others from theirs."""
@@ -46,6 +47,13 @@ async def crawl(fetcher: Fetcher, urls: pa.Table, spread: bool, recorder: Record
         if not task.cancelled() and (error := task.exception()) is not None:
             failed.append(error)
 
+    async def tick() -> None:
+        while True:  # also while no answer comes: every host waited for
+            await asyncio.sleep(1)
+            progress.advance(0)
+
+    progress.doing(fetcher.status)
+    ticking = loop.create_task(tick())
     try:
         while not failed:
             ready = frontier.next_turn()
@@ -65,6 +73,7 @@ async def crawl(fetcher: Fetcher, urls: pa.Table, spread: bool, recorder: Record
             task.add_done_callback(functools.partial(done, host))
         raise failed[0]
     finally:
+        ticking.cancel()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

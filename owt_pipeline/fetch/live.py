@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import email.utils
 import random
 import re
@@ -19,7 +18,7 @@ from owt_pipeline.fetch.addresses import Addresses
 from owt_pipeline.fetch.answers import Answer, NoPage, Page, judge
 from owt_pipeline.fetch.client import Client, Failed, Limits, Received, Stop
 from owt_pipeline.fetch.http_message import Headers, charset_of
-from owt_pipeline.fetch.politeness import HostGate, HostGates
+from owt_pipeline.fetch.politeness import HostGate, HostGates, Slots
 from owt_pipeline.fetch.robots import MAX_BYTES, RobotsCache
 from owt_pipeline.fetch.warc import Response, response_record
 from schemas import Reason
@@ -93,11 +92,15 @@ class Fetcher:
             remembered_names=remembered,
         )
         self._agent = options.user_agent.partition("/")[0].strip()
-        self._slots = asyncio.Semaphore(options.connections)
+        self._slots = Slots(options.connections)
         self._robots = RobotsCache(self._get_robots, remembered)
 
     async def close(self) -> None:
         await self._client.close()
+
+    def status(self) -> str:
+        """What goes on, for a person."""
+        return f"{self.open_hosts:,} hosts open, {self._slots.taken:,} requests"
 
     async def fetch(self, posted_url: str, spread: int = 1) -> Fetched | NoPage:
         """What a URL, as it was posted, answers in the end, or why it does not.

@@ -4,10 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 from owt_pipeline.fetch.answers import NoPage
 from schemas import Reason
+
+
+class Slots:
+    """So many at once, the others in the order in which they came: asyncio.Semaphore, for crowds that wait.
+
+    async with slots: ...
+    """
+
+    def __init__(self, count: int):
+        self.count, self.taken = count, 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def acquire(self) -> None:
+        if self.taken < self.count and not self._waiting:
+            self.taken += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn  # whoever leaves hands its slot over
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.release()
+            raise
+
+    def release(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self.taken -= 1
+
+    __aenter__ = acquire
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
 
 
 class HostGate:
@@ -26,7 +63,7 @@ class HostGate:
         self.next_turn = 0.0
         self.failures = 0
         self.failure: NoPage | None = None
-        self._connections = asyncio.Semaphore(connections)
+        self._connections = Slots(connections)
         self.users = 0
 
     async def __aenter__(self) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 logger = logging.getLogger("owt")
 
 LOG_INTERVAL_SECONDS = 10.0
+RATE_SECONDS = 30.0
 
 
 class _Display:
@@ -23,6 +25,8 @@ class _Display:
         self.name, self.shards, self.rows = name, shards, rows
         self.shards_done, self.rows_done = 0, 0
         self.started = time.monotonic()
+        self._marks = deque([(self.started, 0)])  # (when, rows done), a second apart
+        self.doing: Callable[[], str] | None = None
 
     def update(self) -> None: ...
 
@@ -30,10 +34,18 @@ class _Display:
 
     @property
     def rate(self) -> float:
-        return self.rows_done / max(time.monotonic() - self.started, 1e-9)
+        """Rows a second, of late: what a long step did an hour ago tells little."""
+        now = time.monotonic()
+        if now - self._marks[-1][0] > 1:
+            self._marks.append((now, self.rows_done))
+            while now - self._marks[0][0] > RATE_SECONDS:
+                self._marks.popleft()
+        since, rows = self._marks[0]
+        return (self.rows_done - rows) / max(now - since, 1e-9)
 
     def line(self) -> str:
-        return f"{self.name}: {self.shards_done}/{self.shards} shards, {self.rows_done:,} rows, {self.rate:,.0f}/s"
+        line = f"{self.name}: {self.shards_done}/{self.shards} shards, {self.rows_done:,} rows, {self.rate:,.0f}/s"
+        return f"{line}, {self.doing()}" if self.doing is not None else line
 
     def fields(self) -> dict[str, Any]:
         """The same for a program."""
@@ -120,6 +132,12 @@ def advance(rows: int) -> None:
     if _current is not None:
         _current.rows_done += rows
         _current.update()
+
+
+def doing(tell: Callable[[], str]) -> None:
+    """Let `tell` say what goes on, in a few words, at the end of the step's line."""
+    if _current is not None:
+        _current.doing = tell
 
 
 def shard_done() -> None:

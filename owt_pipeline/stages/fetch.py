@@ -23,6 +23,7 @@ logger = logging.getLogger("owt")
 
 
 DEFAULT_USER_AGENT = "owt-pipeline/0.1"
+USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
 
 SHARDS_TOGETHER = 8
 """Shards fetched at once in one process, so that the last slow hosts of one do not keep the next from its start."""
@@ -104,8 +105,8 @@ def run(run: StageRun) -> None:
     order = tuple(dict.fromkeys(options.sources)) or (("archive",) if options.pages_from else ("live",))
     if "archive" in order and not options.pages_from:
         raise UserError("--sources archive: give the WARC files with --pages_from")
-    if order != ("archive",) and options.user_agent == DEFAULT_USER_AGENT:
-        logger.warning("fetch: --user_agent names nobody to write to; sites that mind will block you")
+    if order != ("archive",):
+        _check_user_agent(options.user_agent)
     live = _live_options(options) if "live" in order else None
     sources = Sources(
         order=order,
@@ -126,6 +127,16 @@ def run(run: StageRun) -> None:
         crawl.stop_all()
         raise
     shutil.rmtree(sources.journals, ignore_errors=True)
+
+
+def _check_user_agent(agent: str) -> None:
+    if not (agent.isascii() and agent.isprintable() and agent.partition("/")[0].strip()):
+        raise UserError(f"--user_agent: {agent!r} is not plain text such as {USER_AGENT_EXAMPLE}")
+    if "@" not in agent and "://" not in agent:
+        logger.warning(
+            "fetch: --user_agent %r names nobody to write to, and sites that mind will block you; say who you are, as "
+            "in %s", agent, USER_AGENT_EXAMPLE,
+        )  # fmt: skip
 
 
 def _live_options(options: Options) -> LiveOptions:

@@ -7,6 +7,7 @@ import gzip
 import itertools
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
 from owt_pipeline.fetch import recorder
 from owt_pipeline.fetch.warc import Response
+from owt_pipeline.runtime import progress
+from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.shards import DatasetReader
 from owt_pipeline.runtime.stage import Runtime, run_stage
 from owt_pipeline.runtime.workers import WorkerError
@@ -345,3 +348,31 @@ def test_whatever_a_server_sends_is_a_page_or_has_a_reason(
     found, rejects = outcome(runtime, manifest)
     assert len(found) + len(rejects) == 800
     assert {"connect", "bad_response", "http_404"} <= {reason for reason, _ in rejects.values()}
+
+
+def test_a_user_agent_that_names_nobody_is_warned_of_and_one_that_is_no_header_an_error(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve({"host": page})
+    runtime = write_urls([f"http://host.{DOMAIN}/"])
+    with pytest.raises(UserError, match=r"--user_agent: 'Bot/1\\r\\nX: y' is not plain text such as 'my-crawl/1.0"):
+        fetch(runtime, server, user_agent="Bot/1\r\nX: y")
+    with caplog.at_level("WARNING", logger="owt"):
+        fetch(runtime, server, user_agent="Bot/1")
+    assert "--user_agent 'Bot/1' names nobody to write to" in caplog.text
+
+
+def test_a_log_tells_pages_done_and_hosts_open_now_and_then(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(progress, "LOG_INTERVAL_SECONDS", 0.5)
+    monkeypatch.setattr(progress._LogDisplay, "_next", 0.5)
+    progress.configure(quiet=False, live=False)
+    runtime = write_urls([f"http://{host}.{DOMAIN}/{p}" for host in ("a", "b") for p in range(6)])
+    with caplog.at_level("INFO", logger="owt"):
+        fetch(runtime, serve({"a": page, "b": page}), host_delay=0.5)
+    pattern = r"fetch: 0/2 shards, (\d+) rows, \d+/s, 2 hosts open, \d requests, \d+ s left"
+    done = [int(match[1]) for match in re.finditer(pattern, caplog.text)]
+    assert len(done) >= 2
+    assert done == sorted(done)
