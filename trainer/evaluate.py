@@ -1,9 +1,11 @@
-"""Evaluate a checkpoint: validation loss over fixed windows, or the perplexity of a text file."""
+"""Evaluate a checkpoint: validation loss over fixed windows, a text's perplexity, LAMBADA, HellaSwag."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import functools
 import json
 import math
 import sys
@@ -22,7 +24,9 @@ from trainer.documents import DocumentBlocks
 from trainer.model import GPT
 from trainer.samplers import Packed
 from trainer.shards import TokenDataset, open_dataset
+from trainer.tasks import hellaswag, lambada
 from trainer.tokenizer import Tokenizer
+from trainer.wikitext import detokenize
 
 
 @torch.no_grad()
@@ -132,18 +136,22 @@ class EvaluateOptions:
     windows: int = option(256, "windows of the validation set, at most one epoch", minimum=1)
     text: str | None = option(None, "a text file: its perplexity", metavar="FILE")
     stride: int = option(0, "tokens a window predicts; 0 for contiguous chunks of the context", minimum=0)
+    wikitext: bool = option(False, "the text is WikiText's tokens: read as running text, its own words counted")
+    lambada: str | None = option(None, "LAMBADA's lambada_test.jsonl: accuracy of the last word", metavar="FILE")
+    hellaswag: str | None = option(None, "HellaSwag's hellaswag_val.jsonl: accuracy of the ending", metavar="FILE")
     micro_batch: int = option(8, "windows of one forward pass", minimum=1)
     device: str = option("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
 
 
 def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
     """The figures asked for, on every rank; raises ValueError for what cannot be evaluated."""
-    if not (options.data or options.text):
-        raise SettingsError("nothing to evaluate: give --data DIR, --text FILE, or both")
+    if not (options.data or options.text or options.lambada or options.hellaswag):
+        raise SettingsError("nothing to evaluate: give --data DIR, --text, --lambada or --hellaswag FILE, or several")
     ranks = Ranks.join(options.device)
     try:
         checkpoint = resolve(folder)
         model, record = load_model(checkpoint, ranks.device)
+        tokenizer = functools.cache(lambda: Tokenizer(checkpoint / "tokenizer.json"))
         result: dict[str, Any] = {"checkpoint": str(checkpoint), "step": record.step}
         if options.data:
             dataset = open_dataset(options.data)
@@ -155,12 +163,15 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
                 model, windows, ranks, micro_batch=options.micro_batch, blocks=_blocks(record)
             )
         if options.text:
-            text = Path(options.text).read_text(encoding="utf-8")
-            tokenizer = Tokenizer(checkpoint / "tokenizer.json")
-            score = score_text(
-                model, tokenizer, text, record.tokenizer["eot"], stride=options.stride, micro_batch=options.micro_batch
-            )
+            raw = Path(options.text).read_text(encoding="utf-8")
+            text = detokenize(raw) if options.wikitext else raw
+            eot = record.tokenizer["eot"]
+            score = score_text(model, tokenizer(), text, eot, stride=options.stride, micro_batch=options.micro_batch)
+            score = dataclasses.replace(score, words=len(raw.split()))
             result |= {"text": options.text, "stride": options.stride or model.config.context, **score.report()}
+        for task, file in ((lambada, options.lambada), (hellaswag, options.hellaswag)):
+            if file:
+                result |= task(model, tokenizer(), Path(file), ranks, options.micro_batch)
         return result if ranks.main else {}
     finally:
         ranks.leave()

@@ -188,10 +188,13 @@ def test_the_evaluate_command_gives_the_validation_loss_of_training(
     assert 1 < result["perplexity"] < 400
 
 
-def test_two_ranks_evaluate_to_the_loss_of_one(run: Path, text_tokens: Path, trainer: Any) -> None:
+def test_two_ranks_evaluate_as_one(run: Path, text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
+    (tmp_path / "lambada_test.jsonl").write_text("".join(f'{{"text": "def main {k} return"}}\n' for k in range(5)))
     arguments = (run, "--data", text_tokens, "--device", "cpu", "--windows", "7")
-    one, two = (trainer.run(*arguments, ranks=ranks, module="trainer.evaluate") for ranks in (0, 2))
-    assert json.loads(two.stdout)["val_loss"] == pytest.approx(json.loads(one.stdout)["val_loss"], rel=1e-6)
+    arguments += ("--lambada", tmp_path / "lambada_test.jsonl")
+    results = [json.loads(trainer.run(*arguments, ranks=ranks, module="trainer.evaluate").stdout) for ranks in (0, 2)]
+    for key in ("val_loss", "lambada_perplexity", "lambada_accuracy"):
+        assert results[0][key] == pytest.approx(results[1][key], rel=1e-6)
 
 
 def test_an_exported_model_is_loaded_by_transformers_and_writes_the_same(
