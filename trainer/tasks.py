@@ -40,7 +40,8 @@ def hellaswag(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_
     Args:
       path: JSON Lines, each with `ctx`, `endings` and `label` (hellaswag_val.jsonl; Zellers et al., 2019).
     """
-    pairs, spans, labels = [], [], []
+    pairs: list[tuple[list[int], list[int]]] = []
+    spans, labels = [], []
     for number, entry in _lines(path, ("ctx", "endings", "label")):
         label = int(entry["label"])
         if not 0 <= label < len(entry["endings"]):
