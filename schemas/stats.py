@@ -1,20 +1,26 @@
-"""The schema of report/stats.json, as JSON Schema; writes docs/stats.md and docs/stats.schema.json.
-
-python -m schemas.stats > docs/stats.md
-python -m schemas.stats --json > docs/stats.schema.json
-"""
+"""The schema of report/stats.json, as JSON Schema."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterator
-from typing import Any
+from schemas.json_schema import (
+    JsonSchema,
+    anything,
+    boolean,
+    fixed_list,
+    integer,
+    listing,
+    mapping,
+    number,
+    obj,
+    or_empty,
+    or_null,
+    pair,
+    share,
+    string,
+)
 
 STATS_VERSION = 2
 """Raised whenever a key of stats.json changes its name or meaning."""
-
-JsonSchema = dict[str, Any]
 
 
 def stats_schema() -> JsonSchema:
@@ -23,165 +29,53 @@ def stats_schema() -> JsonSchema:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "stats.json",
         "description": f"Every figure of a run's report, version {STATS_VERSION}.",
-        **_object("", **_SECTIONS),
+        **obj("", **_SECTIONS),
     }
-
-
-def stats_reference() -> str:
-    """docs/stats.md: every key with its type and meaning."""
-    parts = [_INTRODUCTION]
-    for name, schema in _SECTIONS.items():
-        parts.append(f"## `{name}`\n\n{schema['description']}\n")
-        rows = list(_rows(schema, ""))
-        if rows:
-            parts.append("| key | type | meaning |\n|---|---|---|\n" + "".join(rows))
-    return "\n".join(parts)
-
-
-_INTRODUCTION = f"""\
-# stats.json
-
-Generated from `schemas/stats.py` by `python -m schemas.stats > docs/stats.md`; a test fails when it is stale. The same
-as JSON Schema: [stats.schema.json](stats.schema.json).
-
-Every figure of `report/index.html`, schema version {STATS_VERSION}. The same run gives the same bytes: there is no
-date in it, and the statistics merge in any order. A share lies from 0 to 1 and has six digits; `null` stands for a
-share of nothing, or for what is not known. Below, `a.b` is the key b of the object a, `a[]` each item of the list a,
-and `a.*` each value of an object whose keys are names. A key's name or meaning changes with the `schema_version`.
-"""
-
-
-def _rows(schema: JsonSchema, path: str) -> Iterator[str]:
-    """The rows of the table for what is in `schema`, parents first."""
-    if "anyOf" in schema:
-        schema = schema["anyOf"][0]
-    if schema.get("type") == "object" and "properties" in schema:
-        for name, field in schema["properties"].items():
-            where = f"{path}.{name}" if path else name
-            yield f"| `{where}` | {_kind(field)} | {field['description']} |\n"
-            yield from _rows(field, where)
-    elif schema.get("type") == "object":
-        yield from _rows(schema["additionalProperties"], f"{path}.*")
-    elif schema.get("type") == "array" and "items" in schema:
-        yield from _rows(schema["items"], f"{path}[]")
-
-
-def _kind(schema: JsonSchema) -> str:
-    if "anyOf" in schema:
-        return f"{_kind(schema['anyOf'][0])} or null"
-    if "const" in schema:
-        return str(schema["const"])
-    kind = str(schema.get("type", "any"))
-    return "list" if kind == "array" else kind
-
-
-def _integer(description: str = "") -> JsonSchema:
-    return {"type": "integer", "description": description}
-
-
-def _number(description: str = "") -> JsonSchema:
-    return {"type": "number", "description": description}
-
-
-def _share(description: str = "") -> JsonSchema:
-    return _or_null({"type": "number", "minimum": 0, "maximum": 1, "description": description})
-
-
-def _string(description: str = "") -> JsonSchema:
-    return {"type": "string", "description": description}
-
-
-def _any(description: str = "") -> JsonSchema:
-    return {"description": description}
-
-
-def _or_null(schema: JsonSchema) -> JsonSchema:
-    return {"anyOf": [schema, {"type": "null"}], "description": schema["description"]}
-
-
-def _list(description: str, items: JsonSchema) -> JsonSchema:
-    return {"type": "array", "items": items, "description": description}
-
-
-def _tuple(description: str, *items: JsonSchema) -> JsonSchema:
-    return {"type": "array", "prefixItems": list(items), "minItems": len(items), "maxItems": len(items),
-            "description": description}  # fmt: skip
-
-
-def _pair(description: str, item: JsonSchema) -> JsonSchema:
-    return _tuple(description, item, item)
-
-
-def _map(description: str, values: JsonSchema) -> JsonSchema:
-    return {"type": "object", "additionalProperties": values, "description": description}
-
-
-def _object(description: str, /, *optional: str, **fields: JsonSchema) -> JsonSchema:
-    """An object of these fields, and no other; those named in `optional` may be missing."""
-    return {
-        "type": "object",
-        "properties": fields,
-        "required": [name for name in fields if name not in optional],
-        "additionalProperties": False,
-        "description": description,
-    }
-
-
-def _or_empty(schema: JsonSchema) -> JsonSchema:
-    """An object with all its keys, or none."""
-    empty = {"type": "object", "maxProperties": 0}
-    return {"anyOf": [schema, empty], "description": schema["description"]}
 
 
 def _distribution(description: str) -> JsonSchema:
-    bin_ = _tuple("", _integer(), _integer(), _integer())
-    return _object(
+    bin_ = fixed_list("", integer(), integer(), integer())
+    return obj(
         description,
-        count=_integer("how many values"),
-        sum=_integer("exact"),
-        mean=_or_null(_number("exact, to two digits")),
-        minimum=_or_null(_integer("exact")),
-        maximum=_or_null(_integer("exact")),
-        percentiles=_map("by the percentage, to within 0.4 %; exact under 256", _or_null(_integer())),
-        histogram=_list("[low, high, count] with low ≤ value < high; four bins an octave, empty ones left out", bin_),
+        count=integer("how many values"),
+        sum=integer("exact"),
+        mean=or_null(number("exact, to two digits")),
+        minimum=or_null(integer("exact")),
+        maximum=or_null(integer("exact")),
+        percentiles=mapping("by the percentage, to within 0.4 %; exact under 256", or_null(integer())),
+        histogram=listing("[low, high, count] with low ≤ value < high; four bins an octave, empty ones left out", bin_),
     )
 
 
 def _ranked(key: str, many: str) -> JsonSchema:
-    distinct = _object(
-        "", count=_integer("how many"), exact=_bool("or a HyperLogLog's estimate, of standard error 0.8 %")
-    )
-    return _object(
+    distinct = obj("", count=integer("how many"), exact=boolean("or a HyperLogLog's estimate, of standard error 0.8 %"))
+    return obj(
         f"The most frequent {many}.",
-        of=_string("what the ranking goes by: corpus, or urls where no document of the corpus has one"),
-        distinct=_map(f"how many {many} there are, by dataset: urls and corpus", distinct),
-        exact=_bool("whether the list is proven to be that of the most frequent; the counts always are exact"),
-        top=_list(
+        of=string("what the ranking goes by: corpus, or urls where no document of the corpus has one"),
+        distinct=mapping(f"how many {many} there are, by dataset: urls and corpus", distinct),
+        exact=boolean("whether the list is proven to be that of the most frequent; the counts always are exact"),
+        top=listing(
             "the most frequent first",
-            _object(
+            obj(
                 "",
-                **{key: _string("its name")},
-                documents=_integer("of the corpus"),
-                share=_share("of all"),
-                urls=_or_null(_integer("collected; null where urls/ is not there")),
-                survival=_share("documents by URLs"),
+                **{key: string("its name")},
+                documents=integer("of the corpus"),
+                share=share("of all"),
+                urls=or_null(integer("collected; null where urls/ is not there")),
+                survival=share("documents by URLs"),
             ),
         ),
     )
 
 
-def _bool(description: str) -> JsonSchema:
-    return {"type": "boolean", "description": description}
-
-
 def _document(description: str, **more: JsonSchema) -> JsonSchema:
-    return _object(description, url_id=_integer("of the row"), url=_or_null(_string("canonical")), **more)
+    return obj(description, url_id=integer("of the row"), url=or_null(string("canonical")), **more)
 
 
-_TITLE = _or_null(_string("of the page"))
-_TEXT = {"characters": _integer("of the whole text"), "text": _string("its first 3,000 characters")}
-_FAILURES = _map("URLs without a page, by reason, the most frequent first", _integer())
-_THROUGH = {name: _integer(f"rows of {name}/") for name in ("urls", "pages", "documents", "clean", "corpus")}
+_TITLE = or_null(string("of the page"))
+_TEXT = {"characters": integer("of the whole text"), "text": string("its first 3,000 characters")}
+_FAILURES = mapping("URLs without a page, by reason, the most frequent first", integer())
+_THROUGH = {name: integer(f"rows of {name}/") for name in ("urls", "pages", "documents", "clean", "corpus")}
 
 
 def _of(*datasets: str) -> dict[str, JsonSchema]:
@@ -189,393 +83,391 @@ def _of(*datasets: str) -> dict[str, JsonSchema]:
 
 
 _ANSWERED = {
-    "urls": _integer("asked for"),
-    "pages": _integer("URLs that gave one"),
+    "urls": integer("asked for"),
+    "pages": integer("URLs that gave one"),
     "failures": _FAILURES,
-    "mean_milliseconds": _or_null(_number("from request to last byte, of its pages fetched live")),
-    "mean_body_bytes": _or_null(_number("of its pages, decoded")),
-    "share": _share("pages by URLs"),
+    "mean_milliseconds": or_null(number("from request to last byte, of its pages fetched live")),
+    "mean_body_bytes": or_null(number("of its pages, decoded")),
+    "share": share("pages by URLs"),
 }
-_SHOWN = _object(
+_SHOWN = obj(
     "what the sampler shows",
-    samples=_share("of the samples, those that hold a token of such a document"),
-    tokens=_share("of all tokens shown, end-of-text counted in"),
+    samples=share("of the samples, those that hold a token of such a document"),
+    tokens=share("of all tokens shown, end-of-text counted in"),
 )
 
 _SECTIONS: dict[str, JsonSchema] = {
     "schema_version": {"const": STATS_VERSION, "description": "The version of this schema."},
-    "funnel": _list(
+    "funnel": listing(
         "What each stage let through, in order.",
-        _object(
+        obj(
             "",
-            stage=_string("its name"),
-            dataset=_string("the dataset it wrote"),
-            entered=_integer("rows that entered"),
-            left=_integer("rows that left; of dedupe, which only decides, those that stay"),
-            share=_share("left of entered"),
-            bytes=_integer("of all files of the dataset"),
-            rejected=_list(
+            stage=string("its name"),
+            dataset=string("the dataset it wrote"),
+            entered=integer("rows that entered"),
+            left=integer("rows that left; of dedupe, which only decides, those that stay"),
+            share=share("left of entered"),
+            bytes=integer("of all files of the dataset"),
+            rejected=listing(
                 "by reason, the most frequent first",
-                _object(
+                obj(
                     "",
-                    reason=_string("as in rejects/"),
-                    meaning=_string("in words"),
-                    count=_integer("rows"),
-                    share=_share("of those that entered"),
-                    sample=_list(
+                    reason=string("as in rejects/"),
+                    meaning=string("in words"),
+                    count=integer("rows"),
+                    share=share("of those that entered"),
+                    sample=listing(
                         "rows at random, by a hash of their ids",
-                        _document("", detail=_or_null(_string("what was found"))),
+                        _document("", detail=or_null(string("what was found"))),
                     ),
                 ),
             ),
         ),
     ),
-    "totals": _object(
+    "totals": obj(
         "What went in, and what came of it.",
-        entered=_integer("rows that entered the first stage"),
-        documents=_integer("of the corpus"),
-        text_bytes=_integer("of the corpus"),
-        tokens=_integer("of both splits"),
+        entered=integer("rows that entered the first stage"),
+        documents=integer("of the corpus"),
+        text_bytes=integer("of the corpus"),
+        tokens=integer("of both splits"),
     ),
     "domains": _ranked("domain", "domains"),
     "subreddits": _ranked("subreddit", "subreddits"),
-    "years": _list(
+    "years": listing(
         "Rows by the year of the URL's first submission; the datasets that are there.",
-        _object("", "urls", "pages", "corpus", year=_integer("UTC"), **_of("urls", "pages", "corpus")),
+        obj("", "urls", "pages", "corpus", year=integer("UTC"), **_of("urls", "pages", "corpus")),
     ),
-    "languages": _list(
+    "languages": listing(
         "Rows by language: declared by the page in documents, detected in clean and corpus.",
-        _object(
+        obj(
             "",
             "documents",
             "clean",
             "corpus",
-            language=_string("ISO 639-1 code, or none"),
+            language=string("ISO 639-1 code, or none"),
             **_of("documents", "clean", "corpus"),
         ),
     ),
-    "scores": _list(
+    "scores": listing(
         "Rows by score on Reddit.",
-        _object(
+        obj(
             "",
             "urls",
             "pages",
             "corpus",
-            low=_or_null(_integer("included; null for no bound")),
-            high=_or_null(_integer("included; null for no bound")),
+            low=or_null(integer("included; null for no bound")),
+            high=or_null(integer("included; null for no bound")),
             **_of("urls", "pages", "corpus"),
-            survival=_share("corpus by urls"),
+            survival=share("corpus by urls"),
         ),
     ),
-    "lengths": _object(
+    "lengths": obj(
         "Lengths of the corpus' documents.",
         characters=_distribution("of the text"),
         bytes=_distribution("of the text in UTF-8"),
         words=_distribution("split at white space"),
         tokens=_distribution("without end-of-text"),
     ),
-    "tokens": _or_empty(
-        _object(
+    "tokens": or_empty(
+        obj(
             "The tokenizer, and the use of its vocabulary.",
-            tokenizer=_string("its name"),
-            vocabulary=_integer("token ids there are"),
-            vocabulary_used=_integer("token ids that occur"),
-            vocabulary_used_share=_share("of those there are"),
-            occurrences=_list(
+            tokenizer=string("its name"),
+            vocabulary=integer("token ids there are"),
+            vocabulary_used=integer("token ids that occur"),
+            vocabulary_used_share=share("of those there are"),
+            occurrences=listing(
                 "[low, high, ids]: token ids that occur low ≤ n < high times; one bin an octave",
-                _tuple("", _integer(), _integer(), _integer()),
+                fixed_list("", integer(), integer(), integer()),
             ),
-            splits=_map("train and val", _object("", documents=_integer("of it"), tokens=_integer("of it"))),
-            bytes_per_token=_or_null(_number("of text")),
+            splits=mapping("train and val", obj("", documents=integer("of it"), tokens=integer("of it"))),
+            bytes_per_token=or_null(number("of text")),
         )
     ),
-    "duplicates": _or_empty(
-        _object(
+    "duplicates": or_empty(
+        obj(
             "What dedupe decided; empty where it did not run.",
-            examined=_integer("documents that were looked at"),
-            exact=_integer("exact copies to be removed"),
-            near=_integer("near-duplicates to be removed"),
-            share=_share("of all examined"),
-            clusters=_object(
+            examined=integer("documents that were looked at"),
+            exact=integer("exact copies to be removed"),
+            near=integer("near-duplicates to be removed"),
+            share=share("of all examined"),
+            clusters=obj(
                 "groups of documents of which one stays",
-                count=_integer("how many"),
-                sizes=_map("how many clusters have that many documents", _integer()),
-                largest=_list(
+                count=integer("how many"),
+                sizes=mapping("how many clusters have that many documents", integer()),
+                largest=listing(
                     "the 20 largest",
-                    _object(
+                    obj(
                         "",
-                        size=_integer("documents, the one that stays included"),
+                        size=integer("documents, the one that stays included"),
                         kept=_document("the one that stays"),
-                        removed=_list(
+                        removed=listing(
                             "up to five of the others",
-                            _document("", rule=_string("exact or near"), similarity=_number("exact Jaccard")),
+                            _document("", rule=string("exact or near"), similarity=number("exact Jaccard")),
                         ),
                     ),
                 ),
             ),
-            similarities=_list(
+            similarities=listing(
                 "of the near-duplicates",
-                _object(
+                obj(
                     "",
-                    low=_number("included"),
-                    high=_number("not included"),
-                    count=_integer("near-duplicates"),
-                    mean_shared_bands=_number("LSH bands in which the two agree"),
+                    low=number("included"),
+                    high=number("not included"),
+                    count=integer("near-duplicates"),
+                    mean_shared_bands=number("LSH bands in which the two agree"),
                 ),
             ),
-            lsh=_object(
+            lsh=obj(
                 "how candidates were found",
-                threshold=_or_null(_number("least similarity of a near-duplicate")),
-                num_perm=_or_null(_integer("MinHash permutations")),
-                bands=_or_null(_integer("LSH bands")),
-                rows=_or_null(_integer("MinHash values in a band")),
-                curve=_or_null(
-                    _list(
+                threshold=or_null(number("least similarity of a near-duplicate")),
+                num_perm=or_null(integer("MinHash permutations")),
+                bands=or_null(integer("LSH bands")),
+                rows=or_null(integer("MinHash values in a band")),
+                curve=or_null(
+                    listing(
                         "[similarity, probability that a pair of it is compared]",
-                        _pair("", _number()),
+                        pair("", number()),
                     )
                 ),
             ),
-            domains=_list(
+            domains=listing(
                 "the 50 that lost most documents",
-                _object(
+                obj(
                     "",
-                    domain=_string("a host"),
-                    documents=_integer("examined"),
-                    removed=_integer("by export"),
-                    share=_share("removed of examined"),
+                    domain=string("a host"),
+                    documents=integer("examined"),
+                    removed=integer("by export"),
+                    share=share("removed of examined"),
                 ),
             ),
-            removals=_list(
+            removals=listing(
                 "20 decisions at random, near-duplicates first",
-                _object(
+                obj(
                     "",
-                    rule=_string("exact or near"),
-                    similarity=_number("exact Jaccard"),
-                    shared_bands=_integer("0 for exact"),
+                    rule=string("exact or near"),
+                    similarity=number("exact Jaccard"),
+                    shared_bands=integer("0 for exact"),
                     removed=_document("the document that goes"),
                     kept=_document("the document that stays"),
-                    segments=_list(
+                    segments=listing(
                         "[same, differs or skipped; words of the removed text; words of the kept one], of the first "
                         "2,000 words; of skipped, how many. Empty where a text is of another corpus",
-                        _tuple("", {"enum": ["same", "differs", "skipped"]}, _string(), _string()),
+                        fixed_list("", {"enum": ["same", "differs", "skipped"]}, string(), string()),
                     ),
                 ),
             ),
         )
     ),
-    "fetch": _or_empty(
-        _object(
+    "fetch": or_empty(
+        obj(
             "What became of the URLs that were asked for; empty where nothing was fetched.",
-            sources=_map("pages, by live or warc", _integer()),
-            statuses=_map("pages, by HTTP status", _integer()),
+            sources=mapping("pages, by live or warc", integer()),
+            statuses=mapping("pages, by HTTP status", integer()),
             failures=_FAILURES,
             milliseconds=_distribution("from request to last byte, of pages fetched live"),
             body_bytes=_distribution("of the decoded bodies"),
-            domains=_list(
+            domains=listing(
                 "the 50 of most URLs",
-                _object(
+                obj(
                     "",
-                    domain=_string("a host"),
+                    domain=string("a host"),
                     **_ANSWERED,
                 ),
             ),
-            captured=_or_null(_string("month of the last capture, YYYY-MM, from which ages count")),
-            ages=_list(
+            captured=or_null(string("month of the last capture, YYYY-MM, from which ages count")),
+            ages=listing(
                 "by the link's age",
-                _object(
+                obj(
                     "",
-                    years=_integer("whole years from the month of the first submission to that of the last capture"),
+                    years=integer("whole years from the month of the first submission to that of the last capture"),
                     **_ANSWERED,
                 ),
             ),
         )
     ),
-    "filters": _object(
+    "filters": obj(
         "What the filters of clean, and export, took away.",
-        lost=_list(
+        lost=listing(
             "by reason",
-            _object(
+            obj(
                 "",
-                stage=_string("clean or export"),
-                reason=_string("as in rejects/"),
-                documents=_integer("dropped"),
-                characters=_integer("of their texts, of clean as they were extracted"),
-                bytes=_integer("of their texts in UTF-8"),
-                tokens=_integer("that their texts are, by the run's tokenizer"),
-                share=_share("of all tokens lost to a filter or in the corpus"),
+                stage=string("clean or export"),
+                reason=string("as in rejects/"),
+                documents=integer("dropped"),
+                characters=integer("of their texts, of clean as they were extracted"),
+                bytes=integer("of their texts in UTF-8"),
+                tokens=integer("that their texts are, by the run's tokenizer"),
+                share=share("of all tokens lost to a filter or in the corpus"),
             ),
         ),
-        dropped=_list(
+        dropped=listing(
             "documents to read, at random, by the filter of clean that dropped them",
-            _object(
+            obj(
                 "",
-                stage=_string("clean"),
-                reason=_string("as in rejects/"),
-                meaning=_string("in words"),
-                documents=_list(
+                stage=string("clean"),
+                reason=string("as in rejects/"),
+                meaning=string("in words"),
+                documents=listing(
                     "as they were extracted",
-                    _document("", title=_TITLE, detail=_or_null(_string("what was found")), **_TEXT),
+                    _document("", title=_TITLE, detail=or_null(string("what was found")), **_TEXT),
                 ),
             ),
         ),
-        signals=_list(
+        signals=listing(
             "what the documents measure; bin 0 is under edges[0], bin k from edges[k - 1] to under edges[k], the last "
             "one from the last edge",
-            _object(
+            obj(
                 "",
-                signal=_string("FILTER.SIGNAL, or words or language_score of the document"),
-                filter=_or_null(_string("it belongs to")),
-                on=_bool("whether that filter rejects"),
-                measured_share=_number("of the documents: all where it does, else a sample"),
-                minimum=_or_null(_number("limit, included")),
-                maximum=_or_null(_number("limit, included")),
-                edges=_list("between the bins", _number()),
-                kept=_list("documents that stay, by bin", _integer()),
-                dropped=_list("documents that clean rejects for whatever reason, by bin", _integer()),
+                signal=string("FILTER.SIGNAL, or words or language_score of the document"),
+                filter=or_null(string("it belongs to")),
+                on=boolean("whether that filter rejects"),
+                measured_share=number("of the documents: all where it does, else a sample"),
+                minimum=or_null(number("limit, included")),
+                maximum=or_null(number("limit, included")),
+                edges=listing("between the bins", number()),
+                kept=listing("documents that stay, by bin", integer()),
+                dropped=listing("documents that clean rejects for whatever reason, by bin", integer()),
             ),
         ),
     ),
-    "sampler": _or_empty(
-        _object(
+    "sampler": or_empty(
+        obj(
             "What the trainer's samplers show of documents, by their length, from all their lengths; of more than "
             "1,048,576 documents, from so many evenly by rank. A length is known to within 0.4 %, under 256 exactly.",
-            context=_integer("tokens of a sample"),
-            long_min_tokens=_integer("of documents that longbiased prefers"),
-            long_fraction=_number("of its samples that are from those"),
-            rows=_list(
+            context=integer("tokens of a sample"),
+            long_min_tokens=integer("of documents that longbiased prefers"),
+            long_fraction=number("of its samples that are from those"),
+            rows=listing(
                 "by the documents' length in tokens",
-                _object(
+                obj(
                     "",
-                    at_least=_integer("included"),
-                    below=_or_null(_integer("not included; null for no bound")),
-                    documents=_share("of all documents"),
+                    at_least=integer("included"),
+                    below=or_null(integer("not included; null for no bound")),
+                    documents=share("of all documents"),
                     packed=_SHOWN,
-                    longbiased=_or_null(_SHOWN),
+                    longbiased=or_null(_SHOWN),
                 ),
             ),
         )
     ),
-    "likeness": _object(
+    "likeness": obj(
         "How like WebText and OpenWebText the corpus is.",
-        lengths=_list(
+        lengths=listing(
             "beside OpenWebText's published lengths",
-            _object(
+            obj(
                 "",
-                what=_string("tokens_per_document or bytes_per_token"),
-                corpus=_or_null(_number("of this one")),
-                openwebtext=_number("of OpenWebText"),
-                ratio=_or_null(_number("the one by the other")),
+                what=string("tokens_per_document or bytes_per_token"),
+                corpus=or_null(number("of this one")),
+                openwebtext=number("of OpenWebText"),
+                ratio=or_null(number("the one by the other")),
             ),
         ),
-        sites=_or_null(
-            _object(
+        sites=or_null(
+            obj(
                 "beside the list of --reference_domains; a site is a host without its public suffix and subdomains",
-                reference=_string("the file's name"),
-                listed=_integer("sites of the list"),
-                datasets=_list(
+                reference=string("the file's name"),
+                listed=integer("sites of the list"),
+                datasets=listing(
                     "urls and corpus, where they are there",
-                    _object(
+                    obj(
                         "",
-                        dataset=_string("its name"),
-                        rows=_integer("with a domain"),
-                        of_listed_sites=_share("of the rows"),
-                        sites_present=_integer("listed sites with a row"),
-                        rank_correlation=_or_null(
-                            _number("Spearman's, over all sites listed; those without a row count 0")
+                        dataset=string("its name"),
+                        rows=integer("with a domain"),
+                        of_listed_sites=share("of the rows"),
+                        sites_present=integer("listed sites with a row"),
+                        rank_correlation=or_null(
+                            number("Spearman's, over all sites listed; those without a row count 0")
                         ),
                     ),
                 ),
-                top=_list(
+                top=listing(
                     "the first 30 of the list",
-                    _object(
+                    obj(
                         "",
                         "urls",
                         "corpus",
-                        site=_string("its name"),
-                        reference=_integer("its count in the list"),
+                        site=string("its name"),
+                        reference=integer("its count in the list"),
                         **_of("urls", "corpus"),
                     ),
                 ),
             )
         ),
     ),
-    "documents": _list(
+    "documents": listing(
         "Documents of the corpus at random.",
         _document(
             "",
             title=_TITLE,
-            score=_or_null(_integer("on Reddit")),
-            language=_or_null(_string("detected")),
-            n_words=_integer("split at white space"),
+            score=or_null(integer("on Reddit")),
+            language=or_null(string("detected")),
+            n_words=integer("split at white space"),
             **_TEXT,
         ),
     ),
-    "settings": _map(
+    "settings": mapping(
         "By dataset.",
-        _object(
+        obj(
             "",
-            stage=_string("that wrote it"),
-            stage_version=_integer("of its code"),
-            options=_any("the options that shaped its bytes"),
-            versions=_map("of the libraries that did", _string()),
+            stage=string("that wrote it"),
+            stage_version=integer("of its code"),
+            options=anything("the options that shaped its bytes"),
+            versions=mapping("of the libraries that did", string()),
         ),
     ),
-    "comparison": _or_null(
-        _object(
+    "comparison": or_null(
+        obj(
             "Two runs side by side, with --compare, else null. Of each pair, the first is this run's figure, the "
             "second the other's.",
-            other=_string("the folder's name"),
-            totals=_map("as in totals", _pair("", _integer())),
-            bytes_per_token=_pair("", _or_null(_number())),
-            duplicates=_pair("share of the examined documents", _share()),
-            stages=_list(
+            other=string("the folder's name"),
+            totals=mapping("as in totals", pair("", integer())),
+            bytes_per_token=pair("of text", or_null(number())),
+            duplicates=pair("share of the examined documents", share()),
+            stages=listing(
                 "as in funnel",
-                _object(
+                obj(
                     "",
-                    dataset=_string("its name"),
-                    entered=_pair("rows that entered; null where the stage did not run", _or_null(_integer())),
-                    left=_pair("rows that left", _or_null(_integer())),
-                    share=_pair("left of entered", _share()),
+                    dataset=string("its name"),
+                    entered=pair("rows that entered; null where the stage did not run", or_null(integer())),
+                    left=pair("rows that left", or_null(integer())),
+                    share=pair("left of entered", share()),
                 ),
             ),
-            rejected=_list(
+            rejected=listing(
                 "as in funnel",
-                _object(
+                obj(
                     "",
-                    stage=_string("its name"),
-                    reason=_string("as in rejects/"),
-                    count=_pair("rows", _integer()),
-                    share=_pair("of those that entered", _share()),
+                    stage=string("its name"),
+                    reason=string("as in rejects/"),
+                    count=pair("rows", integer()),
+                    share=pair("of those that entered", share()),
                 ),
             ),
-            lengths=_map(
+            lengths=mapping(
                 "as in lengths",
-                _object(
+                obj(
                     "",
-                    mean=_pair("of all documents", _or_null(_number())),
-                    percentiles=_map("by the percentage", _pair("", _or_null(_integer()))),
+                    mean=pair("of all documents", or_null(number())),
+                    percentiles=mapping("by the percentage", pair("", or_null(integer()))),
                 ),
             ),
-            token_histograms=_pair(
+            token_histograms=pair(
                 "[low, high, share of the documents] of both",
-                _list("", _tuple("", _integer(), _integer(), _number())),
+                listing("", fixed_list("", integer(), integer(), number())),
             ),
-            domains=_list(
+            domains=listing(
                 "the 30 most frequent of both",
-                _object("", domain=_string("a host"), share=_pair("of the corpus; null where not listed", _share())),
+                obj("", domain=string("a host"), share=pair("of the corpus; null where not listed", share())),
             ),
-            settings=_list(
+            settings=listing(
                 "options in which the two differ",
-                _object("", stage=_string("its name"), option=_string("its name"), values=_pair("", _any())),
+                obj(
+                    "",
+                    stage=string("its name"),
+                    option=string("its name"),
+                    values=pair("of the option; null where a run has none", anything()),
+                ),
             ),
         )
     ),
 }
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] == ["--json"]:
-        print(json.dumps(stats_schema(), indent=1, ensure_ascii=False))
-    else:
-        print(stats_reference(), end="")
