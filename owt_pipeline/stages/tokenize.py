@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from owt_pipeline.runtime.stage import Stage, StageRun
-from owt_pipeline.runtime.storage import open_source
 from owt_pipeline.stages.command import main
 from schemas import option
 
@@ -21,7 +20,7 @@ TOKENIZER_FILE = "tokenizer.json"
 
 @dataclass(frozen=True)
 class TokenizeOptions:
-    tokenizer: str = option("gpt2", "gpt2, or the path of a tokenizer.json of Hugging Face's tokenizers")
+    tokenizer: str = option("gpt2", "gpt2, a tokenizer.json of Hugging Face's tokenizers, or a name at their hub")
     eot_token: str = option("", "the tokenizer's token between documents; empty for the one commonly so called")
     val_fraction: float = option(
         0.01,
@@ -36,8 +35,9 @@ def sources(options: TokenizeOptions) -> list[dict[str, Any]]:
     """The tokenizer's file, where it is one of the user's own."""
     if options.tokenizer == "gpt2":
         return []
-    with open_source(options.tokenizer) as file:
-        content = file.read()
+    from owt_pipeline.tokenize.encoding import tokenizer_file
+
+    content = tokenizer_file(options.tokenizer)
     name = options.tokenizer.rpartition("/")[2]
     return [{"name": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}]
 
@@ -58,7 +58,8 @@ def run(run: StageRun) -> None:
     }
     tokenize = partial(
         tokenize_batch,
-        tokenizer=options.tokenizer,
+        # Workers read the copy beside the tokens: they may be on machines without the user's file or the hub.
+        tokenizer=options.tokenizer if options.tokenizer == "gpt2" else run.folder.path(TOKENIZER_FILE),
         eot_token=options.eot_token,
         val_fraction=options.val_fraction,
     )

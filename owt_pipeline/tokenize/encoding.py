@@ -11,7 +11,7 @@ import numpy as np
 
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.storage import open_source
-from owt_pipeline.tokenize import gpt2
+from owt_pipeline.tokenize import gpt2, hub
 
 # What well-known tokenizers call the token between documents, looked for where none is named.
 _END_OF_TEXT_NAMES = (gpt2.END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
@@ -61,12 +61,14 @@ class Encoding(ABC):
 
 @functools.lru_cache(maxsize=4)
 def load(tokenizer: str, eot_token: str = "") -> Encoding:
-    """The encoding `gpt2`, or that of a `tokenizer.json` (path or URI); kept for the life of the process.
+    """The encoding `gpt2`, or that of a `tokenizer.json` (path, URI, or name at the Hugging Face hub).
+
+    It is kept for the life of the process.
 
     Besides the stage `tokenize`, `clean` asks it for exact token counts: `load("gpt2").count(texts)`.
 
     Args:
-      tokenizer: `gpt2`, or the path of a file of Hugging Face's tokenizers.
+      tokenizer: `gpt2`, or a file of Hugging Face's tokenizers: see `tokenizer_file`.
       eot_token: the token that separates documents; empty for the one commonly so called.
 
     Raises:
@@ -75,6 +77,17 @@ def load(tokenizer: str, eot_token: str = "") -> Encoding:
     if tokenizer == "gpt2":
         return _Gpt2(eot_token)
     return _FromFile(tokenizer, eot_token)
+
+
+def tokenizer_file(tokenizer: str) -> bytes:
+    """The file that `tokenizer` names: a path or URI, or, where there is no such file, a name at the hub.
+
+    Raises UserError where it cannot be had.
+    """
+    if hub.is_hub_name(tokenizer) and not os.path.exists(tokenizer):
+        return hub.download(tokenizer)
+    with open_source(tokenizer) as file:
+        return bytes(file.read())
 
 
 class _Gpt2(Encoding):
@@ -105,8 +118,7 @@ class _FromFile(Encoding):
 
         # The stage's workers are processes; threads of the tokenizer's own would take the other workers' cores.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        with open_source(path) as file:
-            self.tokenizer_json = bytes(file.read())
+        self.tokenizer_json = tokenizer_file(path)
         try:
             self._tokenizer = Tokenizer.from_buffer(self.tokenizer_json)
         except Exception as error:  # the package raises plain Exception and ValueError alike
@@ -117,7 +129,7 @@ class _FromFile(Encoding):
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-        self.name = path.rpartition("/")[2]
+        self.name = path if hub.is_hub_name(path) else path.rpartition("/")[2]
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         found = next((name for name in ([eot_token] if eot_token else _END_OF_TEXT_NAMES) if name in vocabulary), None)
         if found is None:

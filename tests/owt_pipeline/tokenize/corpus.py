@@ -1,0 +1,38 @@
+"""A corpus/ with given texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from owt_pipeline.runtime.batches import Outcome
+from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
+from owt_pipeline.runtime.storage import Storage
+from schemas import DATASETS
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    pass
+
+
+def write_corpus(workdir: Path, texts: Sequence[str], shards: int = 2) -> Path:
+    """Write the texts as `workdir`/corpus, their numbers as ids; returns `workdir`."""
+    write = partial(_write, texts=list(texts), shards=shards)
+    stage = Stage("export", "corpus", (), NoOptions, 1, lambda run: run.write_shards(write) and None, "",
+                  num_shards=lambda options: shards)  # fmt: skip
+    run_stage(stage, NoOptions(), Runtime(Storage(str(workdir))))
+    return workdir
+
+
+def _write(shard: int, writer: ShardWriter, *, texts: list[str], shards: int) -> None:
+    rows = [
+        {"url_id": i, "url": f"http://h/{i}", "text": texts[i], "subreddits": [], "language_score": 1.0, "n_words": 1}
+        for i in range(shard, len(texts), shards)
+    ]
+    writer.add(len(rows), Outcome(pa.RecordBatch.from_pylist(rows, DATASETS["corpus"].schema)))

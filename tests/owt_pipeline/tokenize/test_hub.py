@@ -1,0 +1,106 @@
+"""A tokenizer by its name at the Hugging Face hub: from a hub on loopback, then from the cache, then from nowhere."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from owt_pipeline.tokenize import gpt2
+from owt_pipeline.tokenize.hub import is_hub_name
+from schemas import Manifest
+from tests.owt_pipeline.tokenize.corpus import write_corpus
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """What the hub answers for one file of one model."""
+
+    def do_GET(self) -> None:
+        known = self.path in (f"/some/model/resolve/{revision}/tokenizer.json" for revision in ("main", COMMIT))
+        content = gpt2.tokenizer_json() if known else b"not found"
+        self.send_response(200 if known else 404)
+        if known:
+            self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
+            self.send_header("X-Repo-Commit", COMMIT)
+        else:
+            self.send_header("X-Error-Code", "RepoNotFound")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[ThreadingHTTPServer]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def tokenize(workdir: Path, hub: ThreadingHTTPServer, home: Path, name: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "owt_pipeline", "tokenize", "--workdir", str(workdir), "--tokenizer", name]
+    endpoint = f"http://127.0.0.1:{hub.server_port}"
+    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
+    command += ["--workers", "2", "--quiet"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment, check=False)
+
+
+@pytest.mark.slow
+def test_a_name_is_fetched_once_then_found_in_the_cache_and_missed_with_what_to_do(
+    tmp_path: Path, hub: ThreadingHTTPServer
+) -> None:
+    workdir = write_corpus(tmp_path / "run", ["Hello world", "a<|endoftext|>b"] * 30, shards=1)
+    first = tokenize(workdir, hub, tmp_path / "home", "some/model")
+    assert first.returncode == 0, first.stderr
+    manifest = Manifest.from_json((workdir / "tokens" / "manifest.json").read_bytes())
+    assert manifest.properties["tokenizer"]["name"] == "some/model"
+    assert (workdir / "tokens" / "tokenizer.json").read_bytes() == gpt2.tokenizer_json()
+
+    unknown = tokenize(workdir, hub, tmp_path / "home", "some/other")
+    assert unknown.returncode == 1
+    assert "tokenizer some/other: no file of this name" in unknown.stderr
+
+    hub.shutdown()
+    hub.server_close()
+    (workdir / "tokens" / "manifest.json").unlink()
+    again = tokenize(workdir, hub, tmp_path / "home", "some/model")
+    assert again.returncode == 0, again.stderr
+    assert Manifest.from_json((workdir / "tokens" / "manifest.json").read_bytes()).digest == manifest.digest
+
+    offline = tokenize(workdir, hub, tmp_path / "empty", "some/model")
+    assert offline.returncode == 1
+    assert "hf download some/model tokenizer.json" in offline.stderr
+    assert "Traceback" not in offline.stderr
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "at_hub"),
+    [
+        ("EleutherAI/gpt-neox-20b", True),
+        ("bert-base-uncased", True),
+        ("org/name@v1.0", True),
+        ("tokenizer.json", False),
+        ("runs/mine/tokenizer.json", False),
+        ("/etc/passwd", False),
+        ("gs://bucket/tokenizer.json", False),
+        ("../name", False),
+    ],
+)
+def test_names_at_the_hub_are_told_from_files(tokenizer: str, at_hub: bool) -> None:
+    assert is_hub_name(tokenizer) == at_hub

@@ -1,0 +1,86 @@
+"""`owt train-tokenizer`: a tokenizer of one's own, and the same one each time."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from owt_pipeline.cli import main
+from owt_pipeline.tokenize.encoding import load
+from owt_pipeline.tokenize.training import train_tokenizer
+from schemas import Manifest
+from tests.conftest import REPOSITORY
+from tests.owt_pipeline.tokenize.corpus import write_corpus
+
+SOURCES = [path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "owt_pipeline").rglob("*.py"))]
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("run"), [*SOURCES, "naïve 中文 <|endoftext|> 😀"])
+
+
+@pytest.fixture(scope="module")
+def trained(workdir: Path) -> Path:
+    assert main(["train-tokenizer", "--workdir", str(workdir), "--vocab_size", "1000"]) == 0
+    return workdir / "tokenizer.json"
+
+
+def test_the_corpus_is_tokenized_by_it_and_decodes_to_itself(workdir: Path, trained: Path) -> None:
+    assert main(["tokenize", "--workdir", str(workdir), "--tokenizer", str(trained), "--workers", "1", "--quiet"]) == 0
+    manifest = Manifest.from_json((workdir / "tokens" / "manifest.json").read_bytes())
+    assert manifest.properties["tokenizer"]["vocab_size"] == 1000
+    assert manifest.properties["tokenizer"]["eot"] == 999
+    assert (workdir / "tokens" / "tokenizer.json").read_bytes() == trained.read_bytes()
+    text_bytes, tokens = manifest.stats["text_bytes"], manifest.stats["tokens_train"] + manifest.stats["tokens_val"]
+    assert text_bytes / tokens > 2.5  # it learned words: a byte a token would be none
+
+
+@given(text=st.text(max_size=200))
+@settings(max_examples=100, deadline=None)
+def test_any_text_comes_back(trained: Path, text: str) -> None:
+    ids, _ = load(str(trained)).encode_batch([text])
+    assert 999 not in ids
+    assert Tokenizer.from_file(str(trained)).decode(ids.tolist()) == text
+
+
+def test_the_order_of_the_texts_does_not_matter(trained: Path) -> None:
+    texts = [*SOURCES, "naïve 中文 <|endoftext|> 😀"]
+    random.Random(3).shuffle(texts)
+    assert train_tokenizer(texts, 1000) == trained.read_bytes()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_any_number_of_threads_gives_the_same_bytes(workdir: Path, trained: Path, tmp_path: Path, threads: int) -> None:
+    environment = {**os.environ, "RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"}
+    command = [sys.executable, "-m", "owt_pipeline", "train-tokenizer", "--workdir", str(workdir)]
+    out = tmp_path / "other.json"
+    subprocess.run([*command, "--vocab_size", "1000", "--out", str(out)], check=True, timeout=120, env=environment)
+    assert out.read_bytes() == trained.read_bytes()
+
+
+def test_a_sample_of_the_documents_is_enough_and_always_the_same_one(workdir: Path, trained: Path) -> None:
+    outs = [workdir / "first.json", workdir / "second.json"]
+    for out in outs:
+        arguments = ["--vocab_size", "1000", "--sample", "0.5", "--out", str(out)]
+        assert main(["train-tokenizer", "--workdir", str(workdir), *arguments]) == 0
+    assert outs[0].read_bytes() == outs[1].read_bytes() != trained.read_bytes()
+
+
+def test_a_small_text_and_a_missing_corpus_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_tokenizer(["abc abc"], 1000)
+    assert "the text has words for 260 entries only, not 1000" in caplog.text
+    assert main(["train-tokenizer", "--workdir", str(tmp_path)]) == 1
+    assert "run `owt export" in capsys.readouterr().err
+    assert main(["train-tokenizer"]) == 1
+    assert "workdir is required" in capsys.readouterr().err
