@@ -11,7 +11,9 @@ from functools import cached_property
 _WITHIN = r"[.@&$\\+*~^|‑(\[{]|[/:=,–—](?=\d)|(?<=[^\W\d_])-(?=\d)|(?<=\d)[-–—](?=[^\W\d_])"
 _TOKEN = rf"\w+(?:(?:{_WITHIN})\w+)*(?:://\S*[\w/]|(?<=\.[A-Za-z])\.)?"
 _NUMBER_BEFORE_UNIT = r"\d+(?:[.,]\d+)*(?=(?:[kcmn]?m|[km]?g|lb|oz|[kKMGT][bB]?)\b)"
-_WORD = re.compile(rf"{_NUMBER_BEFORE_UNIT}|{_TOKEN}|(?<=\w)'\w+|(?<!\w)(?!\.\.)[-/.\\@~|]+{_TOKEN}|\.\.+|--+|[^\w\s]")
+_WORD = re.compile(
+    rf"{_NUMBER_BEFORE_UNIT}|{_TOKEN}|(?<=\w)'\w+|(?<![\w/.\\@~|-])(?!\.\.)[-/.\\@~|]+{_TOKEN}|\.\.+|--+|[^\w\s]"
+)
 _PARAGRAPH = re.compile(r"\n{2,}")
 _LINE = re.compile(r"\n+")
 

@@ -8,7 +8,7 @@ import re
 _SPACES = re.compile("[\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 # What has no width and joins nothing: zero-width space, soft hyphen, word joiner, byte order mark.
 _INVISIBLE = re.compile("[\u200b\xad\u2060\ufeff]")
-_LINE_END = re.compile(r"[ \t\f]+$", re.MULTILINE)
+_LINE_END = re.compile(r"(?<![ \t\f])[ \t\f]+$", re.MULTILINE)
 _EMPTY_LINES = re.compile(r"\n{3,}")
 
 

@@ -6,6 +6,7 @@ import functools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -109,7 +110,17 @@ class _Gpt2(Encoding):
         try:
             return self._tiktoken.encode_to_numpy(text, disallowed_special=())
         except UnicodeEncodeError:
-            return self._tiktoken.encode_to_numpy(_without_surrogates(text), disallowed_special=())
+            return self._encode_one(_without_surrogates(text))
+        except ValueError:  # tiktoken's regular expression gives up on hundreds of thousands of spaces in a row
+            return np.array(self._without_that_limit.encode(text, add_special_tokens=False).ids, np.uint32)
+
+    @functools.cached_property
+    def _without_that_limit(self) -> Any:
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_buffer(self.tokenizer_json)
+        tokenizer.encode_special_tokens = True
+        return tokenizer
 
 
 class _FromFile(Encoding):

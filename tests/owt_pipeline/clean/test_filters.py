@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from owt_pipeline.clean.documents import Rules, clean_document
 from owt_pipeline.clean.filters import FILTERS
 from owt_pipeline.clean.filters.c4 import c4_lines
 from owt_pipeline.clean.filters.gopher_repetition import LIMITS as REPETITION
@@ -202,3 +204,13 @@ def test_no_real_page_is_taken_for_boilerplate(testdata: Path) -> None:
 def test_filters_judge_any_text(text: str) -> None:
     for name in FILTERS:
         found(name, c4_lines(text) if name == "c4" else text)
+
+
+@pytest.mark.parametrize("unit", ["-", "/", ".", "!", " ", "'", "1.", "://"])
+def test_a_long_run_of_anything_costs_no_more_than_prose(unit: str) -> None:
+    text = f"b{unit * (100_000 // len(unit))}b"
+    started = time.process_time()
+    clean_document(text, Rules(min_tokens=0, languages=frozenset(), filters=tuple(FILTERS)))
+    for name, rule in FILTERS.items():
+        found(name, rule.keep_lines(text) if rule.keep_lines else text)
+    assert time.process_time() - started < 10  # half a second; what tries every place of the run takes minutes

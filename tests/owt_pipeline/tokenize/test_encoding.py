@@ -136,3 +136,12 @@ def test_wrong_tokenizers_are_refused_with_what_to_do(tmp_path: Path, gpt2_file:
         load(gpt2_file, "<sep>")
     with pytest.raises(UserError, match="gpt2 has no special token '<sep>'"):
         load("gpt2", "<sep>")
+
+
+def test_a_million_spaces_in_a_row_are_encoded() -> None:
+    few, _ = load("gpt2").encode_batch(["a" + " " * 1_000 + "b<|endoftext|>"])
+    many, _ = load("gpt2").encode_batch(["a" + " " * 1_000_000 + "b<|endoftext|>"])
+    assert len(many) == len(few) + 999_000
+    assert set(many) == set(few)
+    assert (many[:10] == few[:10]).all()
+    assert (many[-10:] == few[-10:]).all()
