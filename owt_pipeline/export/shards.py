@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from owt_pipeline.export.apply import Policy, apply_decisions, forget
+from owt_pipeline.export.card import LANGUAGE
 from owt_pipeline.forget.takedowns import Takedowns
 from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
 
@@ -26,4 +30,17 @@ def export_shard(
         writer.reject(remaining.rejects)
         writer.enter(remaining.rejects.num_rows)
         outcome = apply_decisions(remaining.kept, chosen)
+        assert isinstance(outcome.kept, pa.RecordBatch)
         writer.add(remaining.kept.num_rows, outcome)
+        writer.count(_sizes(outcome.kept))
+
+
+def _sizes(documents: pa.RecordBatch) -> dict[str, int]:
+    """What the dataset's card tells of these documents."""
+    languages = Counter(documents["language"].to_pylist())
+    return {
+        "characters": pc.sum(pc.utf8_length(documents["text"])).as_py() or 0,
+        "text_bytes": pc.sum(pc.binary_length(documents["text"])).as_py() or 0,
+        "words": pc.sum(documents["n_words"]).as_py() or 0,
+        **{f"{LANGUAGE}{code}": count for code, count in languages.items() if code},
+    }

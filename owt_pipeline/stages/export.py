@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 
 from owt_pipeline.forget.takedowns import FORGOTTEN, forgotten_in_shard, read_takedowns
-from owt_pipeline.runtime.stage import Stage, StageRun
+from owt_pipeline.runtime.stage import Stage, StageRun, read_manifest
 from owt_pipeline.stages.command import main
-from schemas import option
+from schemas import DATASETS, Counts, option
+from schemas.settings import shaping_options
 
 
 @dataclass(frozen=True)
@@ -20,13 +22,27 @@ class ExportOptions:
 
 def run(run: StageRun) -> None:
     from owt_pipeline.export.apply import Policy
+    from owt_pipeline.export.card import card
     from owt_pipeline.export.shards import export_shard
 
     policy = Policy(run.options.rules, run.options.min_similarity)
     source, decisions = run.inputs["clean"], run.inputs["duplicates"]
     takedowns = read_takedowns(run.runtime.workdir)
     export = partial(export_shard, source=source, decisions=decisions, policy=policy, takedowns=takedowns)
-    run.write_shards(export, rows=source.rows())
+    records = run.write_shards(export, rows=source.rows())
+    before = {name: read_manifest(run.runtime.workdir / name) for name in DATASETS if name not in ("corpus", "tokens")}
+    stats: Counter[str] = Counter()
+    for record in records:
+        stats.update(record.stats)
+    text = card(
+        {name: manifest for name, manifest in before.items() if manifest is not None},
+        sum((record.counts for record in records), Counts()),
+        stats,
+        shaping_options(run.options),
+        sum(file.bytes for record in records for file in record.files if file.kind == "data"),
+        run.num_shards,
+    )
+    run.write_asset("README.md", text.encode())
 
 
 STAGE = Stage(
@@ -34,13 +50,14 @@ STAGE = Stage(
     output="corpus",
     inputs=("clean", "duplicates"),
     options=ExportOptions,
-    version=1,
+    version=2,
     run=run,
     lists=(FORGOTTEN,),
     listed=forgotten_in_shard,
     shard_local=True,
     help="Write the corpus: the clean documents without those that duplicates/ removes. Change the policy and export\n"
-    "again: nothing is computed anew. What forgotten.jsonl names (owt forget) stays out.",
+    "again: nothing is computed anew. What forgotten.jsonl names (owt forget) stays out.\n"
+    "corpus/README.md is the dataset card.",
     example="owt export --workdir runs/2013 --rules exact --min_similarity 0.9",
 )
 

@@ -1,0 +1,96 @@
+"""What the stages write is read by others: datasets, Polars, DuckDB."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from owt_pipeline.export.card import card
+from schemas import DATASETS, Counts, Manifest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+datasets = pytest.importorskip("datasets", reason="the package datasets is not installed")
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+
+
+def manifest(run: Path, name: str) -> Manifest:
+    return Manifest.from_json((run / name / "manifest.json").read_bytes())
+
+
+def texts(run: Path) -> list[str]:
+    return [t for path in sorted((run / "corpus").glob("part-*")) for t in pq.read_table(path)["text"].to_pylist()]
+
+
+def test_datasets_loads_the_corpus_by_its_files_and_by_its_card(small_run: Path, tmp_path: Path) -> None:
+    files = str(small_run / "corpus/part-*.parquet")
+    by_files = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path / "a"))
+    by_card = datasets.load_dataset(str(small_run / "corpus"), split="train", cache_dir=str(tmp_path / "b"))
+    for corpus in (by_files, by_card):
+        assert list(corpus["text"]) == texts(small_run)
+        assert corpus.column_names == DATASETS["corpus"].schema.names
+        assert all(isinstance(names, list) for names in corpus["subreddits"])
+
+
+def test_datasets_loads_the_tokens(small_run: Path, tmp_path: Path) -> None:
+    files = str(small_run / "tokens/train/part-*.arrow")
+    tokens = datasets.load_dataset("arrow", data_files=files, split="train", cache_dir=str(tmp_path))
+    assert tokens.num_rows == manifest(small_run, "tokens").stats["documents_train"]
+    assert all(len(row["tokens"]) == row["n_tokens"] for row in tokens)
+
+
+def test_polars_and_duckdb_read_every_file_of_every_dataset(small_run: Path) -> None:
+    for name in DATASETS:
+        for file in manifest(small_run, name).files:
+            path = str(small_run / name / file.path)
+            if path.endswith(".parquet"):
+                assert pl.scan_parquet(path).select(pl.len()).collect().item() == file.rows
+                assert len(pl.read_parquet(path)) == file.rows
+                assert len(duckdb.sql(f"select * from '{path}'").fetchall()) == file.rows
+            elif path.endswith(".arrow"):
+                tokens = pa.ipc.open_file(pa.memory_map(path)).read_all()
+                off = duckdb.sql("select count(*) from tokens where n_tokens <> len(tokens)").fetchall()
+                assert off == [(0,)]
+                assert pl.read_ipc(path)["url_id"].to_list() == tokens["url_id"].to_pylist()
+
+
+def test_the_card_says_what_duckdb_counts(small_run: Path) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    text = (small_run / "corpus/README.md").read_text()
+    read = huggingface_hub.DatasetCard(text)
+    assert read.data.license == "other"
+    assert read.data.language == ["en"]
+    assert read.data.size_categories == ["n<1K"]
+    ((documents, words, characters, size),) = duckdb.sql(
+        f"select count(*), sum(n_words), sum(length(text)), sum(strlen(text)) from '{small_run}/corpus/part-*.parquet'"
+    ).fetchall()
+    for name, count in (("documents", documents), ("words", words), ("characters", characters)):
+        assert f"| {name} | {count:,} |" in text
+    assert f"| bytes of text (UTF-8) | {size:,} |" in text
+    for stage, dataset in (("collect", "urls"), ("clean", "clean"), ("export", "corpus")):
+        counts = manifest(small_run, dataset).counts
+        assert f"| `{stage}` | {counts.entered:,} | {counts.left:,} |" in text
+    assert "RS_demo.zst" in text
+    assert str(small_run.parent) not in text
+    settings = tomllib.loads(text.split("```toml\n")[1].split("```")[0])
+    assert settings["clean"]["min_tokens"] == 64
+    assert settings["fetch"]["pages_from"] == ["demo.warc.gz"]
+
+
+def test_a_card_of_an_empty_corpus_is_a_card() -> None:
+    text = card({}, Counts(), {}, {}, 0, 1)
+    assert "| documents | 0 |" in text
+    assert "language:" not in text

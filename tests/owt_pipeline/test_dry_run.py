@@ -1,0 +1,84 @@
+"""A dry run says what a run would do, and does nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from owt_pipeline.estimate import SHIPPED, SHIPPED_RATES, duration, rate_of, size
+from owt_pipeline.stages import ORDER
+from schemas import Manifest
+from tests.owt_pipeline.whole_runs import copy_of, run_owt, snapshot
+
+
+def planned(config: Path, run: Path, *flags: object) -> dict[str, dict]:
+    text = run_owt("run", config, "--workdir", run, "--dry_run", "--log_json", *flags)
+    return {step["stage"]: step for step in json.loads(text)}
+
+
+def test_a_finished_run_has_nothing_to_do(small_config: Path, small_run: Path) -> None:
+    before = snapshot(small_run)
+    assert run_owt("run", small_config, "--workdir", small_run, "--dry_run").splitlines()[-1] == "nothing to do"
+    assert {step["verdict"] for step in planned(small_config, small_run).values()} == {"stands"}
+    assert snapshot(small_run) == before
+
+
+def test_a_changed_option_is_named_and_what_it_makes_run(small_config: Path, small_run: Path) -> None:
+    steps = planned(small_config, small_run, "--min_tokens", 60)
+    assert [step["verdict"] for step in steps.values()] == ["stands"] * 3 + ["runs"] + ["may run"] * 4
+    assert steps["clean"]["why"] == "min_tokens is 60, was 64"
+    assert steps["export"]["why"] == "clean/, duplicates/ made anew"
+    documents = Manifest.from_json((small_run / "documents/manifest.json").read_bytes())
+    assert steps["clean"]["rows"] == documents.counts.left
+    assert steps["clean"]["bytes"] > 10_000
+    assert all(steps[name]["seconds"] >= 0 < steps[name]["disk"] for name in ORDER[3:])
+
+
+def test_what_is_said_is_what_then_runs(small_config: Path, small_run: Path, tmp_path: Path) -> None:
+    run = copy_of(small_run, tmp_path / "run", without=("tokens",))
+    shutil.rmtree(run / "report")
+    steps = planned(small_config, run, "--rules", "exact")
+    assert [name for name, step in steps.items() if step["verdict"] != "stands"] == ["export", "tokenize", "report"]
+    said = run_owt("run", small_config, "--workdir", run, "--rules", "exact", "--workers", 1)
+    assert "export: rules is ['exact'], was ['exact', 'near']" in said
+    assert said.count("(stands)") == 5
+
+
+def test_nothing_made_yet_is_estimated_from_the_dump_and_leaves_no_trace(small_config: Path, tmp_path: Path) -> None:
+    table = run_owt("run", small_config, "--workdir", tmp_path / "run", "--dry_run", "--runner", "DataflowRunner")
+    assert "nothing is made yet" in table
+    assert "vCPU-hours" in table
+    assert f"by {SHIPPED_RATES}" in table
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_broken_off_stage_says_how_far_it_is(small_config: Path, small_run: Path, tmp_path: Path) -> None:
+    run = copy_of(small_run, tmp_path / "run")
+    (run / "clean/manifest.json").rename(tmp_path / "manifest.json")
+    steps = planned(small_config, run)
+    assert steps["clean"]["why"] == "nothing is made yet"
+
+
+def test_a_runs_own_rates_count_where_it_ran_long_enough() -> None:
+    entry = {"stage": "clean", "seconds": 10.0, "workers": 2, "entered": 1000, "left": 500, "bytes": 5000, "shards": 4}
+    assert rate_of("clean", []).measured == SHIPPED_RATES
+    whole = rate_of("clean", [{**entry, "shards_written": 4}])
+    assert (whole.rows_per_second, whole.kept, whole.bytes_per_row) == (50, 0.5, 10)
+    for other in ({"shards_written": 1}, {"shards_written": 4, "seconds": 0.1}):
+        assert rate_of("clean", [{**entry, **other}]) == SHIPPED["clean"]
+    assert set(SHIPPED) >= set(ORDER)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(5, "5 s"), (600, "10 min"), (7200, "2.0 h"), (10 * 86_400, "10.0 days")]
+)
+def test_durations_are_for_people(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+@pytest.mark.parametrize(("count", "shown"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e12, "2.5 TB")])
+def test_sizes_are_for_people(count: float, shown: str) -> None:
+    assert size(count) == shown
