@@ -50,7 +50,8 @@ class Connection(asyncio.Protocol):
         self._parser, self._whole = parser, self._loop.create_future()
         self._heard, self._silence, self._deadline = self._loop.time(), silence, deadline
         self._transport.write(request)
-        self._watch()
+        if self._timer is None or self._timer.when() > deadline:
+            self._watch()
         try:
             await self._whole
         except BaseException:
@@ -58,16 +59,21 @@ class Connection(asyncio.Protocol):
             raise
         finally:
             self._parser = self._whole = None
-            if self._timer is not None:
-                self._timer.cancel()
             self.idle_since = self._loop.time()
 
     def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if self._transport is not None:
             self._transport.abort()
 
     def _watch(self) -> None:
-        """Set the timer for when there is too little; bytes that come meanwhile do not move it, which is cheaper."""
+        """See whether there is too little, and when to look again: rarely, as bytes that come do not move the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._whole is None:
+            return
         now, silent_at = self._loop.time(), self._heard + self._silence
         if now >= self._deadline:
             self._finish(asyncio.TimeoutError())
@@ -111,6 +117,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if error is None or isinstance(error, SSLError):  # many servers end TLS without saying so
             self.eof_received()
+        if self._timer is not None:
+            self._timer.cancel()
         self._finish(error or ConnectionAbortedError("closed before an answer"))
 
 

@@ -10,7 +10,6 @@ import mmap
 import os
 import struct
 import threading
-import zlib
 from array import array
 from collections.abc import Iterator
 from dataclasses import fields
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from isal import isal_zlib
 
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
 from schemas import Reason
@@ -97,7 +97,7 @@ class Journal:
         _, _, crc, description, records = _HEAD.unpack_from(file, offset)
         start = offset + _HEAD.size
         body = file[start : start + description + records]
-        if zlib.crc32(body) != crc:
+        if isal_zlib.crc32(body) != crc:
             raise OSError(f"{self._file.name}: the entry at byte {offset} was changed after it was written")
         return _decode(body[:description], body[description:])
 
@@ -110,7 +110,7 @@ class Journal:
             length = description + records
             if magic != _MAGIC or self._end + _HEAD.size + length > size:
                 break
-            if zlib.crc32(os.pread(self._file.fileno(), length, self._end + _HEAD.size)) != crc:
+            if isal_zlib.crc32(os.pread(self._file.fileno(), length, self._end + _HEAD.size)) != crc:
                 break
             self._note(url_id, records)
             self._end += _HEAD.size + length
@@ -133,7 +133,7 @@ def encode_entry(url_id: int, answer: Answer) -> bytes:
         values["redirect_lengths"] = [len(record) for record in answer.redirects]
         description = orjson.dumps(values)
         records = b"".join([*answer.redirects, answer.record])
-    crc = zlib.crc32(records, zlib.crc32(description))
+    crc = isal_zlib.crc32(records, isal_zlib.crc32(description))
     return _HEAD.pack(_MAGIC, url_id, crc, len(description), len(records)) + description + records
 
 
