@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import heapq
 import threading
 import time
@@ -157,6 +158,7 @@ class _Loop:
             return make_fetcher()
 
         self.fetcher = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
+        gc.freeze()  # or each collection, of which a crawl causes many, would walk through all that was imported
 
     def run(self, coroutine: Any) -> None:
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -178,6 +180,7 @@ class _Loop:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        gc.unfreeze()
 
 
 _loops: dict[Any, _Loop] = {}  # one a process: the limits on connections and hosts hold for all its shards
