@@ -36,7 +36,7 @@ from owt_pipeline.stages.collect import STAGE, Options
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NUM_SHARDS = 8
-FLOOR = 0.4  # on a busy machine; a quiet one gives 0.5 for the short lines, 0.8 for the long ones
+FLOOR = 0.5
 
 
 def main() -> int:
@@ -47,7 +47,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if (load := os.getloadavg()[0]) > 0.5:
         print(f"warning: the machine is busy (load {load:.1f})")
-    progress.configure(quiet=True)
+    progress.configure(quiet=True, live=False)
     with tempfile.TemporaryDirectory(prefix="owt-") as folder:
         dumps = arguments.dumps or default_dumps(Path(folder))
         for dump in dumps:

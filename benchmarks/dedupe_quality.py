@@ -48,7 +48,7 @@ def main() -> int:
     testdata = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
     if not testdata.is_dir():
         parser.error(f"no folder {testdata}: set OWT_TESTDATA to the folder of test data")
-    progress.configure(quiet=True)
+    progress.configure(quiet=True, live=False)
     documents = planted(testdata, arguments.bases)
     texts = [document.text for document in documents]
     pairs = similar_pairs(texts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,6 +30,8 @@ class RedditServer(ThreadingHTTPServer):
         for record in submissions:
             self.by_subreddit.setdefault(record["subreddit"].lower(), []).append(record)
         self.requests: list[str] = []
+        self.times: list[float] = []
+        self.remaining, self.reset = 95, 1  # requests that are left, and seconds until there are more
         self.fail_after: int | None = None
 
     @property
@@ -63,6 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
         self.server.requests.append(parts.path)
+        self.server.times.append(time.monotonic())
         assert self.headers["Authorization"] == "bearer token"
         if self.server.fail_after is not None and len(self.server.requests) > self.server.fail_after:
             self._answer(500, {"message": "Internal Server Error", "error": 500})
@@ -76,9 +80,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "application/json; charset=UTF-8")
         self.send_header("Content-Length", str(len(body)))
-        self.send_header("x-ratelimit-remaining", "95.0")
+        self.send_header("x-ratelimit-remaining", f"{self.server.remaining}.0")
         self.send_header("x-ratelimit-used", "5")
-        self.send_header("x-ratelimit-reset", "1")
+        self.send_header("x-ratelimit-reset", str(self.server.reset))
         self.end_headers()
         self.wfile.write(body)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 from collections import Counter
@@ -72,18 +73,29 @@ def test_top_search_and_a_time_range_choose(
     code, said = ask(server, tmp_path / "top", "--subreddits", busiest, "--praw_limit", "130")
     assert code == 0, said
     assert collected(tmp_path / "top").manifest.counts.entered == 130
-    flags = ("--praw_listing", "new", "--praw_after", f"{_day(middle)}")
+    days = sorted({_day(record["created_utc"]) for record in records})
+    last = days[-1]
+    flags = ("--praw_listing", "hot", "--praw_after", _day(middle), "--praw_before", last)
     code, said = ask(server, tmp_path / "range", "--subreddits", f"r/{busiest}", *flags)
     assert code == 0, said
     assert collected(tmp_path / "range").manifest.counts.entered == sum(
-        _day(record["created_utc"]) >= _day(middle) for record in records
+        _day(middle) <= _day(record["created_utc"]) < last for record in records
     )
+    assert any(path.endswith("/hot") for path in server.requests)
     word = next(word for word in records[0]["title"].lower().split() if word.isalpha() and len(word) > 3)
     code, said = ask(
         server, tmp_path / "search", "--subreddits", busiest, "--praw_listing", "search", "--praw_query", word
     )
     assert code == 0, said
     assert collected(tmp_path / "search").manifest.counts.entered == sum(word in r["title"].lower() for r in records)
+
+
+def test_reddits_rate_limit_is_kept(server: RedditServer, busiest: str, tmp_path: Path) -> None:
+    server.remaining = 0
+    code, said = ask(server, tmp_path / "run", "--subreddits", busiest, "--praw_limit", "250", "--praw_listing", "new")
+    assert code == 0, said
+    assert len(server.times) == 3
+    assert all(later - earlier > 0.9 for earlier, later in itertools.pairwise(server.times))
 
 
 def test_a_run_that_broke_off_goes_on_at_the_subreddit_where_it_stopped(
