@@ -24,18 +24,26 @@ lint: $(VENV)/installed  ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(VENV)/installed  ## the generated pages under docs/
+docs: $(VENV)/installed .venv-docs/installed  ## the documentation as web pages, in build/docs/
 	$(BIN)/python -m schemas.reference > docs/data.md
+	$(BIN)/python docs/reference.py > docs/options.md
+	.venv-docs/bin/python -m sphinx --fail-on-warning --quiet docs build/docs
 
 bench-peers: .venv-peers/installed  ## the environment of the peers that benchmarks/ measures beside us
 
 clean:  ## everything that can be made again
-	rm -rf $(VENV) .venv-airflow .venv-peers .venv-servers demo-run
+	rm -rf $(VENV) .venv-airflow .venv-docs .venv-peers .venv-servers build demo-run
 
 .venv-airflow/installed: dags/requirements.txt dags/constraints.txt
 	$(PYTHON) -m venv .venv-airflow
 	.venv-airflow/bin/python -m pip install --quiet --disable-pip-version-check \
 		--requirement dags/requirements.txt --constraint dags/constraints.txt
+	touch $@
+
+.venv-docs/installed: docs/requirements.txt docs/constraints.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check \
+		--requirement docs/requirements.txt --constraint docs/constraints.txt
 	touch $@
 
 .venv-peers/installed: benchmarks/peers/requirements.txt benchmarks/peers/constraints.txt

@@ -36,7 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
         "report is made anew. Duplicates of a document that goes, go with it: their text is the same.\n"
         "Killed at any moment, it goes on when run again (as does owt run).\n\n"
         "pages/, documents/ and clean/ still hold the text: they are what the corpus was made from. Delete these\n"
-        "folders once the corpus is final, or build the next corpus without the URLs (collect --block_domains).",
+        "folders once the corpus is final, or build the next corpus without the URLs (collect --deny_domains).",
         epilog="example:\n  owt forget takedown.txt --workdir runs/2013 --reason 'request of 2026-11-20'\n\n"
         "takedown.txt has one URL, id or domain (example.org, with all hosts below it) a line; # begins a comment.\n"
         "What is not in the corpus goes on the list too: it will not come in. To bring a document back, take its\n"

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import pydoc_data.topics
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -144,6 +145,19 @@ def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_mended_b
     rows = sum(file["rows"] for file in manifest(workdir, "tokens")["files"])
     assert rows == PAGES
     assert "<html" in (workdir / "report" / "index.html").read_text()
+
+
+def test_the_command_of_the_documentation_works(airflow_home: Path, tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "how-to" / "airflow.md").read_text()
+    (command,) = re.findall(r"^\$ (airflow dags test .*?)^```", page, re.MULTILINE | re.DOTALL)
+    write_dump(tmp_path / "RS_2019-01.zst", write_pages(tmp_path / "pages.warc.gz"))
+    command = command.replace("/data/", f"{tmp_path}/").replace("/opt/owt/.venv/bin/python", pipeline_interpreter())
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", command], env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert manifest(tmp_path / "owt", "tokens")["counts"]["entered"] > 0
 
 
 def commands_of(dag: Any, folder: Path, run: dict[str, Any], printing: str = "") -> list[list[str]]:
