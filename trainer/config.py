@@ -68,7 +68,10 @@ class TrainConfig:
     batch_tokens: int | None = option(
         None, "tokens of a global batch, whatever the ranks (default: 524288; tiny: 8192)", minimum=1
     )
-    micro_batch: int = option(8, "the most windows of one forward pass on one rank", minimum=1, shapes_bytes=False)
+    micro_batch: int = option(
+        8, "the most windows of one forward pass on one rank; 0 for what fits in memory", minimum=0, shapes_bytes=False
+    )
+    preflight: bool = option(False, "tell memory, work and time, and train nothing", shapes_bytes=False)
     max_steps: int = option(19073, "steps of the whole run (default: 10 billion tokens at 524,288)", minimum=1)
 
     optimizer: str = option("adamw", "of the weights", choices=OPTIMIZERS)
@@ -115,6 +118,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.fsdp and self.optimizer == "adafactor":
             raise SettingsError("torch's Adafactor does not work on weights spread by fsdp; use adamw or muon")
+
+        if self.fsdp and not self.micro_batch:
+            raise SettingsError("with fsdp, give the micro_batch: ranks cannot try one by one what fits")
 
     def model_config(self, vocab_size: int) -> ModelConfig:
         """The model's shape; raises SettingsError for one that cannot be."""

@@ -91,11 +91,12 @@ def progress_line(record: dict[str, Any], max_steps: int) -> str:
     if record["mfu"] is not None:
         parts.append(f"MFU {record['mfu']:.1%}")
     left = (max_steps - step) * record["tokens"] / rate if rate else math.inf
-    parts += [f"{record['memory_gb']:.1f} GB", f"{_duration(left)} left"]
+    parts += [f"{record['memory_gb']:.1f} GB", f"{duration(left)} left"]
     return "  ".join(parts)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Hours and minutes, or minutes and seconds."""
     if not math.isfinite(seconds):
         return "?"
     minutes, rest = divmod(round(seconds), 60)

@@ -32,6 +32,7 @@ from trainer.loss import best_chunk
 from trainer.metrics import Metrics, memory_gb, mfu, progress_line
 from trainer.model import GPT
 from trainer.optimizers import learning_rate, make_optimizers
+from trainer.preflight import micro_batch_that_fits, optimizer_bytes, report
 from trainer.shards import ShardError
 
 
@@ -75,7 +76,6 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
     )
     blocks = DocumentBlocks(corpora.tokenizer.eot, config.document_mask, config.reset_positions)
     validation = _validation_windows(config, corpora, shape.context, say)
-    loader = Loader(sampler, windows, config.micro_batch, rank=ranks.rank, world_size=ranks.world_size, device=device)
 
     # Where the run stands: a checkpoint of its own, or weights to start from, or nothing.
     torch.manual_seed(config.seed)
@@ -90,6 +90,16 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
     model.checkpoint_activations = config.checkpoint_activations
     channels = shape.embedding_width or shape.width
     model.loss_chunk = best_chunk(channels, device.type) if config.loss_chunk is None else config.loss_chunk
+    bfloat16 = config.dtype == "bfloat16" or (config.dtype == "auto" and device.type == "cuda")
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
+    net: nn.Module = torch.compile(model) if config.compile else model  # type: ignore[assignment]
+    reserved, largest_slice = optimizer_bytes(model, config.optimizer), -(-windows // ranks.world_size)
+    micro_batch = config.micro_batch or micro_batch_that_fits(model, largest_slice, reserved, autocast)
+    micro_batch = min(ranks.gather(micro_batch))
+    loader = Loader(sampler, windows, micro_batch, rank=ranks.rank, world_size=ranks.world_size, device=device)
+    if config.preflight:
+        say(report(model, net, micro_batch, config, windows, ranks.world_size, autocast))
+        return math.nan
     optimizers = make_optimizers(
         config.optimizer,
         model,
@@ -102,18 +112,15 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
     if saved:
         step, parent = saved[1].step, saved[1].digest
         _restore_training(saved[0], optimizers, ranks)
-    net: nn.Module = torch.compile(model) if config.compile else model  # type: ignore[assignment]
     if ranks.distributed and not sharded:
         place = [device.index] if device.type == "cuda" else None
         net = DistributedDataParallel(net, device_ids=place, gradient_as_bucket_view=True)
-    bfloat16 = config.dtype == "bfloat16" or (config.dtype == "auto" and device.type == "cuda")
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
 
     tokens = windows * shape.context
     say(
         f"{model.n_parameters:,} parameters, {model.flops_per_token * tokens / 1e12:.3g} TFLOP a step; "
         f"{tokens:,} tokens a step = {windows} windows of {shape.context} over {ranks.world_size} ranks, each in "
-        f"{loader.accumulation} micro-batches; {config.max_steps:,} steps; {device.type}, "
+        f"{loader.accumulation} micro-batches of {micro_batch} at most; {config.max_steps:,} steps; {device.type}, "
         f"{'bfloat16' if bfloat16 else 'float32'}"
     )
     checkpoints = Path(config.out) / "checkpoints"
@@ -179,7 +186,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
         last_loss = records[-1]["loss"]
         if validating and validation is not None:
             records[-1]["val_loss"] = validation_loss(
-                model, validation, ranks, micro_batch=config.micro_batch, autocast=autocast, blocks=blocks
+                model, validation, ranks, micro_batch=micro_batch, autocast=autocast, blocks=blocks
             )
         if metrics:
             for record in records:
