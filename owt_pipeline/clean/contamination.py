@@ -99,8 +99,11 @@ def _decompressed(uri: str) -> bytes:
     data = _read(uri)
     for suffix, codec in _CODECS.items():
         if uri.endswith(suffix):
-            with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-                return bytes(stream.read())
+            try:
+                with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
+                    return bytes(stream.read())
+            except OSError as error:
+                raise UserError(f"{uri}: not a whole file of {codec} ({error})") from error
     return data
 
 

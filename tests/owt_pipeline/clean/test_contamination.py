@@ -43,6 +43,9 @@ def test_an_evaluation_set_that_cannot_be_read_is_one_clear_error(tmp_path: Path
     (tmp_path / "set.jsonl").write_text('{"a": "b"}\nnot json\n')
     with pytest.raises(UserError, match=r"set\.jsonl, line 2: not a JSON value"):
         n_grams_of(evaluation_sets([str(tmp_path / "set.jsonl")], 13))
+    (tmp_path / "set.txt.gz").write_bytes(b"no gzip")
+    with pytest.raises(UserError, match=r"set\.txt\.gz: not a whole file of gzip"):
+        n_grams_of(evaluation_sets([str(tmp_path / "set.txt.gz")], 13))
 
 
 @given(
