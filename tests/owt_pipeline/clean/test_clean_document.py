@@ -60,6 +60,16 @@ def test_rejects_say_what_was_found() -> None:
     assert kept(FRENCH, languages=frozenset({"de", "fr"})).language == "fr"
 
 
+def test_lines_that_c4_drops_are_gone_from_what_stays() -> None:
+    text = f"Home\nNews\n{ENGLISH}\nRead our privacy policy."
+    document = kept(text, filters=("c4",))
+    assert (document.text, document.n_words) == (ENGLISH.strip(), len(ENGLISH.split()))
+    assert kept(text).text.startswith("Home\nNews\n")
+    menu = "Home and News and Sport\n" * 100
+    assert rejected(menu + SENTENCE * 5, filters=("c4",)) == (Reason.TOO_SHORT, "110 tokens, fewer than 128")
+    assert rejected(menu + SENTENCE * 4, filters=("c4",)) == (Reason.C4, "sentences is 4, less than 5")
+
+
 @given(
     st.lists(st.one_of(st.text(max_size=6), st.sampled_from(["word", "naïve", "1234", "\n"])), max_size=40),
     st.integers(0, 60),
