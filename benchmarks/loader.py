@@ -1,7 +1,8 @@
 """The loader's rate for both samplers, beside nanoGPT's random memmap windows over the same tokens.
 
-    .venv/bin/python benchmarks/loader.py [--tokens 50000000] [--mean_length 1000] [--seconds 3] [--data WORKDIR/tokens]
+    .venv/bin/python benchmarks/loader.py [--peers PYTHON] [--tokens 50000000] [--mean_length 1000] [--data TOKENS]
 
+`--peers` adds litdata's and mosaicml-streaming's loaders (benchmarks/peers/token_loaders.py says which Python).
 One process, one thread, batches of 32 × 1,024 as int64 inputs and targets on the CPU. Without --data the
 tokens are made up: document lengths are log-normal about the mean, as web pages are. The three take
 turns, three rounds; the best of each counts. Exits 1 under 20 million tokens/s, or under nanoGPT's rate.
@@ -10,7 +11,9 @@ turns, three rounds; the best of each counts. Exits 1 under 20 million tokens/s,
 from __future__ import annotations
 
 import argparse
+import json
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +35,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", type=Path, help="token shards to read (default: made up)")
+    parser.add_argument("--peers", type=Path, metavar="PYTHON", help="a Python that has litdata and mosaicml-streaming")
     parser.add_argument("--tokens", type=int, default=50_000_000, metavar="N", help="tokens to make up")
     parser.add_argument("--mean_length", type=int, default=1000, metavar="N", help="their documents' mean length")
     parser.add_argument("--seconds", type=float, default=3, metavar="X", help="of each measurement")
@@ -57,8 +61,16 @@ def main() -> int:
         for _ in range(3):
             for name, batch in contenders.items():
                 best[name] = max(best[name], rate(batch, arguments.seconds))
+        if arguments.peers:
+            script = Path(__file__).parent / "peers" / "token_loaders.py"
+            command = [arguments.peers, script, binary, Path(scratch) / "peers", arguments.seconds]
+            best |= json.loads(subprocess.check_output(list(map(str, command)), text=True).splitlines()[-1])
+        before = resident()
+        for step in range(2000):
+            loader.batch(step)
+        print(f"resident memory grew by {(resident() - before) / 1e6:.1f} MB over 2,000 batches more")
     for name, tokens_per_s in best.items():
-        print(f"{name:12} {tokens_per_s / 1e6:8.1f} million tokens/s")
+        print(f"{name:18} {tokens_per_s / 1e6:8.1f} million tokens/s")
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"memory at most {memory:.0f} MiB resident, the mapped shards counted in")
     return int(min(best["packed"], best["longbiased"]) < max(FLOOR, best["nanoGPT"]))
@@ -74,6 +86,12 @@ def rate(batch: Callable[[int], Batch], seconds: float) -> float:
         assert inputs.dtype == torch.int64
         step += 1
     return step * BATCH * CONTEXT / elapsed
+
+
+def resident() -> int:
+    """Bytes of this process that are its own: without the mapped shards, which the page cache gives and takes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
 def nanogpt_get_batch(path: Path) -> Batch:

@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# What an example takes depends on what else the machine does: the tests' timeout is the limit.
+settings.register_profile("owt", deadline=None)
+settings.load_profile("owt")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -11,19 +11,19 @@ import pyarrow.fs
 import pytest
 
 from schemas import ShardFile
+from tests.servers.s3 import s3_bucket
 from trainer.data import make_sampler
 from trainer.errors import ShardError
 from trainer.remote import Cache
 from trainer.shards import open_dataset
 from trainer.train import main
 
-s3 = pytest.importorskip("tests.servers.s3")
 SHARDS = 5
 
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
-    with s3.s3_bucket() as uri:
+    with s3_bucket() as uri:
         yield uri
 
 

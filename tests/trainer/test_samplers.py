@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -234,3 +235,22 @@ def _sampler(name: str) -> Packed | Mixture:
     sampler = longbiased(documents, 16, EOT, 11, long_min_tokens=40)
     assert isinstance(sampler, Mixture)
     return sampler
+
+
+def test_batches_are_fetched_before_they_are_asked_for() -> None:
+    asked: list[int] = []
+
+    class Watched:
+        context = 16
+
+        def windows(self, first: int, count: int) -> np.ndarray:
+            asked.append(first)
+            return np.zeros((count, 17), np.uint16)
+
+    batches = Loader(Watched(), 4, 4, ahead=3).batches(10)
+    next(batches)
+    end = time.monotonic() + 10
+    while len(asked) < 4 and time.monotonic() < end:
+        time.sleep(0.001)
+    assert asked == [40, 44, 48, 52]
+    batches.close()  # type: ignore[attr-defined]
