@@ -18,7 +18,9 @@ from schemas.settings import add_flags, flags_given, from_table
 @dataclass(frozen=True)
 class TrainTokenizerOptions:
     workdir: str = option(help="the folder of the run, whose corpus/ is read", metavar="DIR")
-    out: str = option("", "the file to write (default: tokenizer.json in the working directory)", metavar="FILE")
+    out: str | None = option(
+        None, "the file to write (default: tokenizer.json of the working directory)", metavar="FILE"
+    )
     vocab_size: int = option(50_257, "entries: the bytes, the merges and end-of-text", minimum=257)
     sample: float = option(
         1.0, "share of the documents to learn from, chosen by a hash of their ids", minimum=0, maximum=1

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.report.figures.likeness import read_reference
@@ -18,10 +21,12 @@ from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages import load
 from owt_pipeline.stages.report import STAGE, ReportOptions
 from schemas import Manifest
-from schemas.stats import stats_reference, stats_schema
+from schemas.stats import stats_schema
+from schemas.stats_reference import stats_reference
 from tests.owt_pipeline.report.browser import Browser
+from tests.owt_pipeline.report.queries import queries
 from tests.owt_pipeline.report.test_page import SECTIONS, Page
-from tests.owt_pipeline.whole_runs import run_owt
+from tests.owt_pipeline.whole_runs import copy_of, run_owt
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -37,7 +42,8 @@ def test_every_figure_is_of_the_documented_schema(stats: dict[str, Any]) -> None
 
 
 def test_the_reference_of_stats_is_not_stale() -> None:
-    stale = "run `python -m schemas.stats > docs/stats.md; python -m schemas.stats --json > docs/stats.schema.json`"
+    command = "python -m schemas.stats_reference"
+    stale = f"run `{command} > docs/stats.md; {command} --json > docs/stats.schema.json`"
     assert (REPOSITORY / "docs" / "stats.md").read_text() == stats_reference(), stale
     assert json.loads((REPOSITORY / "docs" / "stats.schema.json").read_text()) == stats_schema(), stale
 
@@ -138,3 +144,31 @@ def test_a_list_that_is_none_is_refused_by_its_line(tmp_path: Path, text: str, p
     (tmp_path / "list.txt").write_text(text)
     with pytest.raises(UserError, match=re.escape(problem)):
         read_reference(str(tmp_path / "list.txt"))
+
+
+def test_times_are_those_of_the_pages_fetched_live(run: Path, tmp_path: Path) -> None:
+    copy = copy_of(run, tmp_path / "run", without=("report",))
+    for path in (copy / "pages").glob("part-*.parquet"):
+        pages = pq.read_table(path)
+        rows = np.arange(pages.num_rows)
+        for name, values in (("source", np.where(rows % 3, "live", "warc")), ("fetch_ms", 7 * rows % 400)):
+            place = pages.schema.get_field_index(name)
+            pages = pages.set_column(place, pages.field(name), pa.array(values, pages.field(name).type))
+        pq.write_table(pages, path)
+    run_stage(STAGE, ReportOptions(), Runtime(Storage(str(copy))))
+    fetch, sql = json.loads((copy / "report" / "stats.json").read_bytes())["fetch"], queries(copy)
+    assert fetch["sources"] == dict(sql("select source, count(*) from pages group by 1"))
+    live = "from pages where source = 'live'"
+    assert sql(f"select count(*), sum(fetch_ms)::bigint, max(fetch_ms) {live}") == [
+        tuple(fetch["milliseconds"][key] for key in ("count", "sum", "maximum"))
+    ]
+    for row in fetch["domains"]:
+        ((mean,),) = sql(f"select avg(fetch_ms) {live} and split_part(url, '/', 3) = '{row['domain']}'")
+        assert row["mean_milliseconds"] == (None if mean is None else pytest.approx(mean, abs=0.06))
+    means = {row["years"]: row["mean_milliseconds"] for row in fetch["ages"]}
+    captured, age = fetch["captured"].split("-"), "(year(m) * 12 + month(m))"
+    posted = f"select *, to_timestamp(created_utc) at time zone 'UTC' as m {live}"
+    months = int(captured[0]) * 12 + int(captured[1])
+    for years, mean in sql(f"select greatest({months} - {age}, 0) // 12, avg(fetch_ms) from ({posted}) group by 1"):
+        assert means.pop(years, None) == (pytest.approx(mean, abs=0.06) if years is not None else None)
+    assert not any(means.values())
