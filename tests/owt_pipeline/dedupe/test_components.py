@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from owt_pipeline.dedupe import components
@@ -77,14 +77,22 @@ def test_a_checksum_of_edges_is_that_of_their_set(edges: list[tuple[int, int]]) 
         assert checksum(array[1:]) != checksum(array)
 
 
-@pytest.mark.parametrize("shape", ["chain", "star", "grid"])
-def test_components_of_long_graphs(shape: str) -> None:
-    edges = {
-        "chain": [(i, i + 1) for i in range(1000)],
-        "star": [(500, i) for i in range(1000)],
-        "grid": [(x * 30 + y, x * 30 + y + step) for x in range(29) for y in range(29) for step in (1, 30)],
-    }[shape]
-    random.Random(0).shuffle(edges)
+LONG = {
+    "chain": [(i, i + 1) for i in range(1000)],
+    "star": [(500, i) for i in range(1001)],
+    "grid": [(x * 30 + y, x * 30 + y + step) for x in range(29) for y in range(29) for step in (1, 30)],
+}
+
+
+@pytest.mark.parametrize("shape", LONG)
+@settings(deadline=None, max_examples=10)
+@given(seed=st.integers(0, 2**32))
+def test_components_of_long_graphs(shape: str, seed: int) -> None:
+    """In any order of the edges, with any numbers for the nodes."""
+    rng = random.Random(seed)
+    number = rng.sample(range(1001), 1001)
+    edges = [(number[a], number[b]) for a, b in LONG[shape]]
+    rng.shuffle(edges)
     assert found(edges, len(edges) // 3) == by_following(edges)
     stars, rounds = contracted(edges)
     assert stars == of_two(edges)
