@@ -5,7 +5,7 @@
 
 Documents are of 1,140 words, made of real posts; a fifth are copies or edited copies of others. Ours is the whole
 command `owt dedupe --workers 1` on one core, the interpreter's start included: wall-clock seconds, and CPU seconds,
-which another load on the machine does not stretch. Then a sixteenth and a quarter of the documents, for the growth;
+which other work on the machine stretches less. Then a sixteenth and a quarter of the documents, for the growth;
 the same with two workers on two cores, beside two processes that share nothing and have half of the documents each,
 which is all that two cores can do; and with --million, a million short documents, for the memory. The peers, on one
 core too: datatrove's MinhashDedupSignature alone, datasketch's MinHashLSH, text-dedup's MinHash.
@@ -190,7 +190,7 @@ def measure_peers(folder: Path, testdata: Path, count: int, ours: float) -> list
     texts = list(long_documents(testdata, count))
     jsonl(folder / "documents.jsonl", texts)
     print(f"\npeers, one core, {count:,} of the same documents")
-    print(f"{'':>44} {'docs/s':>8} {'ours is':>12}")
+    print(f"{'':>44} {'docs/CPU s':>10} {'ours is':>12}")
     for name, python, script, key in (
         ("datatrove MinhashDedupSignature alone", PEER_PYTHON, "datatrove_dedupe.py", "seconds_signatures"),
         ("datatrove, all steps", PEER_PYTHON, "datatrove_dedupe.py", "seconds"),
@@ -202,7 +202,7 @@ def measure_peers(folder: Path, testdata: Path, count: int, ours: float) -> list
             print(f"{name:>44} left out: {found}")
             continue
         rates[name] = count / found[key]
-        print(f"{name:>44} {rates[name]:>8,.0f} {ours / rates[name]:>6.0f} times")
+        print(f"{name:>44} {rates[name]:>10,.0f} {ours / rates[name]:>6.0f} times")
     datatrove = rates.get("datatrove MinhashDedupSignature alone")
     if datatrove and ours < TIMES_DATATROVE * datatrove:
         return [f"{ours / datatrove:.0f} times datatrove's signatures, under {TIMES_DATATROVE}"]
