@@ -16,7 +16,7 @@ def keep_freed_memory() -> None:
     """Let this process keep up to 128 MB of what it frees, for the arrays of the next texts.
 
     They are of a megabyte or so and come and go by the dozen; glibc returns each to the system and takes it again,
-    page by page. In worker processes that was a fifth of their time. Another C library goes its own way.
+    page by page. In worker processes that was a sixth of their time. Another C library goes its own way.
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")
