@@ -2,6 +2,8 @@
 
     .venv/bin/python benchmarks/train.py rate [--presets tiny 124M] [--dtypes float32 bfloat16] [--steps 3]
     .venv/bin/python benchmarks/train.py characters [--text FILE] [--learning_rate 2e-3] [--optimizer adamw]
+    .venv/bin/python benchmarks/train.py gpu [--windows 32] [--data TOKENS] [--curve_steps 500]
+    .venv/bin/python benchmarks/train.py seeds [--steps 500] [--seeds 2]
 
 `rate` times a whole step (forward, backward, clipping, optimizer) of our model and of transformers'
 GPT2LMHeadModel with SDPA, same shape, batch, autocast and fused AdamW, in turn, in one process; the
@@ -10,6 +12,10 @@ fastest step of each counts, and the first is left out. Exits 1 under 1.1 times 
 `characters` trains by the command a user types: 4 layers, 4 heads, width 128, context 64, batch 12,
 2,000 steps on tinyshakespeare, as nanoGPT's README does on a CPU, at twice its learning rate. Exits 1 over
 its validation loss of 1.88 (there over 20 random batches, here over the whole validation split).
+
+`gpu` gives, on one GPU, tokens/s, MFU and peak memory of 124M from the plain loop to the trainer's, beside
+transformers; of 355M; of 1.5B with Adafactor and recomputed activations; and, with `--data`, the validation
+loss of 124M over the same tokens by AdamW and by Muon. `seeds` gives what known mistakes cost.
 """
 
 from __future__ import annotations
@@ -26,6 +32,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import train_gpu
+import train_seeds
 from token_shards import write_shards
 
 from trainer.loss import best_chunk
@@ -52,8 +60,46 @@ def main() -> int:
     characters.add_argument("--text", type=Path, default=data / "text" / "tinyshakespeare.txt")
     characters.add_argument("--learning_rate", type=float, default=2e-3, metavar="X", help="nanoGPT's is 1e-3")
     characters.add_argument("--optimizer", default="adamw", choices=OPTIMIZERS)
+    gpu = commands.add_parser("gpu", help="every step's gain on a GPU, larger models, AdamW against Muon")
+    gpu.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
+    gpu.add_argument("--presets", nargs=3, default=["124M", "355M", "1.5B"], metavar="NAME")
+    gpu.add_argument("--windows", type=int, default=32, metavar="N", help="windows of a micro-batch (default: 32)")
+    gpu.add_argument("--accumulation", type=int, default=4, metavar="N", help="micro-batches of a step (default: 4)")
+    gpu.add_argument("--steps", type=int, default=5, metavar="N", help="steps timed of each (default: 5)")
+    gpu.add_argument("--chunk", type=int, default=8192, metavar="N", help="tokens of a chunk of the loss")
+    gpu.add_argument("--data", type=Path, metavar="DIR", help="token shards for the curves; without, there are none")
+    gpu.add_argument("--curve_steps", type=int, default=500, metavar="N")
+    gpu.add_argument("--curve_flags", default="--batch_tokens 524288 --compile", metavar="FLAGS")
+    seeds = commands.add_parser("seeds", help="what known mistakes cost")
+    seeds.add_argument("--text", type=Path, default=data / "text" / "tinyshakespeare.txt")
+    seeds.add_argument("--steps", type=int, default=500, metavar="N")
+    seeds.add_argument("--layers", type=int, default=4, metavar="N")
+    seeds.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each, averaged (default: 1)")
     arguments = parser.parse_args()
+    if arguments.command == "gpu":
+        return train_gpu.measure(arguments) or (compare_optimizers(arguments) if arguments.data else 0)
+    if arguments.command == "seeds":
+        return train_seeds.measure(arguments)
     return compare_rates(arguments) if arguments.command == "rate" else train_characters(arguments)
+
+
+def compare_optimizers(arguments: argparse.Namespace) -> int:
+    """Train the smallest preset by AdamW and by Muon over the same tokens, and print both curves."""
+    curves = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for optimizer in ("adamw", "muon"):
+            run = Path(scratch) / optimizer
+            command = [sys.executable, "-m", "trainer.train", "--data", str(arguments.data), "--out", str(run)]
+            command += ["--preset", arguments.presets[0], "--optimizer", optimizer, "--no_tensorboard"]
+            command += ["--max_steps", str(arguments.curve_steps), "--micro_batch", str(arguments.windows)]
+            command += ["--val_every", str(max(1, arguments.curve_steps // 10)), "--device", arguments.device]
+            subprocess.run([*command, *arguments.curve_flags.split()], check=True, cwd=REPOSITORY)
+            records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+            curves[optimizer] = {r["step"] * r["tokens"]: r["val_loss"] for r in records if "val_loss" in r}
+    print("\n| tokens | AdamW | Muon |\n|---|---|---|")
+    for tokens, loss in curves["adamw"].items():
+        print(f"| {tokens:,} | {loss:.4f} | {curves['muon'][tokens]:.4f} |")
+    return 0
 
 
 def compare_rates(arguments: argparse.Namespace) -> int:
@@ -117,23 +163,7 @@ def our_step(name: str, ids: torch.Tensor, dtype: str, compiled: bool) -> Callab
 
 
 def transformers_step(name: str, ids: torch.Tensor, dtype: str, compiled: bool) -> Callable[[], None]:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = preset(name)
-    model = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=config.vocab_size,
-            n_positions=config.context,
-            n_layer=config.n_layer,
-            n_head=config.n_head,
-            n_embd=config.width,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            attn_implementation="sdpa",
-        )
-    )
-    model = model.to(ids.device).train()
+    model = train_gpu.transformers_model(name).to(ids.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     net = torch.compile(model) if compiled else model
 
