@@ -5,9 +5,9 @@
 
 A server in a process of its own, that does nothing but send what was made before, answers for all hosts on
 loopback; its CPU time is shown. All sides fetch the same pages of the same hosts, in the same order. Ours is the
-whole stage: robots.txt, limits, turns, journal, WARC and index on disk, checksums. The others read and decode the
-bodies, and drop them. The fastest of the repeats counts. Exits 1 under 0.7 of the bare loop, or under 4 times the
-threads.
+whole stage: robots.txt, limits, turns, journal, WARC and index on disk, checksums; its client alone stands beside
+it. The others read and decode the bodies, and drop them. The fastest of the repeats counts. Exits 1 under 0.7 of the
+bare loop, or under 4 times the threads.
 
 With --memory, the URLs of one shard, 50 a host, answered by a tiny page or by 404, to the end of the shard. Exits 1
 where the stage's processes take 500 MB together at any time.
@@ -68,6 +68,7 @@ def speed(hosts: int, pages: int, page_bytes: int, repeats: int) -> int:
         runtime = collect(urls, Path(work), num_shards=4)
         contestants: dict[str, Callable[[], int]] = {
             "owt fetch": lambda: fetch(runtime),
+            "its client, bare": lambda: asyncio.run(bare_client(urls)),
             "aiohttp, bare": lambda: asyncio.run(bare_aiohttp(urls)),
             f"requests, {THREADS} threads": lambda: requests_pool(urls),
         }
@@ -84,7 +85,7 @@ def speed(hosts: int, pages: int, page_bytes: int, repeats: int) -> int:
                 rates[name] = max(rates[name], len(urls) / (time.perf_counter() - started))
                 served[name] = (cpu_seconds([server]) - served_before) / len(urls)
                 cpu[name] = min(cpu[name], (cpu_seconds([os.getpid()]) - used) / len(urls) - served[name])
-    ours, bare, threads = rates.values()
+    ours, _, bare, threads = rates.values()
     print(f"{len(urls):,} pages of {page_bytes:,} bytes on {hosts} hosts; CPU time a page, and the server's beside it")
     for name, rate in rates.items():
         micros = f"{1e6 * cpu[name]:5.0f} + {1e6 * served[name]:3.0f} us"
@@ -142,6 +143,32 @@ def fetch(runtime: Runtime) -> int:
     (runtime.workdir / "pages").delete_all()
     manifest, _ = run_stage(stage, options, runtime)
     return manifest.stats["body_bytes"]
+
+
+async def bare_client(urls: Sequence[str]) -> int:
+    """What `owt fetch` makes its requests with, and nothing else of it; the bodies are dropped."""
+    from yarl import URL
+
+    from owt_pipeline.fetch.addresses import Addresses, parse_rules
+    from owt_pipeline.fetch.client import Client, Limits
+
+    client = Client(
+        Addresses(parse_rules((f"*.{DOMAIN}=127.0.0.1",))), "bench/1.0", verify_tls=True, keep_alive=15.0,
+        kept_connections=CONNECTIONS, remembered_names=10_000,
+    )  # fmt: skip
+    limits = Limits(connect=15.0, silence=30.0, total=90.0, wire_bytes=10**7, body_bytes=10**7)
+    waiting = iter(urls)
+    received = 0
+
+    async def work() -> None:
+        nonlocal received
+        for url in waiting:
+            response = await client.get(URL(url), limits, lambda *_: False)
+            received += len(response.body)
+
+    await asyncio.gather(*[work() for _ in range(CONNECTIONS)])
+    await client.close()
+    return received
 
 
 async def bare_aiohttp(urls: Sequence[str]) -> int:

@@ -81,7 +81,7 @@ class Fetcher:
     def __init__(self, options: LiveOptions):
         self.options = options
         self.open_hosts, self.max_open_hosts = 0, 2 * options.connections
-        remembered = 10 * options.connections  # more than are open: redirects lead to others
+        remembered = 4 * options.connections + 1000  # hosts: more than are open, since redirects lead to others
         self.gates = HostGates(options.host_delay, options.host_connections, remembered)
         self._client = Client(
             options.addresses,
