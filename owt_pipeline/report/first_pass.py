@@ -17,6 +17,7 @@ from owt_pipeline.report.summaries import MOST_REMOVALS, SCORE_EDGES, SIMILARITY
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.shards import DatasetReader
 from owt_pipeline.tokenize import encoding
+from schemas import Reason
 
 EXCERPT_CHARACTERS = 3000
 
@@ -63,9 +64,20 @@ def summarize(part: Part, readers: Mapping[str, DatasetReader], sizes: Sizes) ->
 
 def _data(summary: Summary, part: Part, readers: Mapping[str, DatasetReader], sizes: Sizes) -> Iterator[int]:
     columns, add = _ADDERS[part.dataset]
+    forgotten = _forgotten(readers, part.shard) if part.dataset == "duplicates" else None
     for batch in readers[part.dataset].batches(part.shard, columns=columns, rows=2048):
         add(summary, batch, sizes)
+        if forgotten is not None:
+            _sample_decisions(summary, batch.filter(pc.invert(pc.is_in(batch["url_id"], forgotten))))
         yield batch.num_rows
+
+
+def _forgotten(readers: Mapping[str, DatasetReader], shard: int) -> pa.Array:
+    """Documents of a shard that were taken down, and those that repeat them: their texts are not to be shown."""
+    if "corpus" not in readers:
+        return pa.array([], pa.uint64())
+    rejects = readers["corpus"].table(shard, kind="rejects", columns=["url_id", "reason"])
+    return rejects.filter(pc.equal(rejects["reason"], str(Reason.FORGOTTEN)))["url_id"].combine_chunks()
 
 
 def _rejects(summary: Summary, part: Part, readers: Mapping[str, DatasetReader], sizes: Sizes) -> Iterator[int]:
@@ -186,6 +198,10 @@ def _add_duplicates(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> No
     columns = ("kept_url_id", "cluster_size", "url_id", "rule", "similarity")
     for kept, size, url_id, rule, similar in zip(*(batch[name].to_pylist() for name in columns), strict=True):
         summary.add_cluster(kept, size, [{"url_id": url_id, "rule": rule, "similarity": round(similar, 4)}])
+
+
+def _sample_decisions(summary: Summary, batch: pa.RecordBatch) -> None:
+    """Decisions to be shown with both texts."""
     for rule in ("near", "exact"):
         rows = batch.filter(pc.equal(batch["rule"], rule))
         summary.sample(f"duplicates/{rule}", MOST_REMOVALS).add(rows["url_id"].to_numpy(), partial(_decision, rows))

@@ -37,7 +37,7 @@ def configure(arguments: argparse.Namespace) -> None:
     elif not sys.stderr.isatty():
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [*(h for h in root.handlers if type(h) not in (logging.StreamHandler, _Handler)), handler]
     # Libraries' warnings are not for the user: Beam's import alone gives one, of clients we do not use.
     root.setLevel(logging.INFO if arguments.verbose else logging.ERROR)
     logger.setLevel(logging.WARNING if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO)
@@ -46,8 +46,7 @@ def configure(arguments: argparse.Namespace) -> None:
 
 def complain(message: str) -> None:
     """Say an error: as a line for a person, or as the log says everything."""
-    handlers = logging.getLogger().handlers
-    if handlers and isinstance(handlers[0].formatter, _JsonFormatter):
+    if any(isinstance(handler.formatter, _JsonFormatter) for handler in logging.getLogger().handlers):
         logger.error(message)
     else:
         print(f"owt: error: {message}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -75,6 +76,19 @@ def test_duplicates_of_what_goes_are_forgotten_with_it(small_run: Path, forgotte
     assert copies
     assert {rejects[i]["reason"] for i in copies} == {"forgotten"}
     assert all(rejects[i]["detail"].startswith("repeats ") for i in copies)
+
+
+def test_no_text_of_what_goes_is_left_in_corpus_tokens_or_report(forgotten: Path, gone: set[int]) -> None:
+    """Not even as one of the pairs of duplicates that the report sets side by side."""
+    stats = json.loads((forgotten / "report/stats.json").read_text())
+    shown = [row[side]["url_id"] for row in stats["duplicates"]["removals"] for side in ("removed", "kept")]
+    assert shown
+    assert not (gone | named(forgotten)) & set(shown)
+    texts = {row["url_id"]: row["text"] for row in table(forgotten, "clean")}
+    report = (forgotten / "report/stats.json").read_text() + (forgotten / "report/index.html").read_text()
+    for identifier in named(forgotten):
+        paragraph = max(texts[identifier].splitlines(), key=len)
+        assert json.dumps(paragraph)[1:-1] not in report
 
 
 def test_only_the_shards_it_is_in_are_rewritten(small_run: Path, request_file: Path, tmp_path: Path) -> None:
