@@ -83,15 +83,19 @@ def _forget(arguments: argparse.Namespace) -> int:
 
     console.configure(arguments)
     workdir = Storage(arguments.workdir)
+    readers = readers_of(workdir)
     with locked(workdir):
         before = read_takedowns(workdir)
         request = parse_request(_lines(arguments.urls), arguments.urls, arguments.reason)
         if not request.ids and not request.domains:
             raise UserError(f"{arguments.urls} names no URL, id or domain: nothing to forget")
-        resolved = resolve(request, readers_of(workdir))
+        resolved = resolve(request, readers)
         if not arguments.dry_run and (after := before | resolved.takedowns) != before:
             write_takedowns(workdir, after)
-    _tell(resolved, workdir, arguments.dry_run)
+    _warn_of_unknown(resolved, workdir)
+    say = _silent if arguments.quiet else print
+    copies = f"; {resolved.copies:,} duplicates of them stay out with them" if resolved.copies else ""
+    say(f"{resolved.in_corpus:,} documents {'would leave' if arguments.dry_run else 'leave'} the corpus{copies}")
     if arguments.dry_run:
         return 0
     stages = []
@@ -101,17 +105,17 @@ def _forget(arguments: argparse.Namespace) -> int:
             stages.append((stage, options))
     results = run_stages(stages, Runtime(workdir, arguments.workers))
     for stage, manifest, seconds in results:
-        print(f"{stage.output}/: {manifest.counts.left:,} documents{'' if seconds is not None else ' (stands)'}")
+        say(f"{stage.output}/: {manifest.counts.left:,} documents{'' if seconds is not None else ' (stands)'}")
     holding = [f"{name}/" for name in _WITH_TEXT if (workdir / name).exists("manifest.json")]
     if holding:
-        print(f"{', '.join(holding)} still hold what was collected: see owt forget --help")
+        say(f"{', '.join(holding)} still hold what was collected: see owt forget --help")
     return 0
 
 
-def _tell(resolved: Resolved, workdir: Storage, dry_run: bool) -> None:
-    would = "would leave" if dry_run else "leave"
-    copies = f"; {resolved.copies:,} duplicates of them stay out with them" if resolved.copies else ""
-    print(f"{resolved.in_corpus:,} documents {would} the corpus{copies}", flush=True)
+def _silent(message: str) -> None: ...
+
+
+def _warn_of_unknown(resolved: Resolved, workdir: Storage) -> None:
     if resolved.unknown:
         shown = ", ".join(resolved.unknown[:3]) + (", ..." if len(resolved.unknown) > 3 else "")
         logger.warning("%d of what is named is no document of %s: %s", len(resolved.unknown), workdir, shown)

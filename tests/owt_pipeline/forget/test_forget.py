@@ -152,6 +152,8 @@ def test_a_wrong_list_is_one_clear_error(small_run: Path, tmp_path: Path) -> Non
     assert "nothing to forget" in run_owt("forget", path, "--workdir", small_run, code=1)
     assert "cannot read" in run_owt("forget", tmp_path / "none.txt", "--workdir", small_run, code=1)
     assert not (small_run / "forgotten.jsonl").exists()
+    assert "is it the --workdir" in run_owt("forget", path, "--workdir", tmp_path / "elsewhere", code=1)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_what_is_not_in_the_corpus_is_said_and_stays_on_the_list(small_run: Path, tmp_path: Path) -> None:
