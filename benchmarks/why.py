@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -49,23 +50,26 @@ def main() -> int:
             size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
             print(f"{rows:,} URLs ({size / 1e9:.1f} GB, written in {time.perf_counter() - started:.0f} s):", flush=True)
             for what, (text, verdict) in asked.items():
-                seconds = statistics.median(ask(folder, text, verdict) for _ in range(arguments.repeats))
+                taken = [ask(folder, text, verdict) for _ in range(arguments.repeats)]
+                seconds, cpu = (statistics.median(column) for column in zip(*taken, strict=True))
                 slowest = max(slowest, seconds)
-                print(f"  {what:<12}{seconds:6.2f} s", flush=True)
+                print(f"  {what:<12}{seconds:6.2f} s{cpu:6.2f} s of CPU", flush=True)
     print(f"the slowest answer took {slowest:.2f} s, the limit is {LIMIT_SECONDS}")
     return 0 if slowest < LIMIT_SECONDS else 1
 
 
-def ask(folder: str, text: str, verdict: str) -> float:
-    """Seconds that the process of `owt why` takes; exits where the answer is not `verdict`."""
+def ask(folder: str, text: str, verdict: str) -> tuple[float, float]:
+    """Seconds, and seconds of CPU, that the process of `owt why` takes; exits where the answer is not `verdict`."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
     command = [sys.executable, "-m", "owt_pipeline", "why", text, "--workdir", folder, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()})
     seconds = time.perf_counter() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     found = json.loads(done.stdout) if done.stdout else {}
     if found.get("verdict", found.get("domain")) != verdict:
         sys.exit(f"{' '.join(command)}: {found.get('verdict')}, should be {verdict}\n{done.stderr}")
-    return seconds
+    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 if __name__ == "__main__":
