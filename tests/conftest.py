@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # What an example takes depends on what else the machine does: the tests' timeout is the limit.
-settings.register_profile("owt", deadline=None)
+settings.register_profile("owt", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("owt")
 
 REPOSITORY = Path(__file__).resolve().parent.parent

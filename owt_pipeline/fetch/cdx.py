@@ -130,7 +130,9 @@ def _captures(row: dict[str, Any], canonical: str) -> Iterator[IndexedCapture]:
         if not any(is_html(row[name]) for name in ("mime", "mime-detected") if row.get(name)):
             return
         date = calendar.timegm(time.strptime(row["timestamp"], "%Y%m%d%H%M%S"))
-        yield IndexedCapture(date, row["filename"], int(row["offset"]), int(row["length"]))
+        capture = IndexedCapture(date, str(row["filename"]), int(row["offset"]), int(row["length"]))
+        if capture.offset >= 0 and capture.length > 0:
+            yield capture
     except (KeyError, TypeError, ValueError, AttributeError, BadURL):
         return
 

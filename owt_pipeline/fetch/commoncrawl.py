@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from yarl import URL
@@ -27,7 +28,7 @@ from owt_pipeline.fetch.cdx import (
     says_no_captures,
     single_collection,
 )
-from owt_pipeline.fetch.client import Failed, Received
+from owt_pipeline.fetch.client import Failed, Limits, Received
 from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
 from owt_pipeline.runtime.errors import UserError
@@ -152,7 +153,8 @@ class ArchiveClient:
         last = capture.offset + capture.length - 1
         headers = {"Range": f"bytes={capture.offset}-{last}", "Accept-Encoding": "identity"}
         source = URL(self.options.data.rstrip("/") + "/" + capture.file.lstrip("/"))
-        response = await self._get(where, source, self._limits, headers=headers)
+        limits = replace(self._limits, body_bytes=self._limits.wire_bytes)  # of the record; the page's is judged below
+        response = await self._get(where, source, limits, headers=headers)
         if response.status != 206:
             raise _failed(where, f"status {response.status} where a part (206) was asked for")
         if len(response.body) != capture.length:
@@ -161,7 +163,7 @@ class ArchiveClient:
             response.body, "commoncrawl", self._limits.body_bytes, where=where, fetch_ms=response.ms, canonical=url
         )
 
-    async def _get(self, what: str, url: URL, limits, **how) -> Received:  # type: ignore[no-untyped-def]
+    async def _get(self, what: str, url: URL, limits: Limits, **how: Any) -> Received:
         """The response; raises Failed with the reason `archive_failed`."""
         gate = self._fetcher.gates[url.raw_host or ""]
         try:
