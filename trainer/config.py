@@ -72,14 +72,18 @@ class TrainConfig:
         8, "the most windows of one forward pass on one rank; 0 for what fits in memory", minimum=0, shapes_bytes=False
     )
     preflight: bool = option(False, "tell memory, work and time, and train nothing", shapes_bytes=False)
-    max_steps: int = option(19073, "steps of the whole run (default: 10 billion tokens at 524,288)", minimum=1)
+    max_steps: int = option(
+        0, "steps of the whole run; 0 for 19,073 (10 billion tokens at 524,288), with init_from one epoch", minimum=0
+    )
 
     optimizer: str = option("adamw", "of the weights", choices=OPTIMIZERS)
     learning_rate: float | None = option(
-        None, "peak of the schedule (default: by preset, 6e-4 for 124M; 3e-2 for adafactor)", minimum=0
+        None, "peak (default: by preset, 6e-4 for 124M; a tenth of that with init_from; 3e-2 for adafactor)", minimum=0
     )
     min_fraction: float = option(0.1, "learning rate at the end, as a fraction of the peak", minimum=0, maximum=1)
-    schedule: str = option("cosine", "after the warm-up; wsd is stable, then decay", choices=SCHEDULES)
+    schedule: str | None = option(
+        None, "after the warm-up (default: cosine, with init_from linear); wsd is stable, then decay", choices=SCHEDULES
+    )
     warmup_steps: int = option(0, "steps of linear warm-up; 0 for a hundredth of max_steps", minimum=0)
     decay_fraction: float = option(0.2, "wsd: share of the steps that decay", minimum=0, maximum=1)
     weight_decay: float = option(0.1, "on matrices only", minimum=0)
@@ -152,7 +156,14 @@ class TrainConfig:
     def peak_learning_rate(self) -> float:
         if self.learning_rate is not None:
             return self.learning_rate
-        return 3e-2 if self.optimizer == "adafactor" else LEARNING_RATES[self.preset]
+        rate = 3e-2 if self.optimizer == "adafactor" else LEARNING_RATES[self.preset]
+        return rate / 10 if self.init_from else rate
+
+    def resolved(self, steps_an_epoch: int) -> TrainConfig:
+        """The same with `max_steps` and `schedule` as they are for this run: finetuning has its own."""
+        steps = self.max_steps or (steps_an_epoch if self.init_from else 19073)
+        schedule = self.schedule or ("linear" if self.init_from else "cosine")
+        return dataclasses.replace(self, max_steps=steps, schedule=schedule)
 
     @property
     def warmup(self) -> int:

@@ -40,6 +40,12 @@ class Corpora:
         lines = "".join(f"{d.digest}  {share!r}\n" for d, share in zip(self.datasets, self.shares, strict=True))
         return hashlib.sha256(lines.encode()).hexdigest()
 
+    @property
+    def epoch_tokens(self) -> int:
+        """Tokens to predict in one pass over every document, each with its end-of-text."""
+        lengths = [dataset.documents("train").lengths for dataset in self.datasets]
+        return sum(int(own.sum()) + len(own) for own in lengths)
+
     def sampler(self, name: str, context: int, seed: int, **options: Any) -> Sampler:
         """The training samples, by `make_sampler` of each corpus; raises ValueError naming one that is empty."""
         samplers = [make_sampler(dataset, "train", name, context, seed, **options) for dataset in self.datasets]

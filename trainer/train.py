@@ -67,6 +67,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
     corpora = open_corpora(config.data, config.mix, verify=verify, cache=config.cache, cache_gb=config.cache_gb)
     shape = config.model_config(corpora.tokenizer.vocab_size)
     windows = config.windows_per_batch(shape.context)
+    config = config.resolved(-(-corpora.epoch_tokens // (windows * shape.context)))
     sampler = corpora.sampler(
         config.sampler,
         shape.context,
@@ -137,7 +138,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
         rate = learning_rate(
             step,
             peak=config.peak_learning_rate,
-            schedule=config.schedule,
+            schedule=config.schedule or "cosine",
             warmup_steps=config.warmup,
             max_steps=config.max_steps,
             min_fraction=config.min_fraction,

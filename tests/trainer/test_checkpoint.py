@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -214,6 +215,19 @@ def test_finetuning_starts_from_the_weights_of_a_checkpoint(config: TrainConfig,
     tuned = dataclasses.replace(config, out=str(tmp_path / "tuned"), init_from=config.out, max_steps=1)
     fresh = dataclasses.replace(config, out=str(tmp_path / "fresh"), max_steps=1)
     assert train(tuned) < train(fresh) - 0.2
+
+
+def test_finetuning_is_one_epoch_of_linear_decay_unless_told_otherwise(config: TrainConfig, tmp_path: Path) -> None:
+    train(config)
+    tuned = dataclasses.replace(config, out=str(tmp_path / "tuned"), init_from=config.out, max_steps=0)
+    train(tuned)
+    records = [json.loads(line) for line in (tmp_path / "tuned" / "metrics.jsonl").read_text().splitlines()]
+    lengths = open_dataset(config.data).documents("train").lengths
+    assert len(records) == math.ceil((lengths.sum() + len(lengths)) / 512)
+    falls = [before["lr"] - after["lr"] for before, after in itertools.pairwise(records)]
+    assert falls == pytest.approx([falls[0]] * len(falls))
+    assert records[0]["lr"] == pytest.approx(3e-4, rel=0.1)
+    train(tuned)  # it is done, and knows
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor", "muon"])

@@ -21,7 +21,7 @@ def test_an_unknown_key_suggests_the_right_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("max_steps = 0", "max_steps: 0 is not a whole number of at least 1"),
+        ("max_steps = -1", "max_steps: -1 is not a whole number of at least 0"),
         ('preset = "125M"', r"preset: '125M' is not one of .*did you mean '124M'\?"),
         ("max_steps", "is not TOML"),
         ("[collect]", r"has tables \(collect\) but no \[train\]"),
