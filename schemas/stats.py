@@ -261,7 +261,7 @@ _SECTIONS: dict[str, JsonSchema] = {
     "fetch": or_empty(
         obj(
             "What became of the URLs that were asked for; empty where nothing was fetched.",
-            sources=mapping("pages, by live or warc", integer()),
+            sources=mapping("pages, by source: live, archive or commoncrawl", integer()),
             statuses=mapping("pages, by HTTP status", integer()),
             failures=_FAILURES,
             milliseconds=_distribution("from request to last byte, of pages fetched live"),
