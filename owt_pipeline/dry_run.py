@@ -111,7 +111,7 @@ def _step(
     manifest = read_manifest(folder)
     reads = [name for name in (*stage.inputs, *stage.optional_inputs) if name in expected]
     anew = [name for name in reads if expected[name].manifest is None]
-    live = stage.name == "fetch" and not getattr(options, "pages_from", ())
+    live = stage.name == "fetch" and _asks_the_web(options)
     rate = rate_of(stage.name, log, live=live)
     rows, read, share = _input(stage, options, expected, reads)
     old = recorded_plan(folder, manifest)
@@ -134,6 +134,11 @@ def _step(
         stage.name, verdict, why, rows * share, read * share, core_seconds, core_seconds / workers, disk, rate.measured
     )
     return step, _expectation(stage, rate, rows, expected)
+
+
+def _asks_the_web(options: Any) -> bool:
+    """Whether fetch waits for servers, and not for this machine."""
+    return bool(set(options.sources) - {"archive"}) if options.sources else not options.pages_from
 
 
 def _verdict(
