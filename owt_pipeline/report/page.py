@@ -1,8 +1,4 @@
-"""The report as one HTML file that needs nothing else: style, plots and plotly.js are in it.
-
-plotly/ holds plotly.js 4.1.1 as npm's plotly.js-basic-dist-min distributes it: bars and lines in 1.2 MB, where the
-whole of plotly.js, as Python's plotly carries it, is 4.8 MB in every report.
-"""
+"""The report as one HTML file that needs nothing else: style, plots and plotly.js are in it."""
 
 from __future__ import annotations
 
@@ -10,6 +6,8 @@ import json
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
+
+from plotly.offline import get_plotlyjs
 
 from owt_pipeline.report.markup import Markup, element, joined
 from owt_pipeline.report.plots.all import plots
@@ -54,7 +52,7 @@ def page(stats: Mapping[str, Any]) -> str:
 </main>
 <footer>{element("p", "Every figure of this page is in ", element("code", "stats.json"), " beside it.")}</footer>
 <script type="application/json" id="figures">{figures}</script>
-<script>{_own("plotly/plotly-basic.min.js")}</script>
+<script>{get_plotlyjs()}</script>
 <script>
 {_own("report.js")}</script>
 </body>
