@@ -6,7 +6,6 @@ tail that a kill tore off is cut when the journal is opened again.
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 import threading
@@ -23,6 +22,8 @@ from owt_pipeline.fetch.answers import Answer, NoPage, Page
 from schemas import Reason
 
 _HEAD = struct.Struct("<4sQIIQ")  # magic, url_id, CRC-32, lengths of description and records
+_READ_BYTES = 16 << 10  # at once: most entries are smaller
+
 _MAGIC = b"OWT\x01"
 
 _DESCRIBED = [field.name for field in fields(Page) if field.name not in ("record", "redirects")]
@@ -84,19 +85,19 @@ class Journal:
             order = np.argsort(ids, kind="stable")
             self._sorted = ids[order], np.array(self._offsets, np.uint64)[order]
         ids, offsets = self._sorted
-        if not len(ids):
-            yield from [None] * len(url_ids)
-            return
         places = np.searchsorted(ids, np.array(url_ids, np.uint64)).tolist()
-        with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as file:
-            for url_id, place in zip(url_ids, places, strict=True):
-                found = place < len(ids) and int(ids[place]) == url_id
-                yield self._read(file, int(offsets[place])) if found else None
+        for url_id, place in zip(url_ids, places, strict=True):
+            found = place < len(ids) and int(ids[place]) == url_id
+            yield self._read(int(offsets[place])) if found else None
 
-    def _read(self, file: mmap.mmap, offset: int) -> Answer:
-        _, _, crc, description, records = _HEAD.unpack_from(file, offset)
-        start = offset + _HEAD.size
-        body = file[start : start + description + records]
+    def _read(self, offset: int) -> Answer:
+        # By calls, not mapped: mapped pages, and those around them, would count as this process' memory.
+        entry = os.pread(self._file.fileno(), _READ_BYTES, offset)
+        _, _, crc, description, records = _HEAD.unpack_from(entry)
+        end = _HEAD.size + description + records
+        if len(entry) < end:
+            entry += os.pread(self._file.fileno(), end - len(entry), offset + len(entry))
+        body = entry[_HEAD.size : end]
         if isal_zlib.crc32(body) != crc:
             raise OSError(f"{self._file.name}: the entry at byte {offset} was changed after it was written")
         return _decode(body[:description], body[description:])

@@ -90,6 +90,7 @@ def fetch_shard(shard: int, writer: ShardWriter, *, urls: DatasetReader, sources
             if not journals:
                 progress.advance(batch.num_rows)
 
+        pa.default_memory_pool().release_unused()  # of the URLs that were asked for
         write_answers(writer, sorted_urls(urls, shard, URL_COLUMNS), answers)
 
 
