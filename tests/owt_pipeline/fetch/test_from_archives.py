@@ -113,6 +113,7 @@ def test_broken_archives_are_read_as_far_as_they_go(testdata: Path, write_urls: 
     assert b"Example Domain" in responses(runtime, manifest)["https://example.com/"].body
 
 
+@pytest.mark.slow
 def test_archives_and_a_run_in_a_bucket_give_the_bytes_of_local_ones(
     testdata: Path, tmp_path: Path, write_urls: Callable[..., Runtime]
 ) -> None:
