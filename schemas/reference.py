@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 
 import pyarrow as pa
@@ -60,9 +61,9 @@ def _fields(schema: pa.Schema) -> str:
 
 def _attributes(cls: type) -> str:
     """The class' first line and its fields, with what the docstring says of each."""
-    text = cls.__doc__ or ""
-    said = dict(re.findall(r"^      (\w+): (.*?)(?=^      \w+: |\Z)", text, re.M | re.S))
-    lines = [text.strip().splitlines()[0], "", "| key | meaning |", "|---|---|"]
+    text = inspect.getdoc(cls) or ""  # without indentation, which Python 3.13 leaves out itself
+    said = dict(re.findall(r"^  (\w+): (.*?)(?=^  \w+: |\Z)", text, re.M | re.S))
+    lines = [text.splitlines()[0], "", "| key | meaning |", "|---|---|"]
     for field in dataclasses.fields(cls):
         lines.append(f"| `{field.name}` | {' '.join(said.get(field.name, '').split())} |")
     return "\n".join(lines) + "\n"
