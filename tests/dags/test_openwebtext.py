@@ -192,7 +192,7 @@ def pipeline_interpreter() -> str:
     except OSError:
         found = False
     if not found:
-        pytest.skip(f"{python} has no owt-pipeline installed: run `make setup`, or set OWT_PYTHON")
+        pytest.skip(f"{python} has no owt-pipeline installed: run `make test-dags`, or set OWT_PYTHON")
     return python
 
 
