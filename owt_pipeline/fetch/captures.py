@@ -25,6 +25,7 @@ from owt_pipeline.fetch.warc import (
     BadRecord,
     capture_time,
     member_of,
+    panics_as_bad_records,
     payload_digest,
     read_block,
     record_of_block,
@@ -151,13 +152,14 @@ def _records(file: BinaryIO, size: int) -> Iterator[_Found]:
         source: Any = _RecentBytes(file, at)
         begun, whole = at, True
         try:
-            for record in ArchiveIterator(source, parse_http=False):
-                begun, whole = record.stream_pos, False
-                inside = not source.has(begun, magic)
-                least_end = source.head_end(begun) + record.content_length if magic == _PLAIN_MAGIC else 0
-                block = read_block(record) if _is_response(record) else None
-                yield _Found(begun, record, block, inside, least_end)
-                whole, lost = True, False
+            with panics_as_bad_records():
+                for record in ArchiveIterator(source, parse_http=False):
+                    begun, whole = record.stream_pos, False
+                    inside = not source.has(begun, magic)
+                    least_end = source.head_end(begun) + record.content_length if magic == _PLAIN_MAGIC else 0
+                    block = read_block(record) if _is_response(record) else None
+                    yield _Found(begun, record, block, inside, least_end)
+                    whole, lost = True, False
             return
         except (OSError, BadRecord):
             at = _find(file, magic, begun + 1)

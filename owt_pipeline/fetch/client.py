@@ -53,6 +53,12 @@ class Received:
     def header(self, name: str) -> str | None:
         return header(self.headers, name)
 
+    def location(self) -> URL:
+        """Where its Location header leads, absolute; raises ValueError where that is no URL."""
+        # Servers send Location in UTF-8, which is read as Latin-1 like all headers.
+        text = (self.header("location") or "").strip().encode("latin-1").decode("utf-8", "replace")
+        return self.url.join(parse_url(text))
+
 
 class Failed(Exception):
     """A request without a usable response.
@@ -67,6 +73,14 @@ class Failed(Exception):
         super().__init__(f"{reason}: {detail}")
         self.answer = NoPage(reason, detail)
         self.connected, self.transient = connected, transient
+
+
+def parse_url(text: str) -> URL:
+    """yarl's URL; raises ValueError, and nothing else."""
+    try:
+        return URL(text)
+    except IndexError:  # for brackets behind a name
+        raise ValueError(f"not a URL: {text[:100]!r}") from None
 
 
 class Client:

@@ -16,6 +16,9 @@ Headers = list[tuple[str, str]]
 MAX_HEAD_BYTES = 256 << 10
 """More than any server sends on purpose; a record without an end of its head is no HTTP response."""
 
+MAX_ENCODINGS = 5
+"""Of one body, within each other, as in curl: a page has one, and thousands are an attack on the decoder."""
+
 _STATUS_LINE = re.compile(rb"(?:HTTP/\d(?:\.\d)?|ICY)[ \t]+(\d{3})(?:[ \t]|$)")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s\"';,]+)", re.IGNORECASE)
 
@@ -110,7 +113,9 @@ class BodyDecoder:
             elif name == "br" and brotli_available():
                 self._layers.append(_Brotli())
             else:
-                raise BadMessage(f"unknown Content-Encoding {name!r}")
+                raise BadMessage(f"unknown Content-Encoding {name[:40]!r}")
+        if len(self._layers) > MAX_ENCODINGS:
+            raise BadMessage(f"{len(self._layers):,} encodings within each other, more than {MAX_ENCODINGS}")
 
     def feed(self, data: bytes) -> bytes:
         """What `data` decodes to; raises BadMessage or TooLarge."""

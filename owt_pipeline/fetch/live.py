@@ -16,12 +16,14 @@ from owt_pipeline.collect.urls import unescaped
 from owt_pipeline.fetch.acceptance import REDIRECTS, refuse_head
 from owt_pipeline.fetch.addresses import Addresses
 from owt_pipeline.fetch.answers import Answer, NoPage, Page, judge
-from owt_pipeline.fetch.client import Client, Failed, Limits, Received, Stop
+from owt_pipeline.fetch.client import Client, Failed, Limits, Received, Stop, parse_url
 from owt_pipeline.fetch.http_message import Headers, charset_of
 from owt_pipeline.fetch.politeness import HostGate, HostGates, Slots
 from owt_pipeline.fetch.robots import MAX_BYTES, RobotsCache
 from owt_pipeline.fetch.warc import Response, response_record
 from schemas import Reason
+
+_HOST = re.compile("[!-~]+")  # yarl lets blanks through
 
 _IPV4_AS_NUMBERS = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}", re.IGNORECASE)
 
@@ -198,16 +200,17 @@ class Fetcher:
 
 def requested_url(posted: str) -> URL:
     """The URL to request for one as posted: encoded, without user, password and fragment; raises ValueError."""
-    url = URL(unescaped(posted))
-    if url.scheme not in ("http", "https") or not url.raw_host:
+    url = parse_url(unescaped(posted))
+    host = url.raw_host or ""
+    if url.scheme not in ("http", "https") or not _HOST.fullmatch(host):
         raise ValueError(f"not a URL of http or https: {posted[:100]!r}")
-    if _IPV4_AS_NUMBERS.fullmatch(url.raw_host):  # such as 2130706433, which systems take for 127.0.0.1
+    if _IPV4_AS_NUMBERS.fullmatch(host):  # such as 2130706433, which systems take for 127.0.0.1
         try:
-            url = url.with_host(socket.inet_ntoa(socket.inet_aton(url.raw_host)))
+            url = url.with_host(socket.inet_ntoa(socket.inet_aton(host)))
         except OSError:
-            raise ValueError(f"not a host: {url.raw_host}") from None
-    if url.raw_host != (url.raw_host or "").lower():
-        url = url.with_host((url.raw_host or "").lower())
+            raise ValueError(f"not a host: {host}") from None
+    elif host != host.lower():
+        url = url.with_host(host.lower())
     if url.raw_user is not None or url.raw_password is not None:
         url = url.with_user(None)
     return url.with_fragment(None) if url.raw_fragment else url
@@ -219,9 +222,7 @@ def redirect_target(response: Received) -> URL:
     if not location:
         raise Failed(Reason.BAD_REDIRECT, f"status {response.status} without a Location")
     try:
-        # Servers send Location in UTF-8, which is read as Latin-1 like all headers.
-        target = response.url.join(URL(location.strip().encode("latin-1").decode("utf-8", "replace")))
-        return requested_url(str(target))
+        return requested_url(str(response.location()))
     except ValueError:
         raise Failed(Reason.BAD_REDIRECT, f"status {response.status} to {location[:200]}") from None
 

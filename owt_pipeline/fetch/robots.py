@@ -85,7 +85,7 @@ async def read_robots(origin: URL, get: Get) -> Robots:
         location = response.header("location")
         if 300 <= response.status < 400 and location:
             try:
-                url = url.join(URL(location))
+                url = response.location()
                 if url.scheme not in ("http", "https") or not url.raw_host:
                     return Robots()
             except ValueError:

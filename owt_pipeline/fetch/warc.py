@@ -8,6 +8,7 @@ for batch in pages(reader, shard):                    # index rows, with the rec
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
 import re
@@ -53,6 +54,17 @@ class BadRecord(ValueError):
     """Bytes that are no WARC response record, or one whose HTTP response cannot be read."""
 
 
+@contextlib.contextmanager
+def panics_as_bad_records() -> Iterator[None]:
+    """FastWARC, which is Rust, panics at some damage (of LZ4's checksums): with an exception that is no Exception."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # it can be imported from nowhere
+            raise
+        raise BadRecord(f"a damaged WARC record: {error}") from error
+
+
 @dataclass(frozen=True)
 class Response:
     """A fetched HTTP response.
@@ -84,10 +96,11 @@ def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
       TooLarge: the body decodes to more than `max_body_bytes`.
     """
     try:
-        record = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)), None)
-        if record is None or record.record_type != WarcRecordType.response:
-            raise BadRecord("no WARC response record")
-        return response_of(record, read_block(record), max_body_bytes)
+        with panics_as_bad_records():
+            record = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)), None)
+            if record is None or record.record_type != WarcRecordType.response:
+                raise BadRecord("no WARC response record")
+            return response_of(record, read_block(record), max_body_bytes)
     except OSError as error:
         raise BadRecord(f"a damaged WARC record: {error}") from error
 

@@ -126,6 +126,14 @@ async def unknown_encoding(request: Request) -> None:
 
 
 @way("bad_response")
+async def a_thousand_encodings(request: Request) -> None:
+    body = PAGE
+    for _ in range(1000):
+        body = gzip.compress(body, 1)
+    await request.answer(body, Content_Encoding=", ".join(["gzip"] * 1000))
+
+
+@way("bad_response")
 async def bad_chunks(request: Request) -> None:
     await request.answer(b"5\r\nhello\r\nnonsense\r\n", Content_Length="", Transfer_Encoding="chunked")
 

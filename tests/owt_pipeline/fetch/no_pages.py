@@ -90,6 +90,16 @@ async def redirect_to_nonsense(request: Request) -> None:
     await request.redirect("http://[::1/")
 
 
+@way("bad_redirect")
+async def redirect_to_brackets_behind_a_name(request: Request) -> None:
+    await request.redirect("http://é[::1]@")
+
+
+@way("bad_redirect")
+async def redirect_to_blanks(request: Request) -> None:
+    await request.redirect("http://two words.example.com/")
+
+
 @way("blocked_address")
 async def redirect_to_loopback(request: Request) -> None:
     await request.redirect("http://127.0.0.1/")

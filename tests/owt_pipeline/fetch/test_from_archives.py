@@ -173,6 +173,18 @@ def test_a_damaged_record_costs_only_itself(damaged: int, compressed: bool) -> N
     assert found_in(b"".join(records)) == expected
 
 
+@pytest.mark.parametrize("damaged_at", [155, 395, 635])
+def test_damage_at_which_fastwarc_panics_costs_no_other_record(damaged_at: int, testdata: Path) -> None:
+    folder = testdata / "warc" / "resiliparse"
+    damaged = bytearray((folder / "block-sized-records.warc.lz4").read_bytes())
+    damaged[damaged_at] ^= 1
+    data = bytes(damaged) + (folder / "warcfile.warc.lz4").read_bytes()
+    broken, *found = captures(io.BytesIO(data), len(data), len)
+    assert broken is None
+    assert len(found) == 16
+    assert all(found)
+
+
 def test_records_that_share_a_member_are_found() -> None:
     whole = b"".join(single_member(record, 1 << 20)[1] for record in five_records())
     assert found_in(gzip_member(whole)) == list("01234")
