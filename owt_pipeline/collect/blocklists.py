@@ -13,6 +13,7 @@ import xxhash
 
 from owt_pipeline.collect.lines import LineReader
 from owt_pipeline.collect.urls import BadURL, canonicalize
+from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.storage import open_source
 
 
@@ -70,9 +71,12 @@ def extension_of(canonical: str) -> str:
 
 def _domains(path: str) -> Iterator[str]:
     with open_source(path) as file:
-        for block in LineReader(file):
+        reader = LineReader(file)
+        for block in reader:
             for line in block.data.split(b"\n"):
                 yield from _domain(line)
+    if reader.broken is not None:  # half a list would let through what the user wants out
+        raise UserError(f"the blocklist {path} cannot be read: {reader.broken}; get a whole one")
 
 
 def _domain(line: bytes) -> Iterator[str]:

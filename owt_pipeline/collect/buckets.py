@@ -37,6 +37,8 @@ class BucketWriter:
         self._streams: list[tuple[int, int, int]] = []  # bucket, offset, length
 
     def write(self, rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
         if self._waiting_bytes >= self._buffer_bytes:

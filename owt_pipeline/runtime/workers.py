@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from owt_pipeline.runtime.batches import from_ipc, to_ipc
+from owt_pipeline.runtime.errors import UserError
 
 R = TypeVar("R")
 
@@ -73,7 +74,7 @@ class WorkerPool:
 
         `fn` must be importable in a worker (a function of a module, or a `functools.partial` of one), and
         what it returns picklable. Where the worker dies, the result is a `WorkerDied`; where `fn` raises, the
-        error is raised here as a WorkerError.
+        error is raised here: a UserError or OSError as it is, any other as a WorkerError.
         """
         with self._lock:  # one map at a time: the pipes are its own
             yield from self._map(pickle.dumps(fn), iter(batches))
@@ -118,7 +119,7 @@ class WorkerPool:
                 continue
             task = worker.tasks.popleft()
             if not ok:
-                raise WorkerError(result)
+                raise result if isinstance(result, Exception) else WorkerError(result)
             task.result, task.done = result, True
 
     def _bury(self, worker: _Worker, fn: bytes) -> None:
@@ -198,6 +199,8 @@ def _serve(pipe: connection.Connection) -> None:
             if item[0] != pickled:
                 pickled, fn = item[0], pickle.loads(item[0])
             answer = pickle.dumps((True, fn(from_ipc(item[1]))), protocol=5)  # type: ignore[misc]
+        except (UserError, OSError) as error:  # which need no traceback
+            answer = pickle.dumps((False, error))
         except BaseException:
             answer = pickle.dumps((False, traceback.format_exc()))
         with contextlib.suppress(BrokenPipeError):

@@ -47,6 +47,13 @@ def test_a_list_that_is_not_there_is_named() -> None:
         blocked_domains((("/nowhere/list", ""),), False)
 
 
+def test_a_list_that_is_cut_off_is_not_taken_for_the_whole_one(tmp_path: Path) -> None:
+    path = tmp_path / "domains.gz"
+    path.write_bytes(gzip.compress("".join(f"{k}.example\n" for k in range(999)).encode())[:-100])
+    with pytest.raises(UserError, match=r"domains\.gz cannot be read: gz: the file ends at byte [\d,]+"):
+        blocked_domains(((str(path), ""),), False)
+
+
 def test_millions_of_domains_take_8_bytes_each() -> None:
     domains = DomainSet(f"host{k}.example" for k in range(300_000))
     assert domains._hashes.nbytes == 8 * 300_000

@@ -259,10 +259,29 @@ def test_the_pages_of_a_warc_file_can_be_the_start(testdata: Path, tmp_path: Pat
     assert holds(run)
 
 
-def test_empty_files_hold_nothing(tmp_path: Path) -> None:
+def test_empty_files_hold_nothing_and_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     empty = [write_dump(tmp_path / f"RS_empty{suffix}", []) for suffix in (".zst", ".xz", ".bz2", ".gz", ".ndjson")]
-    run = collect(tmp_path / "run", dumps=tuple(map(str, empty)), num_shards=2)
+    for name, content in (("no_bytes.zst", ""), ("blank.ndjson", "\n\n\n")):
+        empty.append(tmp_path / name)
+        empty[-1].write_text(content)
+    listed = tmp_path / "comments.txt"
+    listed.write_text("# none yet\n")
+    run = collect(tmp_path / "run", dumps=tuple(map(str, empty)), url_lists=(str(listed),), num_shards=2)
     assert (run.manifest.counts.entered, run.urls, run.rejects) == (0, [], [])
+    assert all(f"{path} holds nothing" in caplog.text for path in [*empty, listed])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_broken_blocklist_stops_the_run_with_one_line(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "urls.txt").write_text("http://a.example/")
+    (tmp_path / "domains.gz").write_bytes(gzip.compress(b"a.example\n" * 999)[:-9])
+    with pytest.raises(UserError, match=r"domains\.gz cannot be read"):
+        collect(
+            tmp_path / "run",
+            workers=workers,
+            url_lists=(str(tmp_path / "urls.txt"),),
+            blocked_domains=(str(tmp_path / "domains.gz"),),
+        )
 
 
 def test_broken_archives_give_the_pages_that_can_be_read_and_say_what_cannot(
