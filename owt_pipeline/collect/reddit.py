@@ -5,7 +5,8 @@ from __future__ import annotations
 import configparser
 import datetime
 import logging
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     import praw
 
 logger = logging.getLogger("owt")
+
+_MOST_WAITS = 5  # for one request
+_LONGEST_WAIT = 600.0  # seconds: the span over which Reddit counts requests
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,9 @@ class Listing:
 def write_submissions(file: IO[bytes] | Any, subreddit: str, listing: Listing, site: str | None) -> int:
     """Write a subreddit's submissions as NDJSON in one zstd frame; returns how many.
 
-    PRAW keeps to Reddit's rate limits. A subreddit that cannot be read (banned, private, misspelt) is logged and
-    yields none. Raises UserError where Reddit cannot be reached or the credentials are wrong.
+    PRAW keeps to Reddit's rate limits, and where Reddit still says 429, this waits as told. A subreddit that cannot
+    be read (banned, private, misspelt) is logged and yields none. Raises UserError where Reddit cannot be reached or
+    the credentials are wrong.
     """
     import prawcore
 
@@ -83,7 +88,7 @@ def _reddit(site: str | None) -> praw.Reddit:
     import praw
 
     try:
-        return praw.Reddit(site, check_for_updates=False)
+        return praw.Reddit(site, check_for_updates=False, requestor_class=_patient_requestor())
     except configparser.NoSectionError as error:
         raise UserError(f"--praw_site: praw.ini has no section [{error.section}]") from error
     except praw.exceptions.MissingRequiredAttributeException as error:
@@ -92,6 +97,29 @@ def _reddit(site: str | None) -> praw.Reddit:
             "https://www.reddit.com/prefs/apps, and write client_id, client_secret and user_agent into praw.ini "
             "(or praw_client_id, praw_client_secret and praw_user_agent into the environment)"
         ) from error
+
+
+def _patient_requestor() -> Any:
+    """A prawcore.Requestor that sends a request again after 429; prawcore gives up at once."""
+    import prawcore
+
+    class PatientRequestor(prawcore.Requestor):
+        def request(self, *args: Any, **kwargs: Any) -> Any:
+            for _ in range(_MOST_WAITS):
+                response = super().request(*args, **kwargs)
+                if response.status_code != 429:
+                    return response
+                seconds = _seconds_asked(response.headers)
+                logger.warning("Reddit asks to wait %g s before the next request", seconds)
+                time.sleep(seconds)
+            return super().request(*args, **kwargs)
+
+    return PatientRequestor
+
+
+def _seconds_asked(headers: Mapping[str, str]) -> float:
+    asked = headers.get("retry-after") or headers.get("x-ratelimit-reset") or ""
+    return min(float(asked), _LONGEST_WAIT) if asked.isdecimal() else 60.0
 
 
 def _listed(reddit: praw.Reddit, name: str, listing: Listing) -> Iterator[praw.models.Submission]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -20,6 +20,7 @@ class RedditServer(ThreadingHTTPServer):
     Attributes:
       requests: paths that were asked for, in order.
       fail_after: listings after which the server answers 500 only; None for never.
+      refusals: the next so many requests are answered 429, with a Retry-After of 1 second.
     """
 
     daemon_threads = True
@@ -33,6 +34,7 @@ class RedditServer(ThreadingHTTPServer):
         self.times: list[float] = []
         self.remaining, self.reset = 95, 1  # requests that are left, and seconds until there are more
         self.fail_after: int | None = None
+        self.refusals = 0
 
     @property
     def url(self) -> str:
@@ -71,11 +73,15 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.fail_after is not None and len(self.server.requests) > self.server.fail_after:
             self._answer(500, {"message": "Internal Server Error", "error": 500})
             return
+        if self.server.refusals:
+            self.server.refusals -= 1
+            self._answer(429, {"message": "Too Many Requests", "error": 429}, {"Retry-After": "1"})
+            return
         _, _, subreddit, sort = parts.path.rstrip("/").split("/")
         listing = self.server.listing(subreddit, sort, parse_qs(parts.query))
         self._answer(200, listing) if listing else self._answer(404, {"message": "Not Found", "error": 404})
 
-    def _answer(self, status: int, content: dict[str, Any]) -> None:
+    def _answer(self, status: int, content: dict[str, Any], headers: Mapping[str, str] | None = None) -> None:
         body = json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json; charset=UTF-8")
@@ -83,6 +89,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("x-ratelimit-remaining", f"{self.server.remaining}.0")
         self.send_header("x-ratelimit-used", "5")
         self.send_header("x-ratelimit-reset", str(self.server.reset))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
 

@@ -98,6 +98,17 @@ def test_reddits_rate_limit_is_kept(server: RedditServer, busiest: str, tmp_path
     assert all(later - earlier > 0.9 for earlier, later in itertools.pairwise(server.times))
 
 
+def test_where_reddit_says_429_the_run_waits_as_told_and_goes_on(
+    server: RedditServer, busiest: str, tmp_path: Path
+) -> None:
+    server.refusals = 2
+    code, said = ask(server, tmp_path / "run", "--subreddits", busiest, "--praw_limit", "50")
+    assert code == 0, said
+    assert said.count("Reddit asks to wait 1 s") == 2
+    assert all(later - earlier > 0.9 for earlier, later in itertools.pairwise(server.times))
+    assert collected(tmp_path / "run").manifest.counts.entered == 50
+
+
 def test_a_run_that_broke_off_goes_on_at_the_subreddit_where_it_stopped(
     server: RedditServer, busiest: str, tmp_path: Path
 ) -> None:
