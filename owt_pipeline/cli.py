@@ -38,7 +38,7 @@ STAGES = {
 EXIT_CODES = {
     0: "done; of verify: everything holds",
     1: "an error, which is told in one line; of verify: something does not hold",
-    2: "wrong usage: an unknown command, or a flag without its value",
+    2: "wrong usage: a command, flag or setting that there is not, or a value that it does not take",
     3: "not found: the run has not heard of the URL, or there is no such dataset or document",
     130: "interrupted (Ctrl-C); the same command goes on where it stopped",
 }

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from owt_pipeline.cli import COMMANDS, STAGES
+from owt_pipeline.runtime.command_line import CommandParser
 from owt_pipeline.stages import load
 from owt_pipeline.stages.command import build_parser as stage_parser
 from owt_pipeline.stages.command import reporting_errors
@@ -20,15 +21,13 @@ _FILES = ("config", "dumps", "urls", "warcs", "pages_from", "files", "dataset", 
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt completion`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="owt completion",
         description="Print a script that lets your shell complete owt's commands, flags and files.",
         epilog="examples:\n"
         "  bash:  owt completion bash > ~/.local/share/bash-completion/completions/owt\n"
         "  zsh:   owt completion zsh > ~/.zfunc/_owt     (with fpath+=~/.zfunc before compinit in ~/.zshrc)\n"
         "  fish:  owt completion fish > ~/.config/fish/completions/owt.fish",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("shell", choices=SHELLS, help="bash, zsh or fish")
     return parser
@@ -36,8 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`owt completion` with the flags of `argv`; returns the exit code."""
-    arguments = build_parser().parse_args(argv)
-    return reporting_errors(lambda: _print(arguments.shell))
+    return reporting_errors(lambda: _print(build_parser().parse_args(argv)))
 
 
 def whole_parser() -> argparse.ArgumentParser:
@@ -65,8 +63,8 @@ def _add(commands: Any, name: str, text: str, parser: argparse.ArgumentParser) -
             action.complete = shtab.FILE
 
 
-def _print(shell: str) -> int:
+def _print(arguments: argparse.Namespace) -> int:
     import shtab
 
-    print(shtab.complete(whole_parser(), shell=shell))
+    print(shtab.complete(whole_parser(), shell=arguments.shell))
     return 0

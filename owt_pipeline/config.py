@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from owt_pipeline.runtime import console
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.errors import UsageError
 from owt_pipeline.runtime.stage import Stage
 from schemas import SettingsError
 from schemas.settings import did_you_mean, from_table
@@ -25,7 +25,7 @@ RUN_KEYS = ("workdir", "workers")
 def read_config(path: str | None) -> dict[str, dict[str, Any]]:
     """The tables of a TOML file, without looking into them; no file gives no tables.
 
-    Raises UserError for a file that cannot be read, is no TOML, or has a table of an unknown name.
+    Raises UsageError for a file that cannot be read, is no TOML, or has a table of an unknown name.
     """
     if path is None:
         return {}
@@ -33,29 +33,29 @@ def read_config(path: str | None) -> dict[str, dict[str, Any]]:
         with open(path, "rb") as file:
             tables = tomllib.load(file)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path} is not valid TOML: {error}") from error
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from error
     for name, table in tables.items():
-        if name not in TABLES:
-            raise UserError(f"{path}: unknown table [{name}]{did_you_mean(name, TABLES)}")
         if not isinstance(table, dict):
-            raise UserError(f"{path}: '{name}' stands outside a table; put it under [run] or a stage's table")
+            raise UsageError(f"{path}: '{name}' stands outside a table; put it under [run] or a stage's table")
+        if name not in TABLES:
+            raise UsageError(f"{path}: unknown table [{name}]{did_you_mean(name, TABLES)}")
     for key in tables.get("run", {}):
         if key not in RUN_KEYS:
-            raise UserError(f"{path} [run]: unknown key '{key}'{did_you_mean(key, RUN_KEYS)}")
+            raise UsageError(f"{path} [run]: unknown key '{key}'{did_you_mean(key, RUN_KEYS)}")
     return tables
 
 
 def stage_options(stage: Stage, config: str | None, tables: Mapping[str, Any], flags: Mapping[str, Any]) -> Any:
-    """The stage's options: its table, with the flags that were given over it; raises UserError."""
+    """The stage's options: its table, with the flags that were given over it; raises UsageError."""
     table = tables.get(stage.name, {})
     try:
         if table:
             from_table(stage.options, {**flags, **table}, f"{config} [{stage.name}]")
         return from_table(stage.options, {**table, **flags}, stage.name)
     except SettingsError as error:
-        raise UserError(str(error)) from error
+        raise UsageError(str(error)) from error
 
 
 def beam_flags(tables: Mapping[str, Any], rest: list[str]) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ from dataclasses import asdict
 from typing import Any
 
 from owt_pipeline import config, dry_run
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.command_line import CommandParser
+from owt_pipeline.runtime.errors import UsageError
 from owt_pipeline.runtime.stage import Runtime, Stage, locked, read_manifest, run_stage
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.stages.command import check_flags, reporting_errors, runtime_of
@@ -76,7 +77,7 @@ def _run(argv: Sequence[str] | None) -> int:
         name = flag.removeprefix("--").split("=", 1)[0]
         if name in shared:
             choices = " or ".join(f"--{stage}.{name}" for stage in shared[name])
-            raise UserError(f"--{name} belongs to several stages: say {choices}")
+            raise UsageError(f"--{name} belongs to several stages: say {choices}")
     check_flags(parser, rest)
     tables = config.read_config(arguments.config)
     runtime = runtime_of(arguments, rest, tables)
@@ -106,7 +107,7 @@ def _parser(stages: Sequence[Stage]) -> tuple[argparse.ArgumentParser, dict[str,
     for stage in stages:
         for field in dataclasses.fields(stage.options):
             owners.setdefault(field.name, []).append(stage.name)
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="owt run",
         usage="owt run [CONFIG.toml] [--workdir DIR] [--until STAGE] [--workers N] [FLAGS]",
         description="Run every stage in order. A stage whose output stands is skipped; one that was broken off\n"
@@ -114,8 +115,6 @@ def _parser(stages: Sequence[Stage]) -> tuple[argparse.ArgumentParser, dict[str,
         epilog="examples:\n  owt run config.toml --workdir runs/2013 --dumps RS_2013-*.zst --workers 8\n"
         "  owt run config.toml --workdir runs/2013 --min_tokens 64 --dry_run\n\n"
         "Flags override the file. Flags of Apache Beam (--runner, --project, ...) pass through.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "config", nargs="?", metavar="CONFIG.toml", help="settings; `owt init` writes one to start from"

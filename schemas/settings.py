@@ -233,9 +233,11 @@ def _negated(name: str) -> str:
 
 def _converter(scalar: type) -> Any:
     def convert(text: str) -> Any:
-        return scalar(text)
+        try:
+            return scalar(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {_SCALARS[scalar]}") from None
 
-    convert.__name__ = _SCALARS[scalar]  # argparse says: invalid <name> value
     return convert
 
 

@@ -22,6 +22,7 @@ from owt_pipeline.demo.judge import deviations
 from owt_pipeline.demo.server import serving
 from owt_pipeline.demo.site import Site, build_site
 from owt_pipeline.ledger import verify
+from owt_pipeline.runtime.command_line import CommandParser
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.command import reporting_errors
 from schemas.settings import to_toml
@@ -42,13 +43,11 @@ _TRAINING = {
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt demo`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="owt demo",
         description="Run the whole job offline: serve a small web on loopback, write a Reddit dump that links to it,\n"
         "run every stage over real HTTP, verify the run, train a small GPT-2 and let it write.",
         epilog="examples:\n  owt demo --workdir demo-run --workers 2\n  owt demo --write_inputs inputs",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--workdir", metavar="DIR", default="demo-run", help="folder of the run (default: demo-run)")
     parser.add_argument(
@@ -68,10 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`owt demo` with the flags of `argv`; returns the exit code."""
-    arguments = build_parser().parse_args(argv)
-    if arguments.write_inputs:
-        return reporting_errors(lambda: write_inputs(Path(arguments.write_inputs)))
-    return reporting_errors(lambda: run_demo(arguments.workdir, arguments.workers))
+    return reporting_errors(lambda: _demo(build_parser().parse_args(argv)))
 
 
 def write_inputs(folder: Path) -> int:
@@ -135,6 +131,12 @@ def config_toml(folder: Path, dump: Path, address: str, workers: int) -> str:
         f"[{name}]\n" + "".join(f"{key} = {to_toml(value)}\n" for key, value in table.items())
         for name, table in tables.items()
     )
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    if arguments.write_inputs:
+        return write_inputs(Path(arguments.write_inputs))
+    return run_demo(arguments.workdir, arguments.workers)
 
 
 def _train(folder: Path) -> int:

@@ -12,6 +12,7 @@ from owt_pipeline.forget.request import Resolved, parse_request, resolve
 from owt_pipeline.forget.takedowns import FORGOTTEN, read_takedowns, write_takedowns
 from owt_pipeline.ledger.story import readers_of
 from owt_pipeline.runtime import console
+from owt_pipeline.runtime.command_line import CommandParser
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.stage import Runtime, Stage, locked, read_manifest
 from owt_pipeline.runtime.standing import recorded_plan
@@ -29,7 +30,7 @@ _WITH_TEXT = ("pages", "documents", "clean")
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt forget`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="owt forget",
         description="Take documents out of corpus/ and tokens/ (a takedown). What is named goes on the run's list,\n"
         f"{FORGOTTEN}, and stays out whatever runs again; only the shards it is in are rewritten, and the\n"
@@ -41,8 +42,6 @@ def build_parser() -> argparse.ArgumentParser:
         "takedown.txt has one URL, id or domain (example.org, with all hosts below it) a line; # begins a comment.\n"
         "What is not in the corpus goes on the list too: it will not come in. To bring a document back, take its\n"
         f"line out of {FORGOTTEN} and run owt run again.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("urls", metavar="URLS.txt", help="URLs, ids and domains, one a line; - reads them from stdin")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
@@ -59,8 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`owt forget` with the flags of `argv`; returns the exit code."""
-    arguments = build_parser().parse_args(argv)
-    return reporting_errors(lambda: _forget(arguments))
+    return reporting_errors(lambda: _forget(build_parser().parse_args(argv)))
 
 
 def recorded_options(stage: Stage, workdir: Storage) -> Any | None:

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from owt_pipeline.inspect.source import Source, open_source
 from owt_pipeline.inspect.where import parse_condition
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.command_line import CommandParser
+from owt_pipeline.runtime.errors import UsageError
 from owt_pipeline.stages.command import reporting_errors
 from schemas.settings import did_you_mean
 
@@ -21,7 +22,7 @@ _WIDTH = 200
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt inspect`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="owt inspect",
         description="Print the schema, the counts and some rows of a dataset (a folder with a manifest), of its\n"
         "rejects, or of one Parquet, Arrow or WARC file.",
@@ -30,8 +31,6 @@ def build_parser() -> argparse.ArgumentParser:
         "  owt inspect runs/2013/clean/rejects --where reason=too_short --rows 20\n"
         "  owt inspect runs/2013/urls --where 'score>=1000' --where subreddits=science --columns url score\n"
         "  owt inspect runs/2013/pages/part-00000.warc.gz --json",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("dataset", metavar="DATASET", help="a dataset's folder, its rejects folder, or a file")
     parser.add_argument("--rows", type=int, default=3, metavar="N", help="rows to print (default: 3)")
@@ -49,15 +48,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`owt inspect` with the flags of `argv`; returns the exit code."""
-    arguments = build_parser().parse_args(argv)
-    return reporting_errors(lambda: _inspect(arguments))
+    return reporting_errors(lambda: _inspect(build_parser().parse_args(argv)))
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
     source = open_source(arguments.dataset)
     if source.schema is None:
         if arguments.where or arguments.columns:
-            raise UserError(f"{source.name} is a WARC file: --where and --columns are for its index, beside it")
+            raise UsageError(f"{source.name} is a WARC file: --where and --columns are for its index, beside it")
         rows = list(_warc_records(source, arguments.rows))
     else:
         rows = list(_rows(source, source.schema, arguments))
@@ -94,7 +92,7 @@ def print_row(row: dict[str, Any], width: int = _WIDTH) -> None:
 def _rows(source: Source, schema: pa.Schema, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for name in arguments.columns or ():
         if name not in schema.names:
-            raise UserError(f"--columns: no field '{name}'{did_you_mean(name, schema.names)}")
+            raise UsageError(f"--columns: no field '{name}'{did_you_mean(name, schema.names)}")
     conditions = [parse_condition(text, schema) for text in arguments.where]
     wanted = arguments.columns or schema.names
     columns = list(dict.fromkeys([*wanted, *(condition.field for condition in conditions)]))

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from owt_pipeline.ledger.find import find_id
-from owt_pipeline.runtime.errors import NotFound, UserError
+from owt_pipeline.runtime.errors import NotFound, UsageError
 from owt_pipeline.runtime.shards import DatasetReader
 from schemas import DATASETS, Reason
 from schemas.settings import did_you_mean
@@ -31,7 +31,7 @@ def sample(
       domain: only of this domain, and of hosts below it.
       reason: a reject reason. Its rows have `detail`, and the text as far as a stage had got it.
 
-    Raises UserError for an unknown reason, NotFound where there is no such document.
+    Raises UsageError for an unknown reason, NotFound where there is no such document.
     """
     reader, kind = _where(readers, reason)
     pattern = rf"^https://([^/:]*\.)?{re.escape(domain.lower())}[:/]" if domain else ""
@@ -64,7 +64,7 @@ def _where(readers: Mapping[str, DatasetReader], reason: str) -> tuple[DatasetRe
     try:
         stage = Reason.of(reason).stage
     except ValueError:
-        raise UserError(f"--reason: unknown reason '{reason}'{did_you_mean(reason, list(Reason))}") from None
+        raise UsageError(f"--reason: unknown reason '{reason}'{did_you_mean(reason, list(Reason))}") from None
     for name, reader in readers.items():
         if stage in (DATASETS[name].stage, reader.manifest.stage):
             return reader, "rejects"

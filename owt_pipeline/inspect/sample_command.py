@@ -10,14 +10,15 @@ from typing import Any
 
 from owt_pipeline.inspect.sample import sample
 from owt_pipeline.ledger.story import readers_of
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.command_line import CommandParser
+from owt_pipeline.runtime.errors import UsageError
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.command import reporting_errors
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt sample-documents`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="owt sample-documents",
         description="Print documents of the corpus at random, or of those that were rejected for a reason, to read.\n"
         "The same seed gives the same documents.",
@@ -25,8 +26,6 @@ def build_parser() -> argparse.ArgumentParser:
         "  owt sample-documents --workdir runs/2013 --n 3\n"
         "  owt sample-documents --workdir runs/2013 --reason too_short --seed 7 | less\n"
         "  owt sample-documents --workdir runs/2013 --domain example.org --json | jq -r .url",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
     parser.add_argument("--n", type=int, default=5, metavar="N", help="documents (default: 5)")
@@ -42,13 +41,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`owt sample-documents` with the flags of `argv`; returns the exit code."""
-    arguments = build_parser().parse_args(argv)
-    return reporting_errors(lambda: _sample(arguments))
+    return reporting_errors(lambda: _sample(build_parser().parse_args(argv)))
 
 
 def _sample(arguments: argparse.Namespace) -> int:
     if arguments.n < 1:
-        raise UserError(f"--n: {arguments.n} is not a whole number of at least 1")
+        raise UsageError(f"--n: {arguments.n} is not a whole number of at least 1")
     readers = readers_of(Storage(arguments.workdir))
     for row in sample(readers, arguments.n, arguments.seed, domain=arguments.domain, reason=arguments.reason):
         if arguments.json:

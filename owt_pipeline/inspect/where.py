@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.errors import UsageError
 from schemas.settings import did_you_mean
 
 _FORM = re.compile(r"(\w+)\s*(<=|>=|!=|=|<|>|~)\s*(.*)", re.DOTALL)
@@ -46,20 +46,20 @@ class Condition:
 
 
 def parse_condition(text: str, schema: pa.Schema) -> Condition:
-    """The condition in `text`; raises UserError for one that is none, or names no field of `schema`."""
+    """The condition in `text`; raises UsageError for one that is none, or names no field of `schema`."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
-        raise UserError(
+        raise UsageError(
             f"--where {text!r} is no condition: write FIELD=VALUE, with =, !=, <, <=, >, >= or ~ (contains)"
         )
     condition = Condition(*match.groups())
     if condition.field not in schema.names:
-        raise UserError(f"--where {text!r}: no field '{condition.field}'{did_you_mean(condition.field, schema.names)}")
+        raise UsageError(f"--where {text!r}: no field '{condition.field}'{did_you_mean(condition.field, schema.names)}")
     kind = schema.field(condition.field).type
     kind = kind.value_type if pa.types.is_list(kind) else kind
     if condition.operator != "~":
         try:
             pa.scalar(condition.value).cast(kind)
         except pa.ArrowInvalid as error:
-            raise UserError(f"--where {text!r}: {condition.value!r} is no {kind}") from error
+            raise UsageError(f"--where {text!r}: {condition.value!r} is no {kind}") from error
     return condition

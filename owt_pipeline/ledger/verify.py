@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from owt_pipeline.runtime.command_line import CommandParser
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.shards import DatasetReader
 from owt_pipeline.runtime.stage import read_manifest
@@ -213,12 +214,10 @@ def _only(manifest: Manifest, file: ShardFile) -> Manifest:
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt verify`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="owt verify",
         description="Check a run: every sum, every checksum, and that every id is accounted for.",
         epilog="example:\n  owt verify --workdir runs/2013",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
     return parser
@@ -226,13 +225,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`owt verify`; exit code 1 where anything does not hold."""
-    arguments = build_parser().parse_args(argv)
-    return reporting_errors(lambda: _print(Storage(arguments.workdir)))
+    return reporting_errors(lambda: _print(build_parser().parse_args(argv)))
 
 
-def _print(workdir: Storage) -> int:
+def _print(arguments: argparse.Namespace) -> int:
     failed = 0
-    for name, problems in verify(workdir):
+    for name, problems in verify(Storage(arguments.workdir)):
         print(f"{name}: {'holds' if not problems else f'{len(problems)} problem(s)'}", flush=True)
         for problem in problems:
             print(f"  {problem}")

@@ -11,6 +11,7 @@ from typing import Any
 from owt_pipeline.ledger.domain import summary
 from owt_pipeline.ledger.side_by_side import side_by_side
 from owt_pipeline.ledger.story import asked_for, nearest, readers_of, story
+from owt_pipeline.runtime.command_line import CommandParser
 from owt_pipeline.runtime.errors import NotFound
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.command import reporting_errors
@@ -18,7 +19,7 @@ from owt_pipeline.stages.command import reporting_errors
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt why`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="owt why",
         description="Tell a URL's whole story: who posted it, what the fetch answered, what was extracted,\n"
         "which document it repeats and how closely, or in which shard and row its tokens are.\n"
@@ -28,8 +29,6 @@ def build_parser() -> argparse.ArgumentParser:
         "  owt why example.org --workdir runs/2013\n"
         "  owt why 10266087034311239731 --workdir runs/2013 --json | jq .verdict\n\n"
         "Exit code 3 where the run has not heard of it: then what is nearest is told.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("url", help="the URL in any spelling, its id, or a domain")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
@@ -39,13 +38,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`owt why`; exit code 3 where the run has not heard of the URL."""
-    arguments = build_parser().parse_args(argv)
-    return reporting_errors(lambda: _why(Storage(arguments.workdir), arguments.url, arguments.json))
+    return reporting_errors(lambda: _why(build_parser().parse_args(argv)))
 
 
-def _why(workdir: Storage, text: str, as_json: bool) -> int:
+def _why(arguments: argparse.Namespace) -> int:
+    workdir, as_json = Storage(arguments.workdir), arguments.json
     readers = readers_of(workdir)
-    asked = asked_for(text)
+    asked = asked_for(arguments.url)
     told = story(readers, asked)
     if told is None and asked.url == f"https://{asked.host}/":
         told = summary(readers, asked.host or "")

@@ -8,7 +8,8 @@ import os
 import re
 from collections.abc import Sequence
 
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.command_line import CommandParser
+from owt_pipeline.runtime.errors import UsageError, UserError
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.stages.command import reporting_errors
 from schemas.settings import describe
@@ -51,7 +52,7 @@ def commented_config(preset: str | None = None) -> str:
 def _preset_values(preset: str) -> dict[str, dict[str, tuple[str, str]]]:
     """Table -> option -> (value as TOML, where it comes from)."""
     if preset not in preset_names():
-        raise UserError(f"unknown preset {preset!r}; there are {', '.join(preset_names())}")
+        raise UsageError(f"unknown preset {preset!r}; there are {', '.join(preset_names())}")
     text = (importlib.resources.files("owt_pipeline.presets") / f"{preset}.toml").read_text(encoding="utf-8")
     values: dict[str, dict[str, tuple[str, str]]] = {}
     table = ""
@@ -65,12 +66,10 @@ def _preset_values(preset: str) -> dict[str, dict[str, tuple[str, str]]]:
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt init`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="owt init",
         description="Write a commented CONFIG.toml to start from.",
         epilog="example:\n  owt init --preset webtext config.toml",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("path", nargs="?", default="config.toml", help="the file to write (default: config.toml)")
     parser.add_argument("--preset", metavar="NAME", help=f"a known recipe: {', '.join(preset_names())}")
@@ -79,14 +78,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`owt init`."""
-    arguments = build_parser().parse_args(argv)
-    return reporting_errors(lambda: _write(arguments.path, arguments.preset))
+    return reporting_errors(lambda: _write(build_parser().parse_args(argv)))
 
 
-def _write(path: str, preset: str | None) -> int:
+def _write(arguments: argparse.Namespace) -> int:
+    path = arguments.path
     if os.path.exists(path):
         raise UserError(f"{path} is there already; name another file, or remove it")
     with open(path, "w", encoding="utf-8") as file:
-        file.write(commented_config(preset))
+        file.write(commented_config(arguments.preset))
     print(f"wrote {path}; now: owt run {path} --workdir DIR --dumps RS_*.zst")
     return 0

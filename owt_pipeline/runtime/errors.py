@@ -11,6 +11,12 @@ class UserError(Exception):
     exit_code = 1
 
 
+class UsageError(UserError):
+    """A command, a flag or a setting that there is not, or a value that it does not take."""
+
+    exit_code = 2
+
+
 class NotFound(UserError):
     """What was asked for is not there, and nothing is wrong."""
 
@@ -30,6 +36,8 @@ def explain_os_error(error: OSError) -> str:
         return f"no permission to open{where}: check its owner and mode"
     if error.errno == errno.ENOENT:
         return f"no such file or folder:{where}"
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return f"a file stands where a folder should be:{where}"
     if error.errno == errno.EMFILE:
         return "too many open files: raise the limit (ulimit -n) and run the same command again"
     return f"{error.strerror or error}{where and ':'}{where}"

@@ -6,10 +6,10 @@ import argparse
 import contextlib
 import difflib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.errors import UsageError
 
 _LOCAL_RUNNERS = {"", "FnApiRunner", "DirectRunner"}
 
@@ -63,8 +63,8 @@ def runs_locally(beam_flags: Sequence[str]) -> bool:
     return (PipelineOptions(list(beam_flags)).view_as(StandardOptions).runner or "") in _LOCAL_RUNNERS
 
 
-def check_beam_flags(flags: Sequence[str], own: Iterable[str]) -> None:
-    """Raise UserError for a flag that neither a stage (its `own`) nor Beam knows: Beam itself would ignore it."""
+def check_beam_flags(flags: Sequence[str], own: Sequence[str]) -> None:
+    """Raise UsageError for a flag that neither a stage (its `own`) nor Beam knows: Beam itself would ignore it."""
     if not flags:
         return
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -76,5 +76,6 @@ def check_beam_flags(flags: Sequence[str], own: Iterable[str]) -> None:
     for flag in flags:
         name = flag.split("=", 1)[0]
         if name.startswith("-") and name not in known:
-            near = difflib.get_close_matches(name, [*own, *known], n=1)
-            raise UserError(f"unknown flag {name}" + (f"; did you mean {near[0]}?" if near else "; see --help"))
+            # Beam's are hundreds, of which one is always somewhat like it.
+            near = difflib.get_close_matches(name, own, n=1) or difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+            raise UsageError(f"unknown flag {name}" + (f"; did you mean {near[0]}?" if near else "; see --help"))

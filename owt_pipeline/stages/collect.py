@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.errors import UsageError, UserError
 from owt_pipeline.runtime.stage import Stage, StageRun
 from owt_pipeline.runtime.storage import Storage, describe_source, expand_globs, open_source
 from schemas import option
@@ -225,7 +225,7 @@ def _listing(options: Options) -> Listing:
     from owt_pipeline.collect.reddit import Listing, timestamp
 
     if (options.praw_listing == "search") != (options.praw_query is not None):
-        raise UserError("--praw_listing search and --praw_query go together: give both or neither")
+        raise UsageError("--praw_listing search and --praw_query go together: give both or neither")
     return Listing(
         options.praw_listing,
         options.praw_query,

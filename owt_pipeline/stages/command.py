@@ -11,7 +11,8 @@ from typing import Any
 
 from owt_pipeline import config
 from owt_pipeline.runtime import console
-from owt_pipeline.runtime.errors import LedgerError, UserError, explain_os_error
+from owt_pipeline.runtime.command_line import CommandParser
+from owt_pipeline.runtime.errors import LedgerError, UsageError, UserError, explain_os_error
 from owt_pipeline.runtime.pipeline import check_beam_flags
 from owt_pipeline.runtime.stage import Runtime, Stage, locked, run_stage
 from owt_pipeline.runtime.storage import Storage
@@ -44,32 +45,30 @@ def reporting_errors(command: Callable[[], int]) -> int:
 
 
 def runtime_of(arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]) -> Runtime:
-    """How to run, from the flags, Beam's `rest`, and the tables `[run]` and `[beam]`; raises UserError."""
+    """How to run, from the flags, Beam's `rest`, and the tables `[run]` and `[beam]`; raises UsageError."""
     table = tables.get("run", {})
     workdir = arguments.workdir or table.get("workdir")
     if not workdir:
-        raise UserError("--workdir is required: the folder of the run (a local path, gs:// or s3://)")
+        raise UsageError("--workdir is required: the folder of the run (a local path, gs:// or s3://)")
     beam = config.beam_flags(tables, rest)
     workers = arguments.workers or table.get("workers") or _default_workers(beam)
     if type(workers) is not int or workers < 1:
-        raise UserError(f"workers: {workers!r} is not a whole number of at least 1")
+        raise UsageError(f"workers: {workers!r} is not a whole number of at least 1")
     console.configure(arguments)
     return Runtime(Storage(workdir), workers, beam)
 
 
 def check_flags(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:
-    """Raise UserError for a flag in `rest`, which `parser` did not know, that is not Beam's either."""
+    """Raise UsageError for a flag in `rest`, which `parser` did not know, that is not Beam's either."""
     check_beam_flags(rest, [name for action in parser._actions for name in action.option_strings])
 
 
 def build_parser(stage: Stage) -> argparse.ArgumentParser:
     """The flags of `owt STAGE`: its options, and those that say how to run."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog=f"owt {stage.name}",
         description=stage.help,
         epilog=f"example:\n  {stage.example}\n\nFlags of Apache Beam (--runner, --project, ...) pass through.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add_flags(parser.add_argument_group("options"), stage.options)
     config.add_run_flags(parser)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.errors import UsageError
 from owt_pipeline.runtime.stage import Stage, StageRun
 from owt_pipeline.runtime.storage import describe_source, expand_globs
 from schemas import option
@@ -104,7 +104,7 @@ def run(run: StageRun) -> None:
     options: Options = run.options
     order = tuple(dict.fromkeys(options.sources)) or (("archive",) if options.pages_from else ("live",))
     if "archive" in order and not options.pages_from:
-        raise UserError("--sources archive: give the WARC files with --pages_from")
+        raise UsageError("--sources archive: give the WARC files with --pages_from")
     if order != ("archive",):
         _check_user_agent(options.user_agent)
     live = _live_options(options) if "live" in order else None
@@ -131,7 +131,7 @@ def run(run: StageRun) -> None:
 
 def _check_user_agent(agent: str) -> None:
     if not (agent.isascii() and agent.isprintable() and agent.partition("/")[0].strip()):
-        raise UserError(f"--user_agent: {agent!r} is not plain text such as {USER_AGENT_EXAMPLE}")
+        raise UsageError(f"--user_agent: {agent!r} is not plain text such as {USER_AGENT_EXAMPLE}")
     if "@" not in agent and "://" not in agent:
         logger.warning(
             "fetch: --user_agent %r names nobody to write to, and sites that mind will block you; say who you are, as "

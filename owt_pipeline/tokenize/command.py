@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.command_line import CommandParser
+from owt_pipeline.runtime.errors import UsageError
 from owt_pipeline.runtime.shards import DatasetReader
 from owt_pipeline.runtime.stage import require_manifest
 from owt_pipeline.runtime.storage import Storage
@@ -32,14 +33,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="owt train-tokenizer",
         description="Learn a byte-level BPE from the corpus, as GPT-2's was from WebText. The same corpus and flags\n"
         "give the same file, on any machine.",
         epilog="example:\n  owt train-tokenizer --workdir run --vocab_size 32000\n"
         "  owt tokenize --workdir run --tokenizer run/tokenizer.json",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add_flags(parser, TrainTokenizerOptions)
     return parser
@@ -50,7 +49,7 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         options = from_table(TrainTokenizerOptions, given, "flags")
     except SettingsError as error:
-        raise UserError(str(error)) from error
+        raise UsageError(str(error)) from error
     from owt_pipeline.tokenize.training import train_tokenizer
 
     workdir = Storage(options.workdir)

@@ -57,8 +57,58 @@ def test_exit_codes_are_as_documented(small_run: Path, tmp_path: Path) -> None:
     run_owt("verify", "--workdir", small_run, code=0)
     run_owt("verify", "--workdir", tmp_path, code=1)
     assert "did you mean 'verify'?" in run_owt("verfy", code=2)
-    assert "usage: owt why" in run_owt("why", code=2)
     run_owt("why", "https://nobody.example/", "--workdir", small_run, code=3)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("verfy", "unknown command 'verfy'; did you mean 'verify'?"),
+        ("why", "the following arguments are required: url, --workdir; see owt why --help"),
+        ("completion tcsh", "argument shell: invalid choice: 'tcsh'"),
+        ("run", "--workdir is required"),
+        ("run --workdir w --min_token 3", "unknown flag --min_token; did you mean --min_tokens?"),
+        ("run --workdir w --min_tokens few", "--min_tokens/--clean.min_tokens: 'few' is not a whole number"),
+        ("run --workdir w --min_tokens -3", "clean: min_tokens: -3 is not a whole number of at least 0"),
+        ("run --workdir w --until fetsh", "argument --until: invalid choice: 'fetsh'"),
+        ("import a.txt --workdir w --min_tokens 3", "unknown flag --min_tokens; see --help"),
+        ("sample-documents --workdir w --n 0", "--n: 0 is not a whole number of at least 1"),
+        ("init --preset webtxt", "unknown preset 'webtxt'"),
+    ],
+)
+def test_a_mistyped_command_is_one_line_and_exit_code_2(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words.split()) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("owt: error: ")
+    assert said in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"min_tokens = 3\n", "'min_tokens' stands outside a table"),
+        (b"[clean]\nname = '\xff'\n", "is not valid TOML"),
+    ],
+)
+def test_a_mistake_in_the_settings_names_their_file(
+    text: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(text)
+    assert main(["run", str(path), "--workdir", str(tmp_path)]) == 2
+    assert f"{path}" in (error := capsys.readouterr().err)
+    assert said in error
+
+
+def test_a_file_in_the_place_of_the_folder_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    taken = tmp_path / "taken"
+    taken.touch()
+    assert main(["clean", "--workdir", str(taken)]) == 1
+    assert capsys.readouterr().err == f"owt: error: a file stands where a folder should be: {taken}\n"
 
 
 def test_an_interrupted_run_says_how_to_go_on(small_config: Path, tmp_path: Path) -> None:

@@ -118,20 +118,20 @@ def test_a_killed_stage_resumes_to_the_same_bytes(seed: int, config: Path, undis
 def test_a_wrong_option_is_one_clear_error(config: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert "--min_token; did you mean --min_tokens?" in run_owt(
-        "run", config, "--workdir", run, "--min_token", 3, code=1
+        "run", config, "--workdir", run, "--min_token", 3, code=2
     )
     assert "min_tokens: -3 is not a whole number" in run_owt(
-        "run", config, "--workdir", run, "--min_tokens", -3, code=1
+        "run", config, "--workdir", run, "--min_tokens", -3, code=2
     )
     bad = tmp_path / "bad.toml"
     bad.write_text("[clean]\nmin_tokenz = 3\n")
     assert "[clean]: unknown key 'min_tokenz'; did you mean 'min_tokens'?" in run_owt(
-        "run", bad, "--workdir", run, code=1
+        "run", bad, "--workdir", run, code=2
     )
     bad.write_text("[cleen]\n")
-    assert "unknown table [cleen]; did you mean 'clean'?" in run_owt("run", bad, "--workdir", run, code=1)
+    assert "unknown table [cleen]; did you mean 'clean'?" in run_owt("run", bad, "--workdir", run, code=2)
     bad.write_text("[clean\n")
-    assert "is not valid TOML" in run_owt("run", bad, "--workdir", run, code=1)
+    assert "is not valid TOML" in run_owt("run", bad, "--workdir", run, code=2)
     assert "no file matches 'nowhere*.zst'" in run_owt("collect", "--workdir", run, "--dumps", "nowhere*.zst", code=1)
     assert "unknown command 'tokenise'; did you mean 'tokenize'?" in run_owt("tokenise", code=2)
 

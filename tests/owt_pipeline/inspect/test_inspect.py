@@ -79,8 +79,8 @@ def test_what_cannot_be_looked_into_says_what_can(small_run: Path, capsys: pytes
     assert f"look into {small_run}/urls" in inspected(capsys, small_run, code=1)
     assert "name a dataset's folder" in inspected(capsys, small_run / "nothing", code=3)
     assert "neither Parquet" in inspected(capsys, small_run / "corpus/manifest.json", code=1)
-    assert "did you mean 'score'?" in inspected(capsys, small_run / "urls", "--where", "scor=1", code=1)
-    assert "is no int32" in inspected(capsys, small_run / "urls", "--where", "score=high", code=1)
+    assert "did you mean 'score'?" in inspected(capsys, small_run / "urls", "--where", "scor=1", code=2)
+    assert "is no int32" in inspected(capsys, small_run / "urls", "--where", "score=high", code=2)
     with pytest.raises(UserError, match="is no condition"):
         parse_condition("score", pa.schema([("score", pa.int32())]))
 
@@ -114,5 +114,5 @@ def test_rejected_documents_can_be_read(small_run: Path, capsys: pytest.CaptureF
     hosted = rows_of(sampled(capsys, "--workdir", small_run, "--domain", "garden.demo.test", "--n", 50, "--json"))
     assert hosted
     assert all("garden.demo.test" in row["url"] for row in hosted)
-    assert "did you mean 'too_short'?" in sampled(capsys, "--workdir", small_run, "--reason", "to_short", code=1)
+    assert "did you mean 'too_short'?" in sampled(capsys, "--workdir", small_run, "--reason", "to_short", code=2)
     assert "holds no document" in sampled(capsys, "--workdir", small_run, "--domain", "nobody.example", code=3)

@@ -56,7 +56,7 @@ def test_every_option_of_every_stage_is_in_the_config_with_its_help() -> None:
 def test_an_unknown_preset_and_a_file_that_is_there_are_clear_errors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(tmp_path / "c.toml"), "--preset", "webtxt"]) == 1
+    assert main([str(tmp_path / "c.toml"), "--preset", "webtxt"]) == 2
     assert "unknown preset 'webtxt'; there are connorjl, openwebtext" in capsys.readouterr().err
     (tmp_path / "c.toml").write_text("")
     assert main([str(tmp_path / "c.toml")]) == 1
