@@ -12,6 +12,7 @@ from owt_pipeline.runtime.errors import UserError
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 _RULE = re.compile(r"(?P<pattern>[^=\s]+)=(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<address>[^:\s]+))(?::(?P<port>\d{1,5}))?")
 
 
@@ -82,4 +83,6 @@ def is_public(ip: IPAddress) -> bool:
             wrapped = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
         if wrapped is not None:
             return is_public(wrapped)
+        if ip not in _GLOBAL_UNICAST:  # site-local, a local NAT64's, IPv4 in deprecated forms: global to `ipaddress`
+            return False
     return ip.is_global and not ip.is_multicast
