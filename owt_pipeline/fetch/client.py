@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from yarl import URL
 
@@ -39,11 +40,10 @@ class Limits:
     body_bytes: int
 
 
-@dataclass(frozen=True)
-class Received:
+class Received(NamedTuple):
     """A response as it was received; `body` is decoded, or empty where `stop` said so; `ms` to the last byte."""
 
-    url: URL
+    url: str
     status: int
     status_line: str
     headers: Headers
@@ -57,7 +57,7 @@ class Received:
         """Where its Location header leads, absolute; raises ValueError where that is no URL."""
         # Servers send Location in UTF-8, which is read as Latin-1 like all headers.
         text = (self.header("location") or "").strip().encode("latin-1").decode("utf-8", "replace")
-        return self.url.join(parse_url(text))
+        return URL(self.url).join(parse_url(text))
 
 
 class Failed(Exception):
@@ -130,7 +130,7 @@ class Client:
         except (BadMessage, TooLarge, OSError, asyncio.TimeoutError) as error:
             raise _failure(error, limits, parser) from error
         ms = round((asyncio.get_running_loop().time() - started) * 1000)
-        return Received(url, parser.status, parser.status_line, parser.headers, b"".join(parser.body), ms)
+        return Received(str(url), parser.status, parser.status_line, parser.headers, b"".join(parser.body), ms)
 
     async def _exchange(
         self, url: URL, request: bytes, parser: ResponseParser, limits: Limits, deadline: float

@@ -175,10 +175,10 @@ class ArchiveClient:
             raise _failed(what, f"{failure.answer.reason}, {failure.answer.detail}") from failure
 
 
-async def ask_archive(client: ArchiveClient, urls: pa.Table, journal: Journal, answered: Callable[[int], None]) -> None:
+async def ask_archive(client: ArchiveClient, urls: pa.Table, journal: Journal, answered: Callable[[], None]) -> None:
     """Look up every URL of `urls` (columns url_id, url, created_utc), and write what came into `journal`.
 
-    `answered` is told how many more are in it.
+    `answered` is called whenever more is in it.
 
     Raises UserError where index or data fail for `host_failures` URLs in a row: an archive that is down is no reason
     to turn URLs away, so those are asked for again by the next run. A failure is that of its URL once a later request
@@ -190,7 +190,7 @@ async def ask_archive(client: ArchiveClient, urls: pa.Table, journal: Journal, a
 
     def record(url_id: int, answer: Answer) -> None:
         journal.append(url_id, answer)
-        answered(1)
+        answered()
 
     async def ask(rows: Iterator[int]) -> None:
         for row in rows:

@@ -6,177 +6,162 @@ import asyncio
 import contextlib
 import functools
 import gc
-import heapq
 import threading
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.fetch.live import Fetcher
-from owt_pipeline.fetch.recorder import Recorder
+from owt_pipeline.fetch.journal import Journal
+from owt_pipeline.fetch.live import Fetcher, LiveOptions
+from owt_pipeline.fetch.recorder import Recorder, start_recording
 from owt_pipeline.runtime import progress
 
-_WAITING_PER_CONNECTION = 2
-"""URLs under way for each connection: some wait for their host's turn, and must not keep others from theirs."""
+R = TypeVar("R")
 
 
-async def crawl(fetcher: Fetcher, urls: pa.Table, spread: bool, recorder: Recorder) -> None:
-    """Fetch every URL of `urls` (columns url_id, posted_url, host, host_shards), and give what came to `recorder`.
+class Crawler:
+    """What the shards of a process share; to be made and used in one event loop.
 
-    A host's URLs are fetched in the order of the rows; the hosts with the most begin, since they end last.
-    `spread` says whether the shards over which a host is spread are the business of several processes.
+    Attributes:
+      fetcher: fetches pages.
+      recording: starts the process that makes records of them.
+      open_hosts: hosts whose URLs are being fetched, over all shards.
+      max_open_hosts: as many as keep all connections busy while hosts wait for their turns.
     """
-    frontier = Frontier(urls["host"], fetcher)
+
+    def __init__(self, options: LiveOptions):
+        self.fetcher = Fetcher(options)
+        self.recording = asyncio.ensure_future(start_recording())
+        self.open_hosts, self.max_open_hosts = 0, 2 * options.connections
+
+    async def close(self) -> None:
+        await self.fetcher.close()
+        await (await self.recording).close()
+
+    def status(self) -> str:
+        """What goes on, for a person."""
+        return f"{self.open_hosts:,} hosts open, {self.fetcher.requests:,} requests"
+
+
+async def crawl(crawler: Crawler, urls: pa.Table, spread: bool, journal: Journal, recorded: Callable[[], None]) -> None:
+    """Fetch every URL of `urls` (columns url_id, posted_url, host, host_shards) into `journal`.
+
+    `recorded` is called whenever more is in it. `spread` says whether the shards over which a host is spread are the
+    business of several processes.
+
+    A few hosts are open at a time, those with the most URLs first, since they end last; a host's URLs are fetched in
+    the order of the rows. Were all hosts open at once, a crawl of many would come back to each after so long that its
+    robots.txt, its address and its connection were forgotten meanwhile.
+    """
     url_ids, posted, host_shards = (urls[name].combine_chunks() for name in ("url_id", "posted_url", "host_shards"))
-    most_tasks = _WAITING_PER_CONNECTION * fetcher.options.connections
+    closed = rows_by_host(urls["host"])
     tasks: set[asyncio.Task[None]] = set()
-    failed: list[BaseException] = []
-    changed = asyncio.Event()
     loop = asyncio.get_running_loop()
+    ended = loop.create_future()
 
-    async def fetch(row: int) -> None:
-        fetched = await fetcher.fetch(posted[row].as_py(), host_shards[row].as_py() if spread else 1)
-        await recorder.take(url_ids[row].as_py(), fetched)
+    async def fetch(rows: Iterator[int]) -> None:
+        for row in rows:
+            fetched = await crawler.fetcher.fetch(posted[row].as_py(), host_shards[row].as_py() if spread else 1)
+            await recorder.take(url_ids[row].as_py(), fetched)
+            open_hosts()  # another shard may have closed some
 
-    def done(host: int, task: asyncio.Task[None]) -> None:
+    def open_hosts() -> None:
+        while not tasks or crawler.open_hosts < crawler.max_open_hosts:
+            rows = next(closed, None)
+            if rows is None:
+                break
+            crawler.open_hosts += 1
+            left = iter(rows.tolist())
+            connections = min(len(rows), crawler.fetcher.options.host_connections)
+            host = {loop.create_task(fetch(left)) for _ in range(connections)}
+            tasks.update(host)
+            for task in host:
+                task.add_done_callback(functools.partial(done, host))
+        if not tasks and not ended.done():
+            ended.set_result(None)
+
+    def done(host: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
+        host.discard(task)
         tasks.discard(task)
-        frontier.finish(host)
-        changed.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            failed.append(error)
+        crawler.open_hosts -= not host
+        if task.cancelled() or (error := task.exception()) is None:
+            open_hosts()
+        elif not ended.done():
+            ended.set_exception(error)
 
     async def tick() -> None:
         while True:  # also while no answer comes: every host waited for
             await asyncio.sleep(1)
             progress.advance(0)
 
-    progress.doing(fetcher.status)
-    ticking = loop.create_task(tick())
-    try:
-        while not failed:
-            ready = frontier.next_turn()
-            if ready is None and not tasks:
-                return
-            wait = 0.0 if ready is None else ready - time.monotonic()
-            if ready is None or wait > 0 or len(tasks) >= most_tasks:
-                alarm = loop.call_later(wait, changed.set) if wait > 0 else None
-                await changed.wait()
-                changed.clear()
-                if alarm is not None:
-                    alarm.cancel()
-                continue
-            host, row = frontier.begin()
-            task = loop.create_task(fetch(row))
-            tasks.add(task)
-            task.add_done_callback(functools.partial(done, host))
-        raise failed[0]
-    finally:
-        ticking.cancel()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        frontier.close()
+    progress.doing(crawler.status)
+    async with Recorder(await asyncio.shield(crawler.recording), journal, recorded) as recorder:
+        ticking = loop.create_task(tick())
+        try:
+            open_hosts()
+            await ended
+        finally:
+            closed = iter(())
+            ticking.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class Frontier:
-    """What is left to fetch, by host: a few hosts are open at a time, those with the most URLs first.
-
-    Were all open at once, a crawl of many hosts would come back to each after so long that its robots.txt, its
-    address and its connection were forgotten meanwhile.
-    """
-
-    def __init__(self, hosts: pa.ChunkedArray, fetcher: Fetcher):
-        """The rows of `hosts`, to be fetched by `fetcher`, whose shards open so many hosts together."""
-        encoded = hosts.dictionary_encode().unify_dictionaries()
-        self._names = encoded.chunk(0).dictionary
-        codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
-        counts = np.bincount(codes, minlength=len(self._names))
-        self._rows = np.argsort(codes, kind="stable").astype(np.int32)  # by host
-        self._ends = np.cumsum(counts)
-        self._cursors = self._ends - counts  # into _rows: the next URL of each host
-        self._under_way = np.zeros(len(counts), np.int32)
-        self._closed = iter(np.argsort(-counts, kind="stable").tolist())
-        self._ready: list[tuple[float, int, int]] = []  # a heap: when, URLs left (negative), host
-        self._fetcher = fetcher
-        self._open = 0
-
-    def next_turn(self) -> float | None:
-        """When the next URL may be begun, in `time.monotonic` seconds; None where all are begun or under way."""
-        while not self._open or self._fetcher.open_hosts < self._fetcher.max_open_hosts:
-            host = next(self._closed, None)
-            if host is None:
-                break
-            self._open += 1
-            self._fetcher.open_hosts += 1
-            self._enqueue(host)
-        return self._ready[0][0] if self._ready else None
-
-    def begin(self) -> tuple[int, int]:
-        """(host, row) of the URL whose turn is next."""
-        _, _, host = heapq.heappop(self._ready)
-        row = int(self._rows[self._cursors[host]])
-        self._cursors[host] += 1
-        self._under_way[host] += 1
-        if self._under_way[host] < self._fetcher.options.host_connections:
-            self._enqueue(host)
-        return host, row
-
-    def finish(self, host: int) -> None:
-        """A URL of `host` has been fetched."""
-        if self._under_way[host] == self._fetcher.options.host_connections:
-            self._enqueue(host)
-        self._under_way[host] -= 1
-        if not self._under_way[host] and self._cursors[host] == self._ends[host]:
-            self._open -= 1
-            self._fetcher.open_hosts -= 1
-
-    def close(self) -> None:
-        """Give up what is left."""
-        self._fetcher.open_hosts -= self._open
-
-    def _enqueue(self, host: int) -> None:
-        left = int(self._ends[host] - self._cursors[host])
-        if left:
-            turn = self._fetcher.gates[self._names[host].as_py()].next_turn
-            heapq.heappush(self._ready, (turn, -left, host))
+def rows_by_host(hosts: pa.ChunkedArray) -> Iterator[np.ndarray]:
+    """The rows of each host, in order; the hosts with the most first."""
+    encoded = hosts.dictionary_encode().unify_dictionaries()
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
+    counts = np.bincount(codes)
+    rows = np.argsort(codes, kind="stable").astype(np.int32)  # by host
+    ends = np.cumsum(counts)
+    for host in np.argsort(-counts, kind="stable").tolist():
+        yield rows[ends[host] - counts[host] : ends[host]]
 
 
 class _Loop:
-    """An event loop in a thread of its own, with a fetcher made in it: what all shards of this process share."""
+    """An event loop in a thread of its own, with a client made in it: what all shards of this process share."""
 
-    def __init__(self, make_fetcher: Callable[[], Any]):
+    def __init__(self, make_client: Callable[[], Any]):
         self.users = 0
-        self._futures: set[Any] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fetch", daemon=True)
         self._thread.start()
 
         async def make() -> Any:
-            return make_fetcher()
+            return make_client()
 
-        self.fetcher = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
+        self.client = self.run(make())
         gc.freeze()  # or each collection, of which a crawl causes many, would walk through all that was imported
 
-    def run(self, coroutine: Any) -> None:
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        self._futures.add(future)
-        try:
-            future.result()
-        except BaseException:
-            future.cancel()
-            raise
-        finally:
-            self._futures.discard(future)
+    def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """What the coroutine returns; also where it is cancelled, this waits until it has ended."""
+
+        async def task() -> R:
+            this = asyncio.current_task()
+            assert this is not None
+            self._tasks.add(this)
+            try:
+                return await coroutine
+            finally:
+                self._tasks.discard(this)
+
+        return asyncio.run_coroutine_threadsafe(task(), self._loop).result()
 
     def cancel(self) -> None:
-        for future in list(self._futures):
-            future.cancel()
+        """End what runs, soon."""
+
+        def cancel() -> None:
+            for task in self._tasks:
+                task.cancel()
+
+        self._loop.call_soon_threadsafe(cancel)
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.fetcher.close(), self._loop).result()
+        self.run(self.client.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -195,11 +180,11 @@ def stop_all() -> None:
 
 
 @contextlib.contextmanager
-def shared_loop(options: Any, fetcher: Callable[[Any], Any]) -> Iterator[_Loop]:
-    """This process' loop for `fetcher(options)`, kept as long as some shard uses it."""
+def shared_loop(options: Any, client: Callable[[Any], Any]) -> Iterator[_Loop]:
+    """This process' loop for `client(options)`, kept as long as some shard uses it."""
     with _lock:
         if options not in _loops:
-            _loops[options] = _Loop(functools.partial(fetcher, options))
+            _loops[options] = _Loop(functools.partial(client, options))
         loop = _loops[options]
         loop.users += 1
     try:

@@ -1,18 +1,19 @@
 """A shard's journal: every answer as it comes, so that a killed process loses what was in flight and no more.
 
 An append-only file of entries `magic, CRC-32, length of the description, length of the records`, then both. The
-tail that a kill tore off is cut when the journal is opened again.
+tail that a kill tore off is cut when the journal is opened again. Another process may append to it (`Appender`) while
+this one keeps the account of where its entries are.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
-import threading
 from array import array
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -29,8 +30,39 @@ _MAGIC = b"OWT\x01"
 _DESCRIBED = [field.name for field in fields(Page) if field.name not in ("record", "redirects")]
 
 
+class Entries(NamedTuple):
+    """What was appended to a journal: url_ids, bytes of each entry, whether it is a page."""
+
+    ids: array[int]
+    lengths: array[int]
+    are_pages: array[int]
+
+
+class Appender:
+    """The end of the journal at `path`, for one process at a time: others that would append wait."""
+
+    def __init__(self, path: str):
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open until `close`
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def write(self, entries: list[bytes]) -> Entries:
+        """Write down answers as `encode_entry` made entries of them; then a kill of the process does not lose them."""
+        data = memoryview(b"".join(entries))
+        while data:  # a disk that fills up takes a part
+            data = data[self._file.write(data) or 0 :]
+        heads = [_HEAD.unpack_from(entry) for entry in entries]
+        return Entries(
+            array("Q", [url_id for _, url_id, _, _, _ in heads]),
+            array("Q", map(len, entries)),
+            array("B", [records > 0 for *_, records in heads]),  # only a page has a record
+        )
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class Journal:
-    """Answers by url_id, in a file; appended to from any thread. So many (its length), `num_pages` of them pages."""
+    """Answers by url_id, in a file. So many (its length), `num_pages` of them pages."""
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -38,12 +70,15 @@ class Journal:
     def __init__(self, path: str):
         """The journal at `path`, with what is whole of it."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
+        self.path = path
         self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - open as long as the journal
-        self._lock = threading.Lock()
         self._ids, self._offsets, self._are_pages = array("Q"), array("Q"), array("B")
         self.num_pages = 0
         self._sorted: tuple[np.ndarray, np.ndarray] | None = None
+        # The process that appends for a run may outlive its kill by a moment.
+        fcntl.flock(self._file, fcntl.LOCK_EX)
         self._recover()
+        fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def __enter__(self) -> Journal:
         return self
@@ -63,20 +98,19 @@ class Journal:
 
     def append(self, url_id: int, answer: Answer) -> None:
         """Write an answer down; once this returns, a kill of the process does not lose it."""
-        self.write([encode_entry(url_id, answer)])
+        appender = Appender(self.path)
+        self.note(appender.write([encode_entry(url_id, answer)]))
+        appender.close()
 
-    def write(self, entries: list[bytes]) -> None:
-        """Write down answers as `encode_entry` made entries of them."""
-        data = b"".join(entries)
-        with self._lock:
-            self._sorted = None
-            written = 0
-            while written < len(data):  # a disk that fills up takes a part
-                written += self._file.write(data[written:]) or 0
-            for entry in entries:
-                _, url_id, _, _, records = _HEAD.unpack_from(entry)
-                self._note(url_id, records)
-                self._end += len(entry)
+    def note(self, entries: Entries) -> None:
+        """Take what an `Appender` has written into the account."""
+        self._sorted = None
+        for length in entries.lengths:
+            self._offsets.append(self._end)
+            self._end += length
+        self._ids += entries.ids
+        self._are_pages += entries.are_pages
+        self.num_pages += sum(entries.are_pages)
 
     def answers(self, url_ids: list[int]) -> Iterator[Answer | None]:
         """The answer of each URL; None for one without."""
@@ -113,15 +147,9 @@ class Journal:
                 break
             if isal_zlib.crc32(os.pread(self._file.fileno(), length, self._end + _HEAD.size)) != crc:
                 break
-            self._note(url_id, records)
-            self._end += _HEAD.size + length
+            entry = Entries(array("Q", [url_id]), array("Q", [_HEAD.size + length]), array("B", [records > 0]))
+            self.note(entry)
         self._file.truncate(self._end)
-
-    def _note(self, url_id: int, records: int) -> None:
-        self._ids.append(url_id)
-        self._offsets.append(self._end)
-        self._are_pages.append(records > 0)  # only a page has a record
-        self.num_pages += records > 0
 
 
 def encode_entry(url_id: int, answer: Answer) -> bytes:

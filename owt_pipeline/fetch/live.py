@@ -15,12 +15,12 @@ from yarl import URL
 from owt_pipeline.collect.urls import unescaped
 from owt_pipeline.fetch.acceptance import REDIRECTS, refuse_head
 from owt_pipeline.fetch.addresses import Addresses
-from owt_pipeline.fetch.answers import Answer, NoPage, Page, judge
+from owt_pipeline.fetch.answers import NoPage
 from owt_pipeline.fetch.client import Client, Failed, Limits, Received, Stop, parse_url
-from owt_pipeline.fetch.http_message import Headers, charset_of
+from owt_pipeline.fetch.fetched import Fetched
+from owt_pipeline.fetch.http_message import Headers
 from owt_pipeline.fetch.politeness import HostGate, HostGates, Slots
 from owt_pipeline.fetch.robots import MAX_BYTES, RobotsCache
-from owt_pipeline.fetch.warc import Response, response_record
 from schemas import Reason
 
 _HOST = re.compile("[!-~]+")  # yarl lets blanks through
@@ -47,42 +47,15 @@ class LiveOptions:
     verify_tls: bool
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """A final response, the redirects that led to it, when that began (seconds since 1970), and how long it took."""
-
-    received: Received
-    redirects: tuple[Received, ...]
-    date: int
-    ms: int
-
-    def answer(self) -> Answer:
-        """The page that it is, or why it is none: digests and compression, which take longer than the request."""
-        received, content_type = self.received, self.received.header("content-type")
-        response = Response(
-            str(received.url), self.date, received.status, received.headers,
-            content_type, charset_of(content_type), received.body,
-        )  # fmt: skip
-        answer = judge(response, "live", self.ms, lambda digest: _record(received, self.date, digest))
-        if isinstance(answer, Page):
-            return replace(answer, redirects=tuple(_record(redirect, self.date) for redirect in self.redirects))
-        if (asked := received.header("retry-after")) and received.status in (429, 503):
-            return NoPage(answer.reason, f"{answer.detail}, Retry-After: {asked[:40]}")
-        return answer
-
-
 class Fetcher:
     """Fetches pages; to be made and used in one event loop, by any number of tasks at once.
 
     Attributes:
       gates: the hosts' gates.
-      open_hosts: hosts whose URLs are being fetched, over all shards.
-      max_open_hosts: as many as keep all connections busy while hosts wait for their turns.
     """
 
     def __init__(self, options: LiveOptions):
         self.options = options
-        self.open_hosts, self.max_open_hosts = 0, 2 * options.connections
         remembered = 4 * options.connections + 1000  # hosts: more than are open, since redirects lead to others
         self.gates = HostGates(options.host_delay, options.host_connections, remembered)
         self._client = Client(
@@ -100,9 +73,10 @@ class Fetcher:
     async def close(self) -> None:
         await self._client.close()
 
-    def status(self) -> str:
-        """What goes on, for a person."""
-        return f"{self.open_hosts:,} hosts open, {self._slots.taken:,} requests"
+    @property
+    def requests(self) -> int:
+        """Requests that are under way."""
+        return self._slots.taken
 
     async def fetch(self, posted_url: str, spread: int = 1) -> Fetched | NoPage:
         """What a URL, as it was posted, answers in the end, or why it does not.
@@ -242,7 +216,3 @@ def retry_after(response: Received) -> float | None:
         return max(email.utils.parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-def _record(received: Received, date: int, digest: str | None = None) -> bytes:
-    return response_record(str(received.url), date, received.status_line, received.headers, received.body, digest)

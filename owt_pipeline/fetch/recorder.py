@@ -3,7 +3,7 @@
 Digests and compression take longer than the request. In a thread of the event loop's process they would also make
 it wait for the interpreter's lock at each system call: the loop would run at half its rate.
 
-    event loop --take--> batches --thread--> pipe --> process: answers, encoded --> pipe --thread--> journals
+    event loop --take--> batches --socket--> process: answers, into journals --socket--> what is in them now
 """
 
 from __future__ import annotations
@@ -12,177 +12,213 @@ import asyncio
 import contextlib
 import multiprocessing
 import pickle
-import queue
 import signal
-import threading
+import socket
+import struct
 import traceback
-from collections import deque
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
-from owt_pipeline.fetch.answers import Answer
-from owt_pipeline.fetch.journal import Journal, encode_entry
-from owt_pipeline.fetch.live import Fetched
+from owt_pipeline.fetch.answers import NoPage
+from owt_pipeline.fetch.fetched import Fetched
+from owt_pipeline.fetch.journal import Appender, Entries, Journal, encode_entry
 from owt_pipeline.runtime.workers import WorkerDied, WorkerError
 
 _WAITING_BYTES = 64 << 20
-"""Bodies that wait to be recorded; beyond, the event loop fetches no more until there are fewer."""
+"""What waits to be sent to the process; beyond, the event loop fetches no more until there is less."""
 
-_BATCH_BYTES = 512 << 10
+_BATCH_BYTES = 256 << 10
 _BATCH_SECONDS = 0.01
 """A batch goes to the process when it has so many bytes or is so old: what a kill can cost beside pages in flight."""
+
+_LENGTH = struct.Struct("<Q")  # before what the process sends
+
+_Item = tuple[str, int, "Fetched | NoPage"]  # the journal's path, url_id, what came of it
 
 
 class Recorder:
     """What a shard's pages are given to; they are in `journal` when the block ends.
 
-    with Recorder(journal, progress.advance) as recorder:
+    async with Recorder(recording, journal, recorded) as recorder:
         ...  await recorder.take(url_id, fetched)
     """
 
-    def __init__(self, journal: Journal, recorded: Callable[[int], None]):
-        """A recorder into `journal`, that calls `recorded` with how many more are in it, from a thread."""
-        self.journal, self.recorded = journal, recorded
-        self.pending = 0
-        self.settled = threading.Condition()
-        self._process = _shared_process()
+    def __init__(self, recording: Recording, journal: Journal, recorded: Callable[[], None]):
+        """A recorder into `journal`, that calls `recorded` whenever more is in it."""
+        self._recording, self._journal, self._recorded = recording, journal, recorded
+        self._waiting = 0
+        self.settled = asyncio.Event()
 
-    def __enter__(self) -> Recorder:
+    async def __aenter__(self) -> Recorder:
+        self._recording.recorders[self._journal.path] = self
         return self
 
-    def __exit__(self, kind: type | None, *_: object) -> None:
-        self._process.flush()
-        with self.settled:
-            self.settled.wait_for(lambda: not self.pending or self._process.error is not None)
-        if self._process.error is not None and kind in (None, RecordingFailed):
-            raise self._process.error
+    async def __aexit__(self, kind: type | None, *_: object) -> None:
+        self._recording.flush()
+        if self._waiting and self._recording.error is None:
+            await self.settled.wait()
+        self._recording.finish(self._journal.path)
+        if self._recording.error is not None and kind in (None, RecordingFailed):
+            raise self._recording.error
 
-    async def take(self, url_id: int, fetched: Fetched | Answer) -> None:
+    async def take(self, url_id: int, fetched: Fetched | NoPage) -> None:
         """Give what was fetched; waits while too much is waiting, raises RecordingFailed once recording has failed."""
-        while self._process.waiting_bytes > _WAITING_BYTES and self._process.error is None:
-            await asyncio.sleep(0.005)
-        if self._process.error is not None:
+        if not self._recording.ready.is_set():
+            await self._recording.ready.wait()
+        if self._recording.error is not None:
             raise RecordingFailed
-        with self.settled:
-            self.pending += 1
-        self._process.put(self, url_id, fetched)
+        self._waiting += 1
+        self.settled.clear()
+        self._recording.put((self._journal.path, url_id, fetched))
+
+    def note(self, entries: Entries) -> None:
+        """These are in the journal now."""
+        self._journal.note(entries)
+        self._recorded()
+        self._waiting -= len(entries.ids)
+        if not self._waiting:
+            self.settled.set()
 
 
 class RecordingFailed(RuntimeError):
     """Recording has failed; why is raised on leaving the Recorder."""
 
 
-_Item = tuple[int, "Fetched | Answer"]
+async def start_recording() -> Recording:
+    """A process at work: what is fetched before it is would be lost to a kill meanwhile."""
+    ours, theirs = socket.socketpair()
+    process = multiprocessing.get_context("forkserver").Process(
+        name="record", target=_serve, args=(theirs,), daemon=True
+    )
+    process.start()
+    theirs.close()
+    _, recording = await asyncio.get_running_loop().create_connection(lambda: Recording(process), sock=ours)
+    await recording.ready.wait()
+    return recording
 
 
-class _Process:
-    """The process, its pipe, and the threads at this end of it."""
+class Recording(asyncio.Protocol):
+    """The process, as the event loop sees it.
 
-    def __init__(self) -> None:
-        context = multiprocessing.get_context("forkserver")
-        self._pipe, remote = context.Pipe()
-        self._process = context.Process(target=_serve, args=(remote,), daemon=True)
-        self._process.start()
-        remote.close()
-        self._pipe.recv_bytes()  # it has begun: what is fetched before would be lost to a kill meanwhile
+    Attributes:
+      recorders: by the paths of their journals.
+      ready: whether it takes more, or never will again.
+      error: why it has failed.
+    """
+
+    def __init__(self, process: BaseProcess):
+        self.recorders: dict[str, Recorder] = {}
+        self.ready = asyncio.Event()
         self.error: BaseException | None = None
-        self.waiting_bytes = 0
-        self._lock = threading.Lock()
+        self._process = process
+        self._transport: Any = None
+        self._closed = asyncio.Event()
+        self._received = bytearray()
         self._batch: list[_Item] = []
         self._batch_bytes = 0
-        self._full: queue.SimpleQueue[list[_Item]] = queue.SimpleQueue()
-        self._recorders: deque[tuple[Recorder, int]] = deque()  # of what has no answer yet, with its bytes
-        for target in (self._send, self._receive):
-            threading.Thread(target=target, name="record", daemon=True).start()
 
-    def put(self, recorder: Recorder, url_id: int, fetched: Fetched | Answer) -> None:
-        size = len(fetched.received.body) if isinstance(fetched, Fetched) else 100
-        with self._lock:
-            self._recorders.append((recorder, size))
-            self.waiting_bytes += size
-            self._batch.append((url_id, fetched))
-            self._batch_bytes += size
-            full, first = self._batch_bytes > _BATCH_BYTES, len(self._batch) == 1
-        if full:
-            self.flush()
-        elif first:
+    def put(self, item: _Item) -> None:
+        """Give the process something to record, soon."""
+        if not self._batch:
             asyncio.get_running_loop().call_later(_BATCH_SECONDS, self.flush)
+        self._batch.append(item)
+        fetched = item[2]
+        self._batch_bytes += len(fetched.received.body) if isinstance(fetched, Fetched) else 100
+        if self._batch_bytes > _BATCH_BYTES:
+            self.flush()
 
     def flush(self) -> None:
-        with self._lock:
-            if self._batch:
-                self._full.put(self._batch)
-                self._batch, self._batch_bytes = [], 0
+        """Give the process what waits."""
+        if self._batch:
+            self._send(self._batch)
+            self._batch, self._batch_bytes = [], 0
 
-    def _send(self) -> None:
-        with contextlib.suppress(OSError):  # the process is gone: `_receive` tells
-            while True:
-                self._pipe.send_bytes(pickle.dumps(self._full.get(), protocol=5))
+    def finish(self, path: str) -> None:
+        """No more comes into the journal at `path`."""
+        del self.recorders[path]
+        self._send(path)
 
-    def _receive(self) -> None:
-        try:
-            while True:
-                answer = pickle.loads(self._pipe.recv_bytes())
-                if isinstance(answer, str):
-                    raise WorkerError(f"the recording process failed:\n{answer}")
-                self._record(answer)
-        except (EOFError, ConnectionResetError):
+    async def close(self) -> None:
+        """End the process."""
+        self._transport.close()
+        await self._closed.wait()
+        self._process.join()
+
+    def _send(self, message: list[_Item] | str) -> None:
+        self._transport.write(pickle.dumps(message, protocol=5))
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        transport.set_write_buffer_limits(_WAITING_BYTES)
+
+    def pause_writing(self) -> None:
+        self.ready.clear()
+
+    def resume_writing(self) -> None:
+        self.ready.set()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while len(self._received) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
+            if len(self._received) < end:
+                return
+            answer = pickle.loads(self._received[_LENGTH.size : end])
+            del self._received[:end]
+            if isinstance(answer, Exception):
+                self._fail(answer)
+                return
+            if not answer:  # it has begun
+                self.ready.set()
+            for path, entries in answer.items():
+                self.recorders[path].note(entries)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._closed.set()
+        if self.recorders and self.error is None:
             self._process.join()
             died = WorkerDied(self._process.exitcode or 0)
             self._fail(WorkerError(f"recording failed: {died}. Out of memory? Run the same command again to go on"))
-        except BaseException as error:
-            self._fail(error)
 
-    def _record(self, entries: list[bytes]) -> None:
-        by_recorder: dict[Recorder, list[bytes]] = {}
-        for entry in entries:
-            recorder, size = self._recorders.popleft()
-            by_recorder.setdefault(recorder, []).append(entry)
-            with self._lock:
-                self.waiting_bytes -= size
-        for recorder, of_journal in by_recorder.items():
-            recorder.journal.write(of_journal)
-            recorder.recorded(len(of_journal))
-            with recorder.settled:
-                recorder.pending -= len(of_journal)
-                recorder.settled.notify_all()
-
-    def _fail(self, error: BaseException) -> None:
-        global _process
-        _process = None  # the next run begins with another
+    def _fail(self, error: Exception) -> None:
         self.error = error
         self._process.kill()
-        for recorder, _ in list(self._recorders):
-            with recorder.settled:
-                recorder.settled.notify_all()
+        self.ready.set()
+        for recorder in self.recorders.values():
+            recorder.settled.set()
 
 
-_process: _Process | None = None  # one a process: it is costly to start, and as fast as an event loop
-_process_lock = threading.Lock()
-
-
-def _shared_process() -> _Process:
-    global _process
-    with _process_lock:
-        if _process is None:
-            _process = _Process()
-        return _process
-
-
-def _serve(pipe: Connection) -> None:
-    """The process' life: answers for batches, until the other end is gone."""
+def _serve(connection: socket.socket) -> None:
+    """The process' life: batches into journals, until the other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    with contextlib.suppress(EOFError, OSError):
-        pipe.send_bytes(b"begun")
+    journals: dict[str, Appender] = {}
+    with contextlib.suppress(EOFError, ConnectionError), connection.makefile("rb") as messages:
+        _answer(connection, {})
         while True:
-            items: list[_Item] = pickle.loads(pipe.recv_bytes())
-            answer: Any
-            try:
-                answer = [
-                    encode_entry(url_id, fetched.answer() if isinstance(fetched, Fetched) else fetched)
-                    for url_id, fetched in items
-                ]
-            except Exception:
-                answer = traceback.format_exc()
-            pipe.send_bytes(pickle.dumps(answer, protocol=5))
+            message: list[_Item] | str = pickle.load(messages)
+            if isinstance(message, list):
+                try:
+                    _answer(connection, _record(message, journals))
+                except OSError as error:  # such as a full disk
+                    _answer(connection, error)
+                except Exception:
+                    problem = f"the recording process failed:\n{traceback.format_exc()}"
+                    _answer(connection, WorkerError(problem))
+            elif message in journals:
+                journals.pop(message).close()
+
+
+def _answer(connection: socket.socket, answer: dict[str, Entries] | Exception) -> None:
+    data = pickle.dumps(answer, protocol=5)
+    connection.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def _record(batch: list[_Item], journals: dict[str, Appender]) -> dict[str, Entries]:
+    entries: dict[str, list[bytes]] = {}
+    for path, url_id, fetched in batch:
+        answer = fetched.answer() if isinstance(fetched, Fetched) else fetched
+        entries.setdefault(path, []).append(encode_entry(url_id, answer))
+    for path in entries.keys() - journals.keys():
+        journals[path] = Appender(path)
+    return {path: journals[path].write(of_journal) for path, of_journal in entries.items()}

@@ -15,10 +15,9 @@ import pyarrow as pa
 from owt_pipeline.fetch.answers import URL_COLUMNS, Answer, NoPage, Page, sorted_urls, write_answers
 from owt_pipeline.fetch.archives import Archives, Lookup
 from owt_pipeline.fetch.commoncrawl import ArchiveClient, CdxOptions, ask_archive
-from owt_pipeline.fetch.crawl import crawl, shared_loop
+from owt_pipeline.fetch.crawl import Crawler, crawl, shared_loop
 from owt_pipeline.fetch.journal import Journal
-from owt_pipeline.fetch.live import Fetcher, LiveOptions
-from owt_pipeline.fetch.recorder import Recorder
+from owt_pipeline.fetch.live import LiveOptions
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.shards import DatasetReader, ShardWriter, shard_name
 from owt_pipeline.runtime.storage import Storage
@@ -114,24 +113,24 @@ def _ask_online(
     """
     settled = 0
 
-    def answered(count: int) -> None:
+    def answered() -> None:
         """Tell how many URLs are done with: all that have an answer, or those with a page, if others are asked yet."""
         nonlocal settled
         now = len(journal) if last else journal.num_pages
         progress.advance(now - settled)
         settled = now
 
-    answered(0)
+    answered()
     missing = _missing(urls, shard, _ASKED_WITH[name], np.union1d(journal.ids, found))
     if not missing.num_rows:
         return
     if name == "live":
         assert sources.live is not None
-        with shared_loop(sources.live, Fetcher) as loop, Recorder(journal, answered) as recorder:
-            loop.run(crawl(loop.fetcher, missing, sources.spread, recorder))
+        with shared_loop(sources.live, Crawler) as loop:
+            loop.run(crawl(loop.client, missing, sources.spread, journal, answered))
     else:
         with shared_loop(sources.cdx, ArchiveClient) as loop:
-            loop.run(ask_archive(loop.fetcher, missing, journal, answered))
+            loop.run(ask_archive(loop.client, missing, journal, answered))
 
 
 def _missing(urls: DatasetReader, shard: int, columns: list[str], known: np.ndarray) -> pa.Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import itertools
+import multiprocessing
 import os
 import random
 import re
@@ -18,7 +19,6 @@ import pytest
 from fastwarc.warc import ArchiveIterator
 from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
-from owt_pipeline.fetch import recorder
 from owt_pipeline.fetch.warc import Response
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.errors import UserError
@@ -282,7 +282,8 @@ def test_when_the_recording_process_dies_a_rerun_goes_on(
 ) -> None:
     async def deadly(request: Request) -> None:
         if request.count == 1:
-            os.kill(recorder._shared_process()._process.pid or 0, signal.SIGKILL)
+            (process,) = (child for child in multiprocessing.active_children() if child.name == "record")
+            process.kill()
         await request.answer()
 
     server = serve({"host": page, "deadly": deadly})
