@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +32,7 @@ class Submission(msgspec.Struct, gc=False):
 
 
 _decoder = msgspec.json.Decoder(Submission)
+_UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def decode_block(block: Block) -> tuple[list[Submission], np.ndarray, dict[int, str]]:
@@ -45,7 +45,7 @@ def decode_block(block: Block) -> tuple[list[Submission], np.ndarray, dict[int, 
         submissions = _decoder.decode_lines(block.data)
         if len(submissions) == block.num_lines:
             return submissions, lines, {}
-    except (msgspec.MsgspecError, RecursionError):
+    except _UNDECODABLE:
         pass
     # There is a bad line, a blank one, or one with two objects: take them one by one.
     texts = bytes(block.data).split(b"\n")
@@ -75,9 +75,9 @@ def integer(value: Any) -> int | None:
             value = int(value) if value.lstrip("-").isdigit() else float(value)
         except ValueError:
             return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return int(value) if -(2**63) <= value < 2**63 else None
+    return int(value) if -(2**63) <= value < 2**63 else None  # which infinities and NaN are not
 
 
 def texts(values: Sequence[Any]) -> pa.StringArray:
@@ -97,7 +97,7 @@ def _decode_any(text: bytes) -> Submission | str:
     """A submission from a line that strict decoding may refuse, or why it is none."""
     try:
         return _decoder.decode(text)
-    except (msgspec.MsgspecError, RecursionError) as problem:
+    except _UNDECODABLE as problem:
         try:  # the standard library reads what other writers of JSON let through: lone surrogates, NaN, a BOM
             fields = json.loads(text.decode("utf-8-sig", "replace"))
         except (ValueError, RecursionError):

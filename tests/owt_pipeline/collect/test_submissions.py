@@ -157,10 +157,12 @@ def test_a_bad_line_costs_only_itself() -> None:
 def test_what_lax_writers_of_json_wrote_is_read() -> None:
     lone = json.dumps({**LINK, "title": "half \ud83d"}).encode()
     nan = json.dumps({**LINK, "num_comments": float("nan")}).encode()
-    found = rows(b"\xef\xbb\xbf" + json.dumps(LINK).encode(), lone, nan)
-    assert [r["reason"] for r in found] == [None] * 3
-    assert [r["title"] for r in found] == ["A story", "half ?", "A story"]
-    assert found[2]["num_comments"] is None
+    latin = json.dumps({**LINK, "title": "caf@"}).encode().replace(b"@", b"\xe9")
+    huge = json.dumps({**LINK, "num_comments": 10**400}).encode()
+    found = rows(b"\xef\xbb\xbf" + json.dumps(LINK).encode(), lone, nan, latin, huge)
+    assert [r["reason"] for r in found] == [None] * 5
+    assert [r["title"] for r in found] == ["A story", "half ?", "A story", "caf\ufffd", "A story"]
+    assert found[2]["num_comments"] is found[4]["num_comments"] is None
 
 
 def test_policies_are_options() -> None:
@@ -173,12 +175,20 @@ def test_policies_are_options() -> None:
 
 
 values = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.just([]), st.just({"a": 1})
-)
+    st.none(), st.booleans(), st.integers(), st.just(10**400), st.floats(), st.text(max_size=8), st.just([]),
+    st.just({"a": 1}),
+)  # fmt: skip
 submissions = st.fixed_dictionaries({}, optional=dict.fromkeys((*LINK, "ups", "downs"), values))
 
 
-@given(st.lists(st.one_of(submissions, st.binary(max_size=20)), max_size=8))
+damaged = st.builds(
+    lambda at, damage: (text := json.dumps(LINK).encode())[:at] + damage + text[at + 1 :],
+    st.integers(0, len(json.dumps(LINK))),
+    st.binary(max_size=3),
+)
+
+
+@given(st.lists(st.one_of(submissions, damaged, st.binary(max_size=20)), max_size=8))
 def test_any_line_becomes_one_row_or_is_blank(given_lines: list[dict[str, Any] | bytes]) -> None:
     lines = [line.replace(b"\n", b"") if isinstance(line, bytes) else json.dumps(line).encode() for line in given_lines]
     found = rows(*lines) if lines else []
