@@ -41,6 +41,7 @@ EXIT_CODES = {
     2: "wrong usage: a command, flag or setting that there is not, or a value that it does not take",
     3: "not found: the run has not heard of the URL, or there is no such dataset or document",
     130: "interrupted (Ctrl-C); the same command goes on where it stopped",
+    141: "nobody reads the output any more, as in `owt inspect ... | head`",
 }
 
 

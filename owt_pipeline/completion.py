@@ -15,8 +15,9 @@ from owt_pipeline.stages.command import reporting_errors
 
 SHELLS = ("bash", "zsh", "fish")
 
-_FOLDERS = ("workdir", "journal")
-_FILES = ("config", "dumps", "urls", "warcs", "pages_from", "files", "dataset", "positional", "tokenizer")
+# Which flags take a file or a folder, by the names that their help gives the value.
+_FOLDERS = ("DIR",)
+_FILES = ("CONFIG.toml", "DATASET", "FILE", "GLOB", "TOKENIZER", "URLS.txt")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -56,10 +57,9 @@ def _add(commands: Any, name: str, text: str, parser: argparse.ArgumentParser) -
 
     added = commands.add_parser(name, help=text, parents=[parser], add_help=False, conflict_handler="resolve")
     for action in added._actions:
-        last = action.dest.rpartition(".")[2]
-        if last in _FOLDERS:
+        if action.metavar in _FOLDERS:
             action.complete = shtab.DIRECTORY
-        elif last in _FILES:
+        elif action.metavar in _FILES:
             action.complete = shtab.FILE
 
 

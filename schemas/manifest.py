@@ -149,7 +149,7 @@ class Manifest:
             if version != SCHEMA_VERSION:
                 raise ManifestError(
                     f"{where} has schema version {version}, this program reads {SCHEMA_VERSION}: "
-                    "run the stage again, or use the release that wrote it"
+                    "delete the folder to make it anew, or use the release that wrote it"
                 )
             digest = record.pop("digest")
             manifest = cls(
@@ -165,7 +165,7 @@ class Manifest:
         except ManifestError:
             raise
         except (ValueError, KeyError, TypeError) as error:
-            raise ManifestError(f"{where} is not a manifest ({error!r}): run its stage again") from error
+            raise ManifestError(f"{where} is not a manifest ({error!r}): delete its folder to make it anew") from error
         if manifest.digest != digest:
             raise ManifestError(f"{where} was changed by hand: its digest is not that of its files")
         return manifest

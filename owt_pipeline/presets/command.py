@@ -71,7 +71,9 @@ def build_parser() -> argparse.ArgumentParser:
         description="Write a commented CONFIG.toml to start from.",
         epilog="example:\n  owt init --preset webtext config.toml",
     )
-    parser.add_argument("path", nargs="?", default="config.toml", help="the file to write (default: config.toml)")
+    parser.add_argument(
+        "path", nargs="?", metavar="CONFIG.toml", default="config.toml", help="the file to write (default: config.toml)"
+    )
     parser.add_argument("--preset", metavar="NAME", help=f"a known recipe: {', '.join(preset_names())}")
     return parser
 
@@ -85,7 +87,8 @@ def _write(arguments: argparse.Namespace) -> int:
     path = arguments.path
     if os.path.exists(path):
         raise UserError(f"{path} is there already; name another file, or remove it")
+    text = commented_config(arguments.preset)
     with open(path, "w", encoding="utf-8") as file:
-        file.write(commented_config(arguments.preset))
+        file.write(text)
     print(f"wrote {path}; now: owt run {path} --workdir DIR --dumps RS_*.zst")
     return 0

@@ -252,6 +252,7 @@ def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, b
         folder=folder,
         work=work,
     )
+    logger.debug("%s: %s", stage.name, options)
     started = time.time()
     stage.run(run)
     records = [ShardRecord.from_json((work / "shards").read(name)) for name in (work / "shards").names()]

@@ -222,10 +222,21 @@ def expand_globs(patterns: tuple[str, ...], what: str) -> list[str]:
             matches = [path for path in paths if _glob_match(path, pattern)]
             if not matches and storage.exists(pattern[len(head) + 1 :]):
                 matches = [pattern]
+        for path in matches:
+            _utf8(path)
         if not matches:
             raise UserError(f"{what}: no file matches {pattern!r}")
         found.update(matches)
     return sorted(found)
+
+
+def _utf8(path: str) -> str:
+    """The path, which Arrow takes as UTF-8 only; raises UserError for one that is not."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"the path {os.fsencode(path)!r} is not UTF-8: rename it") from None
+    return path
 
 
 def _local_matches(pattern: str) -> list[str]:
@@ -246,7 +257,7 @@ def _glob_match(path: str, pattern: str) -> bool:
 
 def _filesystem(uri: str) -> tuple[pa.fs.FileSystem, str]:
     if "://" not in uri:
-        return pa.fs.LocalFileSystem(), os.path.abspath(uri)
+        return pa.fs.LocalFileSystem(), _utf8(os.path.abspath(uri))
     scheme = uri.split("://", 1)[0]
     if scheme not in ("gs", "s3", "file"):
         raise UserError(f"{uri}: unknown scheme {scheme}://; use a local path, gs:// or s3://")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,13 +29,17 @@ def main(stage: Stage, argv: Sequence[str] | None = None) -> int:
 
 
 def reporting_errors(command: Callable[[], int]) -> int:
-    """Run `command`; print what a user can mend as one line. Exit code 1 for those (3 for NotFound), 130 for Ctrl-C."""
+    """Run `command`; print what a user can mend as one line. Returns one of the exit codes of `owt --help`."""
     logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
     try:
-        return command()
+        code = command()
+        sys.stdout.flush()
+        return code
     except UserError as error:
         return _complain(str(error), error.exit_code)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            return 141
         return _complain(explain_os_error(error))
     except WorkerError as error:
         return _complain(f"a worker process failed:\n{error}")
@@ -98,6 +103,16 @@ def _default_workers(beam: Sequence[str]) -> int:
     """All cores on one machine; one on a distributed runner, which places its own processes."""
     local = "Dataflow" not in " ".join(beam)
     return (os.cpu_count() or 1) if local else 1
+
+
+def _nobody_reads() -> bool:
+    """Whether standard output is a pipe whose other end is closed; if so, what is left goes nowhere."""
+    poll = select.poll()
+    poll.register(sys.stdout, 0)
+    if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def _complain(message: str, code: int = 1) -> int:

@@ -57,6 +57,7 @@ class DedupeOptions:
         (),
         "working directories of earlier runs, deduped with --keep_sketches: what repeats a document of theirs goes too",
         shapes_bytes=False,  # what is in them does, and is among the sources
+        metavar="DIR",
     )
     keep_sketches: bool = option(False, "keep the sketches, some 210 bytes a document, for a later run's --against")
     max_comparisons: int = option(
@@ -143,7 +144,7 @@ def run(run: StageRun) -> None:
     written = _summed(run.write_shards(partial(write, keep_sketches=options.keep_sketches)))
 
     rejected = {str(Reason.EXACT_DUPLICATE): written["exact"], str(Reason.NEAR_DUPLICATE): written["near"]}
-    run.counts = Counts(rows, written["stay"], rejected)
+    run.counts = Counts(rows, written["stay"], {reason: count for reason, count in rejected.items() if count})
     run.stats = _summed([*sketched, *found, *joined, *proven])
     run.properties.update(
         threshold=options.threshold,

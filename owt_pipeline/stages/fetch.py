@@ -206,6 +206,9 @@ def _index_archives(run: StageRun) -> Archives:
     records = run.write_step("index", range(len(files)), index, archives.COUNTS)
     found = archives.Archives(files, run.work / "index", tuple(records), options.max_page_bytes, options.max_redirects)
     run.properties["archives"] = archives.summary(found)
+    for archive in run.properties["archives"]:
+        if not archive["responses"]:
+            logger.warning("fetch: %s holds no response to a request: is it a WARC or ARC file?", archive["name"])
     return found
 
 

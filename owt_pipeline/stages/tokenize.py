@@ -66,7 +66,8 @@ def run(run: StageRun) -> None:
     schema = schema_for(encoding)
     # Small batches: at a shard's end no worker waits long for another's last one.
     records = run.map_batches(tokenize, rows=64, columns=["url_id", "url", "text"], train=schema, val=schema)
-    if options.val_fraction and not any(record.stats.get("documents_val") for record in records):
+    held_out = sum(record.stats.get("documents_val", 0) for record in records)
+    if options.val_fraction and not held_out and run.inputs["corpus"].rows():
         logger.warning("tokenize: no document fell into val/ at --val_fraction %s; give more", options.val_fraction)
 
 

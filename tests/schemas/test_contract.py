@@ -83,7 +83,7 @@ def test_a_manifest_whose_sum_does_not_hold_is_not_written() -> None:
 
 def test_a_manifest_of_another_schema_version_is_refused_with_what_to_do() -> None:
     record = json.loads(a_manifest().to_json()) | {"schema_version": 99}
-    with pytest.raises(ManifestError, match=r"schema version 99.*run the stage again"):
+    with pytest.raises(ManifestError, match=r"schema version 99.*delete the folder to make it anew"):
         Manifest.from_json(json.dumps(record), "clean/manifest.json")
 
 

@@ -255,3 +255,11 @@ def test_each_failure_in_an_archive_has_its_reason(tmp_path: Path, write_urls: C
 def test_a_glob_without_files_says_so(write_urls: Callable[..., Runtime], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--pages_from: no file matches"):
         fetch(write_urls(["http://a.example/"]), tmp_path / "*.warc.gz")
+
+
+def test_a_file_that_is_no_archive_is_told(
+    write_urls: Callable[..., Runtime], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "dump.zst").write_bytes(b"no record is in here\n" * 9)
+    assert fetch(write_urls(["http://a.example/"]), tmp_path / "dump.zst").counts.left == 0
+    assert "dump.zst holds no response to a request: is it a WARC or ARC file?" in caplog.text

@@ -58,6 +58,7 @@ def test_an_unknown_preset_and_a_file_that_is_there_are_clear_errors(
 ) -> None:
     assert main([str(tmp_path / "c.toml"), "--preset", "webtxt"]) == 2
     assert "unknown preset 'webtxt'; there are connorjl, openwebtext" in capsys.readouterr().err
+    assert not (tmp_path / "c.toml").exists()
     (tmp_path / "c.toml").write_text("")
     assert main([str(tmp_path / "c.toml")]) == 1
     assert "is there already" in capsys.readouterr().err

@@ -22,6 +22,7 @@ from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.tokenize import STAGE, TokenizeOptions
 from owt_pipeline.tokenize import gpt2
 from schemas import DATASETS, Manifest
+from tests.owt_pipeline.tokenize import corpus
 
 ROWS = 600
 
@@ -184,6 +185,12 @@ def test_a_tokenizer_of_ones_own_with_a_large_vocabulary_is_written_as_32_bits(t
 def test_a_corpus_too_small_for_its_fraction_is_told_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tokenized(tmp_path, TokenizeOptions(val_fraction=1e-9))
     assert "no document fell into val/" in caplog.text
+
+
+def test_an_empty_corpus_is_not_asked_for_more_validation(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    corpus.write_corpus(tmp_path, [])
+    run_stage(STAGE, TokenizeOptions(), Runtime(Storage(str(tmp_path))))
+    assert "val/" not in caplog.text
 
 
 def test_a_missing_tokenizer_file_is_one_clear_error(tmp_path: Path) -> None:
