@@ -134,7 +134,7 @@ def _read_source(
             logger.warning("%s: %s; the whole records are kept", source.uri, reader.broken)
             write(row_of_break(source, reader.broken, last_line + 1, num_buckets))
     if not count[0]:
-        logger.warning("%s holds nothing: no line but blank ones", source.name)
+        logger.warning("%s holds nothing to collect", source.name)
     buckets.close()
     writer.write(hosts.batch())
     writer.count(

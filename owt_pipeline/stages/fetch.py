@@ -102,11 +102,12 @@ def run(run: StageRun) -> None:
     from owt_pipeline.runtime.pipeline import runs_locally
 
     options: Options = run.options
-    order = tuple(dict.fromkeys(options.sources)) or (("archive",) if options.pages_from else ("live",))
-    if "archive" in order and not options.pages_from:
-        raise UsageError("--sources archive: give the WARC files with --pages_from")
-    if order != ("archive",):
-        _check_user_agent(options.user_agent)
+    order = _order(options)
+    if order != ("archive",) and "@" not in options.user_agent and "://" not in options.user_agent:
+        logger.warning(
+            "fetch: --user_agent %r names nobody to write to, and sites that mind will block you; say who you are, as "
+            "in %s", options.user_agent, USER_AGENT_EXAMPLE,
+        )  # fmt: skip
     live = _live_options(options) if "live" in order else None
     sources = Sources(
         order=order,
@@ -129,14 +130,8 @@ def run(run: StageRun) -> None:
     shutil.rmtree(sources.journals, ignore_errors=True)
 
 
-def _check_user_agent(agent: str) -> None:
-    if not (agent.isascii() and agent.isprintable() and agent.partition("/")[0].strip()):
-        raise UsageError(f"--user_agent: {agent!r} is not plain text such as {USER_AGENT_EXAMPLE}")
-    if "@" not in agent and "://" not in agent:
-        logger.warning(
-            "fetch: --user_agent %r names nobody to write to, and sites that mind will block you; say who you are, as "
-            "in %s", agent, USER_AGENT_EXAMPLE,
-        )  # fmt: skip
+def _order(options: Options) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(options.sources)) or (("archive",) if options.pages_from else ("live",))
 
 
 def _live_options(options: Options) -> LiveOptions:
@@ -213,6 +208,15 @@ def _index_archives(run: StageRun) -> Archives:
 
 
 def _archives(options: Options) -> list[dict[str, Any]]:
+    """The archive files; raises UserError for options that cannot be, before an earlier run's pages are deleted."""
+    from owt_pipeline.fetch.addresses import parse_rules
+
+    if "archive" in _order(options) and not options.pages_from:
+        raise UsageError("--sources archive: give the WARC files with --pages_from")
+    agent = options.user_agent
+    if not (agent.isascii() and agent.isprintable() and agent.partition("/")[0].strip()):
+        raise UsageError(f"--user_agent: {agent!r} is not plain text such as {USER_AGENT_EXAMPLE}")
+    parse_rules(options.resolve)
     return [describe_source(file) for file in expand_globs(options.pages_from, "--pages_from")]
 
 

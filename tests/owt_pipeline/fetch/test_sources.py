@@ -10,7 +10,7 @@ import pytest
 
 from owt_pipeline.fetch.warc import response_record
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.stage import Runtime, run_stage
+from owt_pipeline.runtime.stage import Runtime, read_manifest, run_stage
 from owt_pipeline.stages.fetch import STAGE, Options
 from tests.owt_pipeline.fetch.archive_server import ArchiveServer, capture_row
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
@@ -88,6 +88,20 @@ def test_the_first_source_that_has_a_page_wins(
         assert why_fetched(runtime, f"{HOST}/archive")["source"] == "archive"
 
 
-def test_archives_without_files_are_a_clear_error(write_urls: Callable[..., Runtime]) -> None:
-    with pytest.raises(UserError, match="--sources archive: give the WARC files with --pages_from"):
-        run_stage(STAGE, Options(sources=("live", "archive")), write_urls(["http://a.example/"]))
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (Options(sources=("live", "archive")), "--sources archive: give the WARC files with --pages_from"),
+        (Options(max_redirects=1, resolve=("a.example",)), "--resolve: 'a.example' is not"),
+        (Options(max_redirects=1, user_agent="Bot/1\r\nX: y"), "--user_agent: 'Bot/1.* is not plain text"),
+    ],
+)
+def test_options_that_cannot_be_are_a_clear_error_and_cost_no_page(
+    options: Options, message: str, tmp_path: Path, write_urls: Callable[..., Runtime]
+) -> None:
+    runtime = write_urls(["http://a.example/"])
+    (tmp_path / "empty.warc").touch()
+    manifest, _ = run_stage(STAGE, Options(pages_from=(str(tmp_path / "empty.warc"),)), runtime)
+    with pytest.raises(UserError, match=message):
+        run_stage(STAGE, options, runtime)
+    assert read_manifest(runtime.workdir / "pages") == manifest
