@@ -53,12 +53,17 @@ class NoPage:
 Answer = Page | NoPage
 
 
-def judge(response: Response, source: str, fetch_ms: int, record: Callable[[str], bytes]) -> Answer:
-    """The page that a final response is, or why it is none; `record` makes its WARC record, given its digest."""
+def judge(
+    response: Response, source: str, fetch_ms: int, record: Callable[[str], bytes], payload: bytes | None = None
+) -> Answer:
+    """The page that a final response is, or why it is none.
+
+    `record` makes its WARC record, given the digest of `payload`: of the body in it, where that is encoded.
+    """
     refusal = refuse_head(response.status, response.content_type) or refuse_body(response.content_type, response.body)
     if refusal is not None:
         return NoPage(*refusal)
-    digest = payload_digest(response.body)
+    digest = payload_digest(response.body if payload is None else payload)
     return Page(
         source=source,
         final_url=response.url,

@@ -15,7 +15,7 @@ from yarl import URL
 from owt_pipeline.fetch.addresses import Addresses, BlockedAddress
 from owt_pipeline.fetch.answers import NoPage
 from owt_pipeline.fetch.connections import Connection, IdleConnections, Silence, connect
-from owt_pipeline.fetch.http_message import BadMessage, Headers, TooLarge, brotli_available, header
+from owt_pipeline.fetch.http_message import BadMessage, BodyDecoder, Headers, TooLarge, brotli_available, header
 from owt_pipeline.fetch.resolver import CheckingResolver
 from owt_pipeline.fetch.response_parser import ResponseParser, Stop
 from schemas import Reason
@@ -41,7 +41,7 @@ class Limits:
 
 
 class Received(NamedTuple):
-    """A response as it was received; `body` is decoded, or empty where `stop` said so; `ms` to the last byte."""
+    """A response as it was received; `body` is empty where `stop` said so; `ms` to the last byte."""
 
     url: str
     status: int
@@ -115,22 +115,31 @@ class Client:
         await asyncio.sleep(0)  # in which the connections' sockets are closed
 
     async def get(
-        self, url: URL, limits: Limits, stop: Stop, *, cut: bool = False, headers: Mapping[str, str] | None = None
+        self,
+        url: URL,
+        limits: Limits,
+        stop: Stop,
+        *,
+        encoded: bool = False,
+        cut: bool = False,
+        headers: Mapping[str, str] | None = None,
     ) -> Received:
         """The response to a GET request; redirects are not followed. Raises Failed.
 
-        A body beyond its limits is Failed, or, with `cut`, cut there. `headers` are sent beside the usual ones.
+        Its body is decoded, or with `encoded` as its Content-Encoding says, its decoded size unchecked. A body beyond
+        its limits is Failed, or, with `cut`, cut there. `headers` are sent beside the usual ones.
         """
         started = asyncio.get_running_loop().time()
         lines = _lines({**self._headers, **headers}) if headers else self._usual_lines
         request = f"GET {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n{lines}\r\n".encode()
-        parser = ResponseParser(stop, limits.wire_bytes, limits.body_bytes, cut=cut)
+        parser = ResponseParser(stop, limits.wire_bytes, cut=cut)
         try:
             await self._exchange(url, request, parser, limits, started + limits.total)
+            body = b"".join(parser.body) if encoded else _decoded(parser, limits.body_bytes, cut)
         except (BadMessage, TooLarge, OSError, asyncio.TimeoutError) as error:
             raise _failure(error, limits, parser) from error
         ms = round((asyncio.get_running_loop().time() - started) * 1000)
-        return Received(str(url), parser.status, parser.status_line, parser.headers, b"".join(parser.body), ms)
+        return Received(str(url), parser.status, parser.status_line, parser.headers, body, ms)
 
     async def _exchange(
         self, url: URL, request: bytes, parser: ResponseParser, limits: Limits, deadline: float
@@ -176,6 +185,19 @@ class Client:
             raise Failed(Reason.TLS, _os_text(error)) from error
         except OSError as error:
             raise Failed(Reason.CONNECT, _os_text(error), transient=True) from error
+
+
+def _decoded(parser: ResponseParser, limit: int, cut: bool) -> bytes:
+    decoder = BodyDecoder(header(parser.headers, "content-encoding") or "", limit)
+    try:
+        body = decoder.feed(b"".join(parser.body))
+    except TooLarge as error:
+        if not cut:
+            raise
+        return error.within
+    if not parser.cut:
+        decoder.finish()
+    return body
 
 
 def _failure(error: Exception, limits: Limits, parser: ResponseParser) -> Failed:

@@ -7,9 +7,10 @@ colon, and a body may not be encoded as its header says.
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
+
+from isal import isal_zlib
 
 Headers = list[tuple[str, str]]
 
@@ -87,8 +88,18 @@ def decode_body(headers: Iterable[tuple[str, str]], body: bytes, limit: int) -> 
     return decoded
 
 
+def gunzip(body: bytes, limit: int) -> bytes | None:
+    """What `body` holds, if that is one whole gzip member of at most `limit` bytes and nothing else."""
+    gzip = isal_zlib.decompressobj(31)
+    try:
+        content: bytes = gzip.decompress(body, limit + 1)
+    except isal_zlib.error:  # type: ignore[misc]  # its stub hides what it derives from
+        return None
+    return content if gzip.eof and not gzip.unused_data and len(content) <= limit else None
+
+
 class _Decompressor(Protocol):
-    """What zlib and brotli have in common here."""
+    """What ISA-L's zlib and brotli have in common here."""
 
     @property
     def eof(self) -> bool: ...
@@ -167,10 +178,10 @@ class _Zlib:
                     return
                 if self.eof and not data.startswith(b"\x1f\x8b"):
                     return  # junk or padding behind the end, which browsers ignore too
-                self._zlib = zlib.decompressobj(31 if self._gzip else _deflate_wbits(data))
+                self._zlib = isal_zlib.decompressobj(31 if self._gzip else _deflate_wbits(data))
             try:
                 piece = self._zlib.decompress(data, _PIECE)
-            except zlib.error as error:
+            except isal_zlib.error as error:  # type: ignore[misc]  # its stub hides what it derives from
                 raise BadMessage(f"the encoded body is damaged: {error}") from error
             if piece:
                 yield piece

@@ -108,7 +108,7 @@ class Fetcher:
                 return NoPage(reason, f"redirected to {url}: {failure.answer.detail}")
             ms += response.ms
             if response.status not in REDIRECTS:
-                return Fetched(response, tuple(redirects), started, ms)
+                return Fetched(response, tuple(redirects), started, ms, self.options.limits.body_bytes)
             limits = replace(limits, total=max(self.options.limits.total - ms / 1000, 0.001))
             redirects.append(response)
             url = redirect_target(response)
@@ -124,7 +124,7 @@ class Fetcher:
             raise Failed(ban.reason, ban.detail)
         gate = self.gates[url.raw_host or ""]
         gate.delay = max(self.options.host_delay, robots.crawl_delay(self._agent)) * spread
-        return await self.get(url, limits, gate, has_no_page)
+        return await self.get(url, limits, gate, has_no_page, encoded=True)
 
     async def _get_robots(self, url: URL) -> Received:
         limits = replace(self.options.limits, wire_bytes=MAX_BYTES, body_bytes=MAX_BYTES)
@@ -137,6 +137,7 @@ class Fetcher:
         gate: HostGate,
         stop: Stop,
         *,
+        encoded: bool = False,
         cut: bool = False,
         headers: Mapping[str, str] | None = None,
     ) -> Received:
@@ -149,7 +150,7 @@ class Fetcher:
                     raise Failed(reason, f"given up after {gate.failures} failures of the host in a row: {detail}")
                 try:
                     async with self._slots:
-                        response = await self._client.get(url, limits, stop, cut=cut, headers=headers)
+                        response = await self._client.get(url, limits, stop, encoded=encoded, cut=cut, headers=headers)
                 except Failed as failure:
                     gate.note(failure.answer)
                     if last or not failure.transient:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator
 
 from owt_pipeline.fetch.http_message import (
     BadMessage,
-    BodyDecoder,
     Headers,
     TooLarge,
     header,
@@ -47,22 +46,20 @@ class ResponseParser:
       status: its status code; 0 until the head is whole.
       status_line: its first line, as sent.
       headers: as sent, in order.
-      body: decoded, in pieces; empty where `stop` said so.
+      body: in pieces, as sent but for its transfer encoding; empty where `stop` said so.
+      cut: whether the body was cut.
       begun: whether a byte of it came.
       reusable: once it is whole, whether the connection can take another request.
     """
 
-    def __init__(self, stop: Stop, wire_bytes: int, body_bytes: int, *, cut: bool = False):
-        """A parser of a response whose body is at most `wire_bytes` as sent and `body_bytes` decoded.
-
-        A larger body is TooLarge, or with `cut` ends there.
-        """
+    def __init__(self, stop: Stop, wire_bytes: int, *, cut: bool = False):
+        """A parser of a response whose body is at most `wire_bytes` as sent: more is TooLarge, or with `cut` cut."""
         self.status, self.status_line = 0, ""
         self.headers: Headers = []
         self.body: list[bytes] = []
-        self.begun = self.reusable = False
-        self._stop, self._cut = stop, cut
-        self._wire_left, self._wire_bytes, self._body_bytes = wire_bytes, wire_bytes, body_bytes
+        self.begun = self.reusable = self.cut = False
+        self._stop, self._may_cut = stop, cut
+        self._wire_left, self._wire_bytes = wire_bytes, wire_bytes
         self._buffer = bytearray()
         self._ended = False
         self._steps = self._parse()
@@ -100,10 +97,10 @@ class ResponseParser:
         elif length != 0:
             try:
                 yield from self._body(length)
-            except TooLarge as error:
-                if not self._cut:
+            except TooLarge:
+                if not self._may_cut:
                     raise
-                self.body.append(error.within)
+                self.cut = True
                 return
         self.reusable = length is not None and not self._buffer and _keeps_alive(self.status_line, self.headers)
 
@@ -124,32 +121,30 @@ class ResponseParser:
         del self._buffer[: end.end()]
 
     def _body(self, length: int | None) -> _Steps:
-        if length is not None and length > self._wire_bytes and not self._cut:
+        if length is not None and length > self._wire_bytes and not self._may_cut:
             raise TooLarge(f"Content-Length: {length:,}, more than {self._wire_bytes:,} bytes")
-        decoder = BodyDecoder(header(self.headers, "content-encoding") or "", self._body_bytes)
         if length is None:
-            yield from self._until_closed(decoder)
+            yield from self._until_closed()
         elif length == _CHUNKED:
-            yield from self._chunks(decoder)
+            yield from self._chunks()
         else:
-            yield from self._exactly(length, decoder)
-        decoder.finish()
+            yield from self._exactly(length)
 
-    def _until_closed(self, decoder: BodyDecoder) -> _Steps:
+    def _until_closed(self) -> _Steps:
         while True:
-            self._take(len(self._buffer), decoder)
+            self._take(len(self._buffer))
             if self._ended:
                 return
             yield
 
-    def _exactly(self, length: int, decoder: BodyDecoder) -> _Steps:
+    def _exactly(self, length: int) -> _Steps:
         while True:
-            length -= self._take(min(length, len(self._buffer)), decoder)
+            length -= self._take(min(length, len(self._buffer)))
             if not length:
                 return
             yield
 
-    def _chunks(self, decoder: BodyDecoder) -> _Steps:
+    def _chunks(self) -> _Steps:
         while True:
             line = yield from self._line()
             size = _CHUNK_SIZE.match(line)
@@ -157,7 +152,7 @@ class ResponseParser:
                 raise BadMessage(f"a chunk of the body has no length but {line[:40]!r}")
             if not int(size[1], 16):
                 break
-            yield from self._exactly(int(size[1], 16), decoder)
+            yield from self._exactly(int(size[1], 16))
             if (yield from self._line()).strip():
                 raise BadMessage("a chunk of the body is longer than it says")
         while (yield from self._line()).strip():  # trailers
@@ -173,12 +168,11 @@ class ResponseParser:
         self._count(len(line))
         return line
 
-    def _take(self, size: int, decoder: BodyDecoder) -> int:
-        """Decode `size` bytes of the buffer, and count them."""
+    def _take(self, size: int) -> int:
+        """Take `size` bytes of the buffer for the body, and count them."""
         if size:
-            data = bytes(self._buffer[: min(size, self._wire_left)])
+            self.body.append(bytes(memoryview(self._buffer)[: min(size, self._wire_left)]))
             del self._buffer[:size]
-            self.body.append(decoder.feed(data))
             self._count(size)
         return size
 

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import io
 import re
+import struct
 import uuid
 import zlib
 from collections.abc import Iterator
@@ -46,6 +47,12 @@ PAGES_WITH_RECORDS: pa.Schema = DATASETS["pages"].schema.append(
 _BATCH_BYTES = 16 << 20  # of compressed records: some 500 pages, and what a worker process is sent at most
 
 _RECORD_HEAD = re.compile(rb"WARC/1\.[01]\r\n(?:[^\r\n]+\r\n)*?Content-Length: *(\d+)\r\n(?:[^\r\n]+\r\n)*\r\n", re.I)
+
+_BODY_HEADERS = ("content-encoding", "transfer-encoding", "content-length")
+
+_GZIP_HEAD = bytes([0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 255])  # deflate; no name, no time, no system
+_STORED_BLOCK = struct.Struct("<BHH")  # whether it is the last, its length twice (RFC 1951, 3.2.4)
+_GZIP_TAIL = struct.Struct("<II")  # CRC-32, length
 
 _RECORD_NAMESPACE = uuid.UUID("6b1a2a3e-9d0c-5f3e-8d6b-0a4f6f77e0c1")
 
@@ -136,32 +143,53 @@ def pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.Rec
 
 
 def response_record(
-    url: str, date: int, status_line: str, headers: Headers, body: bytes, digest: str | None = None
+    url: str,
+    date: int,
+    status_line: str,
+    headers: Headers,
+    body: bytes,
+    digest: str | None = None,
+    *,
+    encoded: bool = False,
 ) -> bytes:
     """A response as a WARC record in one gzip member: the same bytes for the same arguments.
 
     `digest` is the body's, where it is known. Compressed by ISA-L, five times as fast as zlib's usual level for
     pages a tenth larger, and without the interpreter's lock; another kind of processor may compress otherwise.
 
-    `body` is decoded; the headers that no longer hold (its encodings, its length) are kept as `X-Crawl-…`, as
-    Common Crawl does, so that any reader of WARC reads the body as it is.
+    `body` is decoded, or, with `encoded`, compressed as its Content-Encoding says. The headers that no longer hold
+    (its other encodings, its length) are kept as `X-Crawl-…`, as Common Crawl does, so that any reader of WARC reads
+    the body as it is.
     """
-    lines = [status_line]
-    for name, value in headers:
-        stale = name.lower() in ("content-encoding", "transfer-encoding", "content-length")
-        lines.append(f"{'X-Crawl-' if stale else ''}{name}: {value}")
+    stale = ("transfer-encoding", "content-length") if encoded else _BODY_HEADERS
+    lines = [f"{'X-Crawl-' if name.lower() in stale else ''}{name}: {value}" for name, value in headers]
     lines.append(f"Content-Length: {len(body)}")
-    block = "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body
+    http_head = "\r\n".join([status_line, *lines, "", ""]).encode("latin-1", "replace")
+    head = _record_head(url, date, http_head + body, digest or payload_digest(body)) + http_head
+    if encoded:
+        return _stored_member(head, body + b"\r\n\r\n")
     gzip = isal_zlib.compressobj(2, isal_zlib.DEFLATED, 31)
-    return gzip.compress(_record(url, date, block, digest or payload_digest(body))) + gzip.flush()
+    return gzip.compress(b"".join([head, body, b"\r\n\r\n"])) + gzip.flush()
 
 
 def record_of_block(url: str, date: int, block: bytes, body_digest: str) -> bytes:
     """The bytes of an HTTP response as a WARC record in one gzip member; its id follows from its content."""
-    return gzip_member(_record(url, date, block, body_digest))
+    return gzip_member(_record_head(url, date, block, body_digest) + block + b"\r\n\r\n")
 
 
-def _record(url: str, date: int, block: bytes, body_digest: str) -> bytes:
+def _stored_member(head: bytes, body: bytes) -> bytes:
+    """`head` and `body` as a gzip member, of which only the head is compressed: the body is so already."""
+    deflate = isal_zlib.compressobj(2, isal_zlib.DEFLATED, -15)
+    pieces = [_GZIP_HEAD, deflate.compress(head), deflate.flush(isal_zlib.Z_SYNC_FLUSH)]
+    for start in range(0, len(body), 0xFFFF):
+        block = body[start : start + 0xFFFF]
+        is_last = start + len(block) == len(body)
+        pieces += [_STORED_BLOCK.pack(is_last, len(block), len(block) ^ 0xFFFF), block]
+    checksum = isal_zlib.crc32(body, isal_zlib.crc32(head))
+    return b"".join([*pieces, _GZIP_TAIL.pack(checksum, len(head) + len(body) & 0xFFFFFFFF)])
+
+
+def _record_head(url: str, date: int, block: bytes, body_digest: str) -> bytes:
     digest = payload_digest(block)
     head = (
         "WARC/1.1\r\n"
@@ -175,7 +203,7 @@ def _record(url: str, date: int, block: bytes, body_digest: str) -> bytes:
         f"Content-Length: {len(block)}\r\n"
         "\r\n"
     )
-    return head.encode() + block + b"\r\n\r\n"
+    return head.encode()
 
 
 def single_member(data: bytes, max_bytes: int) -> tuple[bytes | None, bytes]:

@@ -65,9 +65,7 @@ async def page(request: Request) -> None:
     await request.answer()
 
 
-def test_a_page_is_kept_as_it_was_sent_but_decoded(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
+def test_a_page_is_kept_as_it_was_sent(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> None:
     body = "<html><p>Äpfel</p></html>".encode("latin-1")
 
     async def apples(request: Request) -> None:
@@ -86,6 +84,7 @@ def test_a_page_is_kept_as_it_was_sent_but_decoded(
     assert response.url == f"http://apples.{DOMAIN}/new?q=%C3%A4"
     assert (response.status, response.body, response.charset) == (200, body, "iso-8859-1")
     assert ("X-A", "b") in response.headers
+    assert ("Content-Encoding", "gzip") in response.headers
     (row,) = DatasetReader(runtime.workdir / "pages", manifest).table().to_pylist()
     assert (row["source"], row["final_url"], row["body_bytes"]) == ("live", response.url, len(body))
     assert before <= row["fetched_at"] <= time.time()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -14,8 +12,8 @@ from owt_pipeline.fetch.response_parser import MAX_HEAD_BYTES, ResponseParser
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
 
 
-def parser(*, wire: int = 10_000, decoded: int = 10_000, cut: bool = False, skip: bool = False) -> ResponseParser:
-    return ResponseParser(lambda *_: skip, wire, decoded, cut=cut)
+def parser(*, wire: int = 10_000, cut: bool = False, skip: bool = False) -> ResponseParser:
+    return ResponseParser(lambda *_: skip, wire, cut=cut)
 
 
 def parsed(*pieces: bytes, closed: bool = False, **limits: int) -> ResponseParser:
@@ -42,7 +40,7 @@ def parsed(*pieces: bytes, closed: bool = False, **limits: int) -> ResponseParse
         (OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n", b"abcde", True),
         (OK + b"Transfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n1\r\na\r\n0\r\nX: y\r\n\r\n", b"a", True),
         (OK + b"Transfer-Encoding: chunked\n\n1 \na\n0\n\ntrailing garbage", b"a", False),
-        (OK + b"Content-Encoding: gzip\r\nContent-Length: 22\r\n\r\n" + gzip.compress(b"hi", mtime=0), b"hi", True),
+        (OK + b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\nhi", b"hi", True),
         (b"HTTP/1.1 100 Continue\r\n\r\n" * 20 + OK + b"Content-Length: 2\r\n\r\nhi", b"hi", True),
         (b"HTTP/1.1 204 No Content\r\n\r\n", b"", True),
         (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 1000\r\n\r\n", b"", True),
@@ -72,7 +70,6 @@ def test_a_body_without_a_length_ends_with_the_connection() -> None:
         (OK + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n", "a chunk of the body has no length"),
         (OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\nab\r\n", "longer than it says"),
         (OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"0" * 20_000, "no end of line"),
-        (OK + b"Content-Encoding: klingon\r\nContent-Length: 5\r\n\r\nhello", "unknown Content-Encoding 'klingon'"),
         (b"HTTP/1.1 100 Continue\r\n\r\n" * 21, "more than 20 responses of status 1xx"),
         (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "status 101"),
         (OK + b"X: " + b"x" * MAX_HEAD_BYTES, "a head of more than 65,536 bytes"),
@@ -89,21 +86,17 @@ def test_what_is_no_response_says_why(sent: bytes, message: str) -> None:
         OK + b"Content-Length: 11\r\n\r\n",
         OK + b"\r\n" + b"x" * 11,
         OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n" + b"X: y\r\n" * 10,
-        OK + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(bytes(11)),
     ],
 )
-def test_a_body_beyond_its_limits_is_too_large(sent: bytes) -> None:
+def test_a_body_beyond_its_limit_is_too_large(sent: bytes) -> None:
     with pytest.raises(TooLarge):
-        parser(wire=30 if b"gzip" in sent else 10, decoded=10).feed(sent)
+        parser(wire=10).feed(sent)
 
 
-@pytest.mark.parametrize("encoding", [b"", b"Content-Encoding: gzip\r\n"])
-def test_a_body_to_be_cut_is_what_lies_within_the_limit(encoding: bytes) -> None:
-    body = b"0123456789abc"
-    sent = OK + encoding + b"\r\n" + (gzip.compress(body) if encoding else body)
-    cut = parser(wire=1000 if encoding else 10, decoded=10, cut=True)
-    assert cut.feed(sent)
-    assert (b"".join(cut.body), cut.reusable) == (b"0123456789", False)
+def test_a_body_to_be_cut_is_what_lies_within_the_limit() -> None:
+    cut = parser(wire=10, cut=True)
+    assert cut.feed(OK + b"\r\n0123456789abc")
+    assert (b"".join(cut.body), cut.cut, cut.reusable) == (b"0123456789", True, False)
 
 
 def test_a_body_that_is_not_read_leaves_the_connection_usable_only_if_it_is_there() -> None:

@@ -6,6 +6,7 @@ import gzip
 import io
 import itertools
 import json
+import random
 import urllib.parse
 import urllib.request
 import zlib
@@ -39,9 +40,26 @@ def test_a_record_is_read_back_as_it_was_written(body: bytes) -> None:
     assert response.charset == "utf-8"
 
 
-def test_warcio_and_fastwarc_read_what_we_write() -> None:
-    data = b"".join(response_record(f"{URL}{i}", i, "HTTP/1.1 200 OK", HEADERS, b"<p>%d" % i * 100) for i in range(3))
-    ours = [(r.rec_headers["WARC-Target-URI"], r.content_stream().read()) for r in WarcioIterator(io.BytesIO(data))]
+@pytest.mark.parametrize("size", [0, 1, 100, 0xFFFF - 4, 0xFFFF - 3, 200_000])
+def test_a_body_in_gzip_is_kept_in_it(size: int) -> None:
+    body = gzip.compress(random.Random(size).randbytes(size), mtime=0)
+    record = response_record(URL, 0, "HTTP/1.1 200 OK", HEADERS, body, encoded=True)
+    assert read_record(record).body == gzip.decompress(body)
+    assert len(record) < len(body) + 500
+    assert body in gzip.decompress(record)
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+def test_warcio_and_fastwarc_read_what_we_write(encoded: bool) -> None:
+    def record(i: int, body: bytes) -> bytes:
+        sent = gzip.compress(body, mtime=0) if encoded else body
+        return response_record(f"{URL}{i}", i, "HTTP/1.1 200 OK", HEADERS, sent, encoded=encoded)
+
+    data = b"".join(record(i, b"<p>%d" % i * 100) for i in range(3))
+    ours = [
+        (r.rec_headers["WARC-Target-URI"], r.content_stream().read())
+        for r in WarcioIterator(io.BytesIO(data), check_digests="raise")
+    ]
     theirs = [
         (r.headers["WARC-Target-URI"], r.reader.read())
         for r in ArchiveIterator(io.BytesIO(data), verify_digests=True, parse_http=True, auto_decode="all")
@@ -49,11 +67,13 @@ def test_warcio_and_fastwarc_read_what_we_write() -> None:
     assert ours == theirs == [(f"{URL}{i}", b"<p>%d" % i * 100) for i in range(3)]
 
 
-def test_pywb_indexes_and_replays_what_we_write(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoded", [False, True])
+def test_pywb_indexes_and_replays_what_we_write(tmp_path: Path, encoded: bool) -> None:
     bodies = {f"http://example.org/{i}?a=%C3%A4": f"<p>page {i} ä".encode() * 500 for i in range(3)}
+    payloads = [gzip.compress(body, mtime=0) if encoded else body for body in bodies.values()]
     records = [
-        response_record(url, 86_400 * i, "HTTP/1.1 200 OK", HEADERS, body)
-        for i, (url, body) in enumerate(bodies.items(), 10_000)
+        response_record(url, 86_400 * i, "HTTP/1.1 200 OK", HEADERS, payload, encoded=encoded)
+        for i, (url, payload) in enumerate(zip(bodies, payloads, strict=True), 10_000)
     ]
     moved = response_record("http://example.org/old", 0, "HTTP/1.1 301 Moved", [("Location", "/0?a=%C3%A4")], b"")
     file = tmp_path / "part-00000.warc.gz"
@@ -65,7 +85,7 @@ def test_pywb_indexes_and_replays_what_we_write(tmp_path: Path) -> None:
                 row = json.loads(answer.read())
             assert (row["url"], row["status"], row["mime"]) == (url, "200", "text/html")
             assert (int(row["offset"]), int(row["length"])) == (offset, len(records[i - 10_000]))
-            assert row["digest"] == payload_digest(body)
+            assert row["digest"] == payload_digest(payloads[i - 10_000])
             offset += int(row["length"])
             with urllib.request.urlopen(f"{server}/pages/{row['timestamp']}id_/{url}") as answer:
                 assert answer.read() == body
