@@ -1,6 +1,7 @@
 """Training on this machine: the rate of a step beside transformers, and nanoGPT's character setting.
 
     .venv/bin/python benchmarks/train.py rate [--presets tiny 124M] [--dtypes float32 bfloat16] [--steps 3]
+    .venv/bin/python benchmarks/train.py loss [--tokens 1024] [--widths 64 768] [--chunks 256 1024]
     .venv/bin/python benchmarks/train.py characters [--text FILE] [--learning_rate 2e-3] [--optimizer adamw]
     .venv/bin/python benchmarks/train.py gpu [--windows 32] [--data TOKENS] [--curve_steps 500]
     .venv/bin/python benchmarks/train.py seeds [--steps 500] [--seeds 2]
@@ -8,6 +9,8 @@
 `rate` times a whole step (forward, backward, clipping, optimizer) of our model and of transformers'
 GPT2LMHeadModel with SDPA, same shape, batch, autocast and fused AdamW, in turn, in one process; the
 fastest step of each counts, and the first is left out. Exits 1 under 1.1 times transformers.
+
+`loss` times the loss over GPT-2's vocabulary alone, forward and backward: torch's own, and ours by chunks.
 
 `characters` trains by the command a user types: 4 layers, 4 heads, width 128, context 64, batch 12,
 2,000 steps on tinyshakespeare, as nanoGPT's README does on a CPU, at twice its learning rate. Exits 1 over
@@ -28,17 +31,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 import train_gpu
 import train_seeds
 from token_shards import write_shards
 
-from trainer.loss import best_chunk
+from trainer.loss import best_chunk, fused_cross_entropy
 from trainer.metrics import memory_gb, mfu
-from trainer.model import GPT, preset
+from trainer.model import GPT, ModelConfig, preset
 from trainer.optimizers import OPTIMIZERS, make_optimizers
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -55,6 +60,11 @@ def main() -> int:
     rate.add_argument("--windows", type=int, metavar="N", help="windows of a step (default: 16 for tiny, or 1)")
     rate.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     rate.add_argument("--compile", action="store_true", help="torch.compile both")
+    loss = commands.add_parser("loss", help="the loss alone, by chunks")
+    loss.add_argument("--tokens", type=int, default=1024, metavar="N")
+    loss.add_argument("--widths", nargs="+", type=int, default=[64, 768], metavar="N")
+    loss.add_argument("--chunks", nargs="+", type=int, default=[128, 256, 512, 1024], metavar="N")
+    loss.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
     characters = commands.add_parser("characters", help="nanoGPT's character setting")
     data = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
     characters.add_argument("--text", type=Path, default=data / "text" / "tinyshakespeare.txt")
@@ -80,6 +90,8 @@ def main() -> int:
         return train_gpu.measure(arguments) or (compare_optimizers(arguments) if arguments.data else 0)
     if arguments.command == "seeds":
         return train_seeds.measure(arguments)
+    if arguments.command == "loss":
+        return compare_losses(arguments)
     return compare_rates(arguments) if arguments.command == "rate" else train_characters(arguments)
 
 
@@ -135,6 +147,32 @@ def compare_rates(arguments: argparse.Namespace) -> int:
     return int(worst < 1.1)
 
 
+def compare_losses(arguments: argparse.Namespace) -> int:
+    config = ModelConfig()
+    targets = torch.randint(config.vocab_size, (arguments.tokens,))
+    for width in arguments.widths:
+        weight = torch.empty(config.padded_vocab_size, width).normal_(std=0.02).requires_grad_()
+        x = torch.randn(arguments.tokens, width, requires_grad=True)
+        for dtype in arguments.dtypes:
+
+            def step(chunk: int, x: torch.Tensor = x, weight: torch.Tensor = weight, dtype: str = dtype) -> None:
+                x.grad = weight.grad = None
+                with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+                    if chunk:
+                        loss = fused_cross_entropy(x, weight, targets, config.vocab_size, chunk)
+                    else:
+                        loss = F.cross_entropy(F.linear(x, weight).float(), targets)
+                loss.backward()
+
+            chunks = [0, *arguments.chunks]
+            seconds = [min(timed(partial(step, chunk), x.device) for _ in range(4)) for chunk in chunks]
+            times = ", ".join(
+                f"{seconds[0] / own:.2f} ({chunk})" for chunk, own in zip(chunks[1:], seconds[1:], strict=True)
+            )
+            print(f"{arguments.tokens} × {width} {dtype}: torch {seconds[0]:.2f} s; times (chunk): {times}", flush=True)
+    return 0
+
+
 def timed(step: Callable[[], None], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -148,7 +186,7 @@ def timed(step: Callable[[], None], device: torch.device) -> float:
 def our_step(name: str, ids: torch.Tensor, dtype: str, compiled: bool) -> Callable[[], None]:
     model = GPT(preset(name)).to(ids.device).train()
     (optimizer,) = make_optimizers("adamw", model, lr=6e-4, weight_decay=0.1, betas=(0.9, 0.95))
-    model.loss_chunk = best_chunk(model.config.width, ids.device.type)
+    model.loss_chunk = best_chunk(ids.device.type)
     net = torch.compile(model) if compiled else model
 
     def step() -> None:

@@ -95,7 +95,7 @@ def _rate(contender: Contender, arguments: argparse.Namespace, device: torch.dev
     else:
         ours = model = GPT(config).to(device).train()
         ours.checkpoint_activations = contender.recompute
-        ours.loss_chunk = contender.chunk or best_chunk(config.width, device.type)
+        ours.loss_chunk = contender.chunk or best_chunk(device.type)
         net = torch.compile(model) if compiled else model
         loss_of = lambda: net(ids[:, :-1], ids[:, 1:])  # noqa: E731
     if contender.fused:

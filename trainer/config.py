@@ -99,7 +99,7 @@ class TrainConfig:
     )
     loss_chunk: int | None = option(
         None,
-        "tokens whose logits exist at a time; 0 for all (default: as many as channels on a CPU, all on a GPU)",
+        "tokens whose logits exist at a time; 0 for all, and torch's own loss (default: 2048 on a CPU, 0 on a GPU)",
         minimum=0,
         shapes_bytes=False,
     )

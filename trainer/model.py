@@ -19,7 +19,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from trainer.documents import Mask
-from trainer.loss import chunked_cross_entropy
+from trainer.loss import fused_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class GPT(nn.Module):
         self.h = nn.ModuleList(Block(config) for _ in range(1 if config.shared_layers else config.n_layer))
         self.ln_f = nn.LayerNorm(config.width)
         self.checkpoint_activations = False
-        self.loss_chunk = 0  # about the tokens whose logits exist at a time; 0 for all
+        self.loss_chunk = 0  # about the tokens whose logits exist at a time; 0 for the plain loss
         self.apply(self._init)
         with torch.no_grad():
             self.wte.weight[config.vocab_size :] = 0
@@ -129,11 +129,9 @@ class GPT(nn.Module):
         x = self._hidden(ids, None, mask, positions)
         if targets is None:
             return self._logits(x)[..., : self.config.vocab_size]
-        chunks = round(targets.numel() / self.loss_chunk) if self.loss_chunk else 1
-        if reduction != "none" and chunks > 1:
-            x, wanted = self._narrow(x).flatten(0, 1), targets.flatten()
-            chunk = -(-len(x) // chunks)
-            return chunked_cross_entropy(x, self.wte.weight, wanted, self.config.vocab_size, chunk, reduction)
+        if self.loss_chunk and reduction != "none":
+            x, wanted, vocab_size = self._narrow(x).flatten(0, 1), targets.flatten(), self.config.vocab_size
+            return fused_cross_entropy(x, self.wte.weight, wanted, vocab_size, self.loss_chunk, reduction)
         loss = F.cross_entropy(
             self._logits(x).flatten(0, 1).float(), targets.flatten(), reduction=reduction, ignore_index=-100
         )

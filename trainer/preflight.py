@@ -59,7 +59,7 @@ def optimizer_bytes(model: GPT, optimizer: str) -> int:
 
 
 def activation_bytes(model: GPT, windows: int, autocast: torch.autocast) -> int:
-    """Bytes that a forward pass over `windows` windows keeps for the backward pass, its logits included.
+    """Bytes that a forward pass over `windows` windows takes for the backward pass, its logits included.
 
     From passes over one and over two.
     """
@@ -78,7 +78,9 @@ def activation_bytes(model: GPT, windows: int, autocast: torch.autocast) -> int:
             loss = _loss(model, model, count, autocast)
         measured.append(sum(kept.values()))
         del loss
-    return measured[0] + (measured[1] - measured[0]) * (windows - 1)
+    # The fused loss keeps gradients instead of logits, but a chunk's logits are there before them.
+    logits = 4 * min(windows * model.config.context, 3 * model.loss_chunk // 2) * model.config.padded_vocab_size
+    return measured[0] + (measured[1] - measured[0]) * (windows - 1) + logits
 
 
 def micro_batch_that_fits(model: GPT, most: int, reserved: int, autocast: torch.autocast) -> int:

@@ -89,8 +89,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
     else:
         model.to(device)
     model.checkpoint_activations = config.checkpoint_activations
-    channels = shape.embedding_width or shape.width
-    model.loss_chunk = best_chunk(channels, device.type) if config.loss_chunk is None else config.loss_chunk
+    model.loss_chunk = best_chunk(device.type) if config.loss_chunk is None else config.loss_chunk
     bfloat16 = config.dtype == "bfloat16" or (config.dtype == "auto" and device.type == "cuda")
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
     net: nn.Module = torch.compile(model) if config.compile else model  # type: ignore[assignment]

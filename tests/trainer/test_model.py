@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from trainer.huggingface import from_huggingface, to_huggingface
 from trainer.model import GPT, PRESETS, KVCache, ModelConfig, preset
@@ -148,9 +149,9 @@ def test_recomputed_activations_change_neither_loss_nor_gradient() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 16, 47])
+@pytest.mark.parametrize("chunk", [1, 7, 16, 47, 1000])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_a_loss_in_chunks_is_the_plain_loss_in_value_and_gradients(chunk: int, reduction: str) -> None:
+def test_a_fused_loss_is_the_plain_loss_in_value_and_gradients(chunk: int, reduction: str) -> None:
     torch.manual_seed(0)
     model = GPT(dataclasses.replace(SMALL, embedding_width=8))
     ids = torch.randint(203, (2, 24))
@@ -167,19 +168,47 @@ def test_a_loss_in_chunks_is_the_plain_loss_in_value_and_gradients(chunk: int, r
         torch.testing.assert_close(chunked, plain, rtol=1e-4, atol=1e-6 if reduction == "mean" else 1e-5)
 
 
-def test_a_loss_in_chunks_under_autocast_is_the_plain_loss() -> None:
+def test_a_fused_loss_under_autocast_is_the_plain_loss() -> None:
+    model = GPT(SMALL)
+    (plain, gradient), (fused, own) = (_half_step(model, model, chunk) for chunk in (0, 32))
+    assert fused == pytest.approx(plain, rel=1e-4)
+    assert (own - gradient).norm() < 0.01 * gradient.norm()
+
+
+@pytest.mark.slow
+def test_a_fused_loss_is_compiled_with_the_model_and_stays_what_it_was() -> None:
+    model = GPT(SMALL)
+    plain, gradient = _half_step(model, model, 32)
+    compiled, own = _half_step(model, torch.compile(model, fullgraph=True), 32)
+    assert compiled == pytest.approx(plain, rel=1e-4)
+    assert (own - gradient).norm() < 0.01 * gradient.norm()
+
+
+def _half_step(model: GPT, net: torch.nn.Module, loss_chunk: int) -> tuple[float, torch.Tensor]:
+    """The loss of a batch in bfloat16, and the gradient of every parameter, in a row."""
     torch.manual_seed(0)
+    ids, targets = torch.randint(203, (2, 4, 24)).unbind()
+    model.zero_grad()
+    model.loss_chunk = loss_chunk
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = net(ids, targets)
+    loss.backward()
+    return loss.item(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def test_a_fused_loss_is_not_differentiated_where_nobody_asks_and_never_twice() -> None:
     model = GPT(SMALL)
     ids, targets = torch.randint(203, (2, 4, 24)).unbind()
-    losses, gradients = [], []
-    for model.loss_chunk in (0, 32):
-        model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
-            losses.append(model(ids, targets))
-        losses[-1].backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
-    torch.testing.assert_close(*losses, rtol=1e-4, atol=0)
-    assert (gradients[0] - gradients[1]).norm() < 0.01 * gradients[0].norm()
+    with torch.no_grad():
+        plain = model(ids, targets)
+        model.loss_chunk = 32
+        with FlopCounterMode(display=False) as counter:
+            torch.testing.assert_close(model(ids, targets), plain)
+    assert counter.get_total_flops() < 1.01 * model.flops_per_token / 3 * ids.numel()
+    loss = model(ids, targets)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 def test_shared_layers_have_one_blocks_weights_and_the_work_of_all() -> None:
