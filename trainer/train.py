@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 import sys
 import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from trainer.config import TrainConfig, changes, parse
 from trainer.corpora import Corpora, open_corpora
 from trainer.data import Loader
 from trainer.distributed import Ranks, StopSignals, shard, spread_like_parameters, whole
+from trainer.divergence import Diverged, LossWatch, url_ids_by_sample
 from trainer.documents import DocumentBlocks
 from trainer.evaluate import fixed_windows, validation_loss
 from trainer.huggingface import is_huggingface, load_huggingface
@@ -34,10 +34,6 @@ from trainer.model import GPT
 from trainer.optimizers import learning_rate, make_optimizers
 from trainer.preflight import micro_batch_that_fits, optimizer_bytes, report
 from trainer.shards import ShardError
-
-
-class Diverged(RuntimeError):
-    """The loss or the gradient is no longer a number, or the loss has leapt up."""
 
 
 class Interrupted(RuntimeError):
@@ -68,13 +64,15 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
     shape = config.model_config(corpora.tokenizer.vocab_size)
     windows = config.windows_per_batch(shape.context)
     config = config.resolved(-(-corpora.epoch_tokens // (windows * shape.context)))
-    sampler = corpora.sampler(
-        config.sampler,
-        shape.context,
-        config.seed,
+    sampler_of = partial(
+        Corpora.sampler,
+        name=config.sampler,
+        context=shape.context,
+        seed=config.seed,
         long_min_tokens=config.long_min_tokens,
         long_fraction=config.long_fraction,
     )
+    sampler = sampler_of(corpora)
     blocks = DocumentBlocks(corpora.tokenizer.eot, config.document_mask, config.reset_positions)
     validation = _validation_windows(config, corpora, shape.context, say)
 
@@ -123,9 +121,15 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
         f"{loader.accumulation} micro-batches of {micro_batch} at most; {config.max_steps:,} steps; {device.type}, "
         f"{'bfloat16' if bfloat16 else 'float32'}"
     )
-    checkpoints = Path(config.out) / "checkpoints"
-    watch = LossWatch(config.max_spike, windows, checkpoints, writer)
-    metrics = Metrics(Path(config.out), step, config.tensorboard) if ranks.main else None
+    run = Path(config.out)
+    watch = LossWatch(
+        config.max_spike,
+        run,
+        lambda step: url_ids_by_sample(corpora, sampler_of, (step - 1) * windows, windows),
+        writer,
+        ranks.main,
+    )
+    metrics = Metrics(run, step, config.tensorboard) if ranks.main else None
     if saved:
         say(f"resumed from {saved[0]} at step {step}")
     pending: list[tuple[dict[str, Any], torch.Tensor, torch.Tensor]] = []  # steps whose loss is still on the device
@@ -195,7 +199,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
             say(progress_line(records[-1], config.max_steps))
         if saving and step > last_saved:
             record_ = checkpoint.make_record(step, shape, dataclasses.asdict(config), corpora, parent, ranks.world_size)
-            _save(config, checkpoints, record_, model, optimizers, ranks, corpora.tokenizer.path, writer)
+            _save(config, run / "checkpoints", record_, model, optimizers, ranks, corpora.tokenizer.path, writer)
             last_saved = step
         if finished:
             writer.wait()
@@ -304,30 +308,6 @@ def _save(
     state = whole({"weights": model.state_dict(), "training": training}, keep=ranks.main)
     if ranks.main:
         writer.start(write, state)
-
-
-class LossWatch:
-    """Stops a run whose loss or gradient is not finite, or whose loss leaps `max_spike` above its recent median."""
-
-    def __init__(self, max_spike: float, windows: int, checkpoints: Path, writer: checkpoint.Writer) -> None:
-        self._max_spike, self._windows, self._checkpoints, self._writer = max_spike, windows, checkpoints, writer
-        self._recent: deque[float] = deque(maxlen=100)
-
-    def check(self, step: int, loss: float, norm: float) -> None:
-        """Raises Diverged, naming the step, its samples and the last good checkpoint."""
-        usual = statistics.median(self._recent) if len(self._recent) >= 20 else math.inf
-        self._recent.append(loss)
-        spike = self._max_spike and loss > usual + self._max_spike
-        if math.isfinite(loss) and math.isfinite(norm) and not spike:
-            return
-        self._writer.wait()  # the last good one may be on its way
-        good = checkpoint.checkpoints(self._checkpoints)
-        raise Diverged(
-            f"step {step} (samples {(step - 1) * self._windows} to {step * self._windows - 1}): "
-            f"loss {loss:.4g}{f', usually {usual:.4g}' if spike else ''}, gradient norm {norm:.4g}; "
-            f"the last good checkpoint is {good[-1] if good else 'none'}. Look at these samples, try a lower "
-            f"learning_rate or a longer warm-up{', or allow it by max_spike' if spike else ''}"
-        )
 
 
 def print_now(message: str) -> None:

@@ -43,7 +43,10 @@ def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def write_tokens(tokenizer_file: Path) -> WriteTokens:
-    """A function that writes documents as a tokens/ folder: `write(folder, train, val=…, shards=2)`."""
+    """A function that writes documents as a tokens/ folder: `write(folder, train, val=…, shards=2)`.
+
+    A document's url_id is its place in the split it is given in.
+    """
 
     def write(
         folder: Path,
@@ -83,7 +86,7 @@ def write_token_dataset(
             path = folder / split / f"part-{shard:05d}.arrow"
             table = pa.table(
                 [
-                    pa.array(range(len(rows)), pa.uint64()),
+                    pa.array(range(shard, len(documents), shards), pa.uint64()),
                     pa.array([len(row) for row in rows], pa.uint32()),
                     pa.array([list(row) for row in rows], pa.list_(kind)),
                 ],

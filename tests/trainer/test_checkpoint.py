@@ -22,7 +22,6 @@ from schemas import SettingsError
 from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig
-from trainer.data import make_sampler
 from trainer.shards import open_dataset
 from trainer.train import Diverged, train
 
@@ -183,29 +182,35 @@ def test_a_finished_run_has_nothing_left_to_do(config: TrainConfig) -> None:
 def test_a_loss_that_is_no_number_stops_with_the_step_and_the_last_good_checkpoint(config: TrainConfig) -> None:
     train(dataclasses.replace(config, max_steps=4, schedule="constant"))
     with pytest.raises(
-        Diverged, match=r"step \d+ \(samples \d+ to \d+\): loss .*; the last good checkpoint is .*step-00000004\b"
+        Diverged,
+        match=r"step \d+ \(samples \d+ to \d+, of .*\): loss .*; the last good checkpoint is .*step-00000004\b",
     ):
         train(dataclasses.replace(config, max_steps=50, schedule="constant", learning_rate=1e30, clip=0.0))
     assert steps(config) == [2, 4]
 
 
-def test_a_spike_stops_with_the_step_its_samples_and_the_last_good_checkpoint(
+def test_a_spike_stops_with_the_step_its_documents_and_the_last_good_checkpoint(
     config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens
 ) -> None:
     rng = random.Random(0)
     odd = [rng.randrange(399) for _ in range(400)]
-    data = write_tokens(tmp_path / "planted", [odd] + [[7, 8] * 200 for _ in range(19)])
+    data = write_tokens(tmp_path / "planted", [[7, 8] * 200] * 13 + [odd] + [[7, 8] * 200] * 6)
     config = dataclasses.replace(config, data=str(data), batch_tokens=32, max_steps=250, save_every=5, log_every=1)
     with pytest.raises(Diverged) as stopped:
         train(config)
     message = str(stopped.value)
-    found = re.match(r"step (\d+) \(samples (\d+) to (\d+)\): loss ([\d.]+), usually ([\d.]+), ", message)
+    found = re.match(
+        r"step (\d+) \(samples (\d+) to (\d+), of \d documents: url_id ([\d, ]+)\): loss ([\d.]+), usually ([\d.]+), ",
+        message,
+    )
     assert found, message
     step, first, last = map(int, found.groups()[:3])
     assert first == last == step - 1
-    assert float(found[4]) > float(found[5]) + 3
-    sampler = make_sampler(open_dataset(data), "train", "packed", 32, config.seed)
-    assert set(sampler.windows(first, 1)[0].tolist()) - {7, 8, 399}
+    assert float(found[5]) > float(found[6]) + 3
+    assert "13" in found[4].split(", ")
+    record = json.loads((Path(config.out) / "diverged.json").read_text())
+    assert record["step"] == step
+    assert ", ".join(map(str, record["url_ids_by_sample"][str(first)])) == found[4]
     assert f"step-{(step - 1) // 5 * 5:08d}." in message
     assert steps(config)[-1] == (step - 1) // 5 * 5
 

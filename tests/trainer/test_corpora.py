@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from schemas import SettingsError
-from trainer.corpora import open_corpora
+from trainer.corpora import Corpora, open_corpora
 from trainer.data import Loader
+from trainer.divergence import url_ids_by_sample
 from trainer.shards import ShardError
 from trainer.train import main
 
@@ -100,3 +102,17 @@ def test_a_run_resumes_on_its_mixture_and_on_no_other(
     assert whole == broken
     assert run("broken", 8, "0.4") == 1
     assert "the token shards were" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sampler", ["packed", "longbiased"])
+def test_each_sample_knows_the_documents_it_is_of(tmp_path: Path, write_tokens: WriteTokens, sampler: str) -> None:
+    # Each token of document d is d, or 100 + d in the second corpus: a window says which documents it is of.
+    first = [[d] * n for d, n in enumerate([50, 3, 80, 21, 0, 1, 40])]
+    second = [[100 + d] * n for d, n in enumerate([60, 2, 0, 45, 70])]
+    folders = [str(write_tokens(tmp_path / f"corpus{k}", own)) for k, own in enumerate([first, second])]
+    corpora = open_corpora(folders[0], [f"{folders[1]}=0.3"])
+    sampler_of = partial(Corpora.sampler, name=sampler, context=CONTEXT, seed=3, long_min_tokens=40)
+    windows = sampler_of(corpora).windows(990, 60).tolist()
+    expected = [list(dict.fromkeys(token % 100 for token in window if token != 399)) for window in windows]
+    assert url_ids_by_sample(corpora, sampler_of, 990, 60) == dict(enumerate(expected, 990))
+    assert {corpus_of(np.array([window])).item() >= 100 for window in windows} == {True, False}

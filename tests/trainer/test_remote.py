@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ import pytest
 
 from schemas import ShardFile
 from tests.servers.s3 import s3_bucket
+from trainer.corpora import Corpora, open_corpora
 from trainer.data import make_sampler
+from trainer.divergence import url_ids_by_sample
 from trainer.errors import ShardError
 from trainer.remote import Cache
 from trainer.shards import open_dataset
@@ -69,6 +72,15 @@ def test_windows_are_those_of_the_local_shards_through_a_cache_smaller_than_they
         assert np.array_equal(theirs.windows(first, 8), ours.windows(first, 8))
         assert sum(path.stat().st_size for path in cache.iterdir()) <= limit
     assert remote.documents("val")[3].tolist() == local.documents("val")[3].tolist()
+
+
+def test_a_sample_names_the_documents_that_it_does_with_local_shards(
+    uploaded: str, tokens: Path, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    sampler_of = partial(Corpora.sampler, name="packed", context=32, seed=3)
+    ids = [url_ids_by_sample(open_corpora(str(at), (), cache=cache), sampler_of, 5, 9) for at in (uploaded, tokens)]
+    assert ids[0] == ids[1]
 
 
 def test_what_is_in_the_cache_is_not_fetched_again(uploaded: str, tmp_path: Path) -> None:
