@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
+from typing import Any
 
 import pyarrow as pa
 
@@ -52,6 +53,9 @@ class NoPage:
 
 Answer = Page | NoPage
 
+INDEXED = tuple(field.name for field in fields(Page) if field.name not in ("record", "redirects"))
+"""The fields of a page that are columns of its index."""
+
 
 def judge(
     response: Response, source: str, fetch_ms: int, record: Callable[[str], bytes], payload: bytes | None = None
@@ -96,41 +100,30 @@ def write_answers(
     warc, records = writer.open_file(".warc.gz", "warc")
     for batch in urls:
         taken: list[int] = []
-        rows: list[tuple[Page, int, int]] = []  # without the records, which would add up
+        columns: dict[str, list[Any]] = {name: [] for name in (*INDEXED, "warc_offset", "warc_length")}
         rejected = []
-        stats: Counter[str] = Counter()
         waiting: list[bytes] = []  # written together: a page at a time costs more in calls than in bytes
         end = written = warc.tell()
         for index, answer in enumerate(answers(batch)):
             if isinstance(answer, Page):
                 taken.append(index)
                 end += sum(map(len, answer.redirects))
-                rows.append((replace(answer, record=b"", redirects=()), end, len(answer.record)))
+                for name in INDEXED:
+                    columns[name].append(getattr(answer, name))
+                columns["warc_offset"].append(end)
+                columns["warc_length"].append(len(answer.record))
                 end += len(answer.record)
                 waiting += [*answer.redirects, answer.record]
                 if end - written > _WRITE_BYTES:
                     written += warc.write(b"".join(waiting))
                     waiting.clear()
                 records[0] += len(answer.redirects) + 1
-                stats[f"from_{answer.source}"] += 1
-                stats["body_bytes"] += answer.body_bytes
             else:
                 url_id, url = batch["url_id"][index].as_py(), batch["url"][index].as_py()
                 rejected.append((url_id, url, answer.reason, answer.detail))
         warc.write(b"".join(waiting))
-        writer.count(stats)
+        writer.count({f"from_{source}": count for source, count in Counter(columns["source"]).items()})
+        writer.count({"body_bytes": sum(columns["body_bytes"])} if taken else {})
         writer.enter(batch.num_rows)
-        writer.write(_index_rows(batch.take(pa.array(taken, pa.int64())), rows))
+        writer.write(replace_columns(batch.take(pa.array(taken, pa.int64())), PAGES, **columns))
         writer.reject(rejects_batch(rejected))
-
-
-def _index_rows(urls: pa.RecordBatch, rows: list[tuple[Page, int, int]]) -> pa.RecordBatch:
-    columns: dict[str, list] = {
-        name: [getattr(page, name) for page, _, _ in rows]
-        for name in (
-            "source", "final_url", "status", "content_type", "fetched_at", "fetch_ms", "body_bytes", "payload_digest"
-        )
-    }  # fmt: skip
-    columns["warc_offset"] = [offset for _, offset, _ in rows]
-    columns["warc_length"] = [length for _, _, length in rows]
-    return replace_columns(urls, PAGES, **columns)

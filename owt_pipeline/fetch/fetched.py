@@ -42,7 +42,8 @@ class Fetched(NamedTuple):
 
         answer = judge(response, "live", self.ms, record, payload)
         if isinstance(answer, Page):
-            return replace(answer, redirects=tuple(_record(redirect, self.date, b"") for redirect in self.redirects))
+            redirects = tuple(_record(redirect, self.date, b"") for redirect in self.redirects)
+            return replace(answer, redirects=redirects) if redirects else answer
         if (asked := received.header("retry-after")) and received.status in (429, 503):
             return NoPage(answer.reason, f"{answer.detail}, Retry-After: {asked[:40]}")
         return answer

@@ -12,22 +12,19 @@ import os
 import struct
 from array import array
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 from isal import isal_zlib
 
-from owt_pipeline.fetch.answers import Answer, NoPage, Page
+from owt_pipeline.fetch.answers import INDEXED, Answer, NoPage, Page
 from schemas import Reason
 
 _HEAD = struct.Struct("<4sQIIQ")  # magic, url_id, CRC-32, lengths of description and records
 _READ_BYTES = 16 << 10  # at once: most entries are smaller
 
 _MAGIC = b"OWT\x01"
-
-_DESCRIBED = [field.name for field in fields(Page) if field.name not in ("record", "redirects")]
 
 
 class Entries(NamedTuple):
@@ -158,7 +155,7 @@ def encode_entry(url_id: int, answer: Answer) -> bytes:
     if isinstance(answer, NoPage):
         description = orjson.dumps({"reason": str(answer.reason), "detail": answer.detail})
     else:
-        values: dict[str, Any] = {name: getattr(answer, name) for name in _DESCRIBED}
+        values: dict[str, Any] = {name: getattr(answer, name) for name in INDEXED}
         values["redirect_lengths"] = [len(record) for record in answer.redirects]
         description = orjson.dumps(values)
         records = b"".join([*answer.redirects, answer.record])

@@ -16,6 +16,7 @@ import signal
 import socket
 import struct
 import traceback
+from collections import deque
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -25,8 +26,8 @@ from owt_pipeline.fetch.fetched import Fetched
 from owt_pipeline.fetch.journal import Appender, Entries, Journal, encode_entry
 from owt_pipeline.runtime.workers import WorkerDied, WorkerError
 
-_WAITING_BYTES = 64 << 20
-"""What waits to be sent to the process; beyond, the event loop fetches no more until there is less."""
+_WAITING_BATCHES = 128
+"""Batches that wait to be sent to the process; beyond, the event loop fetches no more until there are fewer."""
 
 _BATCH_BYTES = 256 << 10
 _BATCH_SECONDS = 0.01
@@ -94,7 +95,7 @@ async def start_recording() -> Recording:
     process.start()
     theirs.close()
     _, recording = await asyncio.get_running_loop().create_connection(lambda: Recording(process), sock=ours)
-    await recording.ready.wait()
+    await recording.begun.wait()
     return recording
 
 
@@ -103,18 +104,23 @@ class Recording(asyncio.Protocol):
 
     Attributes:
       recorders: by the paths of their journals.
+      begun: whether it is at work, or never will be.
       ready: whether it takes more, or never will again.
       error: why it has failed.
     """
 
     def __init__(self, process: BaseProcess):
         self.recorders: dict[str, Recorder] = {}
-        self.ready = asyncio.Event()
+        self.begun, self.ready = asyncio.Event(), asyncio.Event()
+        self.ready.set()
         self.error: BaseException | None = None
         self._process = process
         self._transport: Any = None
+        self._closing = False
         self._closed = asyncio.Event()
         self._received = bytearray()
+        self._messages: deque[bytes] = deque()  # not sent yet: in the transport's buffer, each would cost a copy of all
+        self._is_sending = False
         self._batch: list[_Item] = []
         self._batch_bytes = 0
 
@@ -141,22 +147,31 @@ class Recording(asyncio.Protocol):
 
     async def close(self) -> None:
         """End the process."""
+        self._closing = True
         self._transport.close()
         await self._closed.wait()
         self._process.join()
 
     def _send(self, message: list[_Item] | str) -> None:
-        self._transport.write(pickle.dumps(message, protocol=5))
+        self._messages.append(pickle.dumps(message, protocol=5))
+        if len(self._messages) > _WAITING_BATCHES:
+            self.ready.clear()
+        if not self._is_sending:
+            self.resume_writing()
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        transport.set_write_buffer_limits(_WAITING_BYTES)
+        transport.set_write_buffer_limits(0)
 
     def pause_writing(self) -> None:
-        self.ready.clear()
+        self._is_sending = True
 
     def resume_writing(self) -> None:
-        self.ready.set()
+        self._is_sending = False
+        while self._messages and not self._is_sending:
+            self._transport.write(self._messages.popleft())
+        if len(self._messages) <= _WAITING_BATCHES:
+            self.ready.set()
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -169,14 +184,14 @@ class Recording(asyncio.Protocol):
             if isinstance(answer, Exception):
                 self._fail(answer)
                 return
-            if not answer:  # it has begun
-                self.ready.set()
+            if not answer:
+                self.begun.set()
             for path, entries in answer.items():
                 self.recorders[path].note(entries)
 
     def connection_lost(self, _: Exception | None) -> None:
         self._closed.set()
-        if self.recorders and self.error is None:
+        if not self._closing and self.error is None:
             self._process.join()
             died = WorkerDied(self._process.exitcode or 0)
             self._fail(WorkerError(f"recording failed: {died}. Out of memory? Run the same command again to go on"))
@@ -184,6 +199,7 @@ class Recording(asyncio.Protocol):
     def _fail(self, error: Exception) -> None:
         self.error = error
         self._process.kill()
+        self.begun.set()
         self.ready.set()
         for recorder in self.recorders.values():
             recorder.settled.set()
