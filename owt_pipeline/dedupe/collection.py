@@ -97,18 +97,19 @@ def open_corpus(workdir: str, made_with: dict[str, object]) -> Corpus:
 
     Args:
       workdir: its working directory.
-      made_with: the options that its sketches must have been made with.
+      made_with: what its sketches must have been made with: options, properties and version of the stage.
 
     Raises UserError where it has no decisions or kept no sketches, or made them otherwise.
     """
     folder = Storage(workdir)
     decisions = DatasetReader(folder / "duplicates", require_manifest(folder, "duplicates"))
     clean = DatasetReader(folder / "clean", require_manifest(folder, "clean"))
+    manifest = decisions.manifest
     if not decisions.files("sketches"):
         raise UserError(f"{workdir} keeps no sketches: run `owt dedupe --workdir {workdir} --keep_sketches` first")
-    if decisions.manifest.inputs["clean"] != clean.manifest.digest:
+    if manifest.inputs["clean"] != clean.manifest.digest:
         raise UserError(f"{workdir}/duplicates was not made from {workdir}/clean: run `owt dedupe` there again")
-    theirs = {**decisions.manifest.options, **decisions.manifest.properties}
+    theirs = {**manifest.options, **manifest.properties, "stage_version": manifest.stage_version}
     for name, value in made_with.items():
         if theirs.get(name) != value:
             raise UserError(

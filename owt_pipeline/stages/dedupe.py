@@ -79,7 +79,14 @@ class DedupeOptions:
 
 
 def sources(options: DedupeOptions) -> list[dict[str, Any]]:
-    """The corpora compared with, as their digests."""
+    """The corpora compared with, as their digests; raises UserError for options that cannot be, and for corpora that
+    cannot be compared with, before an earlier run's decisions are deleted."""
+    from owt_pipeline.dedupe.collection import open_corpus
+
+    if options.against or options.bands is not None or options.rows is not None:
+        made_with = _made_with(_sketcher(options))
+        for workdir in options.against:
+            open_corpus(workdir, made_with)
     return [
         {name: require_manifest(Storage(workdir), name).digest for name in ("clean", "duplicates")}
         for workdir in options.against
@@ -171,16 +178,24 @@ def _sketcher(options: DedupeOptions) -> Sketcher:
     return Sketcher(banding, options.ngram, options.shingles)
 
 
-def _collection(run: StageRun, sketcher: Sketcher) -> Collection:
-    from owt_pipeline.dedupe.collection import Collection, Corpus, open_corpus
-
-    made_with = {
+def _made_with(sketcher: Sketcher) -> dict[str, object]:
+    """What sketches that are to be compared must have in common."""
+    return {
         "ngram": sketcher.n,
         "shingles": sketcher.kind,
         "bands": sketcher.banding.bands,
         "rows": sketcher.banding.rows,
+        "stage_version": STAGE.version,
     }
-    others = tuple(open_corpus(workdir, made_with) for workdir in run.options.against)
+
+
+def _collection(run: StageRun, sketcher: Sketcher) -> Collection:
+    from owt_pipeline.dedupe.collection import Collection, Corpus, open_corpus
+
+    for workdir in run.options.against:
+        if require_manifest(Storage(workdir), "clean").digest == run.inputs["clean"].manifest.digest:
+            raise UserError(f"--against names this very run, or one of the same documents: {workdir}")
+    others = tuple(open_corpus(workdir, _made_with(sketcher)) for workdir in run.options.against)
     return Collection(Corpus(run.inputs["clean"], run.work / "hashes", run.work / "sketches"), others)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from owt_pipeline.dedupe import alarm
 from owt_pipeline.ledger.story import asked_for, readers_of, story
 from owt_pipeline.ledger.verify import verify
 from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.stage import read_manifest
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages import dedupe as stage
 from tests.owt_pipeline.dedupe import plain
@@ -224,8 +226,30 @@ def test_sketches_that_cannot_be_compared_with_are_refused(
     old, _ = standing
     dedupe(old, **how)
     write_clean(old.parent / "new", ["a text"], 1)
+    earlier, _ = dedupe(old.parent / "new")
     with pytest.raises(UserError, match=message):
         dedupe(old.parent / "new", against=(str(old),))
+    still = read_manifest(Storage(str(old.parent / "new" / "duplicates")))
+    assert still is not None
+    assert still.fingerprint == earlier.fingerprint
+
+
+def test_sketches_of_another_version_of_the_code_are_refused(
+    standing: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, _ = standing
+    write_clean(old.parent / "new", ["a text"], 1)
+    monkeypatch.setattr(stage, "STAGE", replace(stage.STAGE, version=99))
+    with pytest.raises(UserError, match="made with stage_version=2, not 99"):
+        dedupe(old.parent / "new", against=(str(old),))
+
+
+def test_a_run_that_is_compared_with_itself_is_refused(standing: tuple[Path, list[str]]) -> None:
+    """Else each of its documents would repeat itself."""
+    old, _ = standing
+    again = str(old.parent / "new" / ".." / "old")
+    with pytest.raises(UserError, match=r"--against names this very run, .*old"):
+        dedupe(old, against=(again,))
 
 
 def test_kept_sketches_are_files_of_the_dataset(standing: tuple[Path, list[str]]) -> None:
