@@ -44,12 +44,6 @@ def mojibake(article: Article) -> Article:
     )
 
 
-def jaccard(one: Article, two: Article, *, shingle_words: int = 5) -> float:
-    """Jaccard similarity of the two articles' sets of lower-cased word shingles."""
-    a, b = _shingles(one, shingle_words), _shingles(two, shingle_words)
-    return len(a & b) / len(a | b)
-
-
 def _part(article: Article, start: int, stop: int) -> list[str]:
     """The paragraphs of words `start` to `stop`; the outer ones may be cut."""
     part, at = [], 0
@@ -58,11 +52,6 @@ def _part(article: Article, start: int, stop: int) -> list[str]:
         part.append(" ".join(words[max(0, start - at) : max(0, stop - at)]))
         at += len(words)
     return [paragraph for paragraph in part if paragraph]
-
-
-def _shingles(article: Article, n: int) -> set[tuple[str, ...]]:
-    words = article.text.lower().split()
-    return {tuple(words[i : i + n]) for i in range(max(1, len(words) - n + 1))}
 
 
 def _misread(text: str) -> str:

@@ -61,7 +61,7 @@ def _parse_header(line: bytes) -> tuple[bytes, int, int] | None:
         if len(fields) <= behind_url:
             break
         date, length = fields[1 - behind_url], fields[-1].strip()
-        if len(date) >= 14 and date.isdigit() and length.isdigit():
+        if len(date) >= 14 and date.isdigit() and length.isdigit() and len(length) < 19:
             try:
                 seconds = calendar.timegm(time.strptime(date[:14].decode(), "%Y%m%d%H%M%S"))
             except ValueError:

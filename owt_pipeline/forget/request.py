@@ -44,7 +44,7 @@ def parse_request(lines: Iterable[str], where: str, detail: str) -> Takedowns:
         text = line.strip()
         if not text or text.startswith("#"):
             continue
-        if text.isdigit() and int(text) < 1 << 64:
+        if text.isdecimal() and len(text) <= 20 and int(text) < 1 << 64:
             ids[int(text)] = Takedown(None, detail)
             continue
         try:

@@ -41,7 +41,7 @@ class Asked:
 
 def asked_for(text: str) -> Asked:
     """What `text` names: an id in decimal, or a URL in any spelling, with or without its scheme."""
-    if text.isdigit() and int(text) < 1 << 64:
+    if text.isdecimal() and len(text) <= 20 and int(text) < 1 << 64:
         return Asked(text, int(text))
     for spelling in (text, f"https://{text}"):
         try:

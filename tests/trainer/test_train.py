@@ -199,7 +199,7 @@ def test_a_node_that_joins_and_one_that_dies_change_no_batch(text_tokens: Path, 
 
 def _wait_for_checkpoint(run: Path, *, world_size: int) -> None:
     """Until the newest is of so many ranks; rank 0, which tells of steps, may be on any node."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         records = sorted(run.glob("checkpoints/step-*/checkpoint.json"))
         with contextlib.suppress(OSError):  # it may be pruned while we look
@@ -221,8 +221,13 @@ def _processes_of(run: Path) -> list[int]:
 
 def _ranks_of(launcher: Any) -> list[int]:
     """The process ids of the trainers that a torchrun has started."""
-    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
-    return [int(pid) for pid in children if b"trainer.train" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it may end while we look
+            parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+            if int(parent) == launcher.pid and b"trainer.train" in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+    return found
 
 
 def _wait_for_line(process: Any, text: str) -> None:

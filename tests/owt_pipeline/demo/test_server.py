@@ -150,7 +150,7 @@ def test_no_server_outlives_the_process_that_started_it() -> None:
         assert server.stdin is not None
         assert server.stdout.readline().startswith("serving on 127.0.0.1:")
         server.stdin.close()  # as the end of that process does
-        assert server.wait(timeout=10) == 0
+        assert server.wait(timeout=60) == 0
 
 
 def _url(site: Site, behaviour: Behaviour) -> str:

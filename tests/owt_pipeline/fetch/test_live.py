@@ -270,7 +270,7 @@ def test_ctrl_c_ends_a_crawl_at_once(serve: Callable[..., BadServer], write_urls
         wait_until(lambda: sum(server.requests.values()) > 3)
         started = time.monotonic()
         os.kill(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
     assert time.monotonic() - started < 10
     assert process.returncode == 130
     assert errors.strip().splitlines()[-1] == "owt: error: interrupted; run the same command again to go on"
