@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from owt_pipeline.runtime.command_line import CommandParser
 from owt_pipeline.runtime.errors import NotFound
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.command import reporting_errors
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -81,11 +84,11 @@ def _unknown(workdir: Storage, near: dict[str, Any]) -> str:
 
 
 def _print_story(told: dict[str, Any]) -> None:
-    print(f"{told['url'] or told['asked']}: {_verdict(told)}")
-    print(f"  id {told['url_id']}, shard {told['shard']}")
+    _say(f"{told['url'] or told['asked']}: {_verdict(told)}")
+    _say(f"  id {told['url_id']}, shard {told['shard']}")
     shown: dict[str, Any] = {"url": told["url"], "url_id": told["url_id"], "host": told["host"]}
     for entry in told["stages"]:
-        print(f"{entry['stage']}: {entry['verdict']}")
+        _say(f"{entry['stage']}: {entry['verdict']}")
         for key, value in entry.items():
             if key in ("stage", "verdict") or value is None or (shown.get(key) == value and key != "row"):
                 continue  # what a stage passes on as it was is not told again
@@ -93,7 +96,7 @@ def _print_story(told: dict[str, Any]) -> None:
             if key == "differences":
                 _print_differences(value)
             else:
-                print(f"  {key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
+                _say(f"  {key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
 
 
 def _verdict(told: dict[str, Any]) -> str:
@@ -106,19 +109,24 @@ def _verdict(told: dict[str, Any]) -> str:
 
 
 def _print_differences(places: list[dict[str, str]]) -> None:
-    print("  side by side, where they differ:" if places else "  differences: none by words")
+    _say("  side by side, where they differ:" if places else "  differences: none by words")
     titles = ("this document", "the one that stays")
     for line in side_by_side(places, titles, shutil.get_terminal_size((120, 24)).columns) if places else ():
-        print(line)
+        _say(line)
 
 
 def _print_domain(told: dict[str, Any]) -> None:
     hosts = ", ".join(f"{host} {count:,}" for host, count in told["hosts"].items())
-    print(f"{told['domain']}: {hosts or 'no URL was collected'}")
+    _say(f"{told['domain']}: {hosts or 'no URL was collected'}")
     for stage in told["stages"]:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in stage["rejected"].items())
-        print(f"  {stage['stage']:<9}{stage['kept']:>9,} kept{'; rejected: ' if reasons else ''}{reasons}")
+        _say(f"  {stage['stage']:<9}{stage['kept']:>9,} kept{'; rejected: ' if reasons else ''}{reasons}")
     if "tokens" in told:
-        print(f"  {told['tokens']:,} tokens")
+        _say(f"  {told['tokens']:,} tokens")
     for what, urls in told["examples"].items():
-        print(f"{what}: {'  '.join(filter(None, urls))}")
+        _say(f"{what}: {'  '.join(filter(None, urls))}")
+
+
+def _say(line: str) -> None:
+    """Print a line of what strangers wrote: control characters, which a terminal would obey, are shown instead."""
+    print(_CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", line))

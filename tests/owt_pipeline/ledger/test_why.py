@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from owt_pipeline.collect.urls import url_id
 from owt_pipeline.ledger.side_by_side import differences, side_by_side
 from owt_pipeline.ledger.story import asked_for, readers_of, story
-from owt_pipeline.runtime.batches import Outcome
+from owt_pipeline.ledger.why import main
+from owt_pipeline.runtime.batches import Outcome, rejects_batch
 from owt_pipeline.runtime.shards import ShardRecord, ShardWriter
 from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS, Manifest
@@ -129,6 +130,19 @@ def test_what_redirected_to_a_url_is_told(tmp_path: Path) -> None:
     assert "redirect from https://short.example/a" in run_owt(
         "why", "long.example/article/", "--workdir", tmp_path, code=3
     )
+
+
+def test_what_strangers_wrote_commands_no_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    urls = DATASETS["urls"].schema
+    reject = (7, "https://a.example/", "bad_redirect", "status 302 to \x1b]0;owned\x07\x9b2J")
+    with ShardWriter(Storage(str(tmp_path / "urls")), Storage(str(tmp_path)), 0, {"": urls}) as writer:
+        writer.enter(1)
+        writer.reject(rejects_batch([reject]))
+    record = ShardRecord.from_json((tmp_path / "part-00000.json").read_bytes())
+    manifest = Manifest("urls", "collect", 1, "", 1, record.counts, files=record.files)
+    (tmp_path / "urls/manifest.json").write_text(manifest.to_json())
+    assert main(["7", "--workdir", str(tmp_path)]) == 0
+    assert r"status 302 to \x1b]0;owned\x07\x9b2J" in capsys.readouterr().out
 
 
 def test_a_run_that_is_not_finished_says_what_is_pending(run: Path, tmp_path: Path) -> None:
