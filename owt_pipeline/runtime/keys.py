@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import apache_beam as beam
 
 from owt_pipeline.runtime.pipeline import remembering_failures
+from owt_pipeline.runtime.scheduling import work_together
 
 
 class ForEachKey(beam.PTransform):
@@ -37,13 +37,5 @@ class _Work(beam.DoFn):
 
     def process(self, keys: list[int]) -> Iterator[int]:
         with remembering_failures():
-            if len(keys) == 1:
-                self.work(keys[0])
-            else:
-                threads = ThreadPoolExecutor(len(keys))
-                try:
-                    for future in as_completed([threads.submit(self.work, key) for key in keys]):
-                        future.result()
-                finally:  # an error, or Ctrl-C, does not wait for the others
-                    threads.shutdown(wait=False, cancel_futures=True)
+            work_together(keys, self.work, len(keys))
         yield from keys

@@ -57,10 +57,22 @@ def run_pipeline(build: Callable[[Any], None], beam_flags: Sequence[str]) -> Non
 
 
 def runs_locally(beam_flags: Sequence[str]) -> bool:
-    """Whether these flags leave the pipelines to this process' own runner, which holds what it groups in memory."""
+    """Whether these flags leave the pipelines to this machine's own runner, which holds what it groups in memory."""
+    if not beam_flags:
+        return True  # without Beam, which takes half a second to import and may not be needed at all
     from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
     return (PipelineOptions(list(beam_flags)).view_as(StandardOptions).runner or "") in _LOCAL_RUNNERS
+
+
+def beam_spreads(beam_flags: Sequence[str]) -> bool:
+    """Whether these flags let Beam spread keys over machines, processes or threads of its own."""
+    if not beam_flags:
+        return False
+    from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
+
+    direct = PipelineOptions(list(beam_flags)).view_as(DirectOptions)
+    return not runs_locally(beam_flags) or direct.direct_num_workers != 1
 
 
 def check_beam_flags(flags: Sequence[str], own: Sequence[str]) -> None:

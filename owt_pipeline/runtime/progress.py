@@ -1,6 +1,6 @@
 """Progress of the stage at work: a live line on a terminal, log lines otherwise.
 
-The display is this process' own: on a distributed runner, workers have none and `advance` does nothing.
+The display is this process' own. Its worker processes tell it what they did; those of a distributed runner have none.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class _TerminalDisplay(_Display):
 
 _current: _Display | None = None  # the runner calls `advance` from deep within; one step runs at a time
 _display: type[_Display] = _LogDisplay
+_tell: Callable[[int], None] | None = None
 
 
 def configure(*, quiet: bool, live: bool) -> None:
@@ -132,6 +133,14 @@ def advance(rows: int) -> None:
     if _current is not None:
         _current.rows_done += rows
         _current.update()
+    elif _tell is not None:
+        _tell(rows)
+
+
+def tell_instead(tell: Callable[[int], None]) -> None:
+    """In a process without a display: call `tell` with the rows that went in, for the process that has it."""
+    global _tell
+    _tell = tell
 
 
 def doing(tell: Callable[[], str]) -> None:

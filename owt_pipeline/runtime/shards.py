@@ -213,6 +213,13 @@ class DatasetReader:
     def rows(self, kind: str = "data") -> int:
         return sum(file.rows for file in self.manifest.of_kind(kind))
 
+    def rows_of_shards(self) -> list[int]:
+        """Rows of each shard's data."""
+        rows = [0] * self.num_shards
+        for file in self.manifest.of_kind("data"):
+            rows[file.shard] += file.rows
+        return rows
+
     def files(self, kind: str, shard: int | None = None) -> list[ShardFile]:
         return self.manifest.of_kind(kind, shard)
 

@@ -17,14 +17,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.batches import Outcome
 from owt_pipeline.runtime.errors import LedgerError, UserError
-from owt_pipeline.runtime.pipeline import run_pipeline, runs_locally
+from owt_pipeline.runtime.pipeline import beam_spreads, run_pipeline
+from owt_pipeline.runtime.scheduling import work_together, write_in_processes
 from owt_pipeline.runtime.shards import DatasetReader, ShardRecord, ShardWriter, shard_name
 from owt_pipeline.runtime.standing import made_from, prepare
 from owt_pipeline.runtime.storage import Storage
@@ -140,26 +141,27 @@ class StageRun:
         without any, the dataset's own.
         """
         source = self.inputs[self.stage.inputs[0]]
-        if self.runtime.workers > 1:
-            start_server()
         work = partial(_map_shard, fn=fn, source=source, rows=rows, columns=columns, workers=self.runtime.workers)
-        return self.write_shards(work, rows=source.rows(), outputs=outputs or None)
+        return self.write_shards(work, rows=source.rows_of_shards(), outputs=outputs or None, spread="batches")
 
     def write_shards(
         self,
         work: Callable[[int, ShardWriter], None],
         *,
-        rows: int | None = None,
+        rows: Sequence[int] | int | None = None,
         outputs: Mapping[str, pa.Schema] | None = None,
         together: int = 1,
+        spread: Literal["", "shards", "batches"] = "",
     ) -> list[ShardRecord]:
         """Write every shard of the output that is not whole yet, by `work(shard, writer)`.
 
         Args:
           work: a picklable function.
-          rows: rows to be read, for the progress.
+          rows: rows to be read, for the progress: of all shards, or of each.
           outputs: schemas of named outputs; without them, the dataset's own.
           together: how many shards are written at once in this process; for work that waits.
+          spread: what worker processes share: `shards`, of which each writes some; or also a shard's `batches`, where
+            `work` maps them (`workers.map_batches`) and shards are few. For either, `rows` are those of each shard.
         """
         dataset = DATASETS[self.stage.output]
         write = partial(
@@ -171,7 +173,8 @@ class StageRun:
             file_format=dataset.format,
             rejects=True,
         )
-        return self._for_each(self.stage.name, range(self.num_shards), self.work / "shards", write, rows, together)
+        keys = range(self.num_shards)
+        return self._for_each(self.stage.name, keys, self.work / "shards", write, rows, together, spread)
 
     def write_step(
         self,
@@ -197,7 +200,7 @@ class StageRun:
             file_format=file_format,
             rejects=False,
         )
-        return self._for_each(f"{self.stage.name} ({name})", keys, self.work / name / "records", write, rows, 1)
+        return self._for_each(f"{self.stage.name} ({name})", keys, self.work / name / "records", write, rows)
 
     def pipeline(self, build: Callable[[Any], None]) -> None:
         """Run a Beam pipeline on the run's runner."""
@@ -209,20 +212,25 @@ class StageRun:
         keys: Sequence[int],
         records: Storage,
         write: Callable[[int], None],
-        rows: int | None,
-        together: int,
+        rows: Sequence[int] | int | None,
+        together: int = 1,
+        spread: str = "",
     ) -> list[ShardRecord]:
         whole = set(records.names())
         pending = [key for key in keys if f"{shard_name(key)}.json" not in whole]
         if pending:
+            of_each = {key: rows[key] for key in pending} if isinstance(rows, Sequence) else {}
+            total = sum(of_each.values()) if isinstance(rows, Sequence) else rows
             if len(pending) < len(keys):
                 logger.info("%s: %d of %d are whole already; going on", title, len(keys) - len(pending), len(keys))
-                rows = None
-            with progress.step(title, shards=len(pending), rows=rows):
-                if len(pending) == 1 and runs_locally(self.runtime.beam_flags):
-                    write(pending[0])  # a pipeline of one element would take longer to build than some steps to run
-                else:
+                total = total if of_each else None
+            with progress.step(title, shards=len(pending), rows=total):
+                if beam_spreads(self.runtime.beam_flags):
                     self.pipeline(partial(_each_key, pending, write, together))
+                elif spread and self.runtime.workers > 1:
+                    write_in_processes(write, of_each, self.runtime.workers, divisible=spread == "batches")
+                else:
+                    work_together(pending, write, together)
         return [ShardRecord.from_json(records.read(f"{shard_name(key)}.json")) for key in keys]
 
 
@@ -254,6 +262,8 @@ def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, b
     )
     logger.debug("%s: %s", stage.name, options)
     started = time.time()
+    if runtime.workers > 1:
+        start_server()
     stage.run(run)
     records = [ShardRecord.from_json((work / "shards").read(name)) for name in (work / "shards").names()]
     manifest = _manifest(run, plan, records)

@@ -71,12 +71,12 @@ class Storage:
                 file = HashingFile(raw)
                 try:
                     yield file
+                    raw.flush()
+                    os.fsync(raw.fileno())
                 except BaseException:
                     file.abandon()
                     os.unlink(path + ".tmp")
                     raise
-                raw.flush()
-                os.fsync(raw.fileno())
             os.replace(path + ".tmp", path)
         else:
             # Without `compression`, pyarrow would compress what is written to a name that ends in .gz once more.

@@ -1,36 +1,41 @@
-"""Worker processes: an ordered map over batches that survives what one batch may do to its process.
+"""Worker processes: whole shards, and an ordered map over batches that survives what one may do to its process.
 
 Each worker has a pipe of its own and at most two batches: one at work, one waiting, so that it never idles
 while the parent writes. Results come back in the order of the batches whatever the number of workers, which
 is what makes the output's bytes independent of it. A worker that dies is replaced; only the batch it was
-working on is affected, and the caller is told which and how it died.
+working on is affected, and the caller is told which and how it died. A worker at a shard has nothing else to do.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import enum
 import multiprocessing
 import os
 import pickle
 import queue
 import signal
+import sys
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import connection, forkserver
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.batches import from_ipc, to_ipc
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.errors import LedgerError, UserError
 
 R = TypeVar("R")
 
 _QUEUED_PER_WORKER = 2
+_SECONDS_TO_CLEAR_UP = 2.0
 
 
 @dataclass(frozen=True)
@@ -53,11 +58,15 @@ class WorkerDied:
 
 
 class WorkerError(RuntimeError):
-    """A function raised in a worker; the message holds the worker's traceback."""
+    """A function raised in a worker, or its process died; the message holds the worker's traceback, or says how."""
+
+    @classmethod
+    def died(cls, death: WorkerDied) -> WorkerError:
+        return cls(f"a worker process died: {death}. Out of memory? Use fewer --workers")
 
 
 class WorkerPool:
-    """`workers` processes that apply functions to record batches."""
+    """`workers` processes that write shards, or apply functions to record batches."""
 
     def __init__(self, workers: int):
         # forkserver: a fork of this process would copy Beam's threads' locks; a spawn would import everything
@@ -74,64 +83,46 @@ class WorkerPool:
 
         `fn` must be importable in a worker (a function of a module, or a `functools.partial` of one), and
         what it returns picklable. Where the worker dies, the result is a `WorkerDied`; where `fn` raises, the
-        error is raised here: a UserError or OSError as it is, any other as a WorkerError.
+        error is raised here: a UserError, OSError or LedgerError as it is, any other as a WorkerError.
         """
         with self._lock:  # one map at a time: the pipes are its own
-            yield from self._map(pickle.dumps(fn), iter(batches))
+            yield from self._map(pickle.dumps(partial(_on_batch, fn)), iter(batches))
 
-    def _map(self, fn: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Any]]:
-        waiting: deque[_Task] = deque()
-        exhausted = False
-        try:
-            while True:
-                # Bounded, or one slow batch at the head would let all others pile up behind it.
-                while not exhausted and len(waiting) < 16 * len(self._workers):
-                    worker = min(self._workers, key=lambda w: len(w.tasks))
-                    if len(worker.tasks) >= _QUEUED_PER_WORKER:
-                        break
-                    batch = next(batches, None)
-                    if batch is None:
-                        exhausted = True
-                        break
-                    task = _Task(batch)
-                    waiting.append(task)
-                    worker.submit(fn, task)
-                while waiting and waiting[0].done:
-                    task = waiting.popleft()
-                    yield task.batch, task.result
-                if exhausted and not waiting:
-                    return
-                if any(worker.tasks for worker in self._workers):  # else a slow head held the others back: submit
-                    self._receive(fn)
-        finally:
-            if waiting:  # the caller gave up: what is at work must not answer into the next map
-                self._replace_busy()
+    @property
+    def has_room(self) -> bool:
+        """Whether a worker has nothing to do."""
+        return any(not worker.tasks for worker in self._workers)
 
-    def _receive(self, fn: bytes) -> None:
-        """Wait for one or more answers, or deaths."""
+    def start(self, write: Callable[[int], None], shard: int) -> Task:
+        """Let a worker that has nothing to do call `write(shard)`; `receive` until the task is done."""
+        task = Task(shard)
+        worker = next(worker for worker in self._workers if not worker.tasks)
+        worker.submit(pickle.dumps(partial(_on_shard, write)), task)
+        return task
+
+    def receive(self) -> None:
+        """Wait for one or more answers, or deaths. Raises what a task raised, and WorkerError for a shard's death."""
         busy = {worker.pipe: worker for worker in self._workers if worker.tasks}
         for pipe in connection.wait(list(busy)):
             worker = busy[pipe]  # type: ignore[index]
             try:
-                ok, result = pickle.loads(worker.pipe.recv_bytes())
+                kind, value = pickle.loads(worker.pipe.recv_bytes())
             except (EOFError, OSError):  # it died, perhaps in the midst of an answer
-                self._bury(worker, fn)
+                self._bury(worker)
+                continue
+            if kind is _Answer.ROWS:
+                worker.tasks[0].rows_done += value
+                progress.advance(value)
                 continue
             task = worker.tasks.popleft()
-            if not ok:
-                raise result if isinstance(result, Exception) else WorkerError(result)
-            task.result, task.done = result, True
+            if kind is _Answer.FAILED:
+                raise value
+            task.result, task.done = value, True
+            if task.is_shard:
+                progress.shard_done()
 
-    def _bury(self, worker: _Worker, fn: bytes) -> None:
-        """Replace a dead worker; the batch it was at is marked, the one behind it given to its successor."""
-        culprit, *others = worker.tasks
-        culprit.result, culprit.done = WorkerDied(worker.wait()), True
-        successor = _Worker(self._context)
-        self._workers[self._workers.index(worker)] = successor
-        for task in others:
-            successor.submit(fn, task)
-
-    def _replace_busy(self) -> None:
+    def give_up(self) -> None:
+        """Break off whatever is at work, so that it does not answer into what comes next."""
         for index, worker in enumerate(self._workers):
             if worker.tasks:
                 worker.kill()
@@ -141,12 +132,61 @@ class WorkerPool:
         for worker in self._workers:
             worker.kill()
 
+    def _map(self, fn: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Any]]:
+        waiting: deque[Task] = deque()
+        exhausted = False
+        try:
+            while True:
+                # Bounded, or one slow batch at the head would let all others pile up behind it.
+                while not exhausted and len(waiting) < 16 * len(self._workers):
+                    worker = min(self._workers, key=_Worker.load)
+                    if worker.load() >= _QUEUED_PER_WORKER:
+                        break
+                    batch = next(batches, None)
+                    if batch is None:
+                        exhausted = True
+                        break
+                    task = Task(batch)
+                    waiting.append(task)
+                    worker.submit(fn, task)
+                while waiting and waiting[0].done:
+                    task = waiting.popleft()
+                    yield task.item, task.result
+                if exhausted and not waiting:
+                    return
+                if any(worker.tasks for worker in self._workers):  # else a slow head held the others back: submit
+                    self.receive()
+        finally:
+            if waiting:  # the caller gave up
+                self.give_up()
+
+    def _bury(self, worker: _Worker) -> None:
+        """Replace a dead worker; the batch it was at is marked, the one behind it given to its successor."""
+        culprit, *others = worker.tasks
+        culprit.result, culprit.done = WorkerDied(worker.wait()), True
+        successor = _Worker(self._context)
+        self._workers[self._workers.index(worker)] = successor
+        if culprit.is_shard:
+            raise WorkerError.died(culprit.result)
+        for task in others:
+            successor.submit(worker.fn, task)
+
 
 @dataclass(eq=False)
-class _Task:
-    batch: pa.RecordBatch
+class Task:
+    """What a worker was given, a shard or a batch, and what became of it so far."""
+
+    item: int | pa.RecordBatch
     result: Any = None
     done: bool = False
+    rows_done: int = 0
+
+    @property
+    def is_shard(self) -> bool:
+        return isinstance(self.item, int)
+
+    def payload(self) -> bytes:
+        return str(self.item).encode() if isinstance(self.item, int) else to_ipc(self.item)
 
 
 class _Worker:
@@ -157,14 +197,20 @@ class _Worker:
         self.process = context.Process(target=_serve, args=(remote,), daemon=True)
         self.process.start()
         remote.close()
-        self.tasks: deque[_Task] = deque()
+        self.tasks: deque[Task] = deque()
+        self.fn = b""
 
-    def submit(self, fn: bytes, task: _Task) -> None:
+    def load(self) -> int:
+        """How many batches it has, a shard counting as all it can take."""
+        return _QUEUED_PER_WORKER if self.tasks and self.tasks[0].is_shard else len(self.tasks)
+
+    def submit(self, fn: bytes, task: Task) -> None:
+        self.fn = fn
         self.tasks.append(task)
         # The worker may be dying: then its end of file tells, when it is waited for.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.pipe.send_bytes(fn)
-            self.pipe.send_bytes(to_ipc(task.batch))
+            self.pipe.send_bytes(task.payload())
 
     def wait(self) -> int:
         self.process.join()
@@ -172,13 +218,37 @@ class _Worker:
         return int(self.process.exitcode or 0)
 
     def kill(self) -> None:
+        if self.tasks and self.tasks[0].is_shard:
+            self.process.terminate()  # and it removes what it has half written
+            self.process.join(_SECONDS_TO_CLEAR_UP)
         self.process.kill()
         self.wait()
 
 
+class _Answer(enum.Enum):
+    DONE = enum.auto()  # with the result
+    FAILED = enum.auto()  # with the error
+    ROWS = enum.auto()  # with the rows of a shard that went in since the last such answer
+
+
+def _on_batch(fn: Callable[[pa.RecordBatch], Any], payload: bytes) -> Any:
+    return fn(from_ipc(payload))
+
+
+def _on_shard(write: Callable[[int], None], payload: bytes) -> None:
+    write(int(payload))
+
+
+_is_worker = False  # whether this process is one: it has no workers of its own
+
+
 def _serve(pipe: connection.Connection) -> None:
-    """A worker's life: take a function and a batch, send back what it makes of it."""
+    """A worker's life: take a function and what to call it with, send back what comes of it."""
+    global _is_worker
+    _is_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    progress.tell_instead(lambda rows: pipe.send_bytes(pickle.dumps((_Answer.ROWS, rows))))
     inbox: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
 
     def read() -> None:
@@ -198,11 +268,13 @@ def _serve(pipe: connection.Connection) -> None:
         try:
             if item[0] != pickled:
                 pickled, fn = item[0], pickle.loads(item[0])
-            answer = pickle.dumps((True, fn(from_ipc(item[1]))), protocol=5)  # type: ignore[misc]
-        except (UserError, OSError) as error:  # which need no traceback
-            answer = pickle.dumps((False, error))
+            answer = pickle.dumps((_Answer.DONE, fn(item[1])), protocol=5)  # type: ignore[misc]
+        except SystemExit:
+            raise
+        except (UserError, LedgerError, OSError) as error:  # which are told to the user by their type
+            answer = pickle.dumps((_Answer.FAILED, error))
         except BaseException:
-            answer = pickle.dumps((False, traceback.format_exc()))
+            answer = pickle.dumps((_Answer.FAILED, WorkerError(traceback.format_exc())))
         with contextlib.suppress(BrokenPipeError):
             pipe.send_bytes(answer)
 
@@ -230,15 +302,15 @@ def shared_pool(workers: int) -> WorkerPool:
 def map_batches(
     fn: Callable[[pa.RecordBatch], R], batches: Iterable[pa.RecordBatch], workers: int
 ) -> Iterator[tuple[pa.RecordBatch, R]]:
-    """Pairs of (batch, fn(batch)) in order: in this process for one worker, else in `workers` processes.
+    """Pairs of (batch, fn(batch)) in order: in this process for one worker, or in a worker, else in `workers` others.
 
     Raises WorkerError where a process died: for functions that no batch should be able to kill.
     """
-    if workers <= 1:
+    if workers <= 1 or _is_worker:
         for batch in batches:
             yield batch, fn(batch)
         return
     for batch, result in shared_pool(workers).map(fn, batches):
         if isinstance(result, WorkerDied):
-            raise WorkerError(f"a worker process died: {result}. Out of memory? Use fewer --workers")
+            raise WorkerError.died(result)
         yield batch, result

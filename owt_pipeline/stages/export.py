@@ -29,7 +29,7 @@ def run(run: StageRun) -> None:
     source, decisions = run.inputs["clean"], run.inputs["duplicates"]
     takedowns = read_takedowns(run.runtime.workdir)
     export = partial(export_shard, source=source, decisions=decisions, policy=policy, takedowns=takedowns)
-    records = run.write_shards(export, rows=source.rows())
+    records = run.write_shards(export, rows=source.rows_of_shards(), spread="shards")
     before = {name: read_manifest(run.runtime.workdir / name) for name in DATASETS if name not in ("corpus", "tokens")}
     stats: Counter[str] = Counter()
     for record in records:
