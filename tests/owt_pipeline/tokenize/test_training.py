@@ -82,5 +82,5 @@ def test_a_small_text_and_a_missing_corpus_are_told(
     assert "the text has words for 260 entries only, not 1000" in caplog.text
     assert main(["train-tokenizer", "--workdir", str(tmp_path)]) == 1
     assert "run `owt export" in capsys.readouterr().err
-    assert main(["train-tokenizer"]) == 1
+    assert main(["train-tokenizer"]) == 2
     assert "workdir is required" in capsys.readouterr().err
