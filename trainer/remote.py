@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from schemas import ShardFile
+from schemas.buckets import open_bucket
 from trainer.errors import ShardError
 
 DEFAULT_CACHE_GB = 100.0
@@ -89,7 +90,7 @@ class RemoteFolder:
         if scheme not in ("s3", "gs"):
             raise ShardError(f"{uri}: unknown scheme {scheme}://; give a local folder, s3:// or gs://")
         try:
-            self._fs, self._root = pa.fs.FileSystem.from_uri(self.uri)
+            self._fs, self._root = open_bucket(self.uri)
         except (pa.ArrowInvalid, OSError) as error:
             raise ShardError(f"{uri} cannot be opened: {error}") from error
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from owt_pipeline.runtime.errors import UserError
+from schemas.buckets import open_bucket
 
 
 class Storage:
@@ -115,6 +116,9 @@ class Storage:
 
     def delete_all(self) -> None:
         """Delete the folder and all below it; a missing one is no error."""
+        if isinstance(self._fs, pa.fs.GcsFileSystem):  # it has no folders, and finds the one missing that it emptied
+            self._fs.delete_dir_contents(self._root, missing_dir_ok=True)
+            return
         with contextlib.suppress(FileNotFoundError):
             self._fs.delete_dir(self._root)
 
@@ -261,4 +265,4 @@ def _filesystem(uri: str) -> tuple[pa.fs.FileSystem, str]:
     scheme = uri.split("://", 1)[0]
     if scheme not in ("gs", "s3", "file"):
         raise UserError(f"{uri}: unknown scheme {scheme}://; use a local path, gs:// or s3://")
-    return pa.fs.FileSystem.from_uri(uri)
+    return open_bucket(uri)

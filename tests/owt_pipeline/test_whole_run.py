@@ -9,14 +9,19 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages import ORDER, load
 from schemas import Manifest
-from tests.owt_pipeline.whole_runs import copy_of, differing, owt, run_owt, write_sources
+from tests.owt_pipeline.whole_runs import copy_of, differing, owt, run_owt, snapshot, write_sources
+from tests.servers.gcs import gcs_bucket
+from tests.servers.s3 import s3_bucket
 
 KILLS = 20
 
@@ -58,6 +63,20 @@ def test_workers_that_share_no_memory_write_the_same_bytes(config: Path, undistu
     elsewhere = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
     run_owt("run", config, "--workdir", tmp_path / "run", "--workers", 1, *elsewhere)
     assert differing(undisturbed, tmp_path / "run") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("serve", [s3_bucket, gcs_bucket], ids=["s3", "gs"])
+def test_a_run_in_a_bucket_writes_the_bytes_of_one_on_a_disk(
+    config: Path, undisturbed: Path, serve: Callable[[], AbstractContextManager[str]]
+) -> None:
+    with serve() as bucket:
+        run = Storage(f"{bucket}/run")
+        for _ in range(2):
+            table = run_owt("run", config, "--workdir", run, "--workers", 2)
+            assert {name: run.read(name) for name in run.names()} == snapshot(undisturbed)
+        assert table.count("(stands)") == len(ORDER)
+        assert "everything holds" in run_owt("verify", "--workdir", run)
 
 
 def test_a_rerun_does_nothing_and_a_changed_option_only_what_it_must(

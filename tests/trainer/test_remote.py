@@ -1,4 +1,4 @@
-"""Shards in a bucket: a real S3 server on loopback, and a cache that holds less than the shards."""
+"""Shards in a bucket: S3 and Google Cloud Storage on loopback, and a cache that holds less than the shards."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pyarrow.fs
 import pytest
 
 from schemas import ShardFile
+from schemas.buckets import open_bucket
+from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 from trainer.corpora import Corpora, open_corpora
 from trainer.data import make_sampler
@@ -24,9 +26,9 @@ from trainer.train import main
 SHARDS = 5
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with s3_bucket() as uri:
+@pytest.fixture(scope="module", params=[s3_bucket, gcs_bucket], ids=["s3", "gs"])
+def bucket(request: pytest.FixtureRequest) -> Iterator[str]:
+    with request.param() as uri:
         yield uri
 
 
@@ -40,13 +42,13 @@ def tokens(tmp_path: Path, write_tokens: Callable[..., Path]) -> Path:
 @pytest.fixture
 def uploaded(bucket: str, tokens: Path, tmp_path: Path) -> str:
     uri = f"{bucket}/{tmp_path.name}"
-    fs, root = pyarrow.fs.FileSystem.from_uri(uri)
+    fs, root = open_bucket(uri)
     pyarrow.fs.copy_files(str(tokens), root, destination_filesystem=fs)
     return uri
 
 
 def change(uri: str, name: str, content: Callable[[bytes], bytes] | None) -> None:
-    fs, root = pyarrow.fs.FileSystem.from_uri(uri)
+    fs, root = open_bucket(uri)
     if content is None:
         fs.delete_file(f"{root}/{name}")
         return

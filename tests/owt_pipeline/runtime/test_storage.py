@@ -12,6 +12,7 @@ import pytest
 
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.storage import Storage, describe_source, expand_globs
+from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 
 
@@ -75,9 +76,9 @@ def test_a_source_is_known_by_its_name_length_and_ends(tmp_path: Path, place: in
     assert (describe_source(str(tmp_path / "dump")) == before) == in_the_middle
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with s3_bucket() as uri:
+@pytest.fixture(scope="module", params=[s3_bucket, gcs_bucket], ids=["s3", "gs"])
+def bucket(request: pytest.FixtureRequest) -> Iterator[str]:
+    with request.param() as uri:
         yield uri
 
 
@@ -94,8 +95,11 @@ def test_a_bucket_gives_back_the_bytes_that_were_written(bucket: str) -> None:
     folder.delete("plain.zst")
     folder.delete("plain.zst")
     assert not folder.exists("plain.zst")
-    folder.delete_all()
-    assert not folder.names()
+    Storage(f"{bucket}/run/pages2").write("other", b"")
+    for _ in range(2):
+        folder.delete_all()
+        assert not folder.names()
+    assert Storage(f"{bucket}/run").names() == ["pages2/other"]
 
 
 def test_a_file_whose_writing_failed_is_not_in_the_bucket(bucket: str) -> None:
