@@ -137,6 +137,7 @@ def save(
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, part / "model.safetensors")
     torch.save(training, part / "training.pt")
     shutil.copyfile(tokenizer, part / "tokenizer.json")
+    shutil.copymode(part / "tokenizer.json", part / "model.safetensors")  # safetensors lets its owner alone read it
     files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in sorted(part.iterdir())}
     record = dataclasses.replace(record, files=files)
     text = json.dumps({**dataclasses.asdict(record), "digest": record.digest}, indent=1) + "\n"

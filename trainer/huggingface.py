@@ -115,6 +115,7 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
         "eos_token_id": eot,
     }
     _write_json(folder / "config.json", entries)
+    shutil.copymode(folder / "config.json", folder / "model.safetensors")  # safetensors lets its owner alone read it
     _write_json(folder / "generation_config.json", {"bos_token_id": eot, "eos_token_id": eot})
     shutil.copyfile(tokenizer, folder / "tokenizer.json")
     added = json.loads(tokenizer.read_text(encoding="utf-8")).get("added_tokens", [])

@@ -60,6 +60,12 @@ def test_the_newest_checkpoints_are_kept_and_those_of_every_so_many_steps(config
     assert sorted(path.name for path in run_of(config).iterdir()) == [f"step-0000000{n}" for n in (4, 6, 8)]
 
 
+def test_whoever_may_read_one_file_of_a_checkpoint_may_read_all(config: TrainConfig) -> None:
+    train(config)
+    newest = checkpoint.checkpoints(run_of(config))[-1]
+    assert len({path.stat().st_mode for path in newest.iterdir()}) == 1
+
+
 def test_one_checkpoint_of_every_so_many_hours_is_kept(tmp_path: Path) -> None:
     for number in range(8):  # one every half an hour, from a full hour on
         folder = tmp_path / f"step-{number + 1:08d}"

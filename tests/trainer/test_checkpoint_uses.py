@@ -203,6 +203,7 @@ def test_an_exported_model_is_loaded_by_transformers_and_writes_the_same(
     transformers = pytest.importorskip("transformers", reason="what the export is for: pip install transformers")
     folder = tmp_path / "exported"
     assert export.main([str(run), str(folder)]) == 0
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ours, record = checkpoint.load_model(checkpoint.resolve(run))
