@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas import SettingsError, option
-from schemas.settings import add_flags, flags_given, from_table
+from schemas.settings import add_flags, did_you_mean, flags_given, from_table
 from trainer.model import PRESETS, ModelConfig, preset
 from trainer.optimizers import OPTIMIZERS, SCHEDULES
 
@@ -175,12 +175,17 @@ def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
     parser = argparse.ArgumentParser(
         prog="python -m trainer.train",
         description="Train a GPT-2 on token shards. The same command again goes on where it stopped.",
+        allow_abbrev=False,
     )
     parser.add_argument(
         "config", nargs="?", type=Path, metavar="CONFIG.toml", help="settings, at the top or in [train]"
     )
     add_flags(parser, TrainConfig)
-    namespace = parser.parse_args(arguments)
+    namespace, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        names = [field.name for field in dataclasses.fields(TrainConfig)]
+        near = did_you_mean(unknown[0].removeprefix("--").partition("=")[0], names)
+        raise SettingsError(f"unknown argument {unknown[0]}{near}")
     table = read_toml(namespace.config) if namespace.config else {}
     where = f"{namespace.config}: [train]" if namespace.config else "flags"
     return from_table(TrainConfig, {**table, **flags_given(TrainConfig, namespace)}, where)
