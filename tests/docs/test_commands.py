@@ -60,5 +60,15 @@ def test_every_command_of_a_page_works(page: Path, tmp_path: Path) -> None:
 
 
 def test_the_pages_with_commands_are_those_that_teach() -> None:
-    taught = {"tutorial", "own-text", "new-extractor", "resuming", "takedown", "dataflow"}
+    taught = {
+        "tutorial",
+        "collecting",
+        "fetching",
+        "near-duplicates",
+        "own-text",
+        "new-extractor",
+        "resuming",
+        "takedown",
+        "dataflow",
+    }
     assert taught <= {page.stem for page in PAGES}
