@@ -303,12 +303,12 @@ def tree(root: int) -> list[int]:
 
 
 def cpu_seconds(roots: Sequence[int]) -> float:
-    """What these processes, and those that they have started and that live, have used."""
+    """What these processes, and those that they have started, have used."""
     ticks = 0
     for pid in {pid for root in roots for pid in tree(root)}:
         with contextlib.suppress(OSError):
-            user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-            ticks += int(user) + int(system)
+            # Of user and system; and of children that have ended.
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -14,7 +14,7 @@ from yarl import URL
 
 from owt_pipeline.fetch.addresses import Addresses, BlockedAddress
 from owt_pipeline.fetch.answers import NoPage
-from owt_pipeline.fetch.connections import Connection, IdleConnections, Silence, connect
+from owt_pipeline.fetch.connections import Connection, IdleConnections, Silence, connect, origin_of
 from owt_pipeline.fetch.http_message import BadMessage, BodyDecoder, Headers, TooLarge, brotli_available, header
 from owt_pipeline.fetch.resolver import CheckingResolver
 from owt_pipeline.fetch.response_parser import ResponseParser, Stop
@@ -144,7 +144,7 @@ class Client:
     async def _exchange(
         self, url: URL, request: bytes, parser: ResponseParser, limits: Limits, deadline: float
     ) -> None:
-        origin = url.origin()
+        origin = origin_of(url)
         connection = self._idle.take(origin)
         if connection is not None:
             try:

@@ -55,7 +55,8 @@ async def crawl(crawler: Crawler, urls: pa.Table, spread: bool, journal: Journal
     the order of the rows. Were all hosts open at once, a crawl of many would come back to each after so long that its
     robots.txt, its address and its connection were forgotten meanwhile.
     """
-    url_ids, posted, host_shards = (urls[name].combine_chunks() for name in ("url_id", "posted_url", "host_shards"))
+    url_ids, host_shards = (urls[name].to_numpy() for name in ("url_id", "host_shards"))
+    posted = urls["posted_url"].combine_chunks()
     closed = rows_by_host(urls["host"])
     tasks: set[asyncio.Task[None]] = set()
     loop = asyncio.get_running_loop()
@@ -63,8 +64,8 @@ async def crawl(crawler: Crawler, urls: pa.Table, spread: bool, journal: Journal
 
     async def fetch(rows: Iterator[int]) -> None:
         for row in rows:
-            fetched = await crawler.fetcher.fetch(posted[row].as_py(), host_shards[row].as_py() if spread else 1)
-            await recorder.take(url_ids[row].as_py(), fetched)
+            fetched = await crawler.fetcher.fetch(posted[row].as_py(), int(host_shards[row]) if spread else 1)
+            await recorder.take(int(url_ids[row]), fetched)
             open_hosts()  # another shard may have closed some
 
     def open_hosts() -> None:

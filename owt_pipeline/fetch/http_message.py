@@ -39,19 +39,25 @@ class TooLarge(ValueError):
 def split_response(block: bytes) -> tuple[int, Headers, bytes]:
     """(status code, headers, body as sent) of an HTTP response; raises BadMessage where there is no status line."""
     head, body = _split_head(block)
-    lines = head.split(b"\n")
-    match = _STATUS_LINE.match(lines[0].rstrip(b"\r"))
+    _, status, headers = parse_head(head)
+    return status, headers, body
+
+
+def parse_head(head: bytes) -> tuple[str, int, Headers]:
+    """(status line, status code, headers) of a head without its empty line; raises BadMessage without a status line."""
+    first, _, rest = head.partition(b"\n")
+    first = first.rstrip(b"\r")
+    match = _STATUS_LINE.match(first)
     if match is None:
-        raise BadMessage(f"no HTTP status line but {lines[0][:60]!r}")
+        raise BadMessage(f"no HTTP status line but {first[:60]!r}")
     headers: Headers = []
-    for line in lines[1:]:
-        text = line.rstrip(b"\r").decode("latin-1")
-        name, colon, value = text.partition(":")
-        if text[:1] in (" ", "\t") and headers:  # a folded header goes on
-            headers[-1] = (headers[-1][0], f"{headers[-1][1]} {text.strip()}")
+    for line in rest.decode("latin-1").split("\n"):
+        name, colon, value = line.partition(":")
+        if line[:1] in (" ", "\t") and headers:  # a folded header goes on
+            headers[-1] = (headers[-1][0], f"{headers[-1][1]} {line.strip()}")
         elif colon:
             headers.append((name.strip(), value.strip()))
-    return int(match[1]), headers, body
+    return first.decode("latin-1").rstrip(), int(match[1]), headers
 
 
 def header(headers: Iterable[tuple[str, str]], name: str) -> str | None:

@@ -95,10 +95,10 @@ class Fetcher:
     async def _follow(self, url: URL, spread: int) -> Fetched | NoPage:
         started = int(time.time())
         redirects: list[Received] = []
-        seen: set[URL] = set()
+        seen: list[URL] = []
         limits, ms = self.options.limits, 0
         while True:
-            seen.add(url)
+            seen.append(url)
             try:
                 response = await self._get_page(url, limits, spread)
             except Failed as failure:

@@ -14,8 +14,7 @@ from owt_pipeline.fetch.http_message import (
     BadMessage,
     Headers,
     TooLarge,
-    header,
-    split_response,
+    parse_head,
 )
 
 MAX_HEAD_BYTES = 64 << 10
@@ -87,7 +86,8 @@ class ResponseParser:
                 raise BadMessage("status 101: another protocol, which nobody asked for")
         else:
             raise BadMessage(f"more than {MAX_INFORMATIONAL} responses of status 1xx")
-        length = 0 if self.status in (204, 304) else _body_length(self.headers)
+        fields = _fields(self.headers)
+        length = 0 if self.status in (204, 304) else _body_length(fields)
         if length and self._stop(self.status, self.headers):
             if length < 0 or length > len(self._buffer):
                 return
@@ -102,7 +102,7 @@ class ResponseParser:
                     raise
                 self.cut = True
                 return
-        self.reusable = length is not None and not self._buffer and _keeps_alive(self.status_line, self.headers)
+        self.reusable = length is not None and not self._buffer and _keeps_alive(self.status_line, fields)
 
     def _head(self) -> _Steps:
         searched = 0
@@ -116,8 +116,7 @@ class ResponseParser:
             yield
         if end is None or end.end() > MAX_HEAD_BYTES:
             raise BadMessage(f"a head of more than {MAX_HEAD_BYTES:,} bytes")
-        self.status, self.headers, _ = split_response(bytes(self._buffer[: end.end()]))
-        self.status_line = self._buffer[: self._buffer.index(b"\n")].decode("latin-1").rstrip()
+        self.status_line, self.status, self.headers = parse_head(bytes(self._buffer[: end.start()]))
         del self._buffer[: end.end()]
 
     def _body(self, length: int | None) -> _Steps:
@@ -185,14 +184,22 @@ class ResponseParser:
 _CHUNKED = -1
 
 
-def _body_length(headers: Headers) -> int | None:
+def _fields(headers: Headers) -> dict[str, str]:
+    """Headers by their names in lower case, those of one name joined (RFC 9110, 5.3)."""
+    fields: dict[str, str] = {}
+    for name, value in headers:
+        key = name.lower()
+        fields[key] = f"{fields[key]}, {value}" if key in fields else value
+    return fields
+
+
+def _body_length(fields: dict[str, str]) -> int | None:
     """Bytes of the body by its headers; _CHUNKED; None where it ends with the connection (RFC 9112, 6.3)."""
-    encodings = [value for name, value in headers if name.lower() == "transfer-encoding"]
-    if encodings:
-        return _CHUNKED if encodings[-1].rpartition(",")[2].strip().lower() == "chunked" else None
-    lengths = {part.strip() for name, value in headers if name.lower() == "content-length" for part in value.split(",")}
-    if not lengths:
+    if "transfer-encoding" in fields:
+        return _CHUNKED if fields["transfer-encoding"].rpartition(",")[2].strip().lower() == "chunked" else None
+    if "content-length" not in fields:
         return None
+    lengths = {part.strip() for part in fields["content-length"].split(",")}
     if len(lengths) > 1:
         raise BadMessage(f"more than one Content-Length: {', '.join(sorted(lengths))[:100]}")
     (length,) = lengths
@@ -201,6 +208,6 @@ def _body_length(headers: Headers) -> int | None:
     return int(length)
 
 
-def _keeps_alive(status_line: str, headers: Headers) -> bool:
-    said = (header(headers, "connection") or "").lower()
+def _keeps_alive(status_line: str, fields: dict[str, str]) -> bool:
+    said = fields.get("connection", "").lower()
     return "close" not in said and (not status_line.startswith("HTTP/1.0") or "keep-alive" in said)

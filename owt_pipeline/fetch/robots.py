@@ -12,6 +12,7 @@ from yarl import URL
 
 from owt_pipeline.fetch.answers import NoPage
 from owt_pipeline.fetch.client import Failed, Received
+from owt_pipeline.fetch.connections import Origin, origin_of
 from schemas import Reason
 
 MAX_BYTES = 500 << 10
@@ -52,14 +53,14 @@ class RobotsCache:
 
     def __init__(self, get: Get, remembered: int):
         self._get, self._remembered = get, remembered
-        self._tasks: OrderedDict[URL, asyncio.Task[Robots]] = OrderedDict()
+        self._tasks: OrderedDict[Origin, asyncio.Task[Robots]] = OrderedDict()
 
     async def of(self, url: URL) -> Robots:
         """The robots.txt for `url`; raises Failed where the host does not answer."""
-        origin = url.origin()
+        origin = origin_of(url)
         task = self._tasks.get(origin)
         if task is None:
-            task = self._tasks[origin] = asyncio.ensure_future(read_robots(origin, self._get))
+            task = self._tasks[origin] = asyncio.ensure_future(read_robots(url.origin(), self._get))
             if len(self._tasks) > self._remembered:
                 self._tasks.popitem(last=False)
         self._tasks.move_to_end(origin)
