@@ -66,6 +66,7 @@ def test_the_pages_with_commands_are_those_that_teach() -> None:
         "fetching",
         "near-duplicates",
         "own-text",
+        "finetuning",
         "new-extractor",
         "resuming",
         "takedown",

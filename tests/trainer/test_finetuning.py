@@ -1,0 +1,86 @@
+"""The whole way of one who finetunes: text of their own, a model in Hugging Face's format, and back to it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+Run = Callable[..., str]
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs a command in an empty folder, `owt …` or `trainer.… …`, and gives what it printed."""
+
+    def run(*command: object) -> str:
+        program, *arguments = map(str, command)
+        own = {
+            "PYTHONPATH": str(REPOSITORY),
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        done = subprocess.run(
+            [program, *arguments] if program == "owt" else [sys.executable, "-m", program, *arguments],
+            cwd=tmp_path,
+            env=os.environ | own,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_model_of_hugging_faces_is_finetuned_on_imported_text_and_goes_back(
+    testdata: Path, tmp_path: Path, run: Run
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="the peer: pip install transformers")
+    verse = (testdata / "text" / "tinyshakespeare.txt").read_text()[:100_000]
+    (tmp_path / "verse.txt").write_text(verse)
+    run("owt", "import", "verse.txt", "--split_text", "blank_lines", "--workdir", "verse", "--num_shards", 2)
+    run("owt", "run", "--workdir", "verse", "--min_tokens", 16, "--until", "export")
+    run("owt", "train-tokenizer", "--workdir", "verse", "--vocab_size", 500)
+    run("owt", "tokenize", "--workdir", "verse", "--tokenizer", "verse/tokenizer.json", "--val_fraction", 0.1)
+    shape = {"vocab_size": 500, "n_positions": 64, "n_layer": 2, "n_head": 2, "n_embd": 64, "eos_token_id": 499}
+    torch.manual_seed(0)
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, bos_token_id=499)).save_pretrained(tmp_path / "base")
+    flags = ("--preset", "tiny", "--context", 64, "--batch_tokens", 512, "--val_every", 0, "--device", "cpu")
+    said = run("trainer.train", "--data", "verse/tokens", "--init_from", "base", "--out", "tuned", *flags)
+
+    assert "weights from base" in said
+    stats = json.loads((tmp_path / "verse" / "tokens" / "manifest.json").read_text())["stats"]
+    records = [json.loads(line) for line in (tmp_path / "tuned" / "metrics.jsonl").read_text().splitlines()]
+    steps = math.ceil((stats["tokens_train"] + stats["documents_train"]) / 512)
+    warmup = max(1, steps // 100)
+    assert steps > 30
+    rates = [3e-4 * (k + 1) / warmup for k in range(warmup)]
+    rates += [3e-4 * (1 - 0.9 * (k + 1) / (steps - warmup)) for k in range(steps - warmup)]
+    assert [record["lr"] for record in records] == pytest.approx(rates)
+    assert records[-1]["loss"] < records[0]["loss"] - 0.3
+
+    run("trainer.export", "tuned", "folder")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "folder").eval()
+    encode = transformers.AutoTokenizer.from_pretrained(tmp_path / "folder")
+    speech = verse.split("\n\n")[3]
+    (tmp_path / "speech.txt").write_text(speech)
+    ids = torch.tensor([[499, *encode(speech).input_ids]])
+    with torch.no_grad():
+        theirs = model(ids, labels=ids).loss.item()
+    ours = json.loads(run("trainer.evaluate", "tuned", "--data", "verse/tokens", "--text", "speech.txt"))
+    assert ours["tokens"] == ids.shape[1] - 1 <= 64
+    assert ours["loss"] == pytest.approx(theirs, rel=1e-4)
+    assert ours["val_loss"] < records[0]["loss"] - 0.3
+    assert run("trainer.sample", "tuned", "--prompt", "ROMEO:", "--max_tokens", 20).startswith("ROMEO:")
