@@ -38,9 +38,11 @@ def card(
         key=lambda item: (-item[1], item[0]),
     )
     size = next((name for limit, name in _SIZES if counts.left < limit), "n>10M")
+    imported = any(manifest.stage == "import" for manifest in upstream.values())
+    name, about = (_IMPORTED_NAME, _IMPORTED) if imported else (_NAME, _ABOUT)
     header = [
         "---",
-        'pretty_name: "OpenWebText, rebuilt"',
+        f'pretty_name: "{name}"',
         "license: other",
         "license_name: the-authors-own",
         *(["language:", *(f"- {json.dumps(code)}" for code, _ in languages)] if languages else []),
@@ -48,9 +50,7 @@ def card(
         "- text-generation",
         "size_categories:",
         f'- "{size}"',
-        "tags:",
-        "- openwebtext",
-        "- webtext",
+        *(() if imported else ("tags:", "- openwebtext", "- webtext")),
         "configs:",
         "- config_name: default",
         "  data_files:",
@@ -58,16 +58,21 @@ def card(
         '    path: "part-*.parquet"',
         "---",
     ]
-    return "\n".join([*header, "", _BODY, *_statistics(counts, stats, languages, data_bytes, num_shards)]) + "\n".join(
+    about = f"# {name}\n\n{about}\n"
+    return "\n".join(
+        [*header, "", about, _READING, *_statistics(counts, stats, languages, data_bytes, num_shards)]
+    ) + "\n".join(
         ["", *_fields(), *_funnel(upstream, counts), *_sources(upstream), *_settings(upstream, options), _LICENCE]
     )
 
 
-_BODY = """\
-# OpenWebText, rebuilt
+_NAME = "OpenWebText, rebuilt"
+_ABOUT = "Main texts of web pages that people linked to on Reddit, cleaned and without duplicates: one row a document."
 
-Main texts of web pages that people linked to on Reddit, cleaned and without duplicates: one row a document.
+_IMPORTED_NAME = "Imported text"
+_IMPORTED = "Texts imported from the files below, cleaned and without duplicates: one row a document."
 
+_READING = """\
 ```python
 from datasets import load_dataset
 

@@ -92,8 +92,9 @@ def _named(options: ImportOptions) -> list[tuple[str, str]]:
     if not options.files:
         raise UserError("import: no files given: `owt import FILE... --workdir DIR`")
     paths = expand_globs(options.files, "import")
-    folder = os.path.commonpath([os.path.dirname(path) for path in paths])
-    return [(path, os.path.relpath(path, folder) if folder else path) for path in paths]
+    places = ["/" + path if "://" in path else os.path.abspath(path) for path in paths]
+    folder = os.path.commonpath([os.path.dirname(place) for place in places])
+    return [(path, os.path.relpath(place, folder)) for path, place in zip(paths, places, strict=True)]
 
 
 def _sha256(path: str) -> str:

@@ -90,6 +90,18 @@ def test_the_card_says_what_duckdb_counts(small_run: Path) -> None:
     assert settings["fetch"]["pages_from"] == ["demo.warc.gz"]
 
 
+def test_a_card_of_imported_text_does_not_say_it_came_from_reddit() -> None:
+    web, own = (
+        card({"documents": Manifest("documents", stage, 1, "", 1, Counts())}, Counts(), {}, {}, 0, 1)
+        for stage in ("extract", "import")
+    )
+    assert "Reddit" in web
+    assert "webtext" in web
+    assert "Reddit" not in own.partition("## Fields")[0]
+    assert "webtext" not in own
+    assert "Texts imported from the files below" in own
+
+
 def test_a_card_of_an_empty_corpus_is_a_card() -> None:
     text = card({}, Counts(), {}, {}, 0, 1)
     assert "| documents | 0 |" in text

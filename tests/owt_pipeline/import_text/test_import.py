@@ -231,6 +231,15 @@ def test_the_command_takes_files_without_a_flag(tmp_path: Path, capsys: pytest.C
     assert "no files given" in capsys.readouterr().err
 
 
+def test_paths_may_be_absolute_and_relative_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(f"the text of {name}")
+    monkeypatch.chdir(tmp_path)
+    manifest = imported(tmp_path / "run", tmp_path / "a.txt", "b.txt")
+    assert [source["name"] for source in manifest.sources] == ["a.txt", "b.txt"]
+    assert manifest == imported(tmp_path / "again", "a.txt", "b.txt")
+
+
 @given(st.lists(st.binary(max_size=400_000), min_size=1, max_size=4), st.booleans())
 @settings(max_examples=20, deadline=None)
 def test_zstd_frames_are_read_one_after_the_other(
