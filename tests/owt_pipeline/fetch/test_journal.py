@@ -6,6 +6,7 @@ import itertools
 import os
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hypothesis import given
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from owt_pipeline.fetch.addresses import Addresses
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
 from owt_pipeline.fetch.client import Limits
-from owt_pipeline.fetch.journal import Journal
+from owt_pipeline.fetch.journal import Appender, Journal, encode_entry
 from owt_pipeline.fetch.live import LiveOptions
 from owt_pipeline.fetch.shards import Sources, fetch_shard
 from owt_pipeline.fetch.warc import response_record
@@ -80,6 +81,18 @@ def test_a_torn_end_costs_only_the_entry_it_tore(answers: dict[int, Answer], cut
         with Journal(path) as journal:
             assert journal.ids.tolist() == [*kept, 7]
             assert list(journal.answers(kept))[:whole] == list(answers.values())[:whole]
+
+
+def test_a_journal_is_not_read_before_the_process_that_appends_has_let_go_of_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "journal")
+    with Journal(path) as journal, ThreadPoolExecutor() as threads:
+        appender = Appender(path)
+        again = threads.submit(Journal, path)
+        journal.note(appender.write([encode_entry(7, NoPage(Reason.DNS, "no such name"))]))
+        assert not again.done()
+        appender.close()
+        assert again.result().ids.tolist() == journal.ids.tolist() == [7]
+        again.result().__exit__()
 
 
 def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(

@@ -96,6 +96,22 @@ def test_a_page_is_kept_as_it_was_sent(serve: Callable[..., BadServer], write_ur
         assert [r.content_stream().read() for r in WarcioIterator(stream, check_digests="raise")] == [b"", body]
 
 
+def test_a_body_that_does_not_decode_behind_a_redirect_says_where(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    async def broken(request: Request) -> None:
+        if request.path == "/old":
+            await request.redirect("/new")
+        else:
+            await request.answer(b"no gzip at all", Content_Encoding="gzip")
+
+    runtime = write_urls([f"http://broken.{DOMAIN}/old"])
+    _, rejects = outcome(runtime, fetch(runtime, serve({"broken": broken})))
+    ((reason, detail),) = rejects.values()
+    assert reason == "bad_response"
+    assert detail.startswith(f"redirected to http://broken.{DOMAIN}/new: the encoded body is damaged")
+
+
 def test_a_host_gets_one_request_in_its_delay_and_one_connection(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
 ) -> None:
