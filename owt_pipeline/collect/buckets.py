@@ -1,11 +1,11 @@
 """Rows of one source in a file that is read bucket by bucket: what a shard needs, and no more.
 
-    | rows of bucket 0 | of 1 | … | of N-1 | rows of bucket 0 | … |   each an Arrow IPC stream; a run each time the
-                                                                      buffer is full
-    | N+1 numbers: where each bucket's entries begin | entries: offset and length of each stream, by bucket |
+    | rows of bucket 0 | of 1 | … | of N-1 | rows of bucket 0 | … |   each an Arrow IPC record batch, uncompressed;
+                                                                      a run each time the buffer is full
+    | N+1 numbers: where each bucket's entries begin | entries: offset and length of each batch, by bucket |
     | N | offset of the line above |
 
-A Parquet file with a row group for each stream would do the same, but its footer is read whole, for every shard.
+A Parquet file with a row group for each batch would do the same, but its footer is read whole, for every shard.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ BUFFER_BYTES = 32 << 20
 """Rows wait in memory for this much, then are written by bucket."""
 
 _END = struct.Struct("<qq")
-_FAST = pa.ipc.IpcWriteOptions(compression="lz4")  # the rows are read once, and deleted
 
 
 class BucketWriter:
@@ -34,7 +33,7 @@ class BucketWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         self._at = 0
-        self._streams: list[tuple[int, int, int]] = []  # bucket, offset, length
+        self._batches: list[tuple[int, int, int]] = []  # bucket, offset, length
 
     def write(self, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:
@@ -47,7 +46,7 @@ class BucketWriter:
     def close(self) -> None:
         """Write what waits, and the index; the file stays open."""
         self._flush()
-        entries = np.array(sorted(self._streams), np.int64).reshape(-1, 3)
+        entries = np.array(sorted(self._batches), np.int64).reshape(-1, 3)
         starts = np.searchsorted(entries[:, 0], np.arange(self._num_buckets + 1))
         self._file.write(starts.astype("<i8").tobytes())
         self._file.write(np.ascontiguousarray(entries[:, 1:], "<i8").tobytes())
@@ -62,16 +61,13 @@ class BucketWriter:
         rows = table.take(order).combine_chunks().to_batches()[0]
         buckets, starts = np.unique(rows["bucket"].to_numpy(), return_index=True)
         for bucket, start, end in zip(buckets.tolist(), starts, [*starts[1:], len(order)], strict=True):
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, ROWS, options=_FAST) as stream:
-                stream.write_batch(rows.slice(start, end - start))
-            data = sink.getvalue()
+            data = rows.slice(start, end - start).serialize()
             self._file.write(data)
-            self._streams.append((bucket, self._at, data.size))
+            self._batches.append((bucket, self._at, data.size))
             self._at += data.size
 
 
-def read_buckets(file: pa.NativeFile, buckets: Collection[int]) -> Iterator[pa.Table]:
+def read_buckets(file: pa.NativeFile, buckets: Collection[int]) -> Iterator[pa.RecordBatch]:
     """The rows of `buckets` in a file of BucketWriter."""
     size = file.size()
     num_buckets, index = _END.unpack(_read(file, size - _END.size, _END.size))
@@ -79,8 +75,7 @@ def read_buckets(file: pa.NativeFile, buckets: Collection[int]) -> Iterator[pa.T
         first, last = np.frombuffer(_read(file, index + 8 * bucket, 16), "<i8").tolist()
         entries = _read(file, index + 8 * (num_buckets + 1) + 16 * first, 16 * (last - first))
         for offset, length in np.frombuffer(entries, "<i8").reshape(-1, 2).tolist():
-            with pa.ipc.open_stream(_read(file, offset, length)) as stream:
-                yield stream.read_all()
+            yield pa.ipc.read_record_batch(pa.py_buffer(_read(file, offset, length)), ROWS)
 
 
 def _read(file: pa.NativeFile, offset: int, length: int) -> bytes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,31 +19,37 @@ class Submission(msgspec.Struct, gc=False):
 
     id: Any = None
     url: Any = None
-    permalink: Any = None
-    domain: Any = None
     is_self: Any = None
     over_18: Any = None
     subreddit: Any = None
     title: Any = None
     score: Any = None
-    ups: Any = None
-    downs: Any = None
     created_utc: Any = None
     num_comments: Any = None
 
 
-_decoder = msgspec.json.Decoder(Submission)
+class WholeSubmission(Submission, gc=False):
+    """With the fields that stand in for others: read where one of those is missing."""
+
+    permalink: Any = None
+    domain: Any = None
+    ups: Any = None
+    downs: Any = None
+
+
 _UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
+S = TypeVar("S", bound=Submission)
 
-def decode_block(block: Block) -> tuple[list[Submission], np.ndarray, dict[int, str]]:
+
+def decode_block(block: Block, kind: type[S]) -> tuple[list[S], np.ndarray, dict[int, str]]:
     """(submissions, number of the line of each, problems) of a block; blank lines are left out.
 
     A line that is no JSON object is an empty submission, and `problems` says why at its index.
     """
     lines = np.arange(block.first_line, block.first_line + block.num_lines)
     try:
-        submissions = _decoder.decode_lines(block.data)
+        submissions = _decoder(kind).decode_lines(block.data)
         if len(submissions) == block.num_lines:
             return submissions, lines, {}
     except _UNDECODABLE:
@@ -52,10 +59,10 @@ def decode_block(block: Block) -> tuple[list[Submission], np.ndarray, dict[int, 
     kept = [i for i, text in enumerate(texts) if text and not text.isspace()]
     submissions, problems = [], {}
     for i, text in enumerate(texts[i] for i in kept):
-        submission = _decode_any(text)
+        submission = _decode_any(text, kind)
         if isinstance(submission, str):
             problems[i] = submission
-            submission = Submission()
+            submission = kind()
         submissions.append(submission)
     return submissions, lines[kept], problems
 
@@ -93,10 +100,15 @@ def is_true(flag: Any) -> bool:
     return flag is True or flag == 1 or (isinstance(flag, str) and flag.lower() in ("true", "1"))
 
 
-def _decode_any(text: bytes) -> Submission | str:
+@cache
+def _decoder(kind: type[S]) -> msgspec.json.Decoder[S]:
+    return msgspec.json.Decoder(kind)
+
+
+def _decode_any(text: bytes, kind: type[S]) -> S | str:
     """A submission from a line that strict decoding may refuse, or why it is none."""
     try:
-        return _decoder.decode(text)
+        return _decoder(kind).decode(text)
     except _UNDECODABLE as problem:
         try:  # the standard library reads what other writers of JSON let through: lone surrogates, NaN, a BOM
             fields = json.loads(text.decode("utf-8-sig", "replace"))
@@ -104,10 +116,9 @@ def _decode_any(text: bytes) -> Submission | str:
             return f"not JSON: {problem}"
     if not isinstance(fields, dict):
         return "not a JSON object"
-    record = Submission(**{name: fields.get(name) for name in Submission.__struct_fields__})
-    for name in ("id", "url", "permalink", "domain", "subreddit", "title"):
-        setattr(record, name, _text(getattr(record, name)))
-    return record
+    for name in fields.keys() & {"id", "url", "permalink", "domain", "subreddit", "title"}:
+        fields[name] = _text(fields[name])
+    return kind(**{name: fields.get(name) for name in kind.__struct_fields__})
 
 
 def _text(value: Any) -> str | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +10,9 @@ import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline.collect.blocklists import extension_of
-from owt_pipeline.collect.records import Submission, integers, texts
 from owt_pipeline.collect.rules import Rules
 from owt_pipeline.collect.spread import home_bucket
 from owt_pipeline.collect.url_columns import canonicalize_column
-from owt_pipeline.collect.urls import SPACE
 from schemas import Reason
 
 ROWS = pa.schema(
@@ -39,28 +36,13 @@ ROWS = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class Submissions:
-    """Submissions by column, all of one length; `reason` and `note` are None for those that are wanted so far.
+SUBMISSIONS = pa.schema(
+    [field for field in ROWS if field.name not in ("bucket", "url_id", "posted_url", "host", "source")]
+)
+"""What is known before the URL, still as posted, is looked at; `reason` is that of what a submission says itself."""
 
-    The rest is in `records`, for those that will still be wanted; None where only the URLs are known.
-    """
-
-    line: pa.Array
-    url: pa.StringArray
-    reason: list[str | None]
-    note: list[str | None]
-    submission_id: pa.StringArray
-    score: pa.Array
-    records: Sequence[Submission] | None
-
-    @classmethod
-    def of_urls(cls, urls: list[str | None], lines: list[int]) -> Submissions:
-        """URLs of which no submission is known."""
-        reasons: list[str | None] = [None] * len(urls)
-        line, url = pa.array(lines, pa.int64()), pa.array(urls, pa.string())
-        unknown_id, unknown_score = pa.nulls(len(urls), pa.string()), pa.nulls(len(urls), pa.int64())
-        return cls(line, url, reasons, reasons.copy(), unknown_id, unknown_score, None)
+_OF_WANTED = ("subreddit", "title", "created_utc", "num_comments")  # not kept of the others, as their posted URL
+_OF_ALL = tuple(name for name in SUBMISSIONS.names if name not in _OF_WANTED)
 
 
 class RowMaker:
@@ -69,26 +51,30 @@ class RowMaker:
     def __init__(self, rules: Rules, num_buckets: int):
         self._num_buckets = num_buckets
         self._domains, self._extensions = rules.domains, rules.blocked_extensions
+        endings = "|".join(map(re.escape, sorted(self._extensions)))
+        self._perhaps_blocked = rf"\.(?i:{endings})(?::[^/?]*)?(?:\?|$)"
         self._hosts: dict[str | None, tuple[int, str | None]] = {None: (0, None)}
 
-    def rows(self, submissions: Submissions, source: int, source_name: str) -> pa.RecordBatch:
-        """Rows of schema ROWS; a submission that has a reason keeps it."""
-        urls, lines = _unescaped(submissions.url), submissions.line
-        reasons, notes = submissions.reason, submissions.note
-        canonical, host, problems = canonicalize_column(urls)
+    def rows(self, submissions: pa.Table, source: int, source_name: str) -> pa.RecordBatch:
+        """Rows of schema ROWS of those of schema SUBMISSIONS; a submission that has a reason keeps it."""
+        known = {name: submissions[name].combine_chunks() for name in _OF_ALL}
+        urls, canonical, host, problems = canonicalize_column(known["url"])
         buckets, blocked = self._of_hosts(host)
-        digest = xxhash.xxh3_64_intdigest
-        ids = np.array([digest(url) if url else 0 for url in canonical.cast(pa.binary()).to_pylist()], np.uint64)
-        for i, problem in problems.items():
-            ids[i] = digest((urls[i].as_py() or f"{source_name}:{lines[i]}").encode())
-            buckets[i] = ids[i] % np.uint64(self._num_buckets)
-            if reasons[i] is None:
-                reasons[i], notes[i] = Reason.BAD_URL, problem
-        reason, note = pa.array(reasons, pa.string()), pa.array(notes, pa.string())
-        reason, note = _mark(reason, note, pc.is_valid(blocked), Reason.BLOCKED_DOMAIN, blocked)
-        reason, note = _mark(reason, note, *self._extension(canonical, reason))
+        texts = pc.fill_null(canonical, "").cast(pa.binary()).to_numpy(zero_copy_only=False)
+        ids = np.fromiter(map(xxhash.xxh3_64_intdigest, texts), np.uint64, len(texts))
+        reason, note = known["reason"], known["note"]
+        if problems:
+            for i in problems:
+                place = urls[i].as_py() or f"{source_name}:{known['line'][i]}"
+                ids[i] = xxhash.xxh3_64_intdigest(place.encode())
+                buckets[i] = ids[i] % np.uint64(self._num_buckets)
+            why = pa.array([problems.get(i) for i in range(len(ids))], pa.string())
+            reason, note = _mark(reason, note, Reason.BAD_URL, why)
+        reason, note = _mark(reason, note, Reason.BLOCKED_DOMAIN, blocked)
+        reason, note = _mark(reason, note, Reason.BLOCKED_EXTENSION, self._extension(canonical, reason))
         wanted = pc.is_null(reason)
         columns = {
+            **known,
             "bucket": pa.array(buckets),
             "url_id": pa.array(ids),
             "url": pc.coalesce(canonical, urls),
@@ -96,12 +82,10 @@ class RowMaker:
             "host": host,
             "reason": reason,
             "note": note,
-            "submission_id": submissions.submission_id,
-            "score": submissions.score,
-            "source": pa.repeat(pa.scalar(source, pa.int32()), len(urls)),
-            "line": lines,
-            **_details(submissions.records, wanted),
+            "source": pa.repeat(pa.scalar(source, pa.int32()), len(ids)),
         }
+        for name in _OF_WANTED:
+            columns[name] = pc.if_else(wanted, submissions[name], None).combine_chunks()
         return pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
 
     def _of_hosts(self, hosts: pa.StringArray) -> tuple[np.ndarray, pa.StringArray]:
@@ -118,45 +102,23 @@ class RowMaker:
         self._hosts[host] = about
         return about
 
-    def _extension(self, canonical: pa.StringArray, reason: pa.StringArray) -> tuple[pa.Array, Reason, pa.Array]:
-        """Which URLs without a reason end in a blocked extension, for `_mark`."""
+    def _extension(self, canonical: pa.StringArray, reason: pa.StringArray) -> pa.StringArray:
+        """The blocked extensions of URLs without a reason; null for the others."""
         places = np.flatnonzero(pc.and_(pc.is_null(reason), pc.is_valid(canonical)).to_numpy(zero_copy_only=False))
         urls = canonical.take(pa.array(places))
-        dotted = pc.match_substring_regex(urls, r"\.[^/?]+(?:\?|$)")  # the others have none
-        places = places[dotted.to_numpy(zero_copy_only=False)]
-        extensions = [extension_of(url) for url in urls.filter(dotted).to_pylist()]
-        notes: list[str | None] = [None] * len(reason)
-        for i, extension in zip(places.tolist(), extensions, strict=True):
+        perhaps = pc.match_substring_regex(urls, self._perhaps_blocked)
+        places = places[perhaps.to_numpy(zero_copy_only=False)]
+        found: list[str | None] = [None] * len(reason)
+        for i, url in zip(places.tolist(), urls.filter(perhaps).to_pylist(), strict=True):
+            extension = extension_of(url)
             if extension in self._extensions:
-                notes[i] = f".{extension}"
-        note = pa.array(notes, pa.string())
-        return pc.is_valid(note), Reason.BLOCKED_EXTENSION, note
-
-
-def _details(records: Sequence[Submission] | None, wanted: pa.BooleanArray) -> dict[str, pa.Array]:
-    """What is kept of wanted submissions only; null for the others."""
-    mask = wanted.to_numpy(zero_copy_only=False)
-    if records is None:
-        numbers, strings = pa.nulls(len(mask), pa.int64()), pa.nulls(len(mask), pa.string())
-        return {"subreddit": strings, "title": strings, "created_utc": numbers, "num_comments": numbers}
-    chosen = [records[i] for i in np.flatnonzero(mask).tolist()]
-    places = pa.array(np.cumsum(mask) - 1, mask=~mask)
-    return {
-        "subreddit": texts([s.subreddit for s in chosen]).take(places),
-        "title": texts([s.title for s in chosen]).take(places),
-        "created_utc": integers([s.created_utc for s in chosen]).take(places),
-        "num_comments": integers([s.num_comments for s in chosen]).take(places),
-    }
+                found[i] = f".{extension}"
+        return pa.array(found, pa.string())
 
 
 def _mark(
-    reason: pa.StringArray, note: pa.StringArray, where: pa.BooleanArray, new: Reason, new_note: pa.StringArray
+    reason: pa.StringArray, note: pa.StringArray, new: Reason, why: pa.StringArray
 ) -> tuple[pa.StringArray, pa.StringArray]:
-    """Give the reason `new` where there is none yet."""
-    where = pc.and_(where, pc.is_null(reason))
-    return pc.if_else(where, str(new), reason), pc.if_else(where, new_note, note)
-
-
-def _unescaped(urls: pa.StringArray) -> pa.StringArray:
-    """As `urls.unescaped`."""
-    return pc.replace_substring_regex(pc.utf8_trim(urls, SPACE), "&(?:amp;)+", "&")
+    """Give the reason `new`, with `why` as its note, where there is a `why` and no reason yet."""
+    where = pc.and_(pc.is_valid(why), pc.is_null(reason))
+    return pc.if_else(where, str(new), reason), pc.if_else(where, why, note)

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import pyarrow as pa
 
 from owt_pipeline.collect.lines import Block, LineReader
-from owt_pipeline.collect.rows import RowMaker, Submissions
+from owt_pipeline.collect.rows import SUBMISSIONS, RowMaker
 from owt_pipeline.collect.rules import Rules
 from owt_pipeline.collect.submissions import read_block
 from owt_pipeline.collect.warc_urls import WarcUrlReader
@@ -53,15 +54,17 @@ def block_batches(reader: LineReader | WarcUrlReader) -> Iterator[pa.RecordBatch
 
 def rows_of_block(batch: pa.RecordBatch, source: Source, rules: Rules, num_buckets: int) -> pa.RecordBatch:
     """The rows (of schema ROWS) of a batch of schema BLOCKS with one block."""
-    block = Block(batch["data"][0].as_buffer(), batch["first_line"][0].as_py(), batch["num_lines"][0].as_py())
+    _, offsets, data = batch["data"].buffers()  # the scalar would be a copy
+    start, end = np.frombuffer(offsets, np.int64)[batch["data"].offset :][:2].tolist()
+    block = Block(data.slice(start, end - start), batch["first_line"][0].as_py(), batch["num_lines"][0].as_py())
     submissions = read_block(block, rules) if source.kind == "dump" else _read_urls(block)
     return _row_maker(rules, num_buckets).rows(submissions, source.number, source.name)
 
 
 def row_of_break(source: Source, problem: str, line: int, num_buckets: int) -> pa.RecordBatch:
     """One row that stands for what is lost of a source that broke off in its line `line`."""
-    submissions = Submissions.of_urls([None], [line])
-    submissions.reason[0], submissions.note[0] = str(Reason.BROKEN_FILE), problem
+    fields = {"line": line, "reason": str(Reason.BROKEN_FILE), "note": problem}
+    submissions = pa.Table.from_pylist([fields], schema=SUBMISSIONS)
     return _row_maker(Rules(), num_buckets).rows(submissions, source.number, source.name)
 
 
@@ -70,13 +73,14 @@ def _row_maker(rules: Rules, num_buckets: int) -> RowMaker:
     return RowMaker(rules, num_buckets)
 
 
-def _read_urls(block: Block) -> Submissions:
-    """URLs, one a line; blank lines and those that begin with `#` are none."""
-    urls: list[str | None] = []
-    lines = []
+def _read_urls(block: Block) -> pa.Table:
+    """URLs, one a line, of which no submission is known; blank lines and those that begin with `#` are none."""
+    urls, lines = [], []
     for line, text in enumerate(bytes(block.data).decode("utf-8-sig", "replace").split("\n"), block.first_line):
         text = text.strip()
         if text and not text.startswith("#"):
             urls.append(text)
             lines.append(line)
-    return Submissions.of_urls(urls, lines)
+    known = {"line": pa.array(lines, pa.int64()), "url": pa.array(urls, pa.string())}
+    columns = [known.get(field.name, pa.nulls(len(urls), field.type)) for field in SUBMISSIONS]
+    return pa.Table.from_arrays(columns, schema=SUBMISSIONS)

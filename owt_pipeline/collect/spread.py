@@ -15,6 +15,8 @@ HOSTS = pa.schema([pa.field("host", pa.string(), nullable=False), pa.field("rows
 TOP_HOSTS = 10_000
 """Kept for each source. A host beyond them is far too rare to fill a shard."""
 
+_TOGETHER = 1 << 17  # hosts that are counted in one go
+
 WORTH_SPREADING = 1_000
 """A host with fewer rows is never spread: one visit a second gets through them in a quarter of an hour."""
 
@@ -25,19 +27,27 @@ class HostCounter:
     def __init__(self, most: int = 40 * TOP_HOSTS):
         self._most = most
         self._counts: dict[str, int] = {}
+        self._waiting: list[pa.Array] = []
 
     def add(self, hosts: pa.Array) -> None:
-        found = pc.value_counts(hosts)
+        self._waiting.append(hosts)
+        if sum(map(len, self._waiting)) >= _TOGETHER:
+            self._count()
+
+    def batch(self) -> pa.RecordBatch:
+        """The most frequent hosts, as a batch of schema HOSTS."""
+        self._count()
+        top = self._top(TOP_HOSTS)
+        return pa.RecordBatch.from_pydict({"host": [h for h, _ in top], "rows": [n for _, n in top]}, schema=HOSTS)
+
+    def _count(self) -> None:
+        found = pc.value_counts(pa.chunked_array(self._waiting, pa.string()))
+        self._waiting = []
         for host, count in zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True):
             if host is not None:
                 self._counts[host] = self._counts.get(host, 0) + count
         if len(self._counts) > self._most:
             self._counts = dict(self._top(self._most // 2))
-
-    def batch(self) -> pa.RecordBatch:
-        """The most frequent hosts, as a batch of schema HOSTS."""
-        top = self._top(TOP_HOSTS)
-        return pa.RecordBatch.from_pydict({"host": [h for h, _ in top], "rows": [n for _, n in top]}, schema=HOSTS)
 
     def _top(self, n: int) -> list[tuple[str, int]]:
         return sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))[:n]
@@ -64,8 +74,10 @@ class Spread:
                 found.add(home)
         return found
 
-    def rows_of(self, shard: int, rows: pa.Table) -> pa.Table:
-        """Those of `rows` (of schema ROWS) that belong to `shard`."""
+    def rows_of(self, shard: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Those of `rows` (of schema ROWS, of `buckets(shard)`) that belong to `shard`."""
+        if not self.shards_of:
+            return rows
         homes = rows["bucket"].to_numpy().astype("uint64")
         spread = self.host_shards(rows["host"]).to_numpy().astype("uint64")
         shards = (homes + rows["url_id"].to_numpy() % spread) % self.num_shards

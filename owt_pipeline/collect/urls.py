@@ -82,6 +82,9 @@ def unescaped(url: str) -> str:
 
 SPACE = "".join(map(chr, range(33)))
 SAFE = r"A-Za-z0-9\-._~!$'()*+,;=:@/"
+_DECODED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!'()*,:@")
+KEPT_ESCAPE = "%(?:[0189A-F][0-9A-F]|2[02-6BF]|3[B-F]|5[B-E]|60|7[BCDF])"
+"""A regular expression for the percent-escapes that are canonical as they are: in upper case, not of _DECODED."""
 
 # Most URLs need no more than a look: nothing to decode, encode, resolve or lower.
 _SIMPLE = re.compile(
@@ -94,7 +97,6 @@ _HOST = re.compile(r"(?=.{1,253}\Z)(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}").ful
 
 _UNSAFE_IN_PATH = re.compile(rf"%[0-9A-Fa-f]{{2}}|[^{SAFE}&]", re.DOTALL).sub
 _UNSAFE_IN_QUERY = re.compile(rf"%[0-9A-Fa-f]{{2}}|[^{SAFE}?&]", re.DOTALL).sub
-_DECODED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!'()*,:@")
 _DOT_SEGMENT = re.compile(r"/\.{1,2}(?:/|\Z)").search
 
 

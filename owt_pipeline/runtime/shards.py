@@ -118,8 +118,8 @@ class ShardWriter:
     def reject(self, rows: pa.RecordBatch) -> None:
         """Rows of schema `REJECTS`."""
         if rows.num_rows:
-            reasons = rows.column("reason").to_pylist()
-            self._rejected.update(str(Reason.of(reason)) for reason in reasons)
+            for count in rows.column("reason").value_counts().to_pylist():
+                self._rejected[str(Reason.of(count["values"]))] += count["counts"]
             self._sinks["rejects"].write(rows)
 
     def count(self, stats: Mapping[str, int]) -> None:

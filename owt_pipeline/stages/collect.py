@@ -165,12 +165,12 @@ def _merge_shard(
     from owt_pipeline.collect.merge import merge_submissions
     from owt_pipeline.collect.rows import ROWS
 
-    tables = [ROWS.empty_table()]
+    batches = []
     wanted = spread.buckets(shard)
     for record in files:
         with folder.open(_file(record, "rows")) as file:
-            tables += [spread.rows_of(shard, table) for table in read_buckets(file, wanted)]
-    rows = pa.concat_tables(tables)
+            batches += [spread.rows_of(shard, rows) for rows in read_buckets(file, wanted)]
+    rows = pa.Table.from_batches(batches, ROWS)
     urls, rejects = merge_submissions(
         rows,
         [source.name for source in sources],

@@ -186,7 +186,8 @@ def test_every_string_has_a_canonical_url_or_is_bad_and_canonical_urls_are_their
 @example(["http://www.com/", "http://www.www.example.com", "http://" + "a" * 70 + ".com/", "http://a.com/b/./c", None])
 def test_a_column_has_the_canonical_urls_of_its_items(given_urls: list[str | None]) -> None:
     texts = [None if url is None else url.encode("utf-8", "replace").decode() for url in given_urls]
-    canonical, host, problems = canonicalize_column(pa.array(texts, pa.string()))
+    plain, canonical, host, problems = canonicalize_column(pa.array(texts, pa.string()))
+    assert plain.to_pylist() == [None if text is None else unescaped(text) for text in texts]
     for i, text in enumerate(texts):
         try:
             expected: tuple[str | None, str | None] = canonicalize(text or "")
