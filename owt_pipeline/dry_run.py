@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from owt_pipeline.estimate import BYTES_PER_SUBMISSION, SHIPPED_RATES, Rate, duration, rate_of, read_log, size
+from owt_pipeline.estimate import BYTES_PER_SUBMISSION, SHIPPED_RATES, Rate, busy, duration, rate_of, read_log, size
 from owt_pipeline.runtime.shards import DatasetReader
 from owt_pipeline.runtime.stage import Runtime, Stage, make_plan, read_manifest
 from owt_pipeline.runtime.standing import difference, made_from, recorded_plan, shards_that_stand
@@ -129,7 +129,7 @@ def _step(
         verdict, why, share = _verdict(stage, plan, old, folder, readers, runtime.workdir, shards)
     core_seconds = rows * share / rate.rows_per_second
     disk = rows * share * rate.kept * rate.bytes_per_row
-    workers = 1 if stage.name in ("export", "report") or live else runtime.workers
+    workers = busy(stage.name, runtime.workers, live=live)
     step = Step(
         stage.name, verdict, why, rows * share, read * share, core_seconds, core_seconds / workers, disk, rate.measured
     )
