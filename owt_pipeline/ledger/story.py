@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import difflib
 from collections.abc import Iterator, Mapping
@@ -176,8 +177,11 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
         shown["text"] = _cut(row["text"])
     for key in ("created_utc", "fetched_at"):
         if key in shown:
-            moment = datetime.datetime.fromtimestamp(shown[key], datetime.timezone.utc)
-            shown[key] = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+            with contextlib.suppress(
+                ValueError, OverflowError, OSError
+            ):  # milliseconds in a dump, say: no year it knows
+                moment = datetime.datetime.fromtimestamp(shown[key], datetime.timezone.utc)
+                shown[key] = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
     return shown
 
 

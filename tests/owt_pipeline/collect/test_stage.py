@@ -204,6 +204,15 @@ def test_variants_of_a_url_in_dumps_and_lists_are_one_row(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.parametrize("created", [1_400_000_000_000, 2**62, -(2**62)])
+def test_a_date_of_no_calendar_is_told_as_it_is(tmp_path: Path, created: int) -> None:
+    record = {"id": "a", "url": "http://a.example/", "score": 5, "created_utc": created}
+    run = collect(tmp_path / "run", dumps=(str(write_dump(tmp_path / "RS.ndjson", [record])),), num_shards=1)
+    told = story(readers_of(Storage(str(run.workdir))), asked_for("a.example"))
+    assert told is not None
+    assert told["stages"][0]["created_utc"] == created
+
+
 def test_policies_decide_and_the_manifest_says_what_each_rule_costs(tmp_path: Path) -> None:
     blocked = tmp_path / "blocked.txt"
     blocked.write_text("evil.example\n")
