@@ -78,7 +78,8 @@ class ShardWriter:
           shard: its number.
           outputs: schema of each output; "" is the dataset itself, another name a folder below it.
           file_format: `parquet` or `arrow`.
-          rejects: whether the shard has a ledger. An intermediate step has none: its rows need not balance.
+          rejects: whether the shard has a ledger. An intermediate step has none: its rows need not balance. Nor is it
+            synced to the disk, at some milliseconds a file: where a run goes on, `step_stands` tells what is whole.
         """
         self._folder, self._records, self.shard = folder, records, shard
         self._outputs, self._format, self._rejects = outputs, file_format, rejects
@@ -99,7 +100,7 @@ class ShardWriter:
         return self
 
     def _open_sink(self, path: str, kind: str, schema: pa.Schema, file_format: str) -> _Sink:
-        file = self._stack.enter_context(self._folder.create(path))
+        file = self._stack.enter_context(self._folder.create(path, sync=self._rejects))
         return _Sink(path, kind, file, schema, file_format)
 
     def enter(self, rows: int) -> None:
@@ -139,7 +140,7 @@ class ShardWriter:
     def open_file(self, suffix: str, kind: str) -> tuple[HashingFile, list[int]]:
         """A further file of the shard, such as its WARC file, and a one-item list to count its rows in."""
         path = shard_name(self.shard) + suffix
-        file = self._stack.enter_context(self._folder.create(path))
+        file = self._stack.enter_context(self._folder.create(path, sync=self._rejects))
         rows = [0]
         self._extra.append((path, kind, file, rows))
         return file, rows
@@ -161,8 +162,22 @@ class ShardWriter:
             ShardFile(s.path, s.kind, self.shard, s.rows, s.file.bytes, s.file.sha256) for s in self._sinks.values()
         ] + [ShardFile(path, k, self.shard, rows[0], f.bytes, f.sha256) for path, k, f, rows in self._extra]
         record = ShardRecord(self.shard, counts, files, dict(sorted(self._stats.items())))
-        self._records.write(shard_name(self.shard) + ".json", record.to_json())
+        self._records.write(shard_name(self.shard) + ".json", record.to_json(), sync=self._rejects)
         progress.shard_done()
+
+
+def step_stands(folder: Storage, records: Storage, key: int) -> bool:
+    """Whether an intermediate step's file for `key` is there and as its record says, down to its SHA-256."""
+    name = f"{shard_name(key)}.json"
+    if not records.exists(name):
+        return False
+    if not folder.is_local:
+        return True  # objects are whole, or not there
+    try:
+        files = ShardRecord.from_json(records.read(name)).files
+        return all(folder.size(file.path) == file.bytes and folder.sha256(file.path) == file.sha256 for file in files)
+    except (ValueError, FileNotFoundError):
+        return False
 
 
 class _Sink:

@@ -26,7 +26,7 @@ from owt_pipeline.runtime.batches import Outcome
 from owt_pipeline.runtime.errors import LedgerError, UserError
 from owt_pipeline.runtime.pipeline import beam_spreads, run_pipeline
 from owt_pipeline.runtime.scheduling import work_together, write_in_processes
-from owt_pipeline.runtime.shards import DatasetReader, ShardRecord, ShardWriter, shard_name
+from owt_pipeline.runtime.shards import DatasetReader, ShardRecord, ShardWriter, shard_name, step_stands
 from owt_pipeline.runtime.standing import made_from, prepare
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.runtime.workers import map_batches, start_server
@@ -183,12 +183,13 @@ class StageRun:
         work: Callable[[int, ShardWriter], None],
         schema: pa.Schema,
         *,
-        rows: int | None = None,
+        rows: Sequence[int] | int | None = None,
         file_format: str = "parquet",
+        spread: Literal["", "shards", "batches"] = "",
     ) -> list[ShardRecord]:
         """Write an intermediate step below `self.work / name`, one file a key, by `work(key, writer)`.
 
-        Each key is a unit of resume, as a shard is. The files are at
+        Each key is a unit of resume, as a shard is; `rows` and `spread` are those of `write_shards`. The files are at
         `(self.work / name).open(record.files[0].path)`, and there until the stage is done.
         """
         write = partial(
@@ -200,7 +201,9 @@ class StageRun:
             file_format=file_format,
             rejects=False,
         )
-        return self._for_each(f"{self.stage.name} ({name})", keys, self.work / name / "records", write, rows)
+        folder, records = self.work / name, self.work / name / "records"
+        stands = partial(step_stands, folder, records)
+        return self._for_each(f"{self.stage.name} ({name})", keys, records, write, rows, 1, spread, stands)
 
     def pipeline(self, build: Callable[[Any], None]) -> None:
         """Run a Beam pipeline on the run's runner."""
@@ -215,9 +218,10 @@ class StageRun:
         rows: Sequence[int] | int | None,
         together: int = 1,
         spread: str = "",
+        stands: Callable[[int], bool] | None = None,
     ) -> list[ShardRecord]:
         whole = set(records.names())
-        pending = [key for key in keys if f"{shard_name(key)}.json" not in whole]
+        pending = [key for key in keys if f"{shard_name(key)}.json" not in whole or (stands and not stands(key))]
         if pending:
             of_each = {key: rows[key] for key in pending} if isinstance(rows, Sequence) else {}
             total = sum(of_each.values()) if isinstance(rows, Sequence) else rows

@@ -54,16 +54,17 @@ class Storage:
         with self.open(name) as file:
             return bytes(file.read())
 
-    def write(self, name: str, content: bytes) -> None:
+    def write(self, name: str, content: bytes, sync: bool = True) -> None:
         """Write a whole file, which appears at once or not at all."""
-        with self.create(name) as file:
+        with self.create(name, sync) as file:
             file.write(content)
 
     @contextlib.contextmanager
-    def create(self, name: str) -> Iterator[HashingFile]:
+    def create(self, name: str, sync: bool = True) -> Iterator[HashingFile]:
         """A new file for writing that appears under `name` when the block ends, and never half-written.
 
-        Locally it is written beside, synced and renamed; a bucket's object appears when it is closed.
+        Locally it is written beside, synced and renamed; a bucket's object appears when it is closed. Without `sync`
+        a killed process still leaves it whole or not at all, but a power failure may leave anything.
         """
         path = self._at(name)
         if self.is_local:
@@ -73,7 +74,8 @@ class Storage:
                 try:
                     yield file
                     raw.flush()
-                    os.fsync(raw.fileno())
+                    if sync:
+                        os.fsync(raw.fileno())
                 except BaseException:
                     file.abandon()
                     os.unlink(path + ".tmp")
