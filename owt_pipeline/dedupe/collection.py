@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from owt_pipeline.dedupe.exact import HASHED
+from owt_pipeline.dedupe.parts import Part, cut
 from owt_pipeline.dedupe.places import places
-from owt_pipeline.dedupe.step_files import read_arrow
+from owt_pipeline.dedupe.step_files import read_arrow, step_file
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.shards import DatasetReader, shard_name
 from owt_pipeline.runtime.stage import require_manifest
@@ -25,15 +27,13 @@ class Corpus:
 
     Attributes:
       clean: their texts.
-      hashes: the folder of the hashes of their texts, one file a shard: all that count.
-      sketches: the folder of their sketches, one file a shard: of a text that several have, one.
-      suffix: what the names of these files end in.
+      hashes: the folder of the hashes of their texts: all that count.
+      sketches: the folder of their sketches: of a text that several have, one.
     """
 
     clean: DatasetReader
     hashes: Storage
     sketches: Storage
-    suffix: str = ".arrow"
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,16 @@ class Collection:
     """Corpora whose shards are numbered through: first the run's own, then those it is compared with.
 
     The documents of the others stand: they stay whatever comes, and before any of the run's own.
+
+    Attributes:
+      own: the run's own corpus; of its hashes and sketches there is a file for each part.
+      others: the others; of theirs, there is one for each shard.
+      parts: texts as they are read, by shard and row: the run's own, and those of the others that are needed.
     """
 
     own: Corpus
-    others: tuple[Corpus, ...] = ()
+    others: tuple[Corpus, ...]
+    parts: tuple[Part, ...]
 
     @property
     def num_shards(self) -> int:
@@ -70,26 +76,51 @@ class Collection:
             shard -= corpus.clean.num_shards
         raise AssertionError(f"no shard {shard}")
 
+    def with_texts_of(self, shards: Iterable[int]) -> Collection:
+        """The same with the parts of these shards, sorted, where they are of the others."""
+        parts = list(self.parts)
+        for shard in shards:
+            if self.stands(shard):
+                corpus, number = self.find(shard)
+                parts += cut(corpus.clean, [number], shard - number)
+        return replace(self, parts=tuple(parts))
+
+    def part_of(self, place: np.ndarray) -> np.ndarray:
+        """The number of the part that each place is in."""
+        first = [places(part.shard, np.array(part.first)) for part in self.parts]
+        return np.searchsorted(np.array(first, np.uint64), place, side="right") - 1
+
     def hashes(self, shard: int) -> pa.Table:
         """Rows of `exact.HASHED`, by row, for a shard's documents; those that stand come before all others."""
-        corpus, number = self.find(shard)
-        return self._preceding(shard, read_arrow(corpus.hashes, shard_name(number) + corpus.suffix, HASHED.names))
+        return self._read(self.find(shard)[0].hashes, self._files(shard), HASHED.names, self.stands(shard))
 
     def sketches(self, shard: int, columns: list[str] | None = None) -> pa.Table:
         """The sketches of a shard's documents, by row; those that stand come before all others."""
-        corpus, number = self.find(shard)
-        return self._preceding(shard, read_arrow(corpus.sketches, shard_name(number) + corpus.suffix, columns))
+        return self._read(self.find(shard)[0].sketches, self._files(shard), columns, self.stands(shard))
 
-    def sketches_of(self, shard: int, rows: np.ndarray, columns: list[str]) -> pa.Table:
-        """The sketches of the documents at some rows of a shard, in the order of `rows`."""
-        sketches = self.sketches(shard, ["row", *columns])
+    def sketches_of(self, number: int, rows: np.ndarray, columns: list[str]) -> pa.Table:
+        """The sketches of the documents at some rows of part `number`, in the order of `rows`."""
+        shard = self.parts[number].shard
+        files = self._files(shard) if self.stands(shard) else [step_file(number)]
+        sketches = self._read(self.find(shard)[0].sketches, files, ["row", *columns], self.stands(shard))
         return sketches.take(pa.array(np.searchsorted(sketches["row"].to_numpy(), rows))).select(columns)
 
-    def _preceding(self, shard: int, rows: pa.Table) -> pa.Table:
-        if self.stands(shard) and "precedence" in rows.column_names:
+    def _files(self, shard: int) -> list[str]:
+        if self.stands(shard):
+            return [shard_name(self.find(shard)[1]) + SKETCHES]
+        return [step_file(number) for number, part in enumerate(self.parts) if part.shard == shard]
+
+    def _read(self, folder: Storage, files: list[str], columns: list[str] | None, stand: bool) -> pa.Table:
+        rows = pa.concat_tables([read_arrow(folder, name, columns) for name in files]).combine_chunks()
+        if stand and "precedence" in rows.column_names:
             first = pa.array(np.full(len(rows), np.iinfo(np.int64).min))
             return rows.set_column(rows.column_names.index("precedence"), "precedence", first)
         return rows
+
+
+def collect(own: Corpus, others: tuple[Corpus, ...]) -> Collection:
+    """The collection of these corpora, without the texts of the others."""
+    return Collection(own, others, tuple(cut(own.clean, range(own.clean.num_shards))))
 
 
 def open_corpus(workdir: str, made_with: dict[str, object]) -> Corpus:
@@ -116,4 +147,4 @@ def open_corpus(workdir: str, made_with: dict[str, object]) -> Corpus:
                 f"the sketches of {workdir} were made with {name}={theirs.get(name)!r}, not {value!r}: "
                 "give that here, or run dedupe there again"
             )
-    return Corpus(clean, decisions.folder, decisions.folder, SKETCHES)
+    return Corpus(clean, decisions.folder, decisions.folder)

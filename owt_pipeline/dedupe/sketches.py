@@ -45,11 +45,11 @@ class Sketcher:
 
     def sketch(self, texts: pa.Array) -> pa.RecordBatch:
         """The sketches of texts, in their order."""
-        chunks = [self._sketch(chunk) for chunk in chunked(texts)]
+        chunks = [self._sign(chunk) for chunk in chunked(texts)]
         if not chunks:
             return empty(self.schema)
         counts = np.concatenate([sizes for sizes, _ in chunks])
-        bands = np.concatenate([hashes for _, hashes in chunks], axis=1)
+        bands = band_hashes(np.concatenate([found for _, found in chunks], axis=1), self.banding)
         return pa.RecordBatch.from_arrays([pa.array(counts), *map(pa.array, bands)], schema=self.schema)
 
     def shingle(self, texts: pa.Array) -> Shingles:
@@ -59,10 +59,9 @@ class Sketcher:
         """The shingles of each text, sorted, each once."""
         return [one for chunk in chunked(texts) for one in self.shingle(chunk).sets()]
 
-    def _sketch(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-        """(shingles of each text, its band hashes)"""
+    def _sign(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        """(shingles of each text, their signatures)"""
         shingles = self.shingle(texts)
         hashes = (shingles.hashes >> np.uint64(32)).astype(np.uint32)
         used = self.banding.bands * self.banding.rows
-        bands = band_hashes(signatures(hashes, shingles.offsets, used), self.banding)
-        return np.diff(shingles.offsets).astype(np.uint32), bands
+        return np.diff(shingles.offsets).astype(np.uint32), signatures(hashes, shingles.offsets, used)

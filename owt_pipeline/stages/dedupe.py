@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.shards import ShardRecord, ShardWriter, shard_name
+from owt_pipeline.runtime.shards import ShardRecord, ShardWriter, shard_name, step_stands
 from owt_pipeline.runtime.stage import Stage, StageRun, require_manifest
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.command import main
@@ -94,24 +94,26 @@ def sources(options: DedupeOptions) -> list[dict[str, Any]]:
 
 
 def run(run: StageRun) -> None:
+    import numpy as np
+
     from owt_pipeline.dedupe.decisions import CLUSTERS
     from owt_pipeline.dedupe.exact import HASHED, PLACED
-    from owt_pipeline.dedupe.step_files import NOTHING
+    from owt_pipeline.dedupe.step_files import NOTHING, read_step
     from owt_pipeline.dedupe.steps import components, decisions, edges, exact, hashes, proofs, shingles, sketches
     from owt_pipeline.dedupe.verification import PROVEN, Verifier, candidates_schema
 
     options: DedupeOptions = run.options
-    work, workers = run.work, run.runtime.workers
+    work = run.work
     sketcher = _sketcher(options)
     collection = _collection(run, sketcher)
     shards = range(collection.num_shards)
     partitions = range(_partitions(collection.documents))
     bands = sketcher.banding.bands
 
-    clean = collection.own.clean
-    rows, own_shards = clean.rows(), range(run.num_shards)
-    hash_texts = partial(hashes.hash_shard, source=clean, survivor=options.survivor, workers=workers)
-    run.write_step("hashes", own_shards, hash_texts, HASHED, rows=rows, file_format="arrow")
+    spread = partial(run.write_step, file_format="arrow", spread="shards")
+    own_parts, part_rows = range(len(collection.parts)), [part.rows for part in collection.parts]
+    hash_texts = partial(hashes.hash_part, collection=collection, survivor=options.survivor)
+    spread("hashes", own_parts, hash_texts, HASHED, rows=part_rows)
     read = partial(exact.read_text_hashes, collection=collection, partitions=len(partitions))
     find_exact = partial(exact.find_exact, first_standing=collection.first_standing)
     _shuffle(run, "exact", shards, read, partitions, find_exact, PLACED)
@@ -119,9 +121,8 @@ def run(run: StageRun) -> None:
     split = partial(split, num_shards=len(shards))
     run.write_step("exact_split", [0], split, NOTHING, file_format="arrow")
 
-    sketch = partial(sketches.sketch_shard, source=clean, hashes=work / "hashes", exact_rows=work / "exact_rows")
-    sketch = partial(sketch, sketcher=sketcher, workers=workers)
-    sketched = run.write_step("sketches", own_shards, sketch, sketcher.stored_schema, rows=rows, file_format="arrow")
+    sketch = partial(sketches.sketch_part, collection=collection, exact_rows=work / "exact_rows", sketcher=sketcher)
+    sketched = spread("sketches", own_parts, sketch, sketcher.stored_schema, rows=part_rows)
 
     read = partial(edges.read_bands, collection=collection, partitions=len(partitions))
     keys = range(bands * len(partitions))
@@ -132,16 +133,19 @@ def run(run: StageRun) -> None:
         edge_files = _contract(run, *edge_files, _partitions(_summed(found)["edges"]))
     join = partial(components.join_components, collection=collection, by_shard=work / "candidates")
     join = partial(join, edges=edge_files[0], keys=edge_files[1])
-    joined = run.write_step("components", [0], join, components.GROUP_SHARDS, file_format="arrow")
+    joined = run.write_step("components", [0], join, components.GROUP_PARTS, file_format="arrow")
 
+    where = read_step(work / "components", [0])
+    collection = collection.with_texts_of(np.unique(where["shard"].to_numpy()).tolist())
+    of_part, of_group = (components.documents_by(where, column) for column in ("part", "group"))
+    with_candidates, groups = [part for part, count in enumerate(of_part) if count], range(len(of_group))
     shingle = partial(shingles.shingle_candidates, collection=collection, candidates=work / "candidates")
-    shingle = partial(shingle, sketcher=sketcher, workers=workers)
-    run.write_step("shingles", shards, shingle, candidates_schema(bands), file_format="arrow")
+    shingle = partial(shingle, sketcher=sketcher)
+    spread("shingles", with_candidates, shingle, candidates_schema(bands), rows=of_part)
     verifier = Verifier(options.threshold, options.similarity, options.max_comparisons, int(collection.first_standing))
     verify = partial(proofs.verify_group, shingles=work / "shingles", components=work / "components")
-    verify = partial(verify, verifier=verifier, workers=workers)
-    groups = range(joined[0].stats["groups"])
-    proven = run.write_step("proofs", groups, verify, PROVEN, file_format="arrow")
+    verify = partial(verify, verifier=verifier)
+    proven = spread("proofs", groups, verify, PROVEN, rows=of_group)
 
     settle = partial(decisions.decide_all, partitions=partitions, groups=groups, work=work)
     settle = partial(settle, by_shard=work / "decided", num_shards=run.num_shards)
@@ -151,7 +155,7 @@ def run(run: StageRun) -> None:
     written = _summed(run.write_shards(partial(write, keep_sketches=options.keep_sketches)))
 
     rejected = {str(Reason.EXACT_DUPLICATE): written["exact"], str(Reason.NEAR_DUPLICATE): written["near"]}
-    run.counts = Counts(rows, written["stay"], {reason: count for reason, count in rejected.items() if count})
+    run.counts = Counts(sum(part_rows), written["stay"], {reason: count for reason, count in rejected.items() if count})
     run.stats = _summed([*sketched, *found, *joined, *proven])
     run.properties.update(
         threshold=options.threshold,
@@ -190,13 +194,13 @@ def _made_with(sketcher: Sketcher) -> dict[str, object]:
 
 
 def _collection(run: StageRun, sketcher: Sketcher) -> Collection:
-    from owt_pipeline.dedupe.collection import Collection, Corpus, open_corpus
+    from owt_pipeline.dedupe.collection import Corpus, collect, open_corpus
 
     for workdir in run.options.against:
         if require_manifest(Storage(workdir), "clean").digest == run.inputs["clean"].manifest.digest:
             raise UserError(f"--against names this very run, or one of the same documents: {workdir}")
     others = tuple(open_corpus(workdir, _made_with(sketcher)) for workdir in run.options.against)
-    return Collection(Corpus(run.inputs["clean"], run.work / "hashes", run.work / "sketches"), others)
+    return collect(Corpus(run.inputs["clean"], run.work / "hashes", run.work / "sketches"), others)
 
 
 def _partitions(rows: int) -> int:
@@ -226,7 +230,7 @@ def _shuffle(
     with progress.step(f"dedupe ({name})", shards=len(keys)):
         for start in range(0, len(keys), together):
             some = keys[start : start + together]
-            if not all(records.exists(f"{shard_name(key)}.json") for key in some):
+            if not all(step_stands(folder, records, key) for key in some):
                 run.pipeline(partial(_build, ReducePartitions(over, partial(read, keys=some), write)))
     return [ShardRecord.from_json(records.read(f"{shard_name(key)}.json")) for key in keys]
 
@@ -266,13 +270,13 @@ def _raise_alarm(run: StageRun, collection: Collection) -> list[dict[str, int]]:
     clusters = read_step(run.work / "decisions", [0]).to_pylist()
     for cluster in clusters[:1]:
         what, documents = f"the cluster of url_id {cluster['kept_url_id']}", cluster["documents"] - 1
-        shown = partial(hosts.read_documents, source, cluster["sample"])
+        shown = partial(hosts.read_documents, collection, cluster["sample"])
         alarm.check(what, "max_cluster_share", documents, source.rows(), options.max_cluster_share, shown)
     shards = range(run.num_shards)
     count = partial(hosts.count_hosts, decisions=run.work / "decided", source=source)
     run.write_step("hosts", shards, count, hosts.HOSTS, file_format="arrow")
     for host, documents, sample in hosts.most(read_step(run.work / "hosts", shards))[:1]:
-        shown = partial(hosts.read_documents, source, sample)
+        shown = partial(hosts.read_documents, collection, sample)
         alarm.check(f"the host {host}", "max_host_share", documents, source.rows(), options.max_host_share, shown)
     return [{name: cluster[name] for name in ("kept_url_id", "kept_shard", "documents")} for cluster in clusters]
 

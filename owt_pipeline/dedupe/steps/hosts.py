@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 
 from owt_pipeline.dedupe.alarm import host_of
-from owt_pipeline.dedupe.places import row_of, shard_of
+from owt_pipeline.dedupe.collection import Collection
+from owt_pipeline.dedupe.parts import read_part
+from owt_pipeline.dedupe.places import row_of
 from owt_pipeline.dedupe.step_files import read_step
-from owt_pipeline.dedupe.steps.row_groups import read_task, tasks
 from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
 from owt_pipeline.runtime.storage import Storage
 
@@ -43,11 +44,12 @@ def most(rows: pa.Table) -> list[tuple[str, int, list[int]]]:
     return sorted(((host, *found) for host, found in total.items()), key=lambda found: (-found[1], found[0]))
 
 
-def read_documents(source: DatasetReader, places: list[int]) -> list[tuple[str, str]]:
+def read_documents(collection: Collection, places: list[int]) -> list[tuple[str, str]]:
     """(URL, text) of the documents at some places, for a person to see."""
     found = []
     for place in np.array(places, np.uint64):
-        rows = tasks(source, int(shard_of(place)), 1, row_of(place)[None])
-        table = pa.Table.from_batches(read_task(next(rows), source.folder, ["url", "text"]))
+        part = collection.parts[int(collection.part_of(place))]
+        folder = collection.find(part.shard)[0].clean.folder
+        table = pa.Table.from_batches(read_part(part, folder, ["url", "text"], row_of(place)[None]))
         found.append((table["url"][0].as_py(), table["text"][0].as_py()))
     return found

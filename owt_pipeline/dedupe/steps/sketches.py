@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pyarrow as pa
 
+from owt_pipeline.dedupe.collection import Collection
+from owt_pipeline.dedupe.parts import read_part
 from owt_pipeline.dedupe.sketches import Sketcher
 from owt_pipeline.dedupe.step_files import one_batch, read_step
-from owt_pipeline.dedupe.steps.row_groups import read_task, tasks
 from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
+from owt_pipeline.runtime.shards import ShardWriter
 from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.runtime.workers import map_batches
 
 
-def sketch_shard(
-    shard: int,
-    writer: ShardWriter,
-    *,
-    source: DatasetReader,
-    hashes: Storage,
-    exact_rows: Storage,
-    sketcher: Sketcher,
-    workers: int,
+def sketch_part(
+    number: int, writer: ShardWriter, *, collection: Collection, exact_rows: Storage, sketcher: Sketcher
 ) -> None:
-    """Write the sketches of a shard's documents, those left out that go as exact duplicates."""
-    hashed = read_step(hashes, [shard])
-    stay = np.ones(len(hashed), bool)
-    stay[read_step(exact_rows, [shard])["row"].to_numpy()] = False
+    """Write the sketches of a part's documents, those left out that go as exact duplicates."""
+    part = collection.parts[number]
+    hashed = read_step(collection.own.hashes, [number])
+    rows = hashed["row"].to_numpy()
+    stay = ~np.isin(rows, read_step(exact_rows, [part.shard])["row"].to_numpy())
     hashed = one_batch(hashed.filter(pa.array(stay)).combine_chunks().to_batches(), hashed.schema)
     writer.count({"sketched": len(hashed)})
-    work, done = partial(_sketch_rows, folder=source.folder, sketcher=sketcher), 0
-    for _, sketches in map_batches(work, tasks(source, shard, workers, np.flatnonzero(stay)), workers):
-        known = hashed.slice(done, sketches.num_rows)
+    done = 0
+    for batch in read_part(part, collection.own.clean.folder, ["text"], rows[stay]):
+        known, sketches = hashed.slice(done, batch.num_rows), sketcher.sketch(batch["text"])
         writer.write(pa.RecordBatch.from_arrays([*known.columns, *sketches.columns], schema=sketcher.stored_schema))
-        done += sketches.num_rows
-        progress.advance(sketches.num_rows)
-
-
-def _sketch_rows(told: pa.RecordBatch, folder: Storage, sketcher: Sketcher) -> pa.RecordBatch:
-    return one_batch([sketcher.sketch(batch["text"]) for batch in read_task(told, folder, ["text"])], sketcher.schema)
+        done += batch.num_rows
+        progress.advance(batch.num_rows)

@@ -91,7 +91,7 @@ def test_decisions_are_the_same_on_workers_that_share_no_memory(
 def test_decisions_do_not_depend_on_how_the_work_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many partitions of the hash space, pipelines of few rows, many groups, small chunks: as on a large corpus."""
     from owt_pipeline.dedupe import chunks, prefix_index, verification
-    from owt_pipeline.dedupe.steps import components, proofs
+    from owt_pipeline.dedupe.steps import components
 
     texts = corpus_with_copies(seed=11, documents=250)
     write_clean(tmp_path / "whole", texts)
@@ -100,7 +100,7 @@ def test_decisions_do_not_depend_on_how_the_work_is_cut(tmp_path: Path, monkeypa
         (stage, "_PARTITION_ROWS", 120),
         (stage, "_LOCAL_ROWS", 5000),
         (components, "_GROUP_SHINGLES", 1000),
-        (proofs, "_CHUNK_SHINGLES", 500),
+        (components, "_LEAST_SHINGLES", 1000),
         (chunks, "_CHUNK_BYTES", 3000),
         (verification, "_SMALL", 1),
         (prefix_index, "_COUNT_SLOTS", 16),

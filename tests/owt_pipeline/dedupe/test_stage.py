@@ -227,3 +227,31 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     assert killed >= 2
     assert run_in_process(tmp_path / "killed").wait(120) == 0
     assert snapshot(tmp_path / "killed/duplicates") == snapshot(tmp_path / "whole/duplicates")
+
+
+def test_a_run_goes_on_from_what_a_power_failure_left_of_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files between steps are not synced: of any, the half may be gone, or all but its length, or its record's text."""
+    from owt_pipeline.dedupe.steps import decisions
+
+    texts = corpus_with_copies(seed=8)
+    for name in ("whole", "broken"):
+        write_clean(tmp_path / name, texts, 3)
+    dedupe(tmp_path / "whole")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("power failure")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(decisions, "decide_all", fail)
+        with pytest.raises(OSError, match="power failure"):
+            dedupe(tmp_path / "broken")
+    work = tmp_path / "broken/duplicates/.work"
+    cut, zeroed, empty = work / "hashes/part-00001.arrow", work / "sketches/part-00002.arrow", work / "edges/records"
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
+    zeroed.write_bytes(bytes(zeroed.stat().st_size))
+    (empty / "part-00003.json").write_bytes(b"")
+    (work / "proofs/part-00000.arrow").unlink()
+    dedupe(tmp_path / "broken")
+    assert snapshot(tmp_path / "broken/duplicates") == snapshot(tmp_path / "whole/duplicates")
