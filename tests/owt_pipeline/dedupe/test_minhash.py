@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from datasketch import MinHash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from owt_pipeline.dedupe import minhash
 from owt_pipeline.dedupe.minhash import signatures
 
 HASHES = st.lists(st.integers(0, 2**32 - 1), max_size=40)
@@ -17,6 +20,16 @@ def datasketch_signature(hashes: list[int], num_perm: int, seed: int) -> list[in
     sketch = MinHash(num_perm, seed=seed, hashfunc=int, scheme="affine32")
     sketch.update_batch(hashes)
     return sketch.hashvalues.tolist()
+
+
+@pytest.fixture(scope="module", params=["numpy", "numba"], autouse=True)
+def signing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All of this holds for signatures in numpy, and for those of the loop that numba compiles."""
+    if request.param == "numba":
+        pytest.importorskip("numba")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(minhash, "_COMPILED_FROM", 0 if request.param == "numba" else 1 << 60)
+        yield
 
 
 @settings(deadline=None)
