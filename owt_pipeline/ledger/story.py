@@ -177,9 +177,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
         shown["text"] = _cut(row["text"])
     for key in ("created_utc", "fetched_at"):
         if key in shown:
-            with contextlib.suppress(
-                ValueError, OverflowError, OSError
-            ):  # milliseconds in a dump, say: no year it knows
+            with contextlib.suppress(ValueError, OverflowError, OSError):  # dumps have dates of no calendar
                 moment = datetime.datetime.fromtimestamp(shown[key], datetime.timezone.utc)
                 shown[key] = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
     return shown
