@@ -26,7 +26,7 @@ class Limits:
     """Times in seconds, sizes in bytes.
 
     Attributes:
-      connect: for name, connection and TLS.
+      connect: for the name, and again for connection and TLS.
       silence: without a byte, before the head and within the body.
       total: from request to last byte.
       wire_bytes: of a body as sent.
@@ -166,19 +166,16 @@ class Client:
         host, port = url.raw_host or "", url.port or 0
         tls = _tls_context(self._verify_tls) if url.scheme == "https" else None
 
-        async def resolve_and_connect() -> Connection:
-            try:
-                self._addresses.check_port(host, port)
-                infos = await self._resolver.resolve(host, port)
-            except BlockedAddress as error:
-                raise Failed(Reason.BLOCKED_ADDRESS, str(error)) from error
-            except (OSError, UnicodeError) as error:
-                temporary = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
-                raise Failed(Reason.DNS, _os_text(error), transient=temporary) from error
-            return await connect(infos, tls, host)
-
         try:
-            return await asyncio.wait_for(resolve_and_connect(), seconds)
+            self._addresses.check_port(host, port)
+            infos = await self._resolver.resolve(host, port, seconds)
+        except BlockedAddress as error:
+            raise Failed(Reason.BLOCKED_ADDRESS, str(error)) from error
+        except (OSError, UnicodeError) as error:
+            temporary = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
+            raise Failed(Reason.DNS, _os_text(error), transient=temporary) from error
+        try:
+            return await asyncio.wait_for(connect(infos, tls, host), seconds)
         except asyncio.TimeoutError as error:
             raise Failed(Reason.TIMEOUT, f"no connection within {seconds:g} s", transient=True) from error
         except ssl.SSLError as error:

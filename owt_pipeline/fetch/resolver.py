@@ -12,9 +12,11 @@ from typing import Any
 from aiohappyeyeballs import AddrInfoType
 
 from owt_pipeline.fetch.addresses import Addresses, BlockedAddress
+from owt_pipeline.fetch.politeness import Slots
 
-_THREADS = 64
-"""Lookups at once. A name whose servers are dead occupies a thread for as long as the system's resolver waits."""
+_THREADS = 512
+"""Lookups at once, a thread each, started as they are needed. A name whose servers are dead occupies one for as long as
+the system's resolver waits, some 20 seconds; were they few, links of ten years ago would keep them all."""
 
 _KEEP_SECONDS = 600.0
 
@@ -29,25 +31,25 @@ class CheckingResolver:
     def __init__(self, addresses: Addresses, remembered: int = 10_000):
         self._addresses, self._remembered = addresses, remembered
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="dns")
+        self._free_threads = Slots(_THREADS)
         self._lookups: OrderedDict[tuple[str, int], tuple[float, asyncio.Future[list[AddrInfoType]]]] = OrderedDict()
 
-    async def resolve(self, host: str, port: int) -> list[AddrInfoType]:
-        """The addresses of `host`; raises OSError where it has none, BlockedAddress where none is allowed."""
+    async def resolve(self, host: str, port: int, seconds: float) -> list[AddrInfoType]:
+        """The addresses of `host`; raises OSError where it has none, or none was told within `seconds` (which do not
+        count while other names are looked up), BlockedAddress where none is allowed."""
         begun, lookup = self._lookups.get((host, port), (0.0, None))
         if lookup is None or time.monotonic() - begun > _KEEP_SECONDS or (lookup.done() and _failed(lookup)):
-            lookup = asyncio.ensure_future(self._resolve(host, port))
+            lookup = asyncio.ensure_future(self._resolve(host, port, seconds))
             self._lookups[host, port] = time.monotonic(), lookup
             if len(self._lookups) > self._remembered:
                 self._lookups.popitem(last=False)
         return await asyncio.shield(lookup)  # others may wait for it too
 
-    async def _resolve(self, host: str, port: int) -> list[AddrInfoType]:
+    async def _resolve(self, host: str, port: int, seconds: float) -> list[AddrInfoType]:
         rule = self._addresses.rule(host)
         if rule is not None:
             return [_info(rule.address, rule.port or port)]
-        infos = await asyncio.get_running_loop().run_in_executor(
-            self._threads, socket.getaddrinfo, host, port, 0, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
-        )
+        infos = await self._look_up(host, port, seconds)
         allowed: list[AddrInfoType] = []
         blocked = None
         for info in infos:
@@ -61,6 +63,21 @@ class CheckingResolver:
         if not allowed:
             raise blocked or OSError(f"{host} has no address")
         return allowed
+
+    async def _look_up(self, host: str, port: int, seconds: float) -> list[Any]:
+        await self._free_threads.acquire()
+        lookup = asyncio.get_running_loop().run_in_executor(
+            self._threads, socket.getaddrinfo, host, port, 0, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
+        )
+        lookup.add_done_callback(self._end_lookup)
+        try:
+            return await asyncio.wait_for(asyncio.shield(lookup), seconds)  # the thread cannot be stopped
+        except asyncio.TimeoutError:
+            raise socket.gaierror(socket.EAI_AGAIN, f"no answer about the name within {seconds:g} s") from None
+
+    def _end_lookup(self, lookup: asyncio.Future[Any]) -> None:
+        self._free_threads.release()
+        _failed(lookup)  # asks for its exception, which nobody may have waited for
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

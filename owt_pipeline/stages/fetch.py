@@ -47,7 +47,9 @@ class Options:
     host_delay: float = option(1.0, "seconds between two requests to a host", minimum=0, shapes_bytes=False)
     host_connections: int = option(1, "connections to a host at once", minimum=1, shapes_bytes=False)
     connections: int = option(1000, "connections at once, over all hosts", minimum=1, shapes_bytes=False)
-    connect_timeout: float = option(15.0, "seconds to find and connect to a host", minimum=0.01, shapes_bytes=False)
+    connect_timeout: float = option(
+        15.0, "seconds to find a host, and again to connect to it", minimum=0.01, shapes_bytes=False
+    )
     silence_timeout: float = option(
         30.0, "seconds without a byte, before the first or later", minimum=0.01, shapes_bytes=False
     )

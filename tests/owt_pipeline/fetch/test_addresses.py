@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+import time
 from email.utils import formatdate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from owt_pipeline.fetch import resolver as resolver_module
 from owt_pipeline.fetch.addresses import Addresses, BlockedAddress, Rule, is_public, parse_rules
 from owt_pipeline.fetch.client import Failed, Received
 from owt_pipeline.fetch.live import redirect_target, requested_url, retry_after
@@ -100,7 +102,7 @@ def resolved(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
     async def resolve() -> list[str]:
         resolver = CheckingResolver(Addresses())
         try:
-            return [str(info[4][0]) for info in await resolver.resolve("name.example", 80)]
+            return [str(info[4][0]) for info in await resolver.resolve("name.example", 80, 9.0)]
         finally:
             resolver.close()
 
@@ -111,6 +113,28 @@ def test_only_the_public_addresses_of_a_name_are_connected_to(monkeypatch: pytes
     assert resolved(monkeypatch, "10.0.0.1", "8.8.8.8", "127.0.0.1") == ["8.8.8.8"]
     with pytest.raises(BlockedAddress, match=r"10\.0\.0\.1 is not public"):
         resolved(monkeypatch, "10.0.0.1")
+
+
+def test_names_without_an_answer_cost_no_other_name_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def getaddrinfo(host: str, *_: object) -> list[tuple]:
+        if host.startswith("dead"):
+            time.sleep(0.4)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 80))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(resolver_module, "_THREADS", 3)
+
+    async def resolve() -> list[object]:
+        resolver = CheckingResolver(Addresses())
+        names = [f"dead{i}.example" for i in range(6)] + [f"alive{i}.example" for i in range(6)]
+        try:
+            return await asyncio.gather(*(resolver.resolve(name, 80, 0.2) for name in names), return_exceptions=True)
+        finally:
+            resolver.close()
+
+    found = asyncio.run(resolve())
+    assert all("no answer about the name within 0.2 s" in str(error) for error in found[:6])
+    assert all(isinstance(infos, list) for infos in found[6:])
 
 
 def answer(**headers: str) -> Received:
