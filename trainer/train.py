@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from trainer.metrics import Metrics, memory_gb, mfu, progress_line
 from trainer.model import GPT
 from trainer.optimizers import learning_rate, make_optimizers
 from trainer.preflight import micro_batch_that_fits, optimizer_bytes, report
+from trainer.run_lock import sole_writer
 from trainer.shards import ShardError
 
 
@@ -47,17 +48,14 @@ def train(config: TrainConfig) -> float:
       SettingsError, ShardError, CheckpointError: before the first step, and each says what to do.
       Diverged: the loss is not finite, or a spike; nothing is saved after the last good checkpoint.
     """
-    with StopSignals() as stop:
-        ranks, writer = Ranks.join(config.device), checkpoint.Writer()
-        try:
-            return _train(config, ranks, stop, writer, print_now if ranks.main else lambda message: None)
-        finally:
-            writer.wait()
-            ranks.leave()
+    with StopSignals() as stop, ExitStack() as ending:
+        ranks = Ranks.join(config.device)
+        ending.callback(ranks.leave)
+        return _train(config, ranks, stop, ending, print_now if ranks.main else lambda message: None)
 
 
-def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpoint.Writer, say: Any) -> float:
-    device = ranks.device
+def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, ending: ExitStack, say: Any) -> float:
+    device, run = ranks.device, Path(config.out)
     torch.set_float32_matmul_precision("high")
     verify = config.verify_shards and ranks.main
     corpora = open_corpora(config.data, config.mix, verify=verify, cache=config.cache, cache_gb=config.cache_gb)
@@ -75,6 +73,11 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
     sampler = sampler_of(corpora)
     blocks = DocumentBlocks(corpora.tokenizer.eot, config.document_mask, config.reset_positions)
     validation = _validation_windows(config, corpora, shape.context, say)
+
+    if ranks.main and not config.preflight:
+        ending.enter_context(sole_writer(run, say))
+    writer = checkpoint.Writer()
+    ending.callback(writer.wait)
 
     # Where the run stands: a checkpoint of its own, or weights to start from, or nothing.
     torch.manual_seed(config.seed)
@@ -121,7 +124,6 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, writer: checkpo
         f"{loader.accumulation} micro-batches of {micro_batch} at most; {config.max_steps:,} steps; {device.type}, "
         f"{'bfloat16' if bfloat16 else 'float32'}"
     )
-    run = Path(config.out)
     watch = LossWatch(
         config.max_spike,
         run,

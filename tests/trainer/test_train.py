@@ -16,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from schemas import SettingsError
+from trainer.run_lock import sole_writer
+
 # 2 layers of width 32: a step takes some milliseconds.
 SMALL = ("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 512, "--micro_batch", 4)
 QUIET = ("--no_tensorboard", "--device", "cpu", "--val_windows", 4)
@@ -87,6 +90,22 @@ def test_twenty_kills_at_any_moment_cost_no_step_its_loss(text_tokens: Path, tmp
     result = trainer.run(*arguments, "--out", tmp_path / "killed")
     assert result.returncode == 0, result.stderr
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+
+
+def test_a_folder_that_a_run_writes_is_refused_to_another_until_it_ends_or_is_killed(
+    text_tokens: Path, tmp_path: Path, trainer: Any
+) -> None:
+    arguments = ("--data", text_tokens, "--out", tmp_path / "run", *SMALL, *QUIET, "--max_steps", 100_000)
+    process = trainer.start(*arguments)
+    _wait_for_line(process, "step 10/")
+    with (
+        pytest.raises(SettingsError, match=rf"by another run \(process {process.pid} on .*\); .*give another --out"),
+        sole_writer(tmp_path / "run", print, patience=0),
+    ):
+        pass
+    process.kill()
+    with sole_writer(tmp_path / "run", print, patience=5):
+        pass
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
