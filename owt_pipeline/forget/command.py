@@ -18,7 +18,7 @@ from owt_pipeline.runtime.stage import Runtime, Stage, locked, read_manifest
 from owt_pipeline.runtime.standing import recorded_plan
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages import load
-from owt_pipeline.stages.command import reporting_errors
+from owt_pipeline.stages.command import checked_workers, reporting_errors
 from schemas import SettingsError
 from schemas.settings import from_table
 
@@ -80,7 +80,7 @@ def _forget(arguments: argparse.Namespace) -> int:
     from owt_pipeline.run import run_stages
 
     console.configure(arguments)
-    workdir = Storage(arguments.workdir)
+    workdir, workers = Storage(arguments.workdir), checked_workers(arguments.workers)
     readers = readers_of(workdir)
     with locked(workdir):
         before = read_takedowns(workdir)
@@ -101,7 +101,7 @@ def _forget(arguments: argparse.Namespace) -> int:
         stage = load(name)
         if (options := recorded_options(stage, workdir)) is not None:
             stages.append((stage, options))
-    results = run_stages(stages, Runtime(workdir, arguments.workers))
+    results = run_stages(stages, Runtime(workdir, workers))
     for stage, manifest, seconds in results:
         say(f"{stage.output}/: {manifest.counts.left:,} documents{'' if seconds is not None else ' (stands)'}")
     holding = [f"{name}/" for name in _WITH_TEXT if (workdir / name).exists("manifest.json")]

@@ -56,11 +56,17 @@ def runtime_of(arguments: argparse.Namespace, rest: list[str], tables: Mapping[s
     if not workdir:
         raise UsageError("--workdir is required: the folder of the run (a local path, gs:// or s3://)")
     beam = config.beam_flags(tables, rest)
-    workers = arguments.workers or table.get("workers") or _default_workers(beam)
-    if type(workers) is not int or workers < 1:
-        raise UsageError(f"workers: {workers!r} is not a whole number of at least 1")
+    given = arguments.workers if arguments.workers is not None else table.get("workers", _default_workers(beam))
+    workers = checked_workers(given)
     console.configure(arguments)
     return Runtime(Storage(workdir), workers, beam)
+
+
+def checked_workers(workers: Any) -> int:
+    """The number of processes that was asked for; raises UsageError where it is none."""
+    if type(workers) is not int or workers < 1:
+        raise UsageError(f"workers: {workers!r} is not a whole number of at least 1")
+    return workers
 
 
 def check_flags(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:

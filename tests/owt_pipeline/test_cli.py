@@ -71,6 +71,8 @@ def test_exit_codes_are_as_documented(small_run: Path, tmp_path: Path) -> None:
         ("run --workdir w --min_token 3", "unknown flag --min_token; did you mean --min_tokens?"),
         ("run --workdir w --min_tokens few", "--min_tokens/--clean.min_tokens: 'few' is not a whole number"),
         ("run --workdir w --min_tokens -3", "clean: min_tokens: -3 is not a whole number of at least 0"),
+        ("run --workdir w --workers 0", "workers: 0 is not a whole number of at least 1"),
+        ("forget a.txt --workdir w --workers 0", "workers: 0 is not a whole number of at least 1"),
         ("run --workdir w --until fetsh", "argument --until: invalid choice: 'fetsh'"),
         ("import a.txt --workdir w --min_tokens 3", "unknown flag --min_tokens; see --help"),
         ("sample-documents --workdir w --n 0", "--n: 0 is not a whole number of at least 1"),
