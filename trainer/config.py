@@ -170,11 +170,24 @@ class TrainConfig:
         return min(self.warmup_steps or max(1, self.max_steps // 100), self.max_steps)
 
 
+_EXAMPLES = """\
+examples:
+  python -m trainer.train --data run/tokens --out gpt2 --preset 124M
+  torchrun --standalone --nproc-per-node=8 -m trainer.train CONFIG.toml
+  TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes=1:8 --nproc-per-node=8 --max-restarts=100 \\
+      --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 -m trainer.train CONFIG.toml
+
+The last one on every node, for nodes that join and leave; without the variable, torchrun 2.13 waits for ever
+when one joins."""
+
+
 def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
     """The settings of a command line; raises SettingsError. A CONFIG.toml comes first, flags override it."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.train",
         description="Train a GPT-2 on token shards. The same command again goes on where it stopped.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_EXAMPLES,
         allow_abbrev=False,
     )
     parser.add_argument(
