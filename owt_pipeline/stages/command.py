@@ -31,6 +31,7 @@ def main(stage: Stage, argv: Sequence[str] | None = None) -> int:
 def reporting_errors(command: Callable[[], int]) -> int:
     """Run `command`; print what a user can mend as one line. Returns one of the exit codes of `owt --help`."""
     logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
+    logger.setLevel(logging.WARNING)  # until console.configure: not every command has flags that say how much to say
     try:
         code = command()
         sys.stdout.flush()

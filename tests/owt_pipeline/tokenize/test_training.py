@@ -19,6 +19,7 @@ from owt_pipeline.tokenize.training import train_tokenizer
 from schemas import Manifest
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.tokenize.corpus import write_corpus
+from tests.owt_pipeline.whole_runs import run_owt
 
 SOURCES = [path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "owt_pipeline").rglob("*.py"))]
 
@@ -75,11 +76,10 @@ def test_a_sample_of_the_documents_is_enough_and_always_the_same_one(workdir: Pa
     assert outs[0].read_bytes() == outs[1].read_bytes() != trained.read_bytes()
 
 
-def test_a_small_text_and_a_missing_corpus_are_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train_tokenizer(["abc abc"], 1000)
-    assert "the text has words for 260 entries only, not 1000" in caplog.text
+def test_a_small_text_and_a_missing_corpus_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = write_corpus(tmp_path / "small", ["abc abc"])
+    said = run_owt("train-tokenizer", "--workdir", small, "--vocab_size", 1000)
+    assert "the text has words for 260 entries only, not 1000" in said
     assert main(["train-tokenizer", "--workdir", str(tmp_path)]) == 1
     assert "run `owt export" in capsys.readouterr().err
     assert main(["train-tokenizer"]) == 2
