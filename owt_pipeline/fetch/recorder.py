@@ -26,7 +26,7 @@ from owt_pipeline.fetch.fetched import Fetched
 from owt_pipeline.fetch.journal import Appender, Entries, Journal, encode_entry
 from owt_pipeline.runtime.workers import WorkerDied, WorkerError
 
-_WAITING_BATCHES = 128
+_WAITING_BATCHES = 16
 """Batches that wait to be sent to the process; beyond, the event loop fetches no more until there are fewer."""
 
 _BATCH_BYTES = 256 << 10

@@ -102,6 +102,7 @@ def run(run: StageRun) -> None:
     from owt_pipeline.fetch import crawl
     from owt_pipeline.fetch.shards import Sources, fetch_shard, journal_folder
     from owt_pipeline.runtime.pipeline import runs_locally
+    from owt_pipeline.runtime.workers import start_server
 
     options: Options = run.options
     order = _order(options)
@@ -111,6 +112,8 @@ def run(run: StageRun) -> None:
             "in %s", options.user_agent, USER_AGENT_EXAMPLE,
         )  # fmt: skip
     live = _live_options(options) if "live" in order else None
+    if live is not None:
+        start_server()  # for the process that records
     sources = Sources(
         order=order,
         archives=_index_archives(run) if "archive" in order else None,

@@ -18,9 +18,9 @@ from owt_pipeline.fetch.recorder import Recorder, start_recording
 from owt_pipeline.runtime.workers import WorkerError
 from schemas import Reason
 
-BODY = b"<p>page</p>" * 20_000
+BODY = b"<p>page</p>" * 10_000
 PAGE = Fetched(Received("http://a.example/", 200, "HTTP/1.1 200 OK", [], BODY, 5), (), 1, 5, 1_000_000)
-MOST_WAITING = 64 << 20
+MOST_WAITING = 8 << 20
 
 
 def recording_pid() -> int:
