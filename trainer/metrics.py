@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import resource
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ PEAK_TFLOPS: dict[str, float] = {
     "RTX 3090": 71.0,
 }
 """Dense bf16 rates with 32-bit accumulation, in 10**12 operations a second, by NVIDIA's data sheets."""
+_PLAIN = re.compile(r"NVIDIA|GeForce|SXM\d?|PCI[Ee]|\d+GB|HBM\d\w*")  # what a name may say besides
 
 
 class Metrics:
@@ -66,11 +68,19 @@ def mfu(flops_per_second: float, device: torch.device) -> float | None:
     """The share of the device's peak rate, or None for a device whose peak is not in the table."""
     if device.type != "cuda":
         return None
-    name = torch.cuda.get_device_name(device)
-    known = [key for key in PEAK_TFLOPS if set(key.split()) <= set(name.replace("-", " ").split())]
-    if not known:
-        return None
-    return flops_per_second / (PEAK_TFLOPS[max(known, key=len)] * 1e12)
+    peak = peak_tflops(torch.cuda.get_device_name(device))
+    return flops_per_second / (peak * 1e12) if peak else None
+
+
+def peak_tflops(name: str) -> float | None:
+    """The peak rate of the GPU that the driver calls `name`.
+
+    None where a word is left over that may mean another chip or a part of it: Laptop, Ti, D, NVL, MIG.
+    """
+    words = set(name.replace("-", " ").split())
+    keys = {key: set(key.split()) for key in PEAK_TFLOPS}
+    known = [key for key, own in keys.items() if own <= words and all(map(_PLAIN.fullmatch, words - own))]
+    return PEAK_TFLOPS[max(known, key=len)] if known else None
 
 
 def memory_gb(device: torch.device) -> float:

@@ -17,7 +17,7 @@ from trainer.config import TrainConfig
 from trainer.evaluate import score_text, text_windows
 from trainer.huggingface import load_huggingface
 from trainer.model import GPT, ModelConfig
-from trainer.sample import generate, stream_text
+from trainer.sample import SampleOptions, generate, stream_text
 from trainer.tokenizer import Tokenizer
 from trainer.train import train
 
@@ -131,6 +131,12 @@ def test_the_sample_command_writes_text_after_each_prompt(
     assert all(len(text) > 7 for text in samples)
     assert sample.main(arguments) == 0
     assert capsys.readouterr().out == written
+
+
+def test_text_is_handed_out_as_it_is_written(run: Path) -> None:
+    pieces = sample.sample(str(run), SampleOptions(prompt=("def ",), max_tokens=10**9, device="cpu"))
+    assert next(pieces) == "def "
+    assert len([next(pieces) for _ in range(3)]) == 3  # with the rest of a billion tokens to come
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

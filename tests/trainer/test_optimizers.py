@@ -30,10 +30,11 @@ def test_muon_has_the_blocks_matrices_and_not_the_embeddings() -> None:
     assert owned == {id(p) for name, p in model.named_parameters() if name.startswith("h.") and p.dim() == 2}
 
 
-def test_an_optimizer_that_torch_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch.optim, "Muon")
-    with pytest.raises(ValueError, match=r"has no optimizer Muon; use adamw, or torch 2\.9"):
-        make_optimizers("muon", GPT(MODEL), lr=1e-3, weight_decay=0.1, betas=(0.9, 0.95))
+@pytest.mark.parametrize("name", ["Adafactor", "Muon"])
+def test_an_optimizer_that_torch_lacks_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delattr(torch.optim, name)
+    with pytest.raises(ValueError, match=rf"has no optimizer {name}; use adamw, or torch 2\.9"):
+        make_optimizers(name.lower(), GPT(MODEL), lr=1e-3, weight_decay=0.1, betas=(0.9, 0.95))
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -44,7 +45,14 @@ def test_the_documented_command_trains_and_the_loss_falls(text_tokens: Path, tmp
     manifest = json.loads((text_tokens / "manifest.json").read_text())
     assert record["data"] == manifest["digest"]
     assert record["tokenizer"]["sha256"] == manifest["properties"]["tokenizer"]["sha256"]
-    assert set(record["files"]) == {"model.safetensors", "training.pt", "tokenizer.json"}
+    assert {key: record["settings"][key] for key in ("preset", "max_steps")} == {"preset": "tiny", "max_steps": 12}
+    assert set(record["versions"]) == {"python", "torch", "numpy", "pyarrow", "safetensors"}
+    folder = run / "checkpoints" / "step-00000012"
+    assert record["files"] == {
+        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name in ("model.safetensors", "tokenizer.json", "training.pt")
+        for content in [(folder / name).read_bytes()]
+    }
 
 
 def test_settings_come_from_toml_and_flags_override_them(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
