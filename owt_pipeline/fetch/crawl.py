@@ -58,6 +58,7 @@ async def crawl(crawler: Crawler, urls: pa.Table, spread: bool, journal: Journal
     url_ids, host_shards = (urls[name].to_numpy() for name in ("url_id", "host_shards"))
     posted = urls["posted_url"].combine_chunks()
     closed = rows_by_host(urls["host"])
+    del urls  # the hosts' names, of which nothing is needed any more
     tasks: set[asyncio.Task[None]] = set()
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
@@ -112,14 +113,14 @@ async def crawl(crawler: Crawler, urls: pa.Table, spread: bool, journal: Journal
 
 
 def rows_by_host(hosts: pa.ChunkedArray) -> Iterator[np.ndarray]:
-    """The rows of each host, in order; the hosts with the most first."""
+    """The rows of each host, in order; the hosts with the most first. `hosts` is not held by what is returned."""
     encoded = hosts.dictionary_encode().unify_dictionaries()
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
     counts = np.bincount(codes)
     rows = np.argsort(codes, kind="stable").astype(np.int32)  # by host
     ends = np.cumsum(counts)
-    for host in np.argsort(-counts, kind="stable").tolist():
-        yield rows[ends[host] - counts[host] : ends[host]]
+    order = np.argsort(-counts, kind="stable").tolist()
+    return (rows[ends[host] - counts[host] : ends[host]] for host in order)
 
 
 class _Loop:

@@ -121,16 +121,16 @@ def _ask_online(
         settled = now
 
     answered()
-    missing = _missing(urls, shard, _ASKED_WITH[name], np.union1d(journal.ids, found))
-    if not missing.num_rows:
+    missing = [_missing(urls, shard, _ASKED_WITH[name], np.union1d(journal.ids, found))]  # popped: not held here
+    if not missing[0].num_rows:
         return
     if name == "live":
         assert sources.live is not None
         with shared_loop(sources.live, Crawler) as loop:
-            loop.run(crawl(loop.client, missing, sources.spread, journal, answered))
+            loop.run(crawl(loop.client, missing.pop(), sources.spread, journal, answered))
     else:
         with shared_loop(sources.cdx, ArchiveClient) as loop:
-            loop.run(ask_archive(loop.client, missing, journal, answered))
+            loop.run(ask_archive(loop.client, missing.pop(), journal, answered))
 
 
 def _missing(urls: DatasetReader, shard: int, columns: list[str], known: np.ndarray) -> pa.Table:

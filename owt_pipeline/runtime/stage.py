@@ -29,6 +29,7 @@ from owt_pipeline.runtime.scheduling import work_together, write_in_processes
 from owt_pipeline.runtime.shards import DatasetReader, ShardRecord, ShardWriter, shard_name, step_stands
 from owt_pipeline.runtime.standing import made_from, prepare
 from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.runtime.without_pandas import keep_pandas_out
 from owt_pipeline.runtime.workers import map_batches, start_server
 from schemas import DATASETS, Counts, Manifest, ManifestError, ShardFile, ShardSum
 from schemas.manifest import MANIFEST_NAME
@@ -243,6 +244,7 @@ def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, b
 
     Raises UserError for what the user can mend, LedgerError where the stage's sum does not hold.
     """
+    keep_pandas_out()
     folder = runtime.workdir / stage.output
     inputs = open_inputs(stage, runtime.workdir)
     plan = make_plan(stage, options, inputs, runtime.workdir)

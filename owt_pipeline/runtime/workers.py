@@ -31,6 +31,7 @@ import pyarrow as pa
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.batches import from_ipc, to_ipc
 from owt_pipeline.runtime.errors import LedgerError, UserError
+from owt_pipeline.runtime.without_pandas import keep_pandas_out
 
 R = TypeVar("R")
 
@@ -246,6 +247,7 @@ def _serve(pipe: connection.Connection) -> None:
     """A worker's life: take a function and what to call it with, send back what comes of it."""
     global _is_worker
     _is_worker = True
+    keep_pandas_out()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     progress.tell_instead(lambda rows: pipe.send_bytes(pickle.dumps((_Answer.ROWS, rows))))
