@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -183,7 +184,9 @@ class Lookup:
         if len(seen) > self._archives.max_redirects:
             return NoPage(Reason.REDIRECT_LOOP, f"more than {self._archives.max_redirects} redirects")
         answer = self._answer(url_id(target), created_utc, seen)
-        if isinstance(answer, NoPage) and answer.reason == Reason.NOT_ARCHIVED:
+        if isinstance(answer, Page):
+            return replace(answer, redirects=(*self._redirect_record(capture), *answer.redirects))
+        if answer.reason == Reason.NOT_ARCHIVED:
             return NoPage(Reason.NOT_ARCHIVED, f"redirects to {target}: {answer.detail}")
         return answer
 
@@ -191,6 +194,13 @@ class Lookup:
         archive = self._archives.files[capture["file"]].rpartition("/")[2]
         where = f"at byte {capture['offset']} of {archive}"
         return page_of_record(self._read(capture), "archive", self._archives.max_page_bytes, where=where)
+
+    def _redirect_record(self, capture: dict[str, Any]) -> Iterator[bytes]:
+        """A redirect's record, so that its page is found again by the URL that led to it; none where it is broken."""
+        with contextlib.suppress(BadRecord, TooLarge):
+            member, record = single_member(self._read(capture), self._archives.max_page_bytes + MAX_HEAD_BYTES)
+            read_record(record, self._archives.max_page_bytes)
+            yield member or rewritten(record)
 
     def _of(self, wanted: int) -> list[dict[str, Any]]:
         start = int(np.searchsorted(self._ids, np.uint64(wanted), side="left"))

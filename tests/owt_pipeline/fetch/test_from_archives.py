@@ -19,6 +19,7 @@ from owt_pipeline.runtime.stage import Runtime, run_stage
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.fetch import STAGE, Options
 from schemas import Manifest
+from tests.owt_pipeline.fetch.conftest import write_urls_to
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
 from tests.servers.s3 import s3_bucket
 
@@ -250,6 +251,24 @@ def test_each_failure_in_an_archive_has_its_reason(tmp_path: Path, write_urls: C
         "absent": "not_archived",
     }
     assert manifest.properties["archives"][0]["broken"] == 1
+
+
+def test_the_pages_of_a_run_are_an_archive_for_the_next(tmp_path: Path) -> None:
+    moved, host = "HTTP/1.1 301 Moved", "http://a.example"
+    file = tmp_path / "redirects.warc.gz"
+    file.write_bytes(
+        archive(
+            [
+                (f"{host}/oldest", 1, moved, [("Location", "/old")], b""),
+                (f"{host}/old", 1, moved, [("Location", f"{host}/new")], b""),
+                (f"{host}/new", 1, "HTTP/1.1 200 OK", HTML, page("new")),
+            ]
+        )
+    )
+    runs = [write_urls_to(tmp_path / name, [f"{host}/oldest"], 1) for name in ("first", "next")]
+    first = responses(runs[0], fetch(runs[0], file))
+    assert first["https://a.example/oldest"].body == page("new")
+    assert responses(runs[1], fetch(runs[1], *(tmp_path / "first" / "pages").glob("*.warc.gz"))) == first
 
 
 def test_a_glob_without_files_says_so(write_urls: Callable[..., Runtime], tmp_path: Path) -> None:
