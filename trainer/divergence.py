@@ -59,7 +59,7 @@ class LossWatch:
         good = str(saved[-1]) if saved else "none"
         samples = self._url_ids(step)
         ids = list(dict.fromkeys(url_id for own in samples.values() for url_id in own))
-        found = {"step": step, "loss": loss, "grad_norm": norm, "last_good": good, "url_ids_by_sample": samples}
+        found = {"step": step, "last_good": good, "url_ids_by_sample": samples}
         path = self._run / "diverged.json"
         if self._main:
             path.write_text(json.dumps(found) + "\n", encoding="utf-8")
