@@ -40,6 +40,21 @@ from schemas import DATASETS, Manifest
 POSTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "text" / "reddit-posts.jsonl.gz"
 SHARDS = 4
 
+# Runs `owt`, and prints the peak of its largest process, in KiB, before the workers end.
+MEASURED = """
+import os, runpy, sys
+from pathlib import Path
+def main():
+    try:
+        runpy.run_module("owt_pipeline", run_name="__main__")
+    except SystemExit as end:
+        assert not end.code
+    ours = [int(path.name) for path in Path("/proc").glob("[0-9]*") if os.getpgid(int(path.name)) == os.getpid()]
+    lines = [line for pid in ours for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
+    print(max(int(line.split()[1]) for line in lines if line.startswith("VmHWM")))
+main()
+"""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -84,11 +99,8 @@ def peak_of_stage(workdir: Path, posts: Path, size: int) -> float:
     writer = multiprocessing.get_context("spawn").Process(target=write_corpus, args=(workdir, posts, size))
     writer.start()
     writer.join()
-    command = f"import resource, runpy, sys; sys.argv[1:] = ['tokenize', '--workdir', {str(workdir)!r}, '--quiet']\n"
-    command += "try: runpy.run_module('owt_pipeline', run_name='__main__')\n"
-    command += "except SystemExit: print(max(map(lambda who: resource.getrusage(who).ru_maxrss, "
-    command += "(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))))"
-    shown = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True).stdout
+    command = [sys.executable, "-c", MEASURED, "tokenize", "--workdir", str(workdir), "--workers", "2", "--quiet"]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True, start_new_session=True).stdout
     return int(shown) / 1024
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -113,7 +114,7 @@ def test_ranks_are_disjoint_and_together_the_stream_of_one_rank(name: str, world
 
 
 @pytest.mark.parametrize("name", ["packed", "longbiased"])
-@given(step=st.integers(0, 10_000), world_size=st.sampled_from([1, 2, 4]), micro_batch=st.sampled_from([1, 2, 4]))
+@given(step=st.integers(0, 10_000), world_size=st.sampled_from([1, 2, 3, 8]), micro_batch=st.sampled_from([1, 2, 4]))
 @settings(max_examples=25, deadline=None)
 def test_a_restart_at_any_step_on_any_ranks_gives_the_batch_that_would_have_come(
     name: str, step: int, world_size: int, micro_batch: int
@@ -122,7 +123,8 @@ def test_a_restart_at_any_step_on_any_ranks_gives_the_batch_that_would_have_come
     for rank in range(world_size):
         loader = Loader(_sampler(name), 16, micro_batch, rank=rank, world_size=world_size)
         batches = loader.batches(step)
-        got += [next(batches)[0].numpy() for _ in range(loader.accumulation)]
+        micro_batches = [next(batches)[0].numpy() for _ in range(loader.accumulation)]
+        got += [inputs for k, inputs in enumerate(micro_batches) if loader.weight(k)]
         batches.close()  # type: ignore[attr-defined]
     assert np.array_equal(np.concatenate(got), _sampler(name).windows(step * 16, 16)[:, :-1])
 
@@ -160,6 +162,19 @@ def test_inputs_and_targets_are_64_bit_and_one_apart() -> None:
     assert inputs[:, 1:].equal(targets[:, :-1])
     assert bool((inputs == EOT).any())  # 65,535 survives the way through 16 signed bits
     assert int(inputs.min()) >= 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ["packed", "longbiased"])
+def test_on_cuda_batches_come_from_pinned_memory_with_the_ids_of_the_cpu(name: str) -> None:
+    there, here = (Loader(_sampler(name), 16, 8, device=device) for device in ("cuda", "cpu"))
+    assert there._read(0).is_pinned()
+    batches = there.batches(3)
+    for micro_step in range(2):
+        for got, expected in zip(next(batches), here.batch(3, micro_step), strict=True):
+            assert (got.device.type, got.dtype) == ("cuda", torch.int64)
+            assert torch.equal(got.cpu(), expected)
+    batches.close()  # type: ignore[attr-defined]
 
 
 @given(share=st.floats(0, 1), seed=st.integers(0, 50), first=st.integers(0, 10**9))
