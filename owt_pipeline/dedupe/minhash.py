@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 _COMPILED_FROM = 1 << 25
-"""Hashes that a process signs in numpy, in 0.6 s, before numba is worth its import of 0.3 s."""
+"""Hashes that a process signs in numpy, in 0.6 s, before numba is worth its import and compiler, 0.5 s."""
 
 _BLOCK = 1 << 16  # hashes worked on at once: with the product they fit the second-level cache
 

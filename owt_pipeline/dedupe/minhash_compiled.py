@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 
-@njit(cache=True)
+@njit  # not cached: that saves 0.1 s, and fails where neither this folder nor a home may be written
 def least_values(mixed: np.ndarray, offsets: np.ndarray, a: np.ndarray, b: np.ndarray, result: np.ndarray) -> None:
     """Put into result[k, i] the least of a[k] * x + b[k] modulo 2^32 over the values x of text i.
 
