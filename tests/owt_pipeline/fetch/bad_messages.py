@@ -15,6 +15,11 @@ BROTLI_BOMB = bytes.fromhex(  # <html> and 20 MB of zeros
 )
 
 
+# Made before they are asked for: the server would keep all other hosts waiting.
+GZIP_BOMB = gzip.compress(b"<html>" + bytes(20_000_000))
+NESTED_GZIP_BOMB = gzip.compress(gzip.compress(bytes(50_000_000)))
+
+
 @way("timeout")
 async def slow_first_byte(request: Request) -> None:
     await asyncio.sleep(60)
@@ -76,12 +81,12 @@ async def large_content_length(request: Request) -> None:
 
 @way("too_large")
 async def gzip_bomb(request: Request) -> None:
-    await request.answer(gzip.compress(b"<html>" + bytes(20_000_000)), Content_Encoding="gzip")
+    await request.answer(GZIP_BOMB, Content_Encoding="gzip")
 
 
 @way("too_large")
 async def nested_gzip_bomb(request: Request) -> None:
-    await request.answer(gzip.compress(gzip.compress(bytes(50_000_000))), Content_Encoding="gzip, gzip")
+    await request.answer(NESTED_GZIP_BOMB, Content_Encoding="gzip, gzip")
 
 
 @way("too_large")
