@@ -36,7 +36,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PEERS = REPOSITORY / "benchmarks" / "peers"
 PEER_PYTHON = REPOSITORY / ".venv-peers" / "bin" / "python"
 
-FLOOR, AIM, TIMES_DATATROVE, SPEEDUP, GROWTH, MEMORY = 2000, 4000, 40, 1.7, 1.2, 4 << 30
+FLOOR, TIMES_DATATROVE, SPEEDUP, GROWTH, MEMORY = 2000, 40, 1.7, 1.2, 4 << 30
 MILLION = 1_000_000
 
 
