@@ -53,6 +53,11 @@ class Collection:
     parts: tuple[Part, ...]
 
     @property
+    def is_local(self) -> bool:
+        """Whether what is known of the documents is on this machine's disks."""
+        return all(corpus.sketches.is_local for corpus in (self.own, *self.others))
+
+    @property
     def num_shards(self) -> int:
         return self.own.clean.num_shards + sum(corpus.clean.num_shards for corpus in self.others)
 

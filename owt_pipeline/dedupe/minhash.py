@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-_COMPILED_FROM = 1 << 25
-"""Hashes that a process signs in numpy, in 0.6 s, before numba is worth its import and compiler, 0.5 s."""
+COMPILED_FROM = 1 << 25
+"""Hashes from which numba is worth its import and its compiler, 0.5 s, to a process: numpy takes 0.6 s for them."""
 
 _BLOCK = 1 << 16  # hashes worked on at once: with the product they fit the second-level cache
 
@@ -26,7 +26,9 @@ def permutations(num_perm: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
     return a, b
 
 
-def signatures(hashes: np.ndarray, offsets: np.ndarray, num_perm: int, seed: int = 1) -> np.ndarray:
+def signatures(
+    hashes: np.ndarray, offsets: np.ndarray, num_perm: int, seed: int = 1, *, compiled: bool = False
+) -> np.ndarray:
     """uint32[num_perm, texts]: the least value of each permutation over each text's shingles.
 
     Args:
@@ -34,11 +36,12 @@ def signatures(hashes: np.ndarray, offsets: np.ndarray, num_perm: int, seed: int
       offsets: int64, text i has the shingles offsets[i] to offsets[i + 1]. A text without any gets 2^32 - 1.
       num_perm: permutations.
       seed: of the permutations.
+      compiled: by a loop that numba compiles, where it is there, a sixth of numpy's time; the values are the same.
     """
     result = np.full((num_perm, len(offsets) - 1), 0xFFFFFFFF, np.uint32)
     a, b = permutations(num_perm, seed)
     mixed = fmix32(hashes)
-    if (least_values := _compiled_from(len(hashes))) is not None:
+    if compiled and (least_values := _least_values()) is not None:
         least_values(mixed, offsets, a, b, result)
         return result
     filled = np.flatnonzero(np.diff(offsets))
@@ -55,18 +58,8 @@ def signatures(hashes: np.ndarray, offsets: np.ndarray, num_perm: int, seed: int
     return result
 
 
-_signed = 0  # hashes, by this process
-
-
-def _compiled_from(hashes: int) -> Callable[..., None] | None:
-    """`minhash_compiled.least_values`, a sixth of numpy's time, once this process has signed enough for its import."""
-    global _signed
-    _signed += hashes
-    return _compiled() if _signed > _COMPILED_FROM else None
-
-
 @functools.cache
-def _compiled() -> Callable[..., None] | None:
+def _least_values() -> Callable[..., None] | None:
     try:
         from owt_pipeline.dedupe.minhash_compiled import least_values
     except ImportError:  # numba is an extra, and lags behind new versions of numpy

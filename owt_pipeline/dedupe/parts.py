@@ -30,6 +30,7 @@ class Part:
       groups: the row groups.
       first: the row of the shard that comes first.
       rows: how many there are.
+      bytes: of them uncompressed, nearly all of them text.
     """
 
     shard: int
@@ -37,6 +38,7 @@ class Part:
     groups: range
     first: int
     rows: int
+    bytes: int
 
 
 def cut(source: DatasetReader, shards: Iterable[int], before: int = 0) -> list[Part]:
@@ -60,10 +62,10 @@ def cut(source: DatasetReader, shards: Iterable[int], before: int = 0) -> list[P
         for i, (group_rows, group_bytes) in enumerate(groups):
             rows, size = rows + group_rows, size + group_bytes
             if size >= _PART_BYTES or i == len(groups) - 1:
-                parts.append(Part(shard, file.path, range(start, i + 1), first, rows))
+                parts.append(Part(shard, file.path, range(start, i + 1), first, rows, size))
                 start, first, rows, size = i + 1, first + rows, 0, 0
         if not groups:
-            parts.append(Part(shard, file.path, range(0), first, 0))
+            parts.append(Part(shard, file.path, range(0), first, 0, 0))
     return parts
 
 

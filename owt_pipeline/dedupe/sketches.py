@@ -23,11 +23,13 @@ class Sketcher:
       banding: of the signatures.
       n: words or characters in a shingle.
       kind: of shingles, `words` or `characters`.
+      compiled: whether signatures are worth numba's compiler; they are the same without.
     """
 
     banding: Banding
     n: int = 5
     kind: str = "words"
+    compiled: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -64,4 +66,5 @@ class Sketcher:
         shingles = self.shingle(texts)
         hashes = (shingles.hashes >> np.uint64(32)).astype(np.uint32)
         used = self.banding.bands * self.banding.rows
-        return np.diff(shingles.offsets).astype(np.uint32), signatures(hashes, shingles.offsets, used)
+        found = signatures(hashes, shingles.offsets, used, compiled=self.compiled)
+        return np.diff(shingles.offsets).astype(np.uint32), found

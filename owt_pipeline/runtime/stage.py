@@ -161,8 +161,8 @@ class StageRun:
           rows: rows to be read, for the progress: of all shards, or of each.
           outputs: schemas of named outputs; without them, the dataset's own.
           together: how many shards are written at once in this process; for work that waits.
-          spread: what worker processes share: `shards`, of which each writes some; or also a shard's `batches`, where
-            `work` maps them (`workers.map_batches`) and shards are few. For either, `rows` are those of each shard.
+          spread: what worker processes share: `shards`, of which each writes some, those of most rows first; or also a
+            shard's `batches`, where `work` maps them (`workers.map_batches`) and shards are few: `rows` are of each.
         """
         dataset = DATASETS[self.stage.output]
         write = partial(
@@ -224,11 +224,11 @@ class StageRun:
         whole = set(records.names())
         pending = [key for key in keys if f"{shard_name(key)}.json" not in whole or (stands and not stands(key))]
         if pending:
-            of_each = {key: rows[key] for key in pending} if isinstance(rows, Sequence) else {}
+            of_each = {key: rows[key] if isinstance(rows, Sequence) else 1 for key in pending}
             total = sum(of_each.values()) if isinstance(rows, Sequence) else rows
             if len(pending) < len(keys):
                 logger.info("%s: %d of %d are whole already; going on", title, len(keys) - len(pending), len(keys))
-                total = total if of_each else None
+                total = total if isinstance(rows, Sequence) else None
             with progress.step(title, shards=len(pending), rows=total):
                 if beam_spreads(self.runtime.beam_flags):
                     self.pipeline(partial(_each_key, pending, write, together))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.pipeline import beam_spreads, runs_locally
 from owt_pipeline.runtime.shards import ShardRecord, ShardWriter, shard_name, step_stands
 from owt_pipeline.runtime.stage import Stage, StageRun, require_manifest
 from owt_pipeline.runtime.storage import Storage
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _PARTITION_ROWS = 1 << 20  # of what is brought together: hashes of documents, or edges
 _LOCAL_ROWS = 1 << 23  # that one local pipeline groups, in memory: 16 bytes each, a few times over
 _MOST_ROUNDS = 40
+_WORD_BYTES = 6  # of a word and the space behind it, more or less
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,9 @@ def run(run: StageRun) -> None:
     work = run.work
     sketcher = _sketcher(options)
     collection = _collection(run, sketcher)
+    sketcher = replace(sketcher, compiled=_worth_compiling(run, collection))
+    nearby = collection.is_local and not beam_spreads(run.runtime.beam_flags)
+    bring_together = partial(_gather if nearby else _shuffle, run)
     shards = range(collection.num_shards)
     partitions = range(_partitions(collection.documents))
     bands = sketcher.banding.bands
@@ -116,7 +121,7 @@ def run(run: StageRun) -> None:
     spread("hashes", own_parts, hash_texts, HASHED, rows=part_rows)
     read = partial(exact.read_text_hashes, collection=collection, partitions=len(partitions))
     find_exact = partial(exact.find_exact, first_standing=collection.first_standing)
-    _shuffle(run, "exact", shards, read, partitions, find_exact, PLACED)
+    bring_together("exact", shards, read, partitions, find_exact, PLACED)
     split = partial(exact.split_exact, exact=work / "exact", partitions=partitions, by_shard=work / "exact_rows")
     split = partial(split, num_shards=len(shards))
     run.write_step("exact_split", [0], split, NOTHING, file_format="arrow")
@@ -127,10 +132,10 @@ def run(run: StageRun) -> None:
     read = partial(edges.read_bands, collection=collection, partitions=len(partitions))
     keys = range(bands * len(partitions))
     find_edges = partial(edges.find_edges, oversized=options.oversized_bucket)
-    found = _shuffle(run, "edges", shards, read, keys, find_edges, edges.EDGES, "parquet")
+    found = bring_together("edges", shards, read, keys, find_edges, edges.EDGES, "parquet")
     edge_files = (work / "edges", keys)
     if options.components == "distributed":
-        edge_files = _contract(run, *edge_files, _partitions(_summed(found)["edges"]))
+        edge_files = _contract(run.work, bring_together, *edge_files, _partitions(_summed(found)["edges"]))
     join = partial(components.join_components, collection=collection, by_shard=work / "candidates")
     join = partial(join, edges=edge_files[0], keys=edge_files[1])
     joined = run.write_step("components", [0], join, components.GROUP_PARTS, file_format="arrow")
@@ -152,7 +157,7 @@ def run(run: StageRun) -> None:
     run.write_step("decisions", [0], settle, CLUSTERS, file_format="arrow")
     clusters = _raise_alarm(run, collection)
     write = partial(decisions.write_decisions, decisions=work / "decided", collection=collection)
-    written = _summed(run.write_shards(partial(write, keep_sketches=options.keep_sketches)))
+    written = _summed(run.write_shards(partial(write, keep_sketches=options.keep_sketches), spread="shards"))
 
     rejected = {str(Reason.EXACT_DUPLICATE): written["exact"], str(Reason.NEAR_DUPLICATE): written["near"]}
     run.counts = Counts(sum(part_rows), written["stay"], {reason: count for reason, count in rejected.items() if count})
@@ -203,8 +208,37 @@ def _collection(run: StageRun, sketcher: Sketcher) -> Collection:
     return collect(Corpus(run.inputs["clean"], run.work / "hashes", run.work / "sketches"), others)
 
 
+def _worth_compiling(run: StageRun, collection: Collection) -> bool:
+    """Whether each worker has so much to sign that it should begin with numba's compiler."""
+    from owt_pipeline.dedupe.minhash import COMPILED_FROM
+
+    shingle_bytes = _WORD_BYTES if run.options.shingles == "words" else 1
+    expected = sum(part.bytes for part in collection.parts) // shingle_bytes
+    return expected >= COMPILED_FROM * run.runtime.workers
+
+
 def _partitions(rows: int) -> int:
     return max(1, rows // _PARTITION_ROWS)
+
+
+def _gather(
+    run: StageRun,
+    name: str,
+    over: Sequence[int],
+    read: Callable[..., Any],
+    keys: range,
+    reduce: Callable[[int, list[pa.RecordBatch], ShardWriter], None],
+    schema: pa.Schema,
+    file_format: str = "arrow",
+) -> list[ShardRecord]:
+    """Write a step whose keys each take rows from all that is read: whoever writes a key picks its rows there.
+
+    For files on this machine, which are mapped into memory: no row travels between processes.
+    """
+    from owt_pipeline.dedupe.steps.partitions import gather
+
+    work = partial(gather, over=over, read=read, reduce=reduce)
+    return run.write_step(name, keys, work, schema, file_format=file_format, spread="shards")
 
 
 def _shuffle(
@@ -217,9 +251,8 @@ def _shuffle(
     schema: pa.Schema,
     file_format: str = "arrow",
 ) -> list[ShardRecord]:
-    """Write a step whose keys each take rows from all that is read, in as many pipelines as bound what one holds."""
+    """As `_gather`, where Beam brings the rows together, in as many pipelines as bound what one machine holds."""
     from owt_pipeline.dedupe.step_files import reduce_to_file
-    from owt_pipeline.runtime.pipeline import runs_locally
     from owt_pipeline.transforms.dedupe import ReducePartitions
 
     folder, records = run.work / name, run.work / name / "records"
@@ -239,7 +272,9 @@ def _build(transform: Any, pipeline: Any) -> None:
     _ = pipeline | transform
 
 
-def _contract(run: StageRun, folder: Storage, files: range, partitions: int) -> tuple[Storage, range]:
+def _contract(
+    work: Storage, bring_together: Callable[..., list[ShardRecord]], folder: Storage, files: range, partitions: int
+) -> tuple[Storage, range]:
     """Contract components to stars, round by round, until a round changes nothing; raises UserError where none does."""
     from owt_pipeline.dedupe.steps import stars
     from owt_pipeline.dedupe.steps.edges import EDGES
@@ -250,8 +285,8 @@ def _contract(run: StageRun, folder: Storage, files: range, partitions: int) -> 
             name = f"stars_{number}_{'large' if large else 'small'}"
             read = partial(stars.read_by_center, edges=folder, both_directions=large, partitions=partitions)
             contract = partial(stars.contract, large=large)
-            records = _shuffle(run, name, files, read, range(partitions), contract, EDGES, "parquet")
-            folder, files = run.work / name, range(partitions)
+            records = bring_together(name, files, read, range(partitions), contract, EDGES, "parquet")
+            folder, files = work / name, range(partitions)
         after = _summed(records)
         if after["edges"] == before.get("edges") and (after["checksum"] - before["checksum"]) % stars.MODULUS == 0:
             return folder, files
@@ -274,7 +309,7 @@ def _raise_alarm(run: StageRun, collection: Collection) -> list[dict[str, int]]:
         alarm.check(what, "max_cluster_share", documents, source.rows(), options.max_cluster_share, shown)
     shards = range(run.num_shards)
     count = partial(hosts.count_hosts, decisions=run.work / "decided", source=source)
-    run.write_step("hosts", shards, count, hosts.HOSTS, file_format="arrow")
+    run.write_step("hosts", shards, count, hosts.HOSTS, file_format="arrow", spread="shards")
     for host, documents, sample in hosts.most(read_step(run.work / "hosts", shards))[:1]:
         shown = partial(hosts.read_documents, collection, sample)
         alarm.check(f"the host {host}", "max_host_share", documents, source.rows(), options.max_host_share, shown)

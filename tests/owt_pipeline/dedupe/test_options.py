@@ -89,8 +89,11 @@ def test_decisions_are_the_same_on_workers_that_share_no_memory(
 
 
 def test_decisions_do_not_depend_on_how_the_work_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many partitions of the hash space, pipelines of few rows, many groups, small chunks: as on a large corpus."""
-    from owt_pipeline.dedupe import chunks, prefix_index, verification
+    """Many partitions of the hash space, pipelines of few rows, many groups, small chunks: as on a large corpus.
+
+    Partitions take their rows from the files, one process after the other or two at once, or from Beam's shuffle.
+    """
+    from owt_pipeline.dedupe import chunks, minhash, prefix_index, verification
     from owt_pipeline.dedupe.steps import components
 
     texts = corpus_with_copies(seed=11, documents=250)
@@ -99,6 +102,7 @@ def test_decisions_do_not_depend_on_how_the_work_is_cut(tmp_path: Path, monkeypa
     for module, name, value in (
         (stage, "_PARTITION_ROWS", 120),
         (stage, "_LOCAL_ROWS", 5000),
+        (minhash, "COMPILED_FROM", 0),
         (components, "_GROUP_SHINGLES", 1000),
         (components, "_LEAST_SHINGLES", 1000),
         (chunks, "_CHUNK_BYTES", 3000),
@@ -106,9 +110,15 @@ def test_decisions_do_not_depend_on_how_the_work_is_cut(tmp_path: Path, monkeypa
         (prefix_index, "_COUNT_SLOTS", 16),
     ):
         monkeypatch.setattr(module, name, value)
-    for name in ("one_worker", "distributed"):
-        write_clean(tmp_path / name, texts)
-        manifest, rows = dedupe(tmp_path / name, components=name)
+    for components_by, workers, flags in (
+        ("one_worker", 1, ()),
+        ("distributed", 1, ()),
+        ("distributed", 2, ()),
+        ("distributed", 1, ("--direct_running_mode=multi_threading", "--direct_num_workers=2")),
+    ):
+        workdir = tmp_path / f"{components_by} {workers} {len(flags)}"
+        write_clean(workdir, texts)
+        manifest, rows = dedupe(workdir, workers, flags, components=components_by)
         assert essence(rows) == whole
         assert manifest.stats["groups"] > 5
 
