@@ -11,7 +11,8 @@ which is all that two cores can do; and with --million, a million short document
 core too: datatrove's MinhashDedupSignature alone, datasketch's MinHashLSH, text-dedup's MinHash.
 
 Exits 1 under 2,000 documents/s a core (CPU), under 40 times datatrove's signatures, over linear growth by a fifth,
-or over 4 GB; and, where the machine is idle, under 1.7 times with two workers.
+over 4 GB, or with two workers under 1.7 times one: under 0.95 of what the processes that share nothing reach, where
+the machine is so busy that this is less.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PEERS = REPOSITORY / "benchmarks" / "peers"
 PEER_PYTHON = REPOSITORY / ".venv-peers" / "bin" / "python"
 
-FLOOR, TIMES_DATATROVE, SPEEDUP, GROWTH, MEMORY = 2000, 40, 1.7, 1.2, 4 << 30
+FLOOR, TIMES_DATATROVE, SPEEDUP, SHARE_OF_APART, GROWTH, MEMORY = 2000, 40, 1.7, 0.95, 1.2, 4 << 30
 MILLION = 1_000_000
 
 
@@ -53,18 +54,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--documents", type=int, default=40_000, metavar="N", help="(default: 40000)")
     parser.add_argument("--peer_documents", type=int, default=400, metavar="N", help="for the peers (default: 400)")
-    parser.add_argument("--repeats", type=int, default=1, metavar="N", help="runs of each; the fastest counts")
+    parser.add_argument(
+        "--repeats", type=int, default=1, metavar="N", help="runs of each, in turns; the fastest counts"
+    )
     parser.add_argument("--no_peers", action="store_true", help="measure ours alone")
     parser.add_argument("--million", action="store_true", help="also a million documents of 60 words")
     arguments = parser.parse_args()
     testdata = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
     if not testdata.is_dir():
         parser.error(f"no folder {testdata}: set OWT_TESTDATA to the folder of test data")
-    idle = os.getloadavg()[0] < 0.5
-    if not idle:
-        print(f"warning: the machine is busy (load {os.getloadavg()[0]:.1f}); wall-clock times say little")
     with tempfile.TemporaryDirectory(prefix="dedupe-") as folder:
-        rate, failures = measure_ours(Path(folder), testdata, arguments.documents, arguments.repeats, idle)
+        rate, failures = measure_ours(Path(folder), testdata, arguments.documents, arguments.repeats)
         if not arguments.no_peers:
             failures += measure_peers(Path(folder), testdata, arguments.peer_documents, rate)
         if arguments.million:
@@ -74,37 +74,49 @@ def main() -> int:
     return 1 if failures else 0
 
 
-def measure_ours(folder: Path, testdata: Path, count: int, repeats: int, idle: bool) -> tuple[float, list[str]]:
+def measure_ours(folder: Path, testdata: Path, count: int, repeats: int) -> tuple[float, list[str]]:
     """The whole stage on one core, on two, and its growth; returns its documents a CPU second, and what is amiss."""
     sizes = [count // 16, count // 4, count]
     for size in sizes:
         write_clean(folder / str(size), long_documents(testdata, size), size)
-    one = {size: fastest(folder / str(size), 1, repeats) for size in sizes}
-    two = {size: fastest(folder / str(size), 2, repeats) for size in sizes[::2]}
+    halves = [folder / f"half {k}" for k in (0, 1)]
+    for half in halves:
+        write_clean(half, long_documents(testdata, count // 2), count // 2)
+    # In turns, so that whatever else the machine does in a minute slows all of them.
+    rounds = [
+        (
+            {size: run_dedupe(folder / str(size), 1) for size in sizes},
+            {size: run_dedupe(folder / str(size), 2) for size in sizes[::2]},
+            seconds_together(halves),
+        )
+        for _ in range(repeats)
+    ]
+    one = {size: best([ones[size] for ones, _, _ in rounds]) for size in sizes}
+    two = {size: best([twos[size] for _, twos, _ in rounds]) for size in sizes[::2]}
+    apart = min(seconds for _, _, seconds in rounds)
     print(f"\ndedupe, {WORDS} words a document, from Parquet to decisions")
     titles = ("documents", "workers", "seconds", "CPU s", "docs/s", "docs/CPU s", "MB")
     print(("{:>11}" * 7).format(*titles))
     for size, workers, run in [*((size, 1, one[size]) for size in sizes), *((size, 2, two[size]) for size in two)]:
         figures = (size, workers, run.wall, run.cpu, size / run.wall, size / run.cpu, run.memory / 2**20)
         print("{:>11,}{:>11}{:>11.2f}{:>11.2f}{:>11,.0f}{:>11,.0f}{:>11,.0f}".format(*figures))
-    # Without what every run takes, however small: the start of the interpreter and of the pipelines.
+    # Without what every run takes, however small: the start of the interpreter and of the workers.
     slopes = [(one[b].cpu - one[a].cpu) / (b - a) for a, b in itertools.pairwise(sizes)]
     growth = slopes[1] / slopes[0]
-    speedup = (one[count].wall - one[sizes[0]].wall) / (two[count].wall - two[sizes[0]].wall)
-    halves = [folder / f"half {k}" for k in (0, 1)]
-    for half in halves:
-        write_clean(half, long_documents(testdata, count // 2), count // 2)
-    apart = min(seconds_together(halves) for _ in range(repeats))
-    most = (one[count].wall - one[sizes[0]].wall) / (apart - one[sizes[0]].wall)
+    more = one[count].wall - one[sizes[0]].wall
+    speedup = more / (two[count].wall - two[sizes[0]].wall)
+    most = more / (apart - one[sizes[0]].wall)
     rate = count / one[count].cpu
     print(f"growth: {slopes[0] * 1e6:.0f} us a document from {sizes[0]:,} to {sizes[1]:,}, "
           f"{slopes[1] * 1e6:.0f} us from {sizes[1]:,} to {sizes[2]:,} ({growth:.2f} times)")  # fmt: skip
-    print(f"two workers: {speedup:.2f} times one, from {sizes[0]:,} to {count:,} documents; two processes that share "
-          f"nothing, half of the documents each: {most:.2f} times")  # fmt: skip
+    print(f"two workers: {speedup:.2f} times one, from {sizes[0]:,} to {count:,} documents, and with the start "
+          f"{one[count].wall / two[count].wall:.2f} times; two processes that share nothing, half of the documents "
+          f"each: {most:.2f} and {one[count].wall / apart:.2f} times")  # fmt: skip
+    wanted = min(SPEEDUP, SHARE_OF_APART * most)
     checks = {
         f"under {FLOOR:,} documents/s a core": rate >= FLOOR,
         f"growth is {growth:.2f}, over {GROWTH}": growth <= GROWTH,
-        f"two workers are {speedup:.2f} times one, under {SPEEDUP}": speedup >= SPEEDUP or not idle,
+        f"two workers are {speedup:.2f} times one, under {wanted:.2f}": speedup >= wanted,
     }
     return rate, [problem for problem, holds in checks.items() if not holds]
 
@@ -112,14 +124,14 @@ def measure_ours(folder: Path, testdata: Path, count: int, repeats: int, idle: b
 def measure_million(folder: Path) -> list[str]:
     """A million short documents on two workers; returns what is amiss."""
     write_clean(folder / "million", short_documents(MILLION), MILLION, num_shards=8)
-    run = fastest(folder / "million", 2, 1)
+    run = run_dedupe(folder / "million", 2)
     print(f"\n{MILLION:,} documents of 60 words, 2 workers: {run.wall:.0f} s, {run.cpu:.0f} CPU s, "
           f"{run.memory / 2**30:.2f} GB of memory at most")  # fmt: skip
     return [] if run.memory <= MEMORY else [f"{run.memory / 2**30:.2f} GB of memory, over {MEMORY / 2**30:.0f}"]
 
 
-def fastest(workdir: Path, workers: int, repeats: int) -> Measured:
-    runs = [run_dedupe(workdir, workers) for _ in range(repeats)]
+def best(runs: list[Measured]) -> Measured:
+    """The least time of several runs, and the most memory."""
     return Measured(min(run.wall for run in runs), min(run.cpu for run in runs), max(run.memory for run in runs))
 
 
