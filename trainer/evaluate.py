@@ -200,7 +200,7 @@ def _blocks(record: Record) -> DocumentBlocks:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m trainer.evaluate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m trainer.evaluate", description=__doc__, allow_abbrev=False)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder for its newest")
     add_flags(parser, EvaluateOptions)
     namespace = parser.parse_args(arguments)

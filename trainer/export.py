@@ -19,7 +19,7 @@ def export(checkpoint: str, folder: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m trainer.export", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m trainer.export", description=__doc__, allow_abbrev=False)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder for its newest")
     parser.add_argument("folder", metavar="FOLDER", help="where the model goes")
     namespace = parser.parse_args(arguments)

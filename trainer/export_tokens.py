@@ -85,7 +85,9 @@ def _write_ids(file: BinaryIO, documents: Documents, eot: int, dtype: np.dtype) 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m trainer.export_tokens", description="Write token shards in another trainer's layout."
+        prog="python -m trainer.export_tokens",
+        description="Write token shards in another trainer's layout.",
+        allow_abbrev=False,
     )
     parser.add_argument("tokens", metavar="TOKENS", help="folder of the token shards: WORKDIR/tokens")
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="where the files go")

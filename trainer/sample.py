@@ -140,7 +140,7 @@ def stream_text(tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m trainer.sample", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m trainer.sample", description=__doc__, allow_abbrev=False)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder for its newest")
     add_flags(parser, SampleOptions)
     namespace = parser.parse_args(arguments)

@@ -118,9 +118,10 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals, ending: ExitSta
         net = DistributedDataParallel(net, device_ids=place, gradient_as_bucket_view=True)
 
     tokens = windows * shape.context
+    over = f" over {ranks.world_size} ranks, each in" if ranks.distributed else " in"
     say(
         f"{model.n_parameters:,} parameters, {model.flops_per_token * tokens / 1e12:.3g} TFLOP a step; "
-        f"{tokens:,} tokens a step = {windows} windows of {shape.context} over {ranks.world_size} ranks, each in "
+        f"{tokens:,} tokens a step = {windows} windows of {shape.context}{over} "
         f"{loader.accumulation} micro-batches of {micro_batch} at most; {config.max_steps:,} steps; {device.type}, "
         f"{'bfloat16' if bfloat16 else 'float32'}"
     )
