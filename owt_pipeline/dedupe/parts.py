@@ -15,7 +15,8 @@ from owt_pipeline.runtime.shards import DatasetReader, reading
 from owt_pipeline.runtime.storage import Storage
 from schemas import ShardFile
 
-_PART_BYTES = 8 << 20  # uncompressed: a row group as we write them, or several smaller ones
+_PART_BYTES = 8 << 20  # at least, uncompressed: a row group as we write them, or several smaller ones
+_MOST_PARTS = 1024  # or so, of a large corpus: each leaves files, which each range of hashes is picked out of
 _BATCH_ROWS = 1024
 _FOOTERS_TOGETHER = 16  # read at once: each waits for a bucket
 
@@ -54,6 +55,7 @@ def cut(source: DatasetReader, shards: Iterable[int], before: int = 0) -> list[P
     files = [file for shard in shards for file in source.files("data", shard)]
     with ThreadPoolExecutor(_FOOTERS_TOGETHER) as threads:
         row_groups = list(threads.map(lambda file: _row_groups(source.folder, file), files))
+    least = max(_PART_BYTES, sum(size for groups in row_groups for _, size in groups) // _MOST_PARTS)
     parts: list[Part] = []
     for file, groups in zip(files, row_groups, strict=True):
         shard = before + file.shard
@@ -61,7 +63,7 @@ def cut(source: DatasetReader, shards: Iterable[int], before: int = 0) -> list[P
         start, rows, size = 0, 0, 0
         for i, (group_rows, group_bytes) in enumerate(groups):
             rows, size = rows + group_rows, size + group_bytes
-            if size >= _PART_BYTES or i == len(groups) - 1:
+            if size >= least or i == len(groups) - 1:
                 parts.append(Part(shard, file.path, range(start, i + 1), first, rows, size))
                 start, first, rows, size = i + 1, first + rows, 0, 0
         if not groups:

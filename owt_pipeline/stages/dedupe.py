@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from owt_pipeline.dedupe.collection import Collection
     from owt_pipeline.dedupe.sketches import Sketcher
 
-_PARTITION_ROWS = 1 << 20  # of what is brought together: hashes of documents, or edges
+_PARTITION_ROWS = 1 << 21  # of what is brought together: hashes of documents, or edges
 _LOCAL_ROWS = 1 << 23  # that one local pipeline groups, in memory: 16 bytes each, a few times over
 _MOST_ROUNDS = 40
 _WORD_BYTES = 6  # of a word and the space behind it, more or less
@@ -328,7 +328,7 @@ STAGE = Stage(
     output="duplicates",
     inputs=("clean",),
     options=DedupeOptions,
-    version=2,
+    version=3,
     run=run,
     sources=sources,
     help="Decide which documents repeat which: exact copies by a hash of the normalised text, then near-duplicates:\n"

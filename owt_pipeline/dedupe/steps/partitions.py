@@ -19,6 +19,9 @@ def partitioned(
         yield 0, batch
         return
     partition = partition_of(batch[column].to_numpy(), partitions)
+    if len(wanted) == 1:
+        yield wanted[0], batch.take(pa.array(np.flatnonzero(partition == wanted[0])))
+        return
     order = np.argsort(partition, kind="stable")
     bounds = np.searchsorted(partition[order], np.arange(partitions + 1))
     for key in wanted:

@@ -250,7 +250,7 @@ def test_sketches_of_another_version_of_the_code_are_refused(
     old, _ = standing
     write_clean(old.parent / "new", ["a text"], 1)
     monkeypatch.setattr(stage, "STAGE", replace(stage.STAGE, version=99))
-    with pytest.raises(UserError, match="made with stage_version=2, not 99"):
+    with pytest.raises(UserError, match="made with stage_version=3, not 99"):
         dedupe(old.parent / "new", against=(str(old),))
 
 

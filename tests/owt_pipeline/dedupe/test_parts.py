@@ -27,11 +27,14 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetReader:
     return DatasetReader(Storage(str(tmp_path / "clean")), require_manifest(Storage(str(tmp_path)), "clean"))
 
 
-@pytest.mark.parametrize(("part_bytes", "count"), [(1, 5), (400_000, 3), (1 << 30, 1)])
+@pytest.mark.parametrize(
+    ("part_bytes", "most_parts", "count"), [(1, 100, 5), (400_000, 100, 3), (1 << 30, 100, 1), (1, 2, 2)]
+)
 def test_parts_are_the_rows_in_order(
-    source: DatasetReader, monkeypatch: pytest.MonkeyPatch, part_bytes: int, count: int
+    source: DatasetReader, monkeypatch: pytest.MonkeyPatch, part_bytes: int, most_parts: int, count: int
 ) -> None:
     monkeypatch.setattr(module, "_PART_BYTES", part_bytes)
+    monkeypatch.setattr(module, "_MOST_PARTS", most_parts)
     parts = cut(source, [0], before=7)
     assert len(parts) == count
     assert {part.shard for part in parts} == {7}
