@@ -1,13 +1,13 @@
 """Documents a second through the whole of dedupe, from Parquet to decisions, beside what peers take for a part of it.
 
     make bench-peers    # once: the peers' environment
-    .venv/bin/python benchmarks/dedupe.py [--documents 40000] [--repeats 1] [--no_peers] [--million]
+    .venv/bin/python benchmarks/dedupe.py [--documents 40000] [--repeats 1] [--no_peers] [--short 1000000]
 
 Documents are of 1,140 words, made of real posts; a fifth are copies or edited copies of others. Ours is the whole
 command `owt dedupe --workers 1` on one core, the interpreter's start included: wall-clock seconds, and CPU seconds,
 which other work on the machine stretches less. Then a sixteenth and a quarter of the documents, for the growth;
 the same with two workers on two cores, beside two processes that share nothing and have half of the documents each,
-which is all that two cores can do; and with --million, a million short documents, for the memory. The peers, on one
+which is all that two cores can do; and with --short, so many short documents, for the memory. The peers, on one
 core too: datatrove's MinhashDedupSignature alone, datasketch's MinHashLSH, text-dedup's MinHash.
 
 Exits 1 under 2,000 documents/s a core (CPU), under 40 times datatrove's signatures, over linear growth by a fifth,
@@ -38,7 +38,6 @@ PEERS = REPOSITORY / "benchmarks" / "peers"
 PEER_PYTHON = REPOSITORY / ".venv-peers" / "bin" / "python"
 
 FLOOR, TIMES_DATATROVE, SPEEDUP, SHARE_OF_APART, GROWTH, MEMORY = 2000, 40, 1.7, 0.95, 1.2, 4 << 30
-MILLION = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def main() -> int:
         "--repeats", type=int, default=1, metavar="N", help="runs of each, in turns; the fastest counts"
     )
     parser.add_argument("--no_peers", action="store_true", help="measure ours alone")
-    parser.add_argument("--million", action="store_true", help="also a million documents of 60 words")
+    parser.add_argument("--short", type=int, nargs="+", default=[], metavar="N", help="also N documents of 60 words")
     arguments = parser.parse_args()
     testdata = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
     if not testdata.is_dir():
@@ -67,8 +66,8 @@ def main() -> int:
         rate, failures = measure_ours(Path(folder), testdata, arguments.documents, arguments.repeats)
         if not arguments.no_peers:
             failures += measure_peers(Path(folder), testdata, arguments.peer_documents, rate)
-        if arguments.million:
-            failures += measure_million(Path(folder))
+        for count in arguments.short:
+            failures += measure_short(Path(folder), count)
     for failure in failures:
         print(f"FAILED: {failure}")
     return 1 if failures else 0
@@ -121,11 +120,12 @@ def measure_ours(folder: Path, testdata: Path, count: int, repeats: int) -> tupl
     return rate, [problem for problem, holds in checks.items() if not holds]
 
 
-def measure_million(folder: Path) -> list[str]:
-    """A million short documents on two workers; returns what is amiss."""
-    write_clean(folder / "million", short_documents(MILLION), MILLION, num_shards=8)
-    run = run_dedupe(folder / "million", 2)
-    print(f"\n{MILLION:,} documents of 60 words, 2 workers: {run.wall:.0f} s, {run.cpu:.0f} CPU s, "
+def measure_short(folder: Path, count: int) -> list[str]:
+    """Many short documents on two workers; returns what is amiss."""
+    write_clean(folder / "short", short_documents(count), count, num_shards=8)
+    run = run_dedupe(folder / "short", 2)
+    shutil.rmtree(folder / "short")
+    print(f"\n{count:,} documents of 60 words, 2 workers: {run.wall:.0f} s, {run.cpu:.0f} CPU s, "
           f"{run.memory / 2**30:.2f} GB of memory at most")  # fmt: skip
     return [] if run.memory <= MEMORY else [f"{run.memory / 2**30:.2f} GB of memory, over {MEMORY / 2**30:.0f}"]
 

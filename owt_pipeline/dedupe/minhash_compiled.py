@@ -1,4 +1,4 @@
-"""The loop of MinHash signatures, compiled by numba for the processor at hand; importing it imports numba."""
+"""The loop of MinHash signatures, compiled by numba for the processor at hand when this is imported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import numpy as np
 from numba import njit
 
 
-@njit  # not cached: that saves 0.1 s, and fails where neither this folder nor a home may be written
+# Not cached: that saves 0.1 s, and fails where neither this folder nor a home may be written.
+@njit("void(uint32[::1], int64[::1], uint32[::1], uint32[::1], uint32[:, ::1])")
 def least_values(mixed: np.ndarray, offsets: np.ndarray, a: np.ndarray, b: np.ndarray, result: np.ndarray) -> None:
     """Put into result[k, i] the least of a[k] * x + b[k] modulo 2^32 over the values x of text i.
 

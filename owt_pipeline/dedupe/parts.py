@@ -31,7 +31,6 @@ class Part:
       groups: the row groups.
       first: the row of the shard that comes first.
       rows: how many there are.
-      bytes: of them uncompressed, nearly all of them text.
     """
 
     shard: int
@@ -39,7 +38,6 @@ class Part:
     groups: range
     first: int
     rows: int
-    bytes: int
 
 
 def cut(source: DatasetReader, shards: Iterable[int], before: int = 0) -> list[Part]:
@@ -64,10 +62,10 @@ def cut(source: DatasetReader, shards: Iterable[int], before: int = 0) -> list[P
         for i, (group_rows, group_bytes) in enumerate(groups):
             rows, size = rows + group_rows, size + group_bytes
             if size >= least or i == len(groups) - 1:
-                parts.append(Part(shard, file.path, range(start, i + 1), first, rows, size))
+                parts.append(Part(shard, file.path, range(start, i + 1), first, rows))
                 start, first, rows, size = i + 1, first + rows, 0, 0
         if not groups:
-            parts.append(Part(shard, file.path, range(0), first, 0, 0))
+            parts.append(Part(shard, file.path, range(0), first, 0))
     return parts
 
 

@@ -70,6 +70,7 @@ class Stage:
         shards whose part of it has not still stand.
       lists: files of the working directory that shape the output where they are there.
       listed: what those lists say of one shard, as JSON: `listed(workdir, inputs, shard)`.
+      preload: modules that all worker processes will need, costly to import: `preload(options, inputs, workers)`.
       positional: the option that takes the arguments without a flag, if one does.
       example: a command line for `--help`.
     """
@@ -88,6 +89,7 @@ class Stage:
     shard_local: bool = False
     lists: tuple[str, ...] = ()
     listed: Callable[[Storage, Mapping[str, DatasetReader], int], Any] = lambda workdir, inputs, shard: None
+    preload: Callable[[Any, Mapping[str, DatasetReader], int], Sequence[str]] = lambda options, inputs, workers: ()
     positional: str = ""
     example: str = ""
 
@@ -269,7 +271,7 @@ def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, b
     logger.debug("%s: %s", stage.name, options)
     started = time.time()
     if runtime.workers > 1:
-        start_server()
+        start_server(stage.preload(options, inputs, runtime.workers))
     stage.run(run)
     records = [ShardRecord.from_json((work / "shards").read(name)) for name in (work / "shards").names()]
     manifest = _manifest(run, plan, records)

@@ -20,7 +20,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import connection, forkserver
@@ -281,9 +281,13 @@ def _serve(pipe: connection.Connection) -> None:
             pipe.send_bytes(answer)
 
 
-def start_server() -> None:
-    """Start the process that workers are forked from, without waiting for it: it imports while the caller does."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["owt_pipeline.runtime.workers"])
+def start_server(modules: Sequence[str] = ()) -> None:
+    """Start the process that workers are forked from, without waiting for it: it imports while the caller does.
+
+    Once it runs, it imports nothing more; each worker then imports the `modules` for itself.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["owt_pipeline.runtime.workers", *modules])
     forkserver.ensure_running()
 
 

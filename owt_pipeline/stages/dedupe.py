@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.pipeline import beam_spreads, runs_locally
-from owt_pipeline.runtime.shards import ShardRecord, ShardWriter, shard_name, step_stands
+from owt_pipeline.runtime.shards import DatasetReader, ShardRecord, ShardWriter, shard_name, step_stands
 from owt_pipeline.runtime.stage import Stage, StageRun, require_manifest
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.command import main
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PARTITION_ROWS = 1 << 21  # of what is brought together: hashes of documents, or edges
 _LOCAL_ROWS = 1 << 23  # that one local pipeline groups, in memory: 16 bytes each, a few times over
 _MOST_ROUNDS = 40
-_WORD_BYTES = 6  # of a word and the space behind it, more or less
+_SHINGLE_BYTES = {"words": 2.5, "characters": 0.4}  # of a compressed file, more or less
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ def run(run: StageRun) -> None:
     work = run.work
     sketcher = _sketcher(options)
     collection = _collection(run, sketcher)
-    sketcher = replace(sketcher, compiled=_worth_compiling(run, collection))
+    compiled = _worth_compiling(options, run.inputs["clean"], run.runtime.workers)
+    sketcher = replace(sketcher, compiled=compiled)
     nearby = collection.is_local and not beam_spreads(run.runtime.beam_flags)
     bring_together = partial(_gather if nearby else _shuffle, run)
     shards = range(collection.num_shards)
@@ -208,13 +209,19 @@ def _collection(run: StageRun, sketcher: Sketcher) -> Collection:
     return collect(Corpus(run.inputs["clean"], run.work / "hashes", run.work / "sketches"), others)
 
 
-def _worth_compiling(run: StageRun, collection: Collection) -> bool:
+def _worth_compiling(options: DedupeOptions, clean: DatasetReader, workers: int) -> bool:
     """Whether each worker has so much to sign that it should begin with numba's compiler."""
     from owt_pipeline.dedupe.minhash import COMPILED_FROM
 
-    shingle_bytes = _WORD_BYTES if run.options.shingles == "words" else 1
-    expected = sum(part.bytes for part in collection.parts) // shingle_bytes
-    return expected >= COMPILED_FROM * run.runtime.workers
+    shingles = sum(file.bytes for file in clean.files("data")) / _SHINGLE_BYTES[options.shingles]
+    return shingles >= COMPILED_FROM * workers
+
+
+def _preload(options: DedupeOptions, inputs: Mapping[str, DatasetReader], workers: int) -> list[str]:
+    modules = ["owt_pipeline.dedupe.steps.sketches"]
+    if _worth_compiling(options, inputs["clean"], workers):
+        modules.append("owt_pipeline.dedupe.minhash_compiled")
+    return modules
 
 
 def _partitions(rows: int) -> int:
@@ -331,6 +338,7 @@ STAGE = Stage(
     version=3,
     run=run,
     sources=sources,
+    preload=_preload,
     help="Decide which documents repeat which: exact copies by a hash of the normalised text, then near-duplicates:\n"
     "candidates by MinHash LSH, each verified by the exact similarity of the shingle sets. Nothing is deleted:\n"
     "duplicates/ names each document to remove, the one that stays, and how similar they are; export applies it.",
