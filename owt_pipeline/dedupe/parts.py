@@ -86,7 +86,11 @@ def read_part(
         return
     first = part.first
     with reading(folder.path(part.path)), folder.open(part.path) as file:
-        for batch in pq.ParquetFile(file).iter_batches(_BATCH_ROWS, row_groups=list(part.groups), columns=columns):
+        # By this thread: where all cores are busy, Arrow's own threads would only make it wait.
+        batches = pq.ParquetFile(file).iter_batches(
+            _BATCH_ROWS, row_groups=list(part.groups), columns=columns, use_threads=False
+        )
+        for batch in batches:
             if rows is None:
                 yield batch
                 continue
