@@ -13,7 +13,7 @@ from typing import Any
 from schemas import SettingsError, option
 from schemas.settings import add_flags, did_you_mean, flags_given, from_table
 from trainer.model import PRESETS, ModelConfig, preset
-from trainer.optimizers import OPTIMIZERS, SCHEDULES
+from trainer.optimizers import OPTIMIZERS, SCHEDULES, learning_rate
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -165,9 +165,17 @@ class TrainConfig:
         schedule = self.schedule or ("linear" if self.init_from else "cosine")
         return dataclasses.replace(self, max_steps=steps, schedule=schedule)
 
-    @property
-    def warmup(self) -> int:
-        return min(self.warmup_steps or max(1, self.max_steps // 100), self.max_steps)
+    def learning_rate_of(self, step: int) -> float:
+        """The learning rate of step 0 … max_steps−1, of a run that is `resolved`."""
+        return learning_rate(
+            step,
+            peak=self.peak_learning_rate,
+            schedule=self.schedule or "cosine",
+            warmup_steps=min(self.warmup_steps or max(1, self.max_steps // 100), self.max_steps),
+            max_steps=self.max_steps,
+            min_fraction=self.min_fraction,
+            decay_fraction=self.decay_fraction,
+        )
 
 
 _EXAMPLES = """\

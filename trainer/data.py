@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -99,7 +99,7 @@ class Loader:
         """(inputs, targets) of one micro-batch, each (samples, context) int64 on the device."""
         return split_windows(self._read(step * self.accumulation + micro_step), self.device)
 
-    def batches(self, step: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def batches(self, step: int) -> Generator[tuple[torch.Tensor, torch.Tensor], None, None]:
         """The same from global batch `step` on for ever, fetched ahead.
 
         A thread of its own reads and pins; the copy to the device does not wait.

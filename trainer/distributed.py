@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -17,6 +18,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 
 
 @dataclass
@@ -108,6 +110,20 @@ def shard(model: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks) -> None:
     for block in blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
+
+
+def reduced_when(net: nn.Module, last: bool) -> AbstractContextManager[Any]:
+    """Around a micro-batch's passes: gradients travel once a step, with the `last`.
+
+    The forward pass belongs inside too, or DDP prepares for it each time.
+    """
+    return nullcontext() if last or not isinstance(net, DistributedDataParallel) else net.no_sync()
+
+
+def clip_gradients(model: nn.Module, largest: float) -> torch.Tensor:
+    """Scale the gradients down to the norm `largest` (0 for none); returns the norm they had."""
+    norm = nn.utils.clip_grad_norm_(model.parameters(), largest or float("inf"))
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 def whole(state: Any, keep: bool = True) -> Any:

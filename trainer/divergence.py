@@ -32,7 +32,7 @@ class LossWatch:
       max_spike: in nats; 0 for none.
       run: the run's folder.
       url_ids: of each sample of a step's batch.
-      writer: of checkpoints.
+      saved: waits until the checkpoint being written is there.
       main: whether this rank is the one that writes `diverged.json`.
     """
 
@@ -41,10 +41,10 @@ class LossWatch:
         max_spike: float,
         run: Path,
         url_ids: Callable[[int], dict[int, list[int]]],
-        writer: checkpoint.Writer,
+        saved: Callable[[], None],
         main: bool,
     ) -> None:
-        self._max_spike, self._run, self._url_ids, self._writer, self._main = max_spike, run, url_ids, writer, main
+        self._max_spike, self._run, self._url_ids, self._saved, self._main = max_spike, run, url_ids, saved, main
         self._recent: deque[float] = deque(maxlen=100)
 
     def check(self, step: int, loss: float, norm: float) -> None:
@@ -54,7 +54,7 @@ class LossWatch:
         spike = self._max_spike and loss > usual + self._max_spike
         if math.isfinite(loss) and math.isfinite(norm) and not spike:
             return
-        self._writer.wait()  # the last good one may be on its way
+        self._saved()  # the last good one may be on its way
         saved = checkpoint.checkpoints(self._run / "checkpoints")
         good = str(saved[-1]) if saved else "none"
         samples = self._url_ids(step)

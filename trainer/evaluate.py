@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import functools
 import json
@@ -22,44 +21,11 @@ from trainer.checkpoint import Record, load_model, resolve
 from trainer.distributed import Ranks
 from trainer.documents import DocumentBlocks
 from trainer.model import GPT
-from trainer.samplers import Packed
-from trainer.shards import TokenDataset, open_dataset
+from trainer.shards import open_dataset
 from trainer.tasks import hellaswag, lambada
 from trainer.tokenizer import Tokenizer
+from trainer.validation import fixed_windows, validation_loss
 from trainer.wikitext import detokenize
-
-
-@torch.no_grad()
-def validation_loss(
-    model: GPT,
-    windows: torch.Tensor,
-    ranks: Ranks,
-    *,
-    micro_batch: int,
-    autocast: contextlib.AbstractContextManager[Any] | None = None,
-    blocks: DocumentBlocks | None = None,
-) -> float:
-    """The mean loss in nats a token over `windows` (N, T + 1), each seen by one rank; equal on all ranks.
-
-    `blocks` says whether the documents of a window see each other, as when the model was trained.
-    """
-    sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
-    was_training = model.training
-    model.eval()
-    at_once = ranks.world_size * micro_batch
-    for first in range(0, len(windows), at_once):
-        part = windows[first : first + at_once][ranks.rank :: ranks.world_size]
-        # A rank without a window makes the pass too: a model spread over the ranks needs them all.
-        ids = (part if len(part) else windows[:1]).to(ranks.device, torch.int64)
-        with autocast or contextlib.nullcontext():
-            inputs, targets = ids[:, :-1], ids[:, 1:]
-            extra = blocks(inputs) if blocks else {}
-            loss = model(inputs, targets, reduction="sum", **extra).double()
-        if len(part):
-            sums += torch.stack([loss, loss.new_tensor(targets.numel())])
-    model.train(was_training)
-    total, count = ranks.sum(sums).tolist()
-    return total / count
 
 
 @dataclass(frozen=True)
@@ -175,20 +141,6 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
         return result if ranks.main else {}
     finally:
         ranks.leave()
-
-
-def fixed_windows(dataset: TokenDataset, context: int, count: int) -> torch.Tensor:
-    """The validation set (windows, context + 1): the same `count` windows always, at most one epoch of `val`.
-
-    Raises:
-      ValueError: the split is empty.
-    """
-    documents = dataset.documents("val")
-    if not len(documents):
-        raise ValueError(f"{dataset.folder} has no document in its val split")
-    sampler = Packed(documents, context, dataset.tokenizer.eot, seed=0)
-    windows = sampler.windows(0, min(count, sampler.first_window(1)))
-    return torch.from_numpy(windows.astype("int32"))
 
 
 def _blocks(record: Record) -> DocumentBlocks:

@@ -1,4 +1,4 @@
-"""What a run tells: a JSON line for every step, TensorBoard, and a progress line."""
+"""What a run reports: a JSON line for every step, TensorBoard, and a progress line."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ import os
 import re
 import resource
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from trainer.distributed import Ranks
+from trainer.divergence import LossWatch
 
 PEAK_TFLOPS: dict[str, float] = {
     "A100": 312.0,
@@ -27,6 +32,75 @@ PEAK_TFLOPS: dict[str, float] = {
 }
 """Dense bf16 rates with 32-bit accumulation, in 10**12 operations a second, by NVIDIA's data sheets."""
 _PLAIN = re.compile(r"NVIDIA|GeForce|SXM\d?|PCI[Ee]|\d+GB|HBM\d\w*")  # what a name may say besides
+
+
+class StepLog:
+    """Records of the steps done, whose losses stay on the device until `collect`.
+
+    Args:
+      metrics: where records go, on rank 0; None elsewhere.
+      watch: stops a run that diverges.
+      tokens, flops: of one step, over all ranks.
+      max_steps: of the run.
+      say: prints a line for people.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics | None,
+        watch: LossWatch,
+        ranks: Ranks,
+        tokens: int,
+        flops: float,
+        max_steps: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self._metrics, self._watch, self._ranks, self._say = metrics, watch, ranks, say
+        self._tokens, self._flops, self._max_steps = tokens, flops, max_steps
+        self._pending: list[tuple[dict[str, Any], torch.Tensor, torch.Tensor]] = []
+        self._records: list[dict[str, Any]] = []
+        self.last_loss = math.nan
+        self.restart_clock()
+
+    def add(self, step: int, rate: float, loss: torch.Tensor, norm: torch.Tensor) -> None:
+        """Note a step: its learning rate, this rank's loss and the gradient's norm, both still on the device."""
+        self._pending.append(({"step": step, "lr": rate, "tokens": self._tokens}, loss, norm))
+
+    def collect(self) -> None:
+        """Wait for the device, once for all the steps since the last time; raises Diverged."""
+        ranks, pending = self._ranks, self._pending
+        losses = ranks.sum(torch.stack([entry[1] for entry in pending])) / ranks.world_size
+        values = zip(losses.tolist(), torch.stack([entry[2] for entry in pending]).tolist(), strict=True)
+        seconds = (time.perf_counter() - self._clock) / len(pending)
+        used, memory = mfu(self._flops / seconds / ranks.world_size, ranks.device), memory_gb(ranks.device)
+        for (record, _, _), (loss, norm) in zip(pending, values, strict=True):
+            record |= {"loss": loss, "grad_norm": norm, "tokens_per_s": round(self._tokens / seconds, 1)}
+            record |= {"mfu": used, "memory_gb": memory, "world_size": ranks.world_size}
+            self._records.append(record)
+            self._watch.check(record["step"], loss, norm)
+        pending.clear()
+        self.last_loss = self._records[-1]["loss"]
+
+    def note(self, **values: float) -> None:
+        """Add to the record of the last step collected."""
+        self._records[-1] |= values
+
+    def write(self) -> None:
+        """Write the records collected, and print a line of the last."""
+        if self._metrics:
+            for record in self._records:
+                self._metrics.write(record)
+            self._metrics.flush()
+            self._say(progress_line(self._records[-1], self._max_steps))
+        self._records.clear()
+
+    def restart_clock(self) -> None:
+        """Count no time until now as that of steps: it was spent on validation or on a checkpoint."""
+        self._clock = time.perf_counter()
+
+    def close(self) -> None:
+        if self._metrics:
+            self._metrics.close()
 
 
 class Metrics:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import itertools
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from schemas import SettingsError
+from trainer import train
 from trainer.run_lock import sole_writer
 
 # 2 layers of width 32: a step takes some milliseconds.
@@ -30,6 +32,11 @@ def losses(run: Path, key: str = "loss") -> list[float]:
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records] == list(range(1, len(records) + 1))
     return [record[key] for record in records]
+
+
+def test_the_loop_is_read_in_a_hundred_lines() -> None:
+    assert len(inspect.getsource(train).splitlines()) < 120
+    assert len(inspect.getsource(train._loop).splitlines()) <= 100
 
 
 def test_the_documented_command_trains_and_the_loss_falls(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:

@@ -1,0 +1,123 @@
+"""The state of a run, read from its newest checkpoint and written to the next."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from schemas import SettingsError
+from trainer import checkpoint
+from trainer.checkpoint import CheckpointError
+from trainer.config import TrainConfig, changes
+from trainer.corpora import Corpora
+from trainer.distributed import Ranks, spread_like_parameters, whole
+from trainer.huggingface import is_huggingface, load_huggingface
+from trainer.model import GPT, ModelConfig
+
+
+class RunCheckpoints:
+    """The checkpoints in a run's folder.
+
+    Attributes:
+      path: the checkpoint that this process continues from, or None.
+      step: its step, or 0.
+
+    Raises:
+      SettingsError: the newest intact checkpoint is of another run.
+    """
+
+    def __init__(
+        self, config: TrainConfig, corpora: Corpora, shape: ModelConfig, ranks: Ranks, say: Callable[[str], None]
+    ) -> None:
+        self._config, self._corpora, self._shape, self._ranks, self._say = config, corpora, shape, ranks, say
+        self._folder, self._writer = Path(config.out) / "checkpoints", checkpoint.Writer()
+        # Rank 0 looks and all take what it found: ranks must not continue from different checkpoints.
+        found = ranks.from_main(checkpoint.latest(self._folder, say) if ranks.main else None)
+        self.path: Path | None = None
+        self.step, self._parent = 0, ""
+        if found:
+            self.path, record = found
+            self._check(self.path, record)
+            self.step, self._parent = record.step, record.digest
+        self._saved = self.step
+
+    def _check(self, path: Path, record: checkpoint.Record) -> None:
+        refused, noted = changes(record.settings, self._config)
+        if record.data != self._corpora.digest:
+            refused.append(f"the token shards were {record.data[:12]}…, are {self._corpora.digest[:12]}…")
+        if refused:
+            raise SettingsError(
+                f"{path} is of another run: {'; '.join(refused)}. Use another --out, or the same settings"
+            )
+        for note in noted:
+            self._say(f"changed since {path.name}: {note}")
+
+    def load_weights(self, model: GPT) -> None:
+        """The weights of the run's checkpoint, or of `init_from`, or none; raises CheckpointError."""
+        if self.path:
+            checkpoint.load_weights(model, self.path)
+        elif self._config.init_from:
+            load_initial(self._config.init_from, self._corpora, model)
+            self._say(f"weights from {self._config.init_from}")
+
+    def load_training(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        """The state of the optimizers and of the random numbers, where the run has a checkpoint."""
+        if not self.path:
+            return
+        state = checkpoint.load_training(self.path)
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+            spread_like_parameters(optimizer)
+        if len(state["rng"]) == self._ranks.world_size:  # other ranks have no "same" dropout to continue with
+            own = state["rng"][self._ranks.rank]
+            torch.set_rng_state(own["cpu"])
+            if self._ranks.device.type == "cuda" and "cuda" in own:
+                torch.cuda.set_rng_state(own["cuda"], self._ranks.device)
+        self._say(f"resumed from {self.path} at step {self.step}")
+
+    def save(self, step: int, model: GPT, optimizers: list[torch.optim.Optimizer]) -> None:
+        """Save the state after `step` steps, in the background; every rank calls it, rank 0 writes."""
+        if step == self._saved:
+            return
+        config, ranks = self._config, self._ranks
+        record = checkpoint.make_record(
+            step, self._shape, dataclasses.asdict(config), self._corpora, self._parent, ranks.world_size
+        )
+        rng = {"cpu": torch.get_rng_state()}
+        if ranks.device.type == "cuda":
+            rng["cuda"] = torch.cuda.get_rng_state(ranks.device)
+
+        def write(state: dict[str, Any]) -> None:
+            checkpoint.save(self._folder, record, state["weights"], state["training"], self._corpora.tokenizer.path)
+            checkpoint.prune(self._folder, config.keep_last, config.keep_every, config.keep_hours)
+
+        training = {"optimizers": [optimizer.state_dict() for optimizer in optimizers], "rng": ranks.gather(rng)}
+        state = whole({"weights": model.state_dict(), "training": training}, keep=ranks.main)
+        if ranks.main:
+            self._writer.start(write, state)
+        self._saved = step
+
+    def wait(self) -> None:
+        """Until nothing is being written; raises what the writing raised."""
+        self._writer.wait()
+
+
+def load_initial(source: str, corpora: Corpora, model: GPT) -> None:
+    """The weights of a checkpoint or of a Hugging Face folder into `model`; raises CheckpointError, ValueError."""
+    if is_huggingface(Path(source)):
+        loaded = load_huggingface(Path(source))
+    else:
+        loaded, record = checkpoint.load_model(checkpoint.resolve(source))
+        if record.tokenizer["sha256"] != corpora.tokenizer.sha256:
+            raise CheckpointError(
+                f"{source} was trained with the tokenizer {record.tokenizer['name']}, "
+                f"the shards are of {corpora.tokenizer.name} (another SHA-256)"
+            )
+    ours, theirs = model.config, loaded.config
+    if dataclasses.replace(ours, dropout=0.0) != dataclasses.replace(theirs, dropout=0.0):
+        raise CheckpointError(f"{source} is of another shape: {theirs}; these settings make {ours}")
+    model.load_state_dict(loaded.state_dict())

@@ -1,0 +1,181 @@
+"""What a run is made of, built from its settings: data, model, optimizers, checkpoints, log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainer.config import TrainConfig
+from trainer.corpora import Corpora, open_corpora
+from trainer.data import Loader
+from trainer.distributed import Ranks, shard
+from trainer.divergence import LossWatch, url_ids_by_sample
+from trainer.documents import DocumentBlocks
+from trainer.loss import best_chunk
+from trainer.metrics import Metrics, StepLog
+from trainer.model import GPT
+from trainer.optimizers import make_optimizers
+from trainer.preflight import micro_batch_that_fits, optimizer_bytes, report
+from trainer.resume import RunCheckpoints
+from trainer.run_lock import sole_writer
+from trainer.validation import validation_loss, validation_windows
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the loop works with.
+
+    Attributes:
+      config: the settings, with `max_steps` and `schedule` as they are for this run.
+      ranks: this process among the others.
+      say: prints a line for people, on rank 0 only.
+      model: the weights; `net` is the same as it is called in training: compiled, and averaging over ranks.
+      optimizers: over the model's parameters.
+      loader: batches of this rank.
+      blocks: what the documents of a window mean to the model.
+      autocast: the precision of the forward pass.
+      validation: the validation windows (N, T + 1), or None where there are none.
+      checkpoints: where the run's state is read and written.
+      log: what the run reports.
+      step: optimizer steps done.
+    """
+
+    config: TrainConfig
+    ranks: Ranks
+    say: Callable[[str], None]
+    model: GPT
+    net: nn.Module
+    optimizers: list[torch.optim.Optimizer]
+    loader: Loader
+    blocks: DocumentBlocks
+    autocast: torch.autocast
+    validation: torch.Tensor | None
+    checkpoints: RunCheckpoints
+    log: StepLog
+    step: int
+
+    def validate(self) -> float:
+        """The loss over the validation windows; every rank calls it."""
+        assert self.validation is not None
+        return validation_loss(
+            self.model,
+            self.validation,
+            self.ranks,
+            micro_batch=self.loader.micro_batch,
+            autocast=self.autocast,
+            blocks=self.blocks,
+        )
+
+    def preflight(self) -> str:
+        """Memory, work and time that the run will take, in lines for people."""
+        return report(
+            self.model,
+            self.net,
+            self.loader.micro_batch,
+            self.config,
+            self.loader.samples,
+            self.ranks.world_size,
+            self.autocast,
+        )
+
+
+def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
+    """Build the run, at the step its newest checkpoint is of; what must be closed is left to `ending`.
+
+    Raises:
+      SettingsError, ShardError, CheckpointError, ValueError: what cannot be trained, and what to do.
+    """
+    say = _print_now if ranks.main else _silent
+    device = ranks.device
+    torch.set_float32_matmul_precision("high")
+    verify = config.verify_shards and ranks.main
+    corpora = open_corpora(config.data, config.mix, verify=verify, cache=config.cache, cache_gb=config.cache_gb)
+    shape = config.model_config(corpora.tokenizer.vocab_size)
+    windows = config.windows_per_batch(shape.context)
+    config = config.resolved(-(-corpora.epoch_tokens // (windows * shape.context)))
+    sampler_of = partial(
+        Corpora.sampler,
+        name=config.sampler,
+        context=shape.context,
+        seed=config.seed,
+        long_min_tokens=config.long_min_tokens,
+        long_fraction=config.long_fraction,
+    )
+    sampler = sampler_of(corpora)
+    blocks = DocumentBlocks(corpora.tokenizer.eot, config.document_mask, config.reset_positions)
+    validation = validation_windows(corpora, shape.context, config.val_windows, say) if config.val_every else None
+
+    if ranks.main and not config.preflight:
+        ending.enter_context(sole_writer(Path(config.out), say))
+    checkpoints = RunCheckpoints(config, corpora, shape, ranks, say)
+    ending.callback(checkpoints.wait)
+
+    torch.manual_seed(config.seed)
+    model = GPT(shape)
+    checkpoints.load_weights(model)
+    model.train()
+    model.checkpoint_activations = config.checkpoint_activations
+    model.loss_chunk = best_chunk(device.type) if config.loss_chunk is None else config.loss_chunk
+    bfloat16 = config.dtype == "bfloat16" or (config.dtype == "auto" and device.type == "cuda")
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
+    sharded = config.fsdp and ranks.distributed
+    if sharded:
+        shard(model, model.h, ranks)
+    else:
+        model.to(device)
+    net: nn.Module = torch.compile(model) if config.compile else model  # type: ignore[assignment]
+
+    reserved, largest_slice = optimizer_bytes(model, config.optimizer), -(-windows // ranks.world_size)
+    micro_batch = config.micro_batch or micro_batch_that_fits(model, largest_slice, reserved, autocast)
+    micro_batch = min(ranks.gather(micro_batch))
+    loader = Loader(sampler, windows, micro_batch, rank=ranks.rank, world_size=ranks.world_size, device=device)
+    optimizers = make_optimizers(
+        config.optimizer,
+        model,
+        lr=config.peak_learning_rate,
+        weight_decay=config.weight_decay,
+        betas=(config.beta1, config.beta2),
+    )
+    torch.manual_seed(config.seed + 1 + ranks.rank)  # dropout differs between ranks
+    if not config.preflight:
+        checkpoints.load_training(optimizers)
+    if ranks.distributed and not sharded:
+        place = [device.index] if device.type == "cuda" else None
+        net = DistributedDataParallel(net, device_ids=place, gradient_as_bucket_view=True)
+
+    tokens = windows * shape.context
+    over = f" over {ranks.world_size} ranks, each in" if ranks.distributed else " in"
+    say(
+        f"{model.n_parameters:,} parameters, {model.flops_per_token * tokens / 1e12:.3g} TFLOP a step; "
+        f"{tokens:,} tokens a step = {windows} windows of {shape.context}{over} "
+        f"{loader.accumulation} micro-batches of {micro_batch} at most; {config.max_steps:,} steps; {device.type}, "
+        f"{'bfloat16' if bfloat16 else 'float32'}"
+    )
+    step = checkpoints.step
+    metrics = None
+    if ranks.main and not config.preflight:
+        metrics = Metrics(Path(config.out), step, config.tensorboard)
+    watch = LossWatch(
+        config.max_spike,
+        Path(config.out),
+        lambda step: url_ids_by_sample(corpora, sampler_of, (step - 1) * windows, windows),
+        checkpoints.wait,
+        ranks.main,
+    )
+    log = StepLog(metrics, watch, ranks, tokens, model.flops_per_token * tokens, config.max_steps, say)
+    return Run(config, ranks, say, model, net, optimizers, loader, blocks, autocast, validation, checkpoints, log, step)
+
+
+def _print_now(message: str) -> None:
+    print(message, flush=True)
+
+
+def _silent(message: str) -> None:
+    pass

@@ -1,0 +1,77 @@
+"""Validation: the same windows always, and the model's mean loss over them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from trainer.corpora import Corpora
+from trainer.distributed import Ranks
+from trainer.documents import DocumentBlocks
+from trainer.model import GPT
+from trainer.samplers import Packed
+from trainer.shards import TokenDataset
+
+
+@torch.no_grad()
+def validation_loss(
+    model: GPT,
+    windows: torch.Tensor,
+    ranks: Ranks,
+    *,
+    micro_batch: int,
+    autocast: contextlib.AbstractContextManager[Any] | None = None,
+    blocks: DocumentBlocks | None = None,
+) -> float:
+    """The mean loss in nats a token over `windows` (N, T + 1), each seen by one rank; equal on all ranks.
+
+    `blocks` says whether the documents of a window see each other, as when the model was trained.
+    """
+    sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
+    was_training = model.training
+    model.eval()
+    at_once = ranks.world_size * micro_batch
+    for first in range(0, len(windows), at_once):
+        part = windows[first : first + at_once][ranks.rank :: ranks.world_size]
+        # A rank without a window makes the pass too: a model spread over the ranks needs them all.
+        ids = (part if len(part) else windows[:1]).to(ranks.device, torch.int64)
+        with autocast or contextlib.nullcontext():
+            inputs, targets = ids[:, :-1], ids[:, 1:]
+            extra = blocks(inputs) if blocks else {}
+            loss = model(inputs, targets, reduction="sum", **extra).double()
+        if len(part):
+            sums += torch.stack([loss, loss.new_tensor(targets.numel())])
+    model.train(was_training)
+    total, count = ranks.sum(sums).tolist()
+    return total / count
+
+
+def fixed_windows(dataset: TokenDataset, context: int, count: int) -> torch.Tensor:
+    """The validation set (windows, context + 1): the same `count` windows always, at most one epoch of `val`.
+
+    Raises:
+      ValueError: the split is empty.
+    """
+    documents = dataset.documents("val")
+    if not len(documents):
+        raise ValueError(f"{dataset.folder} has no document in its val split")
+    sampler = Packed(documents, context, dataset.tokenizer.eot, seed=0)
+    windows = sampler.windows(0, min(count, sampler.first_window(1)))
+    return torch.from_numpy(windows.astype("int32"))
+
+
+def validation_windows(corpora: Corpora, context: int, count: int, say: Callable[[str], None]) -> torch.Tensor | None:
+    """About `count` windows (N, context + 1) of the corpora by their shares; None, and why, where a split is empty."""
+    try:
+        parts = [
+            fixed_windows(dataset, context, math.ceil(count * share))
+            for dataset, share in zip(corpora.datasets, corpora.shares, strict=True)
+        ]
+        return torch.cat(parts)
+    except ValueError as error:
+        say(f"no validation: {error}")
+        return None
