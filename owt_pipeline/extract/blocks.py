@@ -76,6 +76,7 @@ class Container:
 
     Attributes:
       tag: its name.
+      names: its classes, id, role and `itemprop`, as the page gives them.
       parent: index of the container it stands in; -1 for the body.
       kind: what its names say it is, and `because` of which word.
       names_content: whether its names say that it holds the content.
@@ -83,9 +84,10 @@ class Container:
       has_title: whether a first-level heading stands in it.
     """
 
-    __slots__ = ("because", "chars", "has_title", "kind", "names_content", "parent", "prose", "tag")
+    __slots__ = ("because", "chars", "has_title", "kind", "names", "names_content", "parent", "prose", "tag")
 
-    def __init__(self, tag: str, parent: int, kind: int, because: str, content: bool):
+    def __init__(self, tag: str, parent: int, kind: int, because: str, content: bool, names: str = ""):
+        self.names = names
         self.tag, self.parent, self.kind, self.because, self.names_content = tag, parent, kind, because, content
         self.chars = self.prose = 0
         self.has_title = False
@@ -203,7 +205,8 @@ def _container(element: etree._Element, tag: str, parent: int) -> Container:
     hidden = None if is_streamed(identifier) else get("hidden")
     if is_hidden(None, get("style"), hidden, get("aria-hidden")):
         kind, because = kind | HIDDEN, because or "hidden"
-    return Container(tag, parent, kind, because, content)
+    names = " ".join(filter(None, (classes, identifier, role, get("itemprop"))))
+    return Container(tag, parent, kind, because, content, names)
 
 
 def _holds_data(table: etree._Element) -> bool:

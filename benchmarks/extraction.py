@@ -1,0 +1,132 @@
+"""Extractors on three labelled sets of pages, ours and public ones, in one run: F1, junk, words lost, speed.
+
+    make bench-peers    # once: the environment of the peers; without it, only trafilatura is measured
+    .venv/bin/python benchmarks/extraction.py [--data SHARED_DATA] [--only NAME ...] [--peers_from FILE]
+
+`owt_pipeline/extract/training/scores.py` defines the scores. Pages a second are of one core's CPU time, on the same
+pages, each extractor in a process of its own; ours includes reading the metadata. ± is the deviation of the F1 over
+bootstrap samples of the pages. `--peers_from` keeps the peers' texts in a file, and takes them from there if it exists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from owt_pipeline.extract.extractor import Page, Settings, load
+from owt_pipeline.extract.training.labelled_pages import SETS, LabelledPage, read_labelled
+from owt_pipeline.extract.training.scores import Score, score
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PEERS = REPOSITORY / "benchmarks" / "peers" / "extractors.py"
+PYTHONS = (Path(sys.executable), REPOSITORY / ".venv-peers" / "bin" / "python")
+DATA = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
+FETCHED_AT = 1_767_225_600
+COLUMNS = (
+    "trafilatura", "wcxb", "wcxb article", "readability", "wcxb service", "wcxb forum", "wcxb documentation",
+    "wcxb listing", "wcxb collection", "wcxb product",
+)  # fmt: skip
+
+Result = tuple[dict[str, str], dict[str, float]]
+"""Texts by URL, and CPU seconds by set."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="the folder of real data")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="measure extractors with these names")
+    parser.add_argument(
+        "--peers_from", type=Path, metavar="FILE", help="keep the peers' texts, or take them from there"
+    )
+    arguments = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    pages = read_labelled(arguments.data / "web")
+    results = {"ours": run_ours(pages)} | run_peers(pages, arguments.only, arguments.peers_from)
+    print_scores(pages, {name: texts for name, (texts, _) in results.items()})
+    print_rates(pages, {name: seconds for name, (_, seconds) in results.items()})
+
+
+def run_ours(pages: list[LabelledPage]) -> Result:
+    extract = load("blocks", Settings())
+    texts: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    extract(Page("http://warm.up/", "<html><body><p>It loads what it needs.</p></body></html>", FETCHED_AT))
+    for name in SETS:
+        started = time.process_time()
+        for page in pages:
+            if page.set == name:
+                found = extract(Page(page.url, page.html, FETCHED_AT))
+                texts[page.url] = found.text if found else ""
+        seconds[name] = time.process_time() - started
+    return texts, seconds
+
+
+def run_peers(pages: list[LabelledPage], only: list[str], kept: Path | None) -> dict[str, Result]:
+    """Results of every peer that one of PYTHONS has, the first one's where both do."""
+    if kept is not None and kept.exists():
+        results: dict[str, Result] = json.loads(kept.read_text())
+        return results
+    found: dict[str, Result] = {}
+    for python in PYTHONS:
+        if not python.exists():
+            print(f"{python} is missing: run `make bench-peers` to measure all peers", file=sys.stderr)
+            continue
+        for name in subprocess.check_output([python, PEERS], text=True).splitlines():
+            if name not in found and (not only or name in only):
+                found[name] = run_peer(python, name, pages)
+    if kept is not None:
+        kept.write_text(json.dumps(found))
+    return found
+
+
+def run_peer(python: Path, name: str, pages: list[LabelledPage]) -> Result:
+    texts: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    for part in SETS:
+        lines = "".join(json.dumps({"url": page.url, "html": page.html}) + "\n" for page in pages if page.set == part)
+        output = subprocess.run(
+            [python, PEERS, name], input=lines, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ).stdout
+        result = json.loads(output)
+        texts |= result["texts"]
+        seconds[part] = result["cpu_seconds"]
+    return texts, seconds
+
+
+def print_scores(pages: list[LabelledPage], texts: dict[str, dict[str, str]]) -> None:
+    scores = {name: score(pages, found) for name, found in texts.items()}
+    print_table("F1", scores, lambda value: f"{value.f1:.3f} ±{value.deviation:.3f}")
+    print_table("junk / lost", scores, lambda value: f"{value.junk:.3f} / {value.lost:.3f}")
+
+
+def print_table(title: str, scores: dict[str, dict[str, Score]], cell) -> None:  # type: ignore[no-untyped-def]
+    pages = next(iter(scores.values()))
+    print(f"\n| {title} | " + " | ".join(column.removeprefix("wcxb ") for column in COLUMNS) + " |")
+    print("|---" * (len(COLUMNS) + 1) + "|")
+    print("| pages | " + " | ".join(str(pages[column].pages) for column in COLUMNS) + " |")
+    for name, row in scores.items():
+        print(f"| {name} | " + " | ".join(cell(row[column]) for column in COLUMNS) + " |", flush=True)
+
+
+def print_rates(pages: list[LabelledPage], seconds: dict[str, dict[str, float]]) -> None:
+    """Pages a second of CPU time, and how many times trafilatura's with precision."""
+    counts = {name: sum(page.set == name for page in pages) for name in SETS}
+    print("\n| pages/s | " + " | ".join(f"{name}, {counts[name]} pages" for name in SETS) + " |")
+    print("|---" * (len(SETS) + 1) + "|")
+    base = seconds.get("trafilatura, precision")
+    for name, spent in seconds.items():
+        cells = [
+            f"{counts[part] / spent[part]:.1f}" + (f" ({base[part] / spent[part]:.2f}×)" if base else "")
+            for part in SETS
+        ]
+        print(f"| {name} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The three labelled sets of pages that the model is fitted on and judged by.
+
+Each labels other pages in another way, so an extractor that suits one by accident fails on another:
+
+    wcxb          1,308 pages of seven types with their main text       wcxb-dev.warc.gz, wcxb-dev.truth.jsonl.gz
+    trafilatura     519 pages with snippets that must, or must not, be in the text   trafilatura-eval-dev.jsonl.gz
+    readability     130 articles with their content as clean HTML       readability-pages.jsonl.gz
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastwarc.warc import ArchiveIterator, WarcRecordType
+from lxml import etree, html
+
+from owt_pipeline.extract.charset import decode
+from owt_pipeline.extract.names import INLINE
+
+SETS = ("wcxb", "trafilatura", "readability")
+FILES = {
+    "wcxb": ("wcxb-dev.warc.gz", "wcxb-dev.truth.jsonl.gz"),
+    "trafilatura": ("trafilatura-eval-dev.jsonl.gz",),
+    "readability": ("readability-pages.jsonl.gz",),
+}
+_FILE_OF_HOST = re.compile(r"(?<=\.[a-z]{2})-.*|(?<=\.[a-z]{3})-.*")  # some pages are named HOST-WORDS.html
+
+
+@dataclass(frozen=True)
+class LabelledPage:
+    """A page and what its main text is.
+
+    Attributes:
+      set: one of SETS.
+      url: where it was; for `readability`, a name in place of a host.
+      html: the page, decoded.
+      kind: its type where the set has types, else the set's name.
+      truth: the main text; None where only snippets are known.
+      wanted, unwanted: snippets that the main text has, and has not.
+    """
+
+    set: str
+    url: str
+    html: str
+    kind: str
+    truth: str | None = None
+    wanted: tuple[str, ...] = ()
+    unwanted: tuple[str, ...] = ()
+
+    @property
+    def host(self) -> str:
+        """What decides the fold: pages of one site share their markup."""
+        if self.set == "readability":
+            return self.url.rstrip("-0123456789")
+        host = urlsplit(self.url).hostname or self.url.partition("/")[0]
+        return _FILE_OF_HOST.sub("", host.removeprefix("www."))
+
+    def fold(self, folds: int, seed: int = 0) -> int:
+        """One of `folds` numbers, the same for all pages of a host."""
+        return zlib.crc32(f"{seed} {self.host}".encode()) % folds
+
+
+def read_labelled(folder: Path, sets: tuple[str, ...] = SETS) -> list[LabelledPage]:
+    """The pages of `sets` in `folder`, which holds FILES; raises FileNotFoundError."""
+    readers: dict[str, Callable[..., Iterator[LabelledPage]]]
+    readers = {"wcxb": _wcxb, "trafilatura": _trafilatura, "readability": _readability}
+    return [page for name in sets for page in readers[name](*(folder / file for file in FILES[name]))]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of each of FILES in `folder`."""
+    names = [name for files in FILES.values() for name in files]
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+
+
+def _wcxb(warc: Path, truth: Path) -> Iterator[LabelledPage]:
+    with open(warc, "rb") as file:
+        bodies = {
+            record.headers["WARC-Target-URI"]: record.reader.read()
+            for record in ArchiveIterator(file, record_types=WarcRecordType.response)
+        }
+    for row in _rows(truth):
+        markup = decode(bodies[row["url"]], "utf-8")[0]
+        yield LabelledPage(
+            "wcxb", row["url"], markup, row["page_type"], row["main_content"], tuple(row["with"]), tuple(row["without"])
+        )
+
+
+def _trafilatura(path: Path) -> Iterator[LabelledPage]:
+    for row in _rows(path):
+        url = row["url"].partition("::")[2] or row["url"]
+        yield LabelledPage(
+            "trafilatura", url, row["html"], "trafilatura", None, tuple(row["with"]), tuple(row["without"])
+        )
+
+
+def _readability(path: Path) -> Iterator[LabelledPage]:
+    for row in _rows(path):
+        yield LabelledPage("readability", row["name"], row["html"], "readability", _text(row["expected_html"]))
+
+
+def _text(markup: str) -> str:
+    """All text of clean HTML, a space wherever a block-level element begins or ends."""
+    pieces: list[str] = []
+
+    def walk(element: etree._Element) -> None:
+        apart = "" if element.tag in INLINE else " "
+        pieces.append(apart)
+        if element.tag not in ("script", "style") and isinstance(element.tag, str):
+            pieces.append(element.text or "")
+            for child in element:
+                walk(child)
+        pieces.append(apart)
+        pieces.append(element.tail or "")
+
+    walk(html.document_fromstring(markup))
+    return " ".join("".join(pieces).split())
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
