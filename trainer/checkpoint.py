@@ -189,13 +189,41 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def latest(folder: Path, report: Callable[[str], None]) -> tuple[Path, Record] | None:
-    """The newest checkpoint that is whole; `report` is told of each that is passed over."""
+    """The newest checkpoint that is intact, or None where there is none at all.
+
+    Args:
+      report: called with a line for each damaged checkpoint that is passed over.
+
+    Raises:
+      CheckpointError: there are checkpoints and all are damaged; it says of each what is wrong.
+    """
+    damaged = []
     for path in reversed(checkpoints(folder)):
         try:
-            return path, read_record(path)
+            found = path, read_record(path)
         except CheckpointError as error:
-            report(f"{error}; taking the checkpoint before it")
+            damaged.append(str(error))
+            continue
+        for problem in damaged:
+            report(f"{problem}; taking {path.name}, the newest intact one")
+        return found
+    if damaged:
+        raise CheckpointError(f"no checkpoint in {folder} is intact: {'; '.join(damaged)}")
     return None
+
+
+def move_aside(run: Path) -> Path | None:
+    """Move what `run` holds of an earlier run to a folder in it, and return that; None where it holds nothing."""
+    found = [run / name for name in ("checkpoints", "metrics.jsonl", "tensorboard", "diverged.json")]
+    found = [path for path in found if path.exists()]
+    if not found:
+        return None
+    number = 1 + sum(1 for _ in run.glob("before-restart-*"))
+    aside = run / f"before-restart-{number}"
+    aside.mkdir()
+    for path in found:
+        path.rename(aside / path.name)
+    return aside
 
 
 def prune(folder: Path, keep_last: int, keep_every: int = 0, keep_hours: float = 0) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from schemas import SettingsError, option
-from schemas.settings import add_flags, did_you_mean, flags_given, from_table
+from schemas.settings import add_flags, flags_given, from_table
+from trainer.command_line import CommandParser
 from trainer.model import PRESETS, ModelConfig, preset
 from trainer.optimizers import OPTIMIZERS, SCHEDULES, learning_rate
 
@@ -40,6 +40,9 @@ class TrainConfig:
     out: str = option(help="folder of the run: its checkpoints and metrics", metavar="DIR", shapes_bytes=False)
     mix: tuple[str, ...] = option(
         (), "further token shards, each FOLDER=SHARE of the samples; data has the rest", metavar="FOLDER=SHARE"
+    )
+    restart: bool = option(
+        False, "start at step 0, and move what the run's folder holds of an earlier run aside", shapes_bytes=False
     )
     init_from: str | None = option(
         None, "weights to start from: a checkpoint, or a GPT-2 folder of Hugging Face", metavar="DIR"
@@ -191,22 +194,16 @@ when one joins."""
 
 def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
     """The settings of a command line; raises SettingsError. A CONFIG.toml comes first, flags override it."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m trainer.train",
-        description="Train a GPT-2 on token shards. The same command again goes on where it stopped.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Train a GPT-2 on token shards. The same command again continues where it stopped.",
         epilog=_EXAMPLES,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "config", nargs="?", type=Path, metavar="CONFIG.toml", help="settings, at the top or in [train]"
     )
     add_flags(parser, TrainConfig)
-    namespace, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        names = [field.name for field in dataclasses.fields(TrainConfig)]
-        near = did_you_mean(unknown[0].removeprefix("--").partition("=")[0], names)
-        raise SettingsError(f"unknown argument {unknown[0]}{near}")
+    namespace = parser.parse_args(arguments)
     table = read_toml(namespace.config) if namespace.config else {}
     where = f"{namespace.config}: [train]" if namespace.config else "flags"
     return from_table(TrainConfig, {**table, **flags_given(TrainConfig, namespace)}, where)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from schemas import SettingsError
 from trainer.data import make_sampler, mix
 from trainer.errors import ShardError
@@ -45,6 +47,12 @@ class Corpora:
         """Tokens to predict in one pass over every document, each with its end-of-text."""
         lengths = [dataset.documents("train").lengths for dataset in self.datasets]
         return sum(int(own.sum()) + len(own) for own in lengths)
+
+    def check_ids(self, windows: np.ndarray) -> None:
+        """Raises ShardError where `windows` hold an id outside the vocabulary, naming a document that has it."""
+        if windows.max() >= self.tokenizer.vocab_size:
+            for dataset in self.datasets:
+                dataset.check_ids("train")
 
     def sampler(self, name: str, context: int, seed: int, **options: Any) -> Sampler:
         """The training samples, by `make_sampler` of each corpus; raises ValueError naming one that is empty."""

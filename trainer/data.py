@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 
+from trainer.errors import ShardError
 from trainer.samplers import Mixture, Packed, Sampler, longbiased
-from trainer.shards import TokenDataset
+from trainer.shards import Documents, TokenDataset
 
 
 def make_sampler(
@@ -22,15 +23,29 @@ def make_sampler(
     long_min_tokens: int = 512,
     long_fraction: float = 0.7,
 ) -> Sampler:
-    """The sampler `name` (`packed` or `longbiased`) over one split; raises ValueError where it is empty."""
-    documents = dataset.documents(split)
+    """The sampler `name` (`packed` or `longbiased`) over one split; raises ShardError where it is too short."""
+    documents = split_documents(dataset, split, context)
     eot = dataset.tokenizer.eot
     try:
         if name == "packed":
             return Packed(documents, context, eot, seed)
         return longbiased(documents, context, eot, seed, long_min_tokens=long_min_tokens, long_fraction=long_fraction)
     except ValueError as error:
-        raise ValueError(f"{dataset.folder}, split {split}: {error}") from error
+        raise ShardError(f"{dataset.folder}, split {split}: {error}") from error
+
+
+def split_documents(dataset: TokenDataset, split: str, context: int) -> Documents:
+    """The documents of one split; raises ShardError where they do not fill a window of `context` tokens."""
+    documents = dataset.documents(split)
+    tokens = int(documents.lengths.sum()) + len(documents)
+    if not len(documents):
+        raise ShardError(f"{dataset.folder}, split {split}: there is no document; run tokenize on more text")
+    if tokens <= context:
+        raise ShardError(
+            f"{dataset.folder}, split {split}: {tokens:,} tokens, end-of-text included, are fewer than the "
+            f"{context + 1:,} of a window; give a smaller context, or run tokenize on more text"
+        )
+    return documents
 
 
 def mix(samplers: list[Sampler], weights: list[float], seed: int) -> Sampler:
@@ -56,6 +71,7 @@ class Loader:
       rank, world_size: r and R.
       device: where batches go.
       ahead: micro-batches to fetch before they are asked for.
+      check: raises for windows that must not reach the model.
 
     Attributes:
       accumulation: micro-batches of a step, as many on every rank.
@@ -71,6 +87,7 @@ class Loader:
         world_size: int = 1,
         device: torch.device | str = "cpu",
         ahead: int = 2,
+        check: Callable[[np.ndarray], None] = lambda windows: None,
     ) -> None:
         if batch < world_size:
             raise ValueError(f"a batch of {batch} samples is too small for {world_size} ranks")
@@ -78,7 +95,7 @@ class Loader:
         self.rank, self.world_size, self.device = rank, world_size, torch.device(device)
         largest_slice = -(-batch // world_size)
         self.accumulation = -(-largest_slice // micro_batch)
-        self._ahead = ahead
+        self._ahead, self._check = ahead, check
 
     def windows(self, step: int, micro_step: int) -> np.ndarray:
         """Token ids (samples, context + 1) of one micro-batch of this rank."""
@@ -114,7 +131,9 @@ class Loader:
                 yield split_windows(tokens, self.device)
 
     def _read(self, number: int) -> torch.Tensor:
-        tokens = torch.from_numpy(_as_signed(self.windows(*divmod(number, self.accumulation))))
+        windows = self.windows(*divmod(number, self.accumulation))
+        self._check(windows)
+        tokens = torch.from_numpy(_as_signed(windows))
         return tokens.pin_memory() if self.device.type == "cuda" else tokens
 
 

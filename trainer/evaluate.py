@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import json
@@ -18,6 +17,7 @@ import torch
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
 from trainer.checkpoint import Record, load_model, resolve
+from trainer.command_line import CommandParser
 from trainer.distributed import Ranks
 from trainer.documents import DocumentBlocks
 from trainer.model import GPT
@@ -152,11 +152,11 @@ def _blocks(record: Record) -> DocumentBlocks:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m trainer.evaluate", description=__doc__, allow_abbrev=False)
+    parser = CommandParser(prog="python -m trainer.evaluate", description=__doc__)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder for its newest")
     add_flags(parser, EvaluateOptions)
-    namespace = parser.parse_args(arguments)
     try:
+        namespace = parser.parse_args(arguments)
         options = from_table(EvaluateOptions, flags_given(EvaluateOptions, namespace), "flags")
         result = evaluate(namespace.checkpoint, options)
     except (ValueError, OSError) as error:

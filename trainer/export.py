@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.checkpoint import load_model, resolve
+from trainer.command_line import CommandParser
 from trainer.huggingface import save_huggingface
 
 
@@ -19,11 +19,11 @@ def export(checkpoint: str, folder: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m trainer.export", description=__doc__, allow_abbrev=False)
+    parser = CommandParser(prog="python -m trainer.export", description=__doc__)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder for its newest")
     parser.add_argument("folder", metavar="FOLDER", help="where the model goes")
-    namespace = parser.parse_args(arguments)
     try:
+        namespace = parser.parse_args(arguments)
         export(namespace.checkpoint, namespace.folder)
     except (ValueError, OSError) as error:
         print(f"trainer.export: {error}", file=sys.stderr)

@@ -5,7 +5,6 @@ python -m trainer.export_tokens WORKDIR/tokens FOLDER --format bin
 
 from __future__ import annotations
 
-import argparse
 import struct
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from trainer.command_line import CommandParser
 from trainer.shards import Documents, ShardError, open_dataset
 
 _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
@@ -84,18 +84,16 @@ def _write_ids(file: BinaryIO, documents: Documents, eot: int, dtype: np.dtype) 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m trainer.export_tokens",
-        description="Write token shards in another trainer's layout.",
-        allow_abbrev=False,
+    parser = CommandParser(
+        prog="python -m trainer.export_tokens", description="Write token shards in another trainer's layout."
     )
     parser.add_argument("tokens", metavar="TOKENS", help="folder of the token shards: WORKDIR/tokens")
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="where the files go")
     parser.add_argument(
         "--format", choices=_LAYOUTS, default="bin", help="bin: nanoGPT's; megatron: Megatron-LM's (default: bin)"
     )
-    namespace = parser.parse_args(arguments)
     try:
+        namespace = parser.parse_args(arguments)
         written = export_tokens(namespace.tokens, namespace.folder, namespace.format)
     except (ValueError, OSError) as error:
         print(f"trainer.export_tokens: {error}", file=sys.stderr)

@@ -19,6 +19,8 @@ _FIXED = {  # what GPT-2 is, and this model does not vary
     "layer_norm_epsilon": 1e-5,
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
+    "reorder_and_upcast_attn": False,
+    "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
 

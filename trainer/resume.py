@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ class RunCheckpoints:
 
     Raises:
       SettingsError: the newest intact checkpoint is of another run.
+      CheckpointError: there are checkpoints, and none is intact.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class RunCheckpoints:
         self._config, self._corpora, self._shape, self._ranks, self._say = config, corpora, shape, ranks, say
         self._folder, self._writer = Path(config.out) / "checkpoints", checkpoint.Writer()
         # Rank 0 looks and all take what it found: ranks must not continue from different checkpoints.
-        found = ranks.from_main(checkpoint.latest(self._folder, say) if ranks.main else None)
+        found = ranks.from_main(self._newest() if ranks.main else None)
         self.path: Path | None = None
         self.step, self._parent = 0, ""
         if found:
@@ -44,6 +46,20 @@ class RunCheckpoints:
             self._check(self.path, record)
             self.step, self._parent = record.step, record.digest
         self._saved = self.step
+
+    def _newest(self) -> tuple[Path, checkpoint.Record] | None:
+        # Where torchrun starts the ranks again after a failure, the run has been restarted already.
+        again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        if self._config.restart and not again and not self._config.preflight:
+            if aside := checkpoint.move_aside(self._folder.parent):
+                self._say(f"starting at step 0; the earlier run is kept in {aside}")
+            return None
+        try:
+            return checkpoint.latest(self._folder, self._say)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error}. Restore one of them from a copy, or start at step 0 with --restart, which moves them aside"
+            ) from error
 
     def _check(self, path: Path, record: checkpoint.Record) -> None:
         refused, noted = changes(record.settings, self._config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import torch
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
 from trainer.checkpoint import load_model, resolve
+from trainer.command_line import CommandParser
 from trainer.model import GPT, KVCache
 from trainer.tokenizer import Tokenizer
 
@@ -140,11 +140,11 @@ def stream_text(tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m trainer.sample", description=__doc__, allow_abbrev=False)
+    parser = CommandParser(prog="python -m trainer.sample", description=__doc__)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder for its newest")
     add_flags(parser, SampleOptions)
-    namespace = parser.parse_args(arguments)
     try:
+        namespace = parser.parse_args(arguments)
         options = from_table(SampleOptions, flags_given(SampleOptions, namespace), "flags")
         for piece in sample(namespace.checkpoint, options):
             print(piece, end="", flush=True)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from schemas import SettingsError
 from trainer.config import TrainConfig
 from trainer.corpora import Corpora, open_corpora
 from trainer.data import Loader
@@ -94,6 +95,10 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     """
     say = _print_now if ranks.main else _silent
     device = ranks.device
+    if Path(config.out).exists() and not Path(config.out).is_dir():
+        raise SettingsError(f"out: {config.out} is a file; give a folder, which is created if need be")
+    if config.fsdp and not ranks.distributed:
+        raise SettingsError("fsdp needs the ranks of torchrun: torchrun --nproc-per-node=N -m trainer.train --fsdp …")
     torch.set_float32_matmul_precision("high")
     verify = config.verify_shards and ranks.main
     corpora = open_corpora(config.data, config.mix, verify=verify, cache=config.cache, cache_gb=config.cache_gb)
@@ -125,8 +130,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     model.loss_chunk = best_chunk(device.type) if config.loss_chunk is None else config.loss_chunk
     bfloat16 = config.dtype == "bfloat16" or (config.dtype == "auto" and device.type == "cuda")
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
-    sharded = config.fsdp and ranks.distributed
-    if sharded:
+    if config.fsdp:
         shard(model, model.h, ranks)
     else:
         model.to(device)
@@ -135,7 +139,15 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     reserved, largest_slice = optimizer_bytes(model, config.optimizer), -(-windows // ranks.world_size)
     micro_batch = config.micro_batch or micro_batch_that_fits(model, largest_slice, reserved, autocast)
     micro_batch = min(ranks.gather(micro_batch))
-    loader = Loader(sampler, windows, micro_batch, rank=ranks.rank, world_size=ranks.world_size, device=device)
+    loader = Loader(
+        sampler,
+        windows,
+        micro_batch,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        device=device,
+        check=corpora.check_ids,
+    )
     optimizers = make_optimizers(
         config.optimizer,
         model,
@@ -146,7 +158,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     torch.manual_seed(config.seed + 1 + ranks.rank)  # dropout differs between ranks
     if not config.preflight:
         checkpoints.load_training(optimizers)
-    if ranks.distributed and not sharded:
+    if ranks.distributed and not config.fsdp:
         place = [device.index] if device.type == "cuda" else None
         net = DistributedDataParallel(net, device_ids=place, gradient_as_bucket_view=True)
 

@@ -61,6 +61,19 @@ class TokenDataset:
             return Documents.open_remote(self.folder, files, self.tokenizer.vocab_size)
         return Documents.open(self.folder, files, self.tokenizer.vocab_size)
 
+    def check_ids(self, split: str) -> None:
+        """Read every token of one split; raises ShardError naming a document with an id outside the vocabulary."""
+        documents, number = self.documents(split), 0
+        for file in self.files.get(split, []):
+            for row in range(file.rows):
+                ids = documents[number]
+                if len(ids) and ids.max() >= self.tokenizer.vocab_size:
+                    raise ShardError(
+                        f"{self.folder}/{file.path}, row {row}: token id {ids.max()} is outside the tokenizer's "
+                        f"vocabulary of {self.tokenizer.vocab_size}; run tokenize again"
+                    )
+                number += 1
+
 
 def open_dataset(
     folder: str | Path,

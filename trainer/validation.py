@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from trainer.corpora import Corpora
+from trainer.data import split_documents
 from trainer.distributed import Ranks
 from trainer.documents import DocumentBlocks
 from trainer.model import GPT
@@ -54,24 +55,28 @@ def fixed_windows(dataset: TokenDataset, context: int, count: int) -> torch.Tens
     """The validation set (windows, context + 1): the same `count` windows always, at most one epoch of `val`.
 
     Raises:
-      ValueError: the split is empty.
+      ShardError: the split is missing or does not fill a window, or has an id outside the vocabulary.
     """
-    documents = dataset.documents("val")
-    if not len(documents):
-        raise ValueError(f"{dataset.folder} has no document in its val split")
+    documents = split_documents(dataset, "val", context)
     sampler = Packed(documents, context, dataset.tokenizer.eot, seed=0)
     windows = sampler.windows(0, min(count, sampler.first_window(1)))
+    if windows.max() >= dataset.tokenizer.vocab_size:
+        dataset.check_ids("val")
     return torch.from_numpy(windows.astype("int32"))
 
 
 def validation_windows(corpora: Corpora, context: int, count: int, say: Callable[[str], None]) -> torch.Tensor | None:
-    """About `count` windows (N, context + 1) of the corpora by their shares; None, and why, where a split is empty."""
-    try:
-        parts = [
-            fixed_windows(dataset, context, math.ceil(count * share))
-            for dataset, share in zip(corpora.datasets, corpora.shares, strict=True)
-        ]
-        return torch.cat(parts)
-    except ValueError as error:
-        say(f"no validation: {error}")
-        return None
+    """About `count` windows (N, context + 1) of the corpora by their shares; None, and why, where a split is missing.
+
+    Raises:
+      ShardError: as `fixed_windows`, for a split that has documents.
+    """
+    for dataset in corpora.datasets:
+        if not dataset.files.get("val") or not len(dataset.documents("val")):
+            say(f"no validation: {dataset.folder} has no document in its val split")
+            return None
+    parts = [
+        fixed_windows(dataset, context, math.ceil(count * share))
+        for dataset, share in zip(corpora.datasets, corpora.shares, strict=True)
+    ]
+    return torch.cat(parts)

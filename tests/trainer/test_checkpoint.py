@@ -123,7 +123,7 @@ def test_a_truncated_checkpoint_is_refused_and_the_one_before_it_taken(
     train(config)
     output = capsys.readouterr().out
     assert f"step-00000008/{name}" in output
-    assert "taking the checkpoint before it" in output
+    assert "taking step-00000006, the newest intact one" in output
     assert "step-00000006 at step 6" in output
     assert (run_of(config) / "step-00000008" / "model.safetensors").read_bytes() == whole
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import checkpoint, evaluate, export, export_tokens, sample
+from trainer import checkpoint, evaluate, export, sample
 from trainer.config import TrainConfig
 from trainer.evaluate import score_text, text_windows
 from trainer.huggingface import load_huggingface
@@ -244,14 +244,3 @@ def test_a_model_that_transformers_has_no_class_for_is_not_exported(tmp_path: Pa
     model = GPT(ModelConfig(vocab_size=50, context=8, n_layer=2, n_head=2, width=16, shared_layers=True))
     with pytest.raises(ValueError, match="no GPT-2 that transformers knows"):
         export.save_huggingface(model, tmp_path, tmp_path / "tokenizer.json", 49)
-
-
-@pytest.mark.parametrize(
-    ("command", "flag"), [(sample.main, "--prom=a"), (evaluate.main, "--dat=run"), (export_tokens.main, "--form=bin")]
-)
-def test_a_flag_cut_short_is_refused(command: Any, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Else a script's flags would change their meaning with the next one that begins alike."""
-    with pytest.raises(SystemExit) as ended:
-        command(["checkpoint", flag] if command is not export_tokens.main else ["tokens", "folder", flag])
-    assert ended.value.code == 2
-    assert f"unrecognized arguments: {flag}" in capsys.readouterr().err

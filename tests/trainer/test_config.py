@@ -17,7 +17,7 @@ def test_an_unknown_key_suggests_the_right_one(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"unknown key 'learning_rat'; did you mean 'learning_rate'\?"):
         parse([str(path)])
     for flag in ("--learning_rat", "--learning_rat=1e-3"):
-        with pytest.raises(SettingsError, match=rf"unknown argument {flag}; did you mean 'learning_rate'\?"):
+        with pytest.raises(SettingsError, match=rf"unknown argument {flag}; did you mean --learning_rate\?"):
             parse(["--data", "tokens", "--out", "run", flag, "1e-3"])
 
 

@@ -1,0 +1,221 @@
+"""A user's mistake is one line that says what to do, and nothing of an earlier run is lost by it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer import checkpoint, evaluate, export, export_tokens, sample
+from trainer.config import TrainConfig
+from trainer.huggingface import load_huggingface
+from trainer.train import main, train
+
+WriteTokens = Callable[..., Path]
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
+    return TrainConfig(
+        data=str(text_tokens),
+        out=str(tmp_path / "run"),
+        preset="tiny",
+        width=32,
+        context=32,
+        batch_tokens=512,
+        max_steps=6,
+        save_every=2,
+        val_windows=4,
+        device="cpu",
+        tensorboard=False,
+    )
+
+
+def flags(config: TrainConfig, **changes: Any) -> list[str]:
+    """The command line of `config`."""
+    given = {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(config)
+        if getattr(config, field.name) != field.default
+    } | changes
+    line = []
+    for name, value in given.items():
+        if isinstance(value, bool):
+            line.append(f"--{name}" if value else f"--no_{name}")
+        else:
+            line += [f"--{name}", str(value)]
+    return line
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that the training command ends with; fails where it is not one line and exit code 1."""
+    capsys.readouterr()
+    assert main(arguments) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    return line.removeprefix("trainer.train: ")
+
+
+def damage_all(run: Path) -> None:
+    first, second, third = checkpoint.checkpoints(run / "checkpoints")
+    (first / "model.safetensors").unlink()
+    for path in (second / "training.pt", third / "checkpoint.json"):
+        path.write_bytes(path.read_bytes()[:-10])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_stops_and_names_each_of_them(
+    config: TrainConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(config)
+    run = Path(config.out)
+    damage_all(run)
+    before = contents(run)
+    error = error_of(capsys, *flags(config))
+    assert f"no checkpoint in {run / 'checkpoints'} is intact: " in error
+    assert "step-00000002/model.safetensors is missing" in error
+    assert "step-00000004/training" in error
+    assert "step-00000006/checkpoint.json cannot be read" in error
+    assert "start at step 0 with --restart" in error
+    assert contents(run) == before | {".lock": (run / ".lock").read_bytes()}
+
+
+def test_restart_starts_at_step_0_and_moves_the_earlier_run_aside(
+    config: TrainConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(config)
+    run = Path(config.out)
+    damage_all(run)
+    before = contents(run)
+    assert main([*flags(config), "--restart"]) == 0
+    assert f"starting at step 0; the earlier run is kept in {run / 'before-restart-1'}" in capsys.readouterr().out
+    kept = contents(run / "before-restart-1")
+    assert {name: before[name] for name in kept} == kept
+    assert set(before) - set(kept) == {".lock"}
+    assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3, 4, 5, 6]
+    assert main([*flags(config), "--restart"]) == 0
+    assert len(checkpoint.checkpoints(run / "before-restart-2" / "checkpoints")) == 3
+
+
+def test_a_rank_that_torchrun_starts_again_does_not_restart_the_run(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(dataclasses.replace(config, max_steps=2))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    train(dataclasses.replace(config, restart=True))
+    assert "step-00000002 at step 2" in capsys.readouterr().out
+    assert not list(Path(config.out).glob("before-restart-*"))
+
+
+def test_a_command_given_a_run_without_an_intact_checkpoint_says_what_is_wrong_with_each(
+    config: TrainConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(config)
+    damage_all(Path(config.out))
+    capsys.readouterr()
+    assert sample.main([config.out]) == 1
+    assert "step-00000002/model.safetensors is missing" in capsys.readouterr().err
+
+
+def test_a_token_id_outside_the_vocabulary_names_file_and_row(
+    config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = [1, 2, 3] * 100, [*[5] * 40, 412, 5]
+    data = str(write_tokens(tmp_path / "train", [good, good, good, bad], [good]))
+    wanted = f"{data}/train/part-00001.arrow, row 1: token id 412 is outside the tokenizer's vocabulary of 400; run"
+    assert error_of(capsys, *flags(config, data=data, max_steps=50)).startswith(wanted)
+    data = str(write_tokens(tmp_path / "val", [good] * 3, [bad]))
+    assert "val/part-00000.arrow, row 0: token id 412" in error_of(capsys, *flags(config, data=data))
+
+
+def test_a_split_that_is_missing_or_too_short_says_so(
+    config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = [1, 2, 3] * 100
+    data = str(write_tokens(tmp_path / "none", [], [good]))
+    assert error_of(capsys, *flags(config, data=data)).startswith(f"{data}, split train: there is no document; run")
+    data = str(write_tokens(tmp_path / "short", [[1] * 20, [2] * 10], [good]))
+    assert error_of(capsys, *flags(config, data=data)).startswith(
+        f"{data}, split train: 32 tokens, end-of-text included, are fewer than the 33 of a window; give a smaller"
+    )
+    data = str(write_tokens(tmp_path / "shortval", [good], [[1] * 20]))
+    assert error_of(capsys, *flags(config, data=data)).startswith(f"{data}, split val: 21 tokens")
+    assert main(flags(config, data=data, val_every=0, out=str(tmp_path / "unvalidated"))) == 0
+
+
+def test_fsdp_without_torchrun_says_how_to_start_it(config: TrainConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    assert error_of(capsys, *flags(config), "--fsdp").startswith("fsdp needs the ranks of torchrun: torchrun --nproc")
+
+
+def test_an_out_that_is_a_file_is_refused(
+    config: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    out = str(tmp_path / "file")
+    assert (
+        error_of(capsys, *flags(config, out=out)) == f"out: {out} is a file; give a folder, which is created if need be"
+    )
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_unknown_flag_suggests_the_nearest_and_lists_no_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert error_of(capsys, "--learning_rat", "1") == "unknown argument --learning_rat; did you mean --learning_rate?"
+    assert error_of(capsys, "--zzz=1") == "unknown argument --zzz=1; see python -m trainer.train --help"
+    assert error_of(capsys, "--max_steps") == (
+        "argument --max_steps: expected one argument; see python -m trainer.train --help"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "nearest"),
+    [
+        (sample.main, ["run", "--prom=a"], "--prompt"),
+        (evaluate.main, ["run", "--dat=run"], "--data"),
+        (export.main, ["run", "folder", "--help_me"], "--help"),
+        (export_tokens.main, ["tokens", "folder", "--form=bin"], "--format"),
+    ],
+)
+def test_a_flag_cut_short_is_refused(
+    command: Any, arguments: list[str], nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else a script's flags would change their meaning with the next one that begins alike."""
+    assert command(arguments) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"unknown argument {arguments[-1]}; did you mean {nearest}?")
+
+
+@pytest.mark.parametrize("key", ["reorder_and_upcast_attn", "add_cross_attention", "scale_attn_by_inverse_layer_idx"])
+def test_a_hugging_face_model_of_a_kind_that_is_not_implemented_is_refused(
+    config: TrainConfig, tmp_path: Path, key: str
+) -> None:
+    train(dataclasses.replace(config, max_steps=1))
+    folder = tmp_path / "exported"
+    assert export.main([config.out, str(folder)]) == 0
+    load_huggingface(folder)
+    entries = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(entries | {key: True}))
+    with pytest.raises(ValueError, match=rf"config\.json: {key} is True, this model has False"):
+        load_huggingface(folder)
+
+
+@pytest.mark.parametrize("module", ["trainer.train", "trainer.sample", "trainer.evaluate", "trainer.export"])
+def test_without_torch_a_command_says_how_to_install_it(module: str, tmp_path: Path) -> None:
+    shutil.copytree(REPOSITORY / "trainer", tmp_path / "trainer", ignore=shutil.ignore_patterns("__pycache__"))
+    # -S leaves out site-packages, and with them torch.
+    command = [sys.executable, "-S", "-m", module]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert "the trainer needs PyTorch 2.9 or later, which is not installed: pip install 'owt-pipeline[train]'" in line

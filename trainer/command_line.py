@@ -1,0 +1,27 @@
+"""The parser of the trainer's commands: a mistake is one line, with the nearest flag that exists."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from schemas import SettingsError
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Help is shown as it was written, flags are not abbreviated, and a mistake raises SettingsError."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **arguments)
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, n=1)
+            self.error(f"unknown argument {unknown[0]}" + (f"; did you mean {near[0]}?" if near else ""))
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingsError(message if message.endswith("?") else f"{message}; see {self.prog} --help")
