@@ -37,6 +37,7 @@ class Rules:
       filters: names of `FILTERS`.
       measured_share: share of documents that the filters which are not on measure, too.
       evaluation_sets: documents that share an n-gram with one go; None for none.
+      unaltered: leave every byte of the text as it is.
     """
 
     fix_text: bool = True
@@ -50,6 +51,7 @@ class Rules:
     filters: tuple[str, ...] = ()
     measured_share: float = 0.2
     evaluation_sets: EvaluationSets | None = None
+    unaltered: bool = False
 
 
 @dataclass
@@ -103,10 +105,10 @@ def clean_batch(batch: pa.RecordBatch, rules: Rules) -> Outcome:
 
 def clean_document(text: str, rules: Rules) -> Document:
     """The document repaired, and judged. It depends on `text` and `rules` alone."""
-    if rules.fix_text:
+    if rules.fix_text and not rules.unaltered:
         text = fix_text(text, rules.normalization, rules.leave_unfixed)
     text, masked = mask(text) if rules.mask_addresses else (text, 0)
-    document = Document(tidy(text), 0, masked)
+    document = Document(text if rules.unaltered else tidy(text), 0, masked)
     for judge in (_by_length, _by_language, _by_filters, _by_evaluation_sets):
         judge(document, rules)
         if document.reason is not None:

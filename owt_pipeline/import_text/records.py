@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -22,8 +23,12 @@ _EXTENSIONS = {
     "jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl",
     "parquet": "parquet",
     "txt": "text", "text": "text", "md": "text",
+    "raw": "text", "tokens": "text",  # wiki.train.raw and wiki.train.tokens, as WikiText is published
 }  # fmt: skip
+SPLITS = ("file", "blank_lines", "wikitext")
+"""A plain text is one document; or blank lines separate its documents; or it is WikiText, and each article is one."""
 _COMPRESSED = ("gz", "zst", "xz", "bz2")
+_TITLE = re.compile(rb" = (?!=)[^\n]*(?<!=) = \r?\n?")  # of an article; " = = Career = = " is a section's
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ def format_of(path: str) -> str:
     return kind
 
 
-def read_records(path: str, name: str, kind: str, *, columns: Iterable[str], blank_lines: bool) -> Iterator[Record]:
+def read_records(path: str, name: str, kind: str, *, columns: Iterable[str], split_text: str) -> Iterator[Record]:
     """The records of one file, in order.
 
     Args:
@@ -61,7 +66,7 @@ def read_records(path: str, name: str, kind: str, *, columns: Iterable[str], bla
       name: what to call the file in `Record.where`.
       kind: `jsonl`, `parquet` or `text`. Of a text, the only field is `text`.
       columns: top-level columns to read of a Parquet file; those it has not are left out.
-      blank_lines: whether blank lines separate the documents of a text; else a file is one.
+      split_text: what the documents of a text are, one of SPLITS; a file or an article comes byte for byte.
 
     Raises:
       UserError: the file cannot be read, is damaged, or (Parquet) is none.
@@ -72,8 +77,10 @@ def read_records(path: str, name: str, kind: str, *, columns: Iterable[str], bla
     with open_decompressed(path) as file:
         if kind == "jsonl":
             yield from _json_records(file, name)
-        elif blank_lines:
+        elif split_text == "blank_lines":
             yield from _paragraph_records(file, name)
+        elif split_text == "wikitext":
+            yield from _article_records(file, name)
         else:
             yield _text_record(file.read(MAX_RECORD_BYTES + 1), f"{name}:1")
 
@@ -109,28 +116,58 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _paragraph_records(file: BinaryIO, name: str) -> Iterator[Record]:
-    waiting: list[bytes] = []
-    size, start, number = 0, 1, 0
+    lines = _Lines(name)
     for number, line in enumerate(_lines(file), start=1):
         if line.strip():
-            if not waiting:
-                start, size = number, 0
-            size += len(line)
-            if size <= MAX_RECORD_BYTES + 1:  # what comes after would only be thrown away
-                waiting.append(line)
-            continue
-        if waiting:
-            yield _text_record(b"".join(waiting), f"{name}:{start}", size)
-            waiting = []
-    if waiting:
-        yield _text_record(b"".join(waiting), f"{name}:{start}", size)
+            lines.add(number, line)
+        elif lines.waiting:
+            yield lines.record(ends=b"\n")
+    if lines.waiting:
+        yield lines.record(ends=b"\n")
+
+
+def _article_records(file: BinaryIO, name: str) -> Iterator[Record]:
+    """Articles from title to title; what precedes the first title, a blank line in WikiText, belongs to its article."""
+    lines = _Lines(name)
+    blank = True
+    for number, line in enumerate(_lines(file), start=1):
+        if blank and lines.has_text and _TITLE.fullmatch(line):
+            yield lines.record()
+        lines.add(number, line)
+        blank = not line.strip()
+    if lines.waiting:
+        yield lines.record()
+
+
+class _Lines:
+    """The lines of a document to be, the first one's number, and whether any is not blank."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.waiting: list[bytes] = []
+        self.has_text = False
+        self._size = self._start = 0
+
+    def add(self, number: int, line: bytes) -> None:
+        if not self.waiting:
+            self._start, self._size, self.has_text = number, 0, False
+        self._size += len(line)
+        self.has_text = self.has_text or bool(line.strip())
+        if self._size <= MAX_RECORD_BYTES + 1 or not self.waiting:  # what comes after would only be thrown away
+            self.waiting.append(line)
+
+    def record(self, ends: bytes = b"") -> Record:
+        """The document, without `ends` at its ends; the next line starts another one."""
+        content, self.waiting = b"".join(self.waiting).strip(ends) if ends else b"".join(self.waiting), []
+        self.has_text = False
+        return _text_record(content, f"{self._name}:{self._start}", self._size)
 
 
 def _text_record(content: bytes, where: str, size: int | None = None) -> Record:
     if (size or len(content)) > MAX_RECORD_BYTES:
         return Record(where, None, f"longer than {MAX_RECORD_BYTES} bytes")
     try:
-        return Record(where, {"text": content.decode("utf-8-sig").strip("\n")})
+        return Record(where, {"text": content.decode("utf-8-sig")})
     except UnicodeDecodeError as error:
         return Record(where, None, f"not UTF-8 at byte {error.start}; convert it first (iconv)")
 

@@ -58,13 +58,13 @@ def place_group(
     *,
     groups: Sequence[Sequence[SourceFile]],
     names: FieldNames,
-    blank_lines: bool,
+    split_text: str,
     num_shards: int,
 ) -> None:
     """Write the records of one group of files, each row group holding rows of a single shard."""
     waiting: list[pa.RecordBatch] = []
     size = 0
-    for batch in _placed_batches(groups[group], names, blank_lines, num_shards):
+    for batch in _placed_batches(groups[group], names, split_text, num_shards):
         waiting.append(batch)
         size += batch.nbytes
         if size >= _BUFFER_BYTES:
@@ -91,14 +91,14 @@ def merge_shard(shard: int, writer: ShardWriter, *, folder: Storage, paths: Sequ
 
 
 def _placed_batches(
-    files: Sequence[SourceFile], names: FieldNames, blank_lines: bool, num_shards: int
+    files: Sequence[SourceFile], names: FieldNames, split_text: str, num_shards: int
 ) -> Iterator[pa.RecordBatch]:
     rows: list[dict] = []
     size = 0
     for file in files:
         field_names = FieldNames("text", "", "", "", "", "") if file.kind == "text" else names
         columns = field_names.columns()
-        for record in read_records(file.path, file.name, file.kind, columns=columns, blank_lines=blank_lines):
+        for record in read_records(file.path, file.name, file.kind, columns=columns, split_text=split_text):
             rows.append(place(record, field_names, num_shards))
             size += len(rows[-1]["text"])
             if size >= _BATCH_BYTES or len(rows) == 1024:

@@ -62,6 +62,7 @@ class Options:
         shapes_bytes=False,  # their content does, and is in the fingerprint
     )
     decontaminate_words: int = option(13, "how long such a run is", minimum=4)
+    unaltered: bool = option(False, "pass text on byte for byte: no repair, no normalization, white space as it is")
 
 
 def run(run: StageRun) -> None:
@@ -74,6 +75,9 @@ def run(run: StageRun) -> None:
     languages = frozenset() if ALL in options.languages else frozenset(options.languages)
     if unknown := sorted(languages - set(known_languages())):
         raise UserError(f"languages: {unknown[0]!r} is no language known{did_you_mean(unknown[0], known_languages())}")
+    if options.unaltered and (options.mask_addresses or "c4" in options.filters):
+        changing = "mask_addresses" if options.mask_addresses else "the filter c4"
+        raise UserError(f"unaltered leaves text as it is, but {changing} changes it; leave one of them out")
     sets = _evaluation_sets(options)
     if sets is not None:
         n_grams_of(sets)  # an unreadable file is an error here, and not of a worker
@@ -89,6 +93,7 @@ def run(run: StageRun) -> None:
         filters=options.filters,
         measured_share=options.measured_share,
         evaluation_sets=sets,
+        unaltered=options.unaltered,
     )
     run.properties["signals"] = signals.describe(options.filters, options.measured_share)
     run.map_batches(partial(clean_batch, rules=rules), rows=64)

@@ -37,7 +37,9 @@ class ImportOptions:
     date_field: str = option("date", "field of the date of publication (YYYY-MM-DD...)")
     language_field: str = option("language", "field of the language (ISO 639-1)")
     split_text: str = option(
-        "file", "a plain text file is one document, or blank lines separate them", choices=("file", "blank_lines")
+        "file",
+        "a plain text file is one document; or blank lines separate them; or each article of WikiText is one",
+        choices=("file", "blank_lines", "wikitext"),
     )
     num_shards: int = option(8, "shards of the dataset, and of all that follow", minimum=1, maximum=100_000)
 
@@ -76,7 +78,7 @@ def run(run: StageRun) -> None:
             options.date_field,
             options.language_field,
         ),
-        blank_lines=options.split_text == "blank_lines",
+        split_text=options.split_text,
         num_shards=options.num_shards,
     )
     records = run.write_step("records", range(len(groups)), place, PLACED)
@@ -110,7 +112,7 @@ STAGE = Stage(
     output="documents",
     inputs=(),
     options=ImportOptions,
-    version=1,
+    version=2,
     run=run,
     help="Bring text of your own in as documents/, in place of collect, fetch and extract. A document's id is\n"
     "the hash of its canonical URL, or of its text where it has none; of equal ids the first one stays.",

@@ -73,6 +73,30 @@ def test_a_changed_evaluation_set_runs_the_stage_again(workdir: Path) -> None:
     assert manifest.counts.rejected["contaminated"] == 304
 
 
+UNTIDY = "\ufb01rst “quoted” Ã© \u00a0 &amp; \t \n\n\n\n" + ENGLISH + " \n "
+
+
+def test_unaltered_text_is_passed_on_byte_for_byte(tmp_path: Path) -> None:
+    write = partial(write_documents, [UNTIDY, "short \n"])
+    make = Stage("extract", "documents", (), type(Options()), 1, lambda run: run.write_shards(write) and None, "makes",
+                 num_shards=lambda options: 1)  # fmt: skip
+    run_stage(make, Options(), Runtime(Storage(str(tmp_path))))
+    for options, wanted in ((Options(unaltered=True), True), (Options(), False)):
+        manifest, _ = run_stage(STAGE, options, Runtime(Storage(str(tmp_path))))
+        rows = DatasetReader(Storage(str(tmp_path / "clean")), manifest).table().to_pylist()
+        assert [row["text"] == UNTIDY for row in rows] == [wanted]
+        assert manifest.counts.rejected == {"too_short": 1}
+        assert manifest.stats["changed_texts"] == (not wanted)
+
+
+@pytest.mark.parametrize(
+    ("also", "name"), [({"mask_addresses": True}, "mask_addresses"), ({"filters": ("c4",)}, "the filter c4")]
+)
+def test_unaltered_and_what_alters_text_exclude_each_other(workdir: Path, also: dict, name: str) -> None:
+    with pytest.raises(UserError, match=f"unaltered leaves text as it is, but {name} changes it; leave one"):
+        run_stage(STAGE, Options(unaltered=True, **also), Runtime(Storage(str(workdir))))
+
+
 def test_an_unknown_language_is_one_clear_error(workdir: Path) -> None:
     with pytest.raises(UserError, match="'eng' is no language known; did you mean 'en'"):
         run_stage(STAGE, Options(languages=("eng",)), Runtime(Storage(str(workdir))))

@@ -154,7 +154,7 @@ def test_plain_text_is_a_document_a_file_or_blank_lines_separate_it(tmp_path: Pa
     (tmp_path / "in" / "b.md.gz").write_bytes(gzip.compress(b"\n\nFour"))
     (tmp_path / "in" / "c.txt").write_bytes(b"caf\xe9")
     imported(tmp_path / "run", tmp_path / "in")
-    assert [row["text"] for row in documents(tmp_path / "run")] == ["Four", "One\n two\n\n\nThree"]
+    assert [row["text"] for row in documents(tmp_path / "run")] == ["\n\nFour", "One\n two\n\n\nThree\n"]
     assert rejects(tmp_path / "run") == [("bad_record", "c.txt:1: not UTF-8 at byte 3; convert it first (iconv)")]
     imported(tmp_path / "run", tmp_path / "in", split_text="blank_lines")
     assert [row["text"] for row in documents(tmp_path / "run")] == ["Four", "One\n two", "Three"]
@@ -166,9 +166,45 @@ def test_blank_lines_lose_no_line(tmp_path_factory: pytest.TempPathFactory, part
     text = "\n".join(parts)
     path = tmp_path_factory.mktemp("text") / "in.txt"
     path.write_text(text)
-    found = read_records(str(path), "in", "text", columns=(), blank_lines=True)
+    found = read_records(str(path), "in", "text", columns=(), split_text="blank_lines")
     lines = [line for record in found if record.fields for line in record.fields["text"].split("\n")]
     assert lines == [line for line in text.split("\n") if line.strip()]
+
+
+WIKITEXT = (
+    " \n = Robert Boulter = \n \n Robert Boulter is an English film , television actor . \n"
+    " \n = = Career = = \n \n = = = 2000 – 2005 = = = \n \n In 2000 Boulter had a role ; x = 2 = y . \n"
+    " \n = = \n \n = Du Fu = \n \n Du Fu ( Chinese : 杜甫 ; 712 – 770 ) was a <unk> @-@ poet . \n"
+    " = Not a title = \n \n = The sign = of equality = \n \n"
+)
+
+
+@pytest.mark.parametrize("name", ["wiki.valid.raw", "wiki.valid.tokens"])
+def test_each_article_of_wikitext_is_a_document_byte_for_byte(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(WIKITEXT)
+    found = list(read_records(str(tmp_path / name), name, "text", columns=(), split_text="wikitext"))
+    texts = [record.fields["text"] for record in found if record.fields]
+    assert "".join(texts) == WIKITEXT
+    assert [text.split(" = ")[1] for text in texts] == ["Robert Boulter", "Du Fu", "The sign"]
+    assert [record.where for record in found] == [f"{name}:{line}" for line in (1, 14, 19)]
+    imported(tmp_path / "run", tmp_path / name, split_text="wikitext")
+    assert sorted(row["text"] for row in documents(tmp_path / "run")) == sorted(texts)
+    imported(tmp_path / "run", tmp_path / name)
+    assert [row["text"] for row in documents(tmp_path / "run")] == [WIKITEXT]
+
+
+@given(
+    st.lists(st.sampled_from([" = A = \n", " = = B = = \n", " \n", " some words . \n", "\n", " = C =\n"]), max_size=20)
+)
+@settings(max_examples=100, deadline=None)
+def test_articles_put_together_are_the_file(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+    path = tmp_path_factory.mktemp("text") / "wiki.test.tokens"
+    path.write_text("".join(lines))
+    found = list(read_records(str(path), "in", "text", columns=(), split_text="wikitext"))
+    assert "".join(record.fields["text"] for record in found if record.fields) == "".join(lines)
+    titles = [k for k in range(len(lines)) if lines[k] == " = A = \n" and (k == 0 or not lines[k - 1].strip())]
+    before_first = any(line.strip() for line in lines[: titles[0]]) if titles else any(lines)
+    assert len(found) == len(titles) + before_first
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=30) | st.integers(0, 9)), max_size=8))
@@ -176,7 +212,7 @@ def test_blank_lines_lose_no_line(tmp_path_factory: pytest.TempPathFactory, part
 def test_json_lines_are_read_as_written(tmp_path_factory: pytest.TempPathFactory, rows: list[dict]) -> None:
     path = tmp_path_factory.mktemp("json") / "in.jsonl"
     path.write_bytes(json_lines(*rows))
-    found = list(read_records(str(path), "in", "jsonl", columns=(), blank_lines=False))
+    found = list(read_records(str(path), "in", "jsonl", columns=(), split_text="file"))
     assert [record.fields for record in found] == rows
     assert [record.where for record in found] == [f"in:{number}" for number in range(1, len(rows) + 1)]
 
