@@ -59,6 +59,7 @@ clean:  ## everything that can be made again
 	.venv-servers/bin/python -m pip install --quiet --disable-pip-version-check \
 		--requirement tests/servers/requirements.txt \
 		--constraint tests/servers/constraints.txt
+	GOBIN="$(abspath .venv-servers/bin)" go install github.com/fsouza/fake-gcs-server@v1.56.1
 	touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt

@@ -45,7 +45,7 @@ def scatter(folder: Storage, rows: pa.Table, shards: np.ndarray, num_shards: int
     """Write each shard's rows into a file of its own, one for every shard; `rows` are sorted by shard."""
     bounds = np.searchsorted(shards, np.arange(num_shards + 1))
     for shard in range(num_shards):
-        with folder.create(step_file(shard)) as file, pa.ipc.new_file(file, rows.schema) as writer:
+        with folder.create_file(step_file(shard)) as file, pa.ipc.new_file(file, rows.schema) as writer:
             writer.write_table(rows.slice(bounds[shard], bounds[shard + 1] - bounds[shard]))
 
 

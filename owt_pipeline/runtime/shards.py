@@ -100,7 +100,7 @@ class ShardWriter:
         return self
 
     def _open_sink(self, path: str, kind: str, schema: pa.Schema, file_format: str) -> _Sink:
-        file = self._stack.enter_context(self._folder.create(path, sync=self._rejects))
+        file = self._stack.enter_context(self._folder.create_file(path, sync=self._rejects))
         return _Sink(path, kind, file, schema, file_format)
 
     def enter(self, rows: int) -> None:
@@ -140,7 +140,7 @@ class ShardWriter:
     def open_file(self, suffix: str, kind: str) -> tuple[HashingFile, list[int]]:
         """A further file of the shard, such as its WARC file, and a one-item list to count its rows in."""
         path = shard_name(self.shard) + suffix
-        file = self._stack.enter_context(self._folder.create(path, sync=self._rejects))
+        file = self._stack.enter_context(self._folder.create_file(path, sync=self._rejects))
         rows = [0]
         self._extra.append((path, kind, file, rows))
         return file, rows
@@ -162,7 +162,8 @@ class ShardWriter:
             ShardFile(s.path, s.kind, self.shard, s.rows, s.file.bytes, s.file.sha256) for s in self._sinks.values()
         ] + [ShardFile(path, k, self.shard, rows[0], f.bytes, f.sha256) for path, k, f, rows in self._extra]
         record = ShardRecord(self.shard, counts, files, dict(sorted(self._stats.items())))
-        self._records.write(shard_name(self.shard) + ".json", record.to_json(), sync=self._rejects)
+        with self._records.create_file(shard_name(self.shard) + ".json", sync=self._rejects) as file:
+            file.write(record.to_json())
         progress.shard_done()
 
 

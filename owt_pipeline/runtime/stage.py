@@ -258,6 +258,7 @@ def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, b
     num_shards = stage.num_shards(options) if stage.num_shards else inputs[stage.inputs[0]].num_shards
     plan["made_from"] = made_from(stage, inputs, runtime.workdir, num_shards)
     prepare(folder, work, plan, manifest, stage.lists)
+    folder.remove_dead_spools()
     whole = len((work / "shards").names())
     run = StageRun(
         stage=stage,

@@ -1,37 +1,70 @@
-"""A folder on a local disk or in a bucket (`gs://`, `s3://`), with files that appear whole or not at all."""
+"""A folder on a local disk or in a bucket (`gs://`, `s3://`, `az://`); its files appear complete or not at all."""
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import fnmatch
+import glob
 import hashlib
 import os
+import re
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-import pyarrow.fs
 
+from owt_pipeline.runtime.disk import Disk
 from owt_pipeline.runtime.errors import UserError
-from schemas.buckets import open_bucket
+from owt_pipeline.runtime.objects import Objects
+from owt_pipeline.runtime.spool import HashingFile, remove_dead_spools, spool_file
+
+__all__ = ["Entry", "HashingFile", "Storage", "describe_source", "expand_globs", "open_source"]
+
+_SCHEMES = ("gs", "s3", "az")
+
+
+class Entry(NamedTuple):
+    """A file of a listing.
+
+    Attributes:
+      name: relative to the folder that was listed.
+      bytes: its size.
+      version: another one where the file is replaced: an etag, a generation, or what the disk says of it.
+    """
+
+    name: str
+    bytes: int
+    version: str
 
 
 class Storage:
-    """A folder; `storage / "name"` is the folder below it. Picklable, so that a Beam worker can open it."""
+    """A folder; `storage / "name"` is the folder below it. Picklable, so that a Beam worker can open it.
+
+    Methods raise FileNotFoundError for a missing file, UserError for a bucket that there is not or that may not be
+    used, OSError for a disk, network or server that fails; a bucket's requests are made again for two minutes before.
+    """
 
     def __init__(self, uri: str):
-        """The folder at a local path or a `gs://` or `s3://` URI; raises UserError for another scheme."""
+        """The folder at a local path or a `gs://`, `s3://` or `az://` URI; raises UserError for another scheme."""
+        self._open(uri)
+
+    def _open(self, uri: str, proven: bool = False) -> None:
+        scheme, uri = _split(uri)
         self.uri = uri.rstrip("/") or "/"
-        self._fs, self._root = _filesystem(self.uri)
+        self._files: Disk | Objects = Objects(self.uri, proven) if scheme else Disk(self.uri)
 
     @property
     def is_local(self) -> bool:
-        return isinstance(self._fs, pa.fs.LocalFileSystem)
+        return isinstance(self._files, Disk)
 
     def __truediv__(self, name: str) -> Storage:
-        return Storage(f"{self.uri}/{name}")
+        return Storage(f"{self.uri.rstrip('/')}/{name}")
 
     def __reduce__(self) -> Any:
-        return Storage, (self.uri,)
+        return _unpickled, (self.uri,)
 
     def __str__(self) -> str:
         return self.uri
@@ -43,86 +76,36 @@ class Storage:
         """Path or URI of a file in the folder, for a message or another program."""
         return f"{self.uri}/{name}" if name else self.uri
 
-    def exists(self, name: str = "") -> bool:
-        return bool(self._fs.get_file_info(self._at(name)).type != pa.fs.FileType.NotFound)
-
     def open(self, name: str) -> pa.NativeFile:
-        """The file for reading at any offset; raises FileNotFoundError, or OSError naming the file."""
-        return self._fs.open_input_file(self._at(name))
+        """The file for reading at any offset."""
+        return self._files.open(name)
 
     def read(self, name: str) -> bytes:
-        with self.open(name) as file:
-            return bytes(file.read())
+        return self._found(name, self._files.read_version(name))[0]
 
-    def write(self, name: str, content: bytes, sync: bool = True) -> None:
-        """Write a whole file, which appears at once or not at all."""
-        with self.create(name, sync) as file:
-            file.write(content)
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        """Some bytes of a file, fewer where it ends before."""
+        return self._files.read_range(name, start, length)
 
-    @contextlib.contextmanager
-    def create(self, name: str, sync: bool = True) -> Iterator[HashingFile]:
-        """A new file for writing that appears under `name` when the block ends, and never half-written.
+    def read_version(self, name: str) -> tuple[bytes, str] | None:
+        """A file's content and its version, for `swap`; None where there is none."""
+        return self._files.read_version(name)
 
-        Locally it is written beside, synced and renamed; a bucket's object appears when it is closed. Without `sync`
-        a killed process still leaves it whole or not at all, but a power failure may leave anything.
-        """
-        path = self._at(name)
-        if self.is_local:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path + ".tmp", "wb") as raw:
-                file = HashingFile(raw)
-                try:
-                    yield file
-                    raw.flush()
-                    if sync:
-                        os.fsync(raw.fileno())
-                except BaseException:
-                    file.abandon()
-                    os.unlink(path + ".tmp")
-                    raise
-            os.replace(path + ".tmp", path)
-        else:
-            # Without `compression`, pyarrow would compress what is written to a name that ends in .gz once more.
-            stream = self._fs.open_output_stream(path, compression=None)
-            file = HashingFile(stream)
-            try:
-                yield file
-            except BaseException:
-                file.abandon()
-                stream.close()  # which makes the object appear: pyarrow cannot abort an upload
-                self._fs.delete_file(path)
-                raise
-            stream.close()
+    def list(self, prefix: str = "") -> builtins.list[Entry]:
+        """All files below the folder whose names begin with `prefix`, sorted; those being written left out."""
+        return sorted(Entry(*found) for found in self._files.list(prefix))
 
-    def names(self) -> list[str]:
-        """Paths of all files below the folder, relative to it, sorted; temporary ones left out."""
-        selector = pa.fs.FileSelector(self._root, recursive=True, allow_not_found=True)
-        prefix = len(self._root.rstrip("/")) + 1
-        return sorted(
-            info.path[prefix:]
-            for info in self._fs.get_file_info(selector)
-            if info.type == pa.fs.FileType.File and not info.path.endswith(".tmp")
-        )
+    def names(self) -> builtins.list[str]:
+        """Names of all files below the folder, sorted."""
+        return [entry.name for entry in self.list()]
 
     def size(self, name: str) -> int:
-        """Bytes of a file; raises FileNotFoundError."""
-        info = self._fs.get_file_info(self._at(name))
-        if info.type == pa.fs.FileType.NotFound:
-            raise FileNotFoundError(2, "No such file or directory", self.path(name))
-        return int(info.size)
+        """Bytes of a file."""
+        return self._files.size(name)
 
-    def delete(self, name: str) -> None:
-        """Delete a file; a missing one is no error."""
-        with contextlib.suppress(FileNotFoundError):
-            self._fs.delete_file(self._at(name))
-
-    def delete_all(self) -> None:
-        """Delete the folder and all below it; a missing one is no error."""
-        if isinstance(self._fs, pa.fs.GcsFileSystem):  # it has no folders, and finds the one missing that it emptied
-            self._fs.delete_dir_contents(self._root, missing_dir_ok=True)
-            return
-        with contextlib.suppress(FileNotFoundError):
-            self._fs.delete_dir(self._root)
+    def exists(self, name: str = "") -> bool:
+        """Whether there is such a file, or a folder (in a bucket: one with a file in it)."""
+        return self._files.exists(name)
 
     def sha256(self, name: str) -> str:
         """Hex SHA-256 of a file, read in pieces."""
@@ -132,53 +115,76 @@ class Storage:
                 digest.update(chunk)
         return digest.hexdigest()
 
-    def _at(self, name: str) -> str:
-        return f"{self._root.rstrip('/')}/{name}" if name else self._root
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file at once, in place of one that is there."""
+        self._files.put(name, content)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a file unless there is one; of several writers, one gets True.
+
+        A bucket's answer may be lost and the request made again: then even the one that wrote it gets False. Whoever
+        has to know reads the file.
+        """
+        return self._files.create(name, content)
+
+    def swap(self, name: str, content: bytes, version: str) -> str | None:
+        """Replace a file that still has this version; the new version, or None where it has another or is gone.
+
+        S3 tells versions by content: write nothing twice. As with `create`, None may follow on a lost answer.
+        """
+        return self._files.swap(name, content, version)
+
+    def spool(self) -> AbstractContextManager[HashingFile]:
+        """A new file on the local disk, of which `publish(name)` makes a file of this folder; gone when the block ends.
+
+        It lies in `.tmp` of a local folder, or in the system's folder for temporary files. Raises UserError where the
+        disk is full.
+        """
+        return spool_file(self._files.spool_folder, self._files.put_file)
+
+    @contextlib.contextmanager
+    def create_file(self, name: str, sync: bool = True) -> Iterator[HashingFile]:
+        """A new file for writing that appears under `name` when the block ends without an error."""
+        with self.spool() as file:
+            yield file
+            file.publish(name, sync)
+
+    def remove_dead_spools(self) -> None:
+        """Remove what killed processes left of their spooled files."""
+        remove_dead_spools(self._files.spool_folder)
+
+    def delete(self, name: str) -> None:
+        """Delete a file; a missing one is no error."""
+        self._files.delete(name)
+
+    def delete_all(self) -> None:
+        """Delete the folder and all below it; a missing one is no error."""
+        self._files.delete_all()
+
+    def _found(self, name: str, found: tuple[bytes, str] | None) -> tuple[bytes, str]:
+        if found is None:
+            raise FileNotFoundError(2, "No such file or directory", self.path(name))
+        return found
 
 
-class HashingFile:
-    """A binary file being written that knows its length and SHA-256; what pyarrow's writers write into."""
+def _unpickled(uri: str) -> Storage:
+    """A storage from another process, which has reached its bucket: here, even the first request may take longer."""
+    storage = Storage.__new__(Storage)
+    storage._open(uri, proven=True)
+    return storage
 
-    closed = False  # pyarrow asks; the file is closed by Storage.create, not by a writer
 
-    def __init__(self, raw: BinaryIO):
-        self._raw = raw
-        self._digest = hashlib.sha256()
-        self._abandoned = False
-        self.bytes = 0
-
-    def write(self, data: bytes) -> int:
-        if not self._abandoned:
-            self._raw.write(data)
-            self._digest.update(data)
-            self.bytes += len(data)
-        return len(data)
-
-    def abandon(self) -> None:
-        """Take and drop what is still written: pyarrow's writers finish their file even after an error."""
-        self._abandoned = True
-
-    def tell(self) -> int:
-        return self.bytes
-
-    def flush(self) -> None:
-        self._raw.flush()
-
-    def close(self) -> None:
-        """Nothing: the file must be whole before it is closed, and only its opener knows."""
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    @property
-    def sha256(self) -> str:
-        return self._digest.hexdigest()
+def _split(uri: str) -> tuple[str, str]:
+    """Scheme and URI, or an empty scheme and a local path."""
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", uri) or re.match(r"(gs|s3|az|file):/", uri)
+    if match is None:
+        return "", uri
+    scheme = match[1]
+    if scheme == "file":
+        return "", unquote(urlsplit(uri).path)
+    if scheme not in _SCHEMES or not match[0].endswith("://"):
+        raise UserError(f"{uri}: unknown scheme {match[0]}; use a local path, gs://, s3:// or az://")
+    return scheme, uri
 
 
 def open_source(uri: str) -> pa.NativeFile:
@@ -213,21 +219,9 @@ def expand_globs(patterns: tuple[str, ...], what: str) -> list[str]:
 
     Raises UserError naming the first pattern that matches no file.
     """
-    from pyarrow.fs import FileSelector, FileType
-
     found: set[str] = set()
     for pattern in patterns:
-        if "://" not in pattern:
-            matches = _local_matches(pattern)
-        else:
-            head = pattern.split("*", 1)[0].rsplit("/", 1)[0]
-            storage = Storage(head)
-            infos = storage._fs.get_file_info(FileSelector(storage._root, recursive=True, allow_not_found=True))
-            scheme = pattern.split("://", 1)[0]
-            paths = [f"{scheme}://{info.path}" for info in infos if info.type == FileType.File]
-            matches = [path for path in paths if _glob_match(path, pattern)]
-            if not matches and storage.exists(pattern[len(head) + 1 :]):
-                matches = [pattern]
+        matches = _local_matches(pattern) if "://" not in pattern else _bucket_matches(pattern)
         for path in matches:
             _utf8(path)
         if not matches:
@@ -246,8 +240,6 @@ def _utf8(path: str) -> str:
 
 
 def _local_matches(pattern: str) -> list[str]:
-    import glob
-
     if os.path.isdir(pattern):
         return [path for path in sorted(glob.glob(os.path.join(pattern, "*"))) if os.path.isfile(path)]
     if os.path.isfile(pattern):
@@ -255,16 +247,8 @@ def _local_matches(pattern: str) -> list[str]:
     return [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
 
 
-def _glob_match(path: str, pattern: str) -> bool:
-    import fnmatch
-
-    return fnmatch.fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")
-
-
-def _filesystem(uri: str) -> tuple[pa.fs.FileSystem, str]:
-    if "://" not in uri:
-        return pa.fs.LocalFileSystem(), _utf8(os.path.abspath(uri))
-    scheme = uri.split("://", 1)[0]
-    if scheme not in ("gs", "s3", "file"):
-        raise UserError(f"{uri}: unknown scheme {scheme}://; use a local path, gs:// or s3://")
-    return open_bucket(uri)
+def _bucket_matches(pattern: str) -> list[str]:
+    plain = pattern.split("*", 1)[0]
+    folder = Storage(plain.rpartition("/")[0] if plain.count("/") > 2 else plain)
+    paths = (folder.path(entry.name) for entry in folder.list(plain[len(folder.uri) + 1 :]))
+    return [path for path in paths if fnmatch.fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")]
