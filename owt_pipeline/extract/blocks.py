@@ -1,21 +1,27 @@
 """A page as blocks of text, in order, each in the container it stands in.
 
-A block is what a reader sees as one: a paragraph, a heading, an item of a list, a row of a table. Containers are the
-block-level elements around them, numbered in document order, so a container's parent comes before it.
+A block is what a reader sees as one: a paragraph, a heading, an item of a list, a row of a table, a piece of code.
+Containers are the block-level elements around them, numbered in document order, so a container's parent comes before
+it. Nothing is judged here: every text that a browser shows is in a block.
 
     <div class="post"><h1>Title</h1><p>One <b>two</b></p></div>
 
     containers   0 body    1 div.post (in 0)    2 h1 (in 1)    3 p (in 1)
     blocks       "Title" heading, in 2          "One two" paragraph, in 3
+
+How deep a block is in lists and quotes follows from its containers; `rendering` reads it there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
 
 from lxml import etree
 
+from owt_pipeline.extract.code import code_of, code_of_table, is_preformatted, language_of
+from owt_pipeline.extract.formulas import formula_of, is_drawn
 from owt_pipeline.extract.names import (
+    BLOCK,
     CHROME,
     HEADINGS,
     HIDDEN,
@@ -26,44 +32,84 @@ from owt_pipeline.extract.names import (
     is_streamed,
     read_name,
 )
-from owt_pipeline.extract.tree import PERMALINK, text_of
+from owt_pipeline.extract.tables import rows_of_data
+from owt_pipeline.extract.tree import PERMALINK
 
 MAX_DEPTH = 250
 """Elements within elements that are told apart; what lies deeper is text of the last one: Python's recursion has a
 limit, and beyond a hundred or so only tags that were never closed go on."""
 
-HEADING, ITEM, ROW, PREFORMATTED, CELL, PARAGRAPH, OTHER = "heading", "item", "row", "pre", "cell", "paragraph", "other"
+HEADING, ITEM, ROW, PREFORMATTED, CELL, PARAGRAPH, CAPTION, OTHER = (
+    "heading", "item", "row", "pre", "cell", "paragraph", "caption", "other",
+)  # fmt: skip
 _FORMS = dict.fromkeys(HEADINGS, HEADING) | {
     "li": ITEM,
-    "pre": PREFORMATTED,
     "td": CELL,
     "th": CELL,
     "p": PARAGRAPH,
     "blockquote": PARAGRAPH,
     "dd": PARAGRAPH,
-    "figcaption": PARAGRAPH,
+    "figcaption": CAPTION,
+    "caption": CAPTION,
 }
-_LAYS_OUT = ("table", "p", "div", "ul", "ol", "h1", "h2", "h3", "h4", "form", "section", "article", "pre")
-_NOT_IN_CELLS = ("script", "style", "svg", "noscript", "template", "button", "select")
-_BREAK = "\x00"  # stands for <br> until a block is whole; no parsed text has it
+
+CODE, FORMULA, DISPLAY, NOTE, NOTE_END = "\x01", "\x02", "\x03", "\x04", "\x05"
+"""Marks within a block's `marked` text: around code, formulas (in a line, or on their own), references to notes."""
+_BREAK = "\x00"  # stands for <br> until a block is complete; no parsed text has it
+_UNMARKED = str.maketrans({CODE: None, FORMULA: None, DISPLAY: None, NOTE: "[", NOTE_END: "]"})
+
+# What the walk does at an element, by its tag; 0 for an unknown one.
+_IS_BLOCK, _IS_INLINE, _IS_BREAK, _MAY_BE_FORMULA, _IS_NO_TEXT = 1, 2, 3, 4, 5
+_ROLES = {
+    **dict.fromkeys(NOT_TEXT, _IS_NO_TEXT),
+    **dict.fromkeys(BLOCK, _IS_BLOCK),
+    **dict.fromkeys(INLINE, _IS_INLINE),
+    **dict.fromkeys(("math", "script", "img"), _MAY_BE_FORMULA),
+    "br": _IS_BREAK,
+}
+_CODE_TAGS = frozenset(("code", "samp", "tt"))
+_SPECIAL_TAGS = frozenset(("ol", "li", "table", "pre", "listing", "xmp", "plaintext"))
+_LINKS_TO_SELF = frozenset((PERMALINK, "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
+
+_NOTE_LABEL = re.compile(r"\[?\s*(\d{1,4}|[a-z]{1,2}|[*†‡§¶]{1,3}|[a-z]+[ .]\d{1,3})\s*\]?", re.IGNORECASE)
+_EXPONENT = re.compile(r"[-−–+]?\d{1,3}")
+_NOTE_CLASS = re.compile(r"footnote|noteref|fn-?ref", re.IGNORECASE)
+
+# Markup that a page shows as text, because it was escaped once too often or its system lacks the plugin.
+_LITERAL_TAG = re.compile(
+    r"<(?:img|iframe|embed|video|audio|source|figure|object)\s+[a-z-]+\s*=[^<>]*>|</(?:iframe|video|audio|figure|object)>",
+    re.IGNORECASE,
+)
+_SHORTCODE = re.compile(
+    r"\[/?(?:caption|gallery|embed|playlist|audio|video|soundcloud|youtube|vimeo|contact-form-7|mc4wp_form|wpforms"
+    r"|dropcap|pullquote|advanced_iframe|adrotate|sc_\w+|vc_\w+|et_pb_\w+|fusion_\w+|su_\w+|wp_\w+|ngg\w*|av_\w+"
+    r"|fl_\w+|elementor-template|toc|rev_slider|tabs?|tabgroup|one_half(?:_last)?|one_third(?:_last)?)"
+    r"(?:\s+[^\[\]\n]*=[^\[\]\n]*)?\s*/?\]"
+)
 
 
-@dataclass
 class Block:
     """A piece of text.
 
     Attributes:
-      form: HEADING, ITEM, ROW, PREFORMATTED, CELL, PARAGRAPH or OTHER.
-      text: what it reads, with a newline for each `<br>`.
+      form: HEADING, ITEM, ROW, PREFORMATTED, CELL, PARAGRAPH, CAPTION or OTHER.
+      text: what it reads, with a newline for each `<br>`; a row's cells are separated by tabs.
+      marked: `text` with the marks of code, formulas and notes, and empty lines between paragraphs; of preformatted
+        text, the name of its language. None where there is nothing to say beyond `text`.
+      cells: of a row, its cells, marked as above and with a newline between paragraphs; else None.
+      is_header: of a row, whether all its cells are headers.
       link_chars: how many of its characters are within links.
       container: index of the container it stands in.
+      chars: length of `text`.
     """
 
-    __slots__ = ("chars", "container", "form", "link_chars", "text")
+    __slots__ = ("cells", "chars", "container", "form", "is_header", "link_chars", "marked", "text")
 
-    def __init__(self, form: str, text: str, link_chars: int, container: int):
-        self.form, self.text, self.link_chars, self.container = form, text, link_chars, container
+    def __init__(self, form: str, text: str, link_chars: int, container: int, marked: str | None = None):
+        self.form, self.text, self.link_chars, self.container, self.marked = form, text, link_chars, container, marked
         self.chars = len(text)
+        self.cells: tuple[str, ...] | None = None
+        self.is_header = False
 
     @property
     def is_prose(self) -> bool:
@@ -80,143 +126,276 @@ class Container:
       parent: index of the container it stands in; -1 for the body.
       kind: what its names say it is, and `because` of which word.
       names_content: whether its names say that it holds the content.
+      number: of an item in a numbered list, its number; of such a list, that of its next item; else -1.
+      note: the label by which an earlier text refers to it; "" if none does.
       chars, prose: characters of all its text, and of its prose; set by `main_content`.
       has_title: whether a first-level heading stands in it.
     """
 
-    __slots__ = ("because", "chars", "has_title", "kind", "names", "names_content", "parent", "prose", "tag")
+    __slots__ = (
+        "because", "chars", "has_title", "kind", "names", "names_content", "note", "number", "parent", "prose", "tag",
+    )  # fmt: skip
 
     def __init__(self, tag: str, parent: int, kind: int, because: str, content: bool, names: str = ""):
         self.names = names
         self.tag, self.parent, self.kind, self.because, self.names_content = tag, parent, kind, because, content
+        self.number, self.note = -1, ""
         self.chars = self.prose = 0
         self.has_title = False
 
 
-def read_blocks(body: etree._Element, *, tables: bool = True) -> tuple[list[Block], list[Container]]:
-    """The blocks below `body`, and the containers they stand in; the first container is `body`.
-
-    Without `tables`, those that hold data are left out, those that lay out a page are not.
-    """
-    reader = _Reader(tables)
+def read_blocks(body: etree._Element) -> tuple[list[Block], list[Container]]:
+    """The blocks below `body`, and the containers they stand in; the first container is `body`."""
+    reader = _Reader({})
     reader.read_container(body, "body", -1, OTHER, 0)
     return reader.blocks, reader.containers
-
-
-def form_of_text(blocks: list[Block]) -> str:
-    """Blocks as plain text: one line a block (several with `<br>` or in `<pre>`), items of lists marked."""
-    return "\n".join(f"- {block.text}" if block.form == ITEM else block.text for block in blocks)
 
 
 class _Reader:
     """The walk over the tree; the text since the last end of a block is in `_pieces`."""
 
-    def __init__(self, tables: bool) -> None:
-        self._tables = tables
+    def __init__(self, notes: dict[str, str]) -> None:
         self.blocks: list[Block] = []
         self.containers: list[Container] = []
+        self._notes = notes  # id of an element → the label of the first reference to it
         self._pieces: list[str] = []
+        self._has_marks = False
         self._link_chars = 0
         self._links_around = 0
 
     def read_container(self, element: etree._Element, tag: str, parent: int, form: str, depth: int) -> None:
         """Read a block-level element; `form` is that of the text around it."""
-        self._end_block(form, parent)
+        if self._pieces:
+            self._end_block(form, parent)
         index = len(self.containers)
-        self.containers.append(_container(element, tag, parent))
+        container = _container(element, tag, parent)
+        self.containers.append(container)
+        if self._notes:
+            container.note = self._notes.get(element.get("id"), "")
         inner = _FORMS.get(tag, OTHER)
         if form == ITEM and tag in ("p", "div"):
             inner = ITEM
-        if tag == "table" and _holds_data(element):
-            if self._tables:
-                self._read_rows(element, index)
-        else:
+        if tag in _SPECIAL_TAGS:
+            self._read_special(element, tag, container, index, inner, depth)
+        elif "MathJax" not in container.names or not is_drawn(element):
             self._read_children(element, index, inner, depth)
-        self._end_block(inner, index)
+        if self._pieces:
+            self._end_block(inner, index)
+
+    def _read_special(
+        self, element: etree._Element, tag: str, container: Container, index: int, form: str, depth: int
+    ) -> None:
+        """Read a list, an item, a table or preformatted text."""
+        if tag == "table":
+            self._read_table(element, index, form, depth)
+            return
+        if tag == "ol":
+            container.number = _integer(element.get("start"), 1)
+        elif tag == "li":
+            around = self.containers[container.parent]
+            if around.tag == "ol" and around.number >= 0:
+                container.number = _integer(element.get("value"), around.number)
+                around.number = container.number + 1
+        elif is_preformatted(element):
+            self._add_code(code_of(element), language_of(element), index)
+            return
+        self._read_children(element, index, form, depth)
 
     def _read_children(self, element: etree._Element, container: int, form: str, depth: int) -> None:
         if depth > MAX_DEPTH:
             etree.strip_elements(element, *NOT_TEXT, with_tail=False)
             self._add(" ".join(element.itertext()))
             return
-        if element.text:
-            self._add(element.text)
+        text = element.text
+        if text:
+            self._add(text)
         for child in element:
             tag = child.tag
-            if tag in NOT_TEXT:
-                pass
-            elif tag == "br":
-                self._pieces.append(_BREAK)
-            elif tag in INLINE:
+            role = _ROLES.get(tag, 0)
+            if role == _IS_INLINE:
                 self._read_inline(child, tag, container, form, depth)
-            else:
+            elif role == _IS_BLOCK:
                 self.read_container(child, tag, container, form, depth + 1)
-            if child.tail:
-                self._add(child.tail)
+            elif role == _IS_BREAK:
+                self._pieces.append(_BREAK)
+            elif role == _MAY_BE_FORMULA:
+                self._read_formula(child, tag)
+            elif role == 0:
+                if self._is_within_text(child, tag):
+                    self._read_inline(child, tag, container, form, depth)
+                else:
+                    self.read_container(child, tag, container, form, depth + 1)
+            text = child.tail
+            if text:
+                self._add(text)
 
     def _read_inline(self, element: etree._Element, tag: str, container: int, form: str, depth: int) -> None:
         get = element.get
-        if is_hidden(get("class"), get("style"), get("hidden"), get("aria-hidden")):
+        classes = get("class")
+        if is_hidden(classes, get("style"), get("hidden"), get("aria-hidden")):
             return
-        is_link = tag == "a" and get("href") is not None
-        self._links_around += is_link
+        if tag == "a":
+            if get("href") is not None:
+                if classes is not None and _NOTE_CLASS.search(classes) and self._read_note(element):
+                    return
+                self._links_around += 1
+                self._read_children(element, container, form, depth + 1)
+                self._links_around -= 1
+                return
+        elif tag in _CODE_TAGS:
+            self._read_code(element, container, form, depth)
+            return
+        elif tag == "sup":
+            if self._read_note(element):
+                return
+            if self._pieces and self._pieces[-1][-1:].isdigit() and _EXPONENT.fullmatch(element.text or ""):
+                self._pieces.append("^")  # 10^6 is not 106
+        elif classes is not None and "MathJax" in classes and is_drawn(element):
+            return
         self._read_children(element, container, form, depth + 1)
-        self._links_around -= is_link
 
-    def _read_rows(self, table: etree._Element, container: int) -> None:
-        for row in table.iter("tr"):
-            cells = [cell for cell in row if cell.tag in ("td", "th")]
-            texts = [_cell_text(cell) for cell in cells]
-            if any(texts):
-                links = sum(len(text_of(link)) for cell in cells for link in cell.iter("a"))
-                self.blocks.append(Block(ROW, " | ".join(texts), links, container))
+    def _is_within_text(self, element: etree._Element, tag: str) -> bool:
+        """Whether an element of an unknown tag is part of a sentence: it has text around it and no blocks in it."""
+        if len(element) and next(element.iter(*BLOCK), None) is not None:
+            return False
+        return bool(self._pieces) or ":" in tag or bool(element.tail and not element.tail.isspace())
+
+    def _read_code(self, element: etree._Element, container: int, form: str, depth: int) -> None:
+        if len(element) and next(element.iter("br", "div", "p"), None) is not None:
+            self._end_block(form, container)
+            self._add_code(code_of(element, keeps_spaces=False), language_of(element), container)
+            return
+        before = len(self._pieces)
+        self._pieces.append(CODE)
+        self._read_children(element, container, form, depth + 1)
+        if len(self._pieces) == before + 1:
+            self._pieces.pop()
+        else:
+            self._pieces.append(CODE)
+            self._has_marks = True
+
+    def _read_formula(self, element: etree._Element, tag: str) -> None:
+        found = formula_of(element, tag)
+        if found is None or not found[0]:
+            return
+        latex, is_display = found
+        if self._pieces and self._pieces[-1].strip(FORMULA + DISPLAY) == latex:
+            return  # the same again: as MathML and as an image
+        mark = DISPLAY if is_display else FORMULA
+        self._pieces.append(f"{mark}{latex}{mark}")
+        self._has_marks = True
+
+    def _read_note(self, element: etree._Element) -> bool:
+        """Read a reference to a note, and say whether it is one."""
+        link = element if element.tag == "a" else element.find(".//a[@href]")
+        target = link.get("href").rpartition("#")[2] if link is not None and "#" in link.get("href") else ""
+        label = _NOTE_LABEL.fullmatch("".join(element.itertext()).strip()) if target else None
+        if label is None:
+            return False
+        self._notes.setdefault(target, label[1])
+        self._pieces.append(f"{NOTE}{label[1]}{NOTE_END}")
+        self._link_chars += len(label[1]) + 2
+        self._has_marks = True
+        return True
+
+    def _read_table(self, table: etree._Element, container: int, form: str, depth: int) -> None:
+        code = code_of_table(table)
+        if code is not None:
+            self._add_code(code, language_of(table), container)
+            return
+        rows = rows_of_data(table) if depth < MAX_DEPTH else None
+        if rows is None:
+            self._read_children(table, container, form, depth)
+            return
+        for caption in table.iterchildren("caption"):
+            self.read_container(caption, "caption", container, OTHER, depth + 1)
+        for row in rows:
+            cells = [("", "", 0) if cell is None else self._read_cell(cell, depth) for cell in row.cells]
+            text = "\t".join(plain for plain, _, _ in cells).strip()
+            if text:
+                block = Block(ROW, text, min(sum(links for _, _, links in cells), len(text)), container)
+                block.cells = tuple(marked for _, marked, _ in cells)
+                block.is_header = row.is_header
+                self.blocks.append(block)
+
+    def _read_cell(self, cell: etree._Element, depth: int) -> tuple[str, str, int]:
+        """A cell's text in one line, the same with marks and lines, and how many characters of it are links'."""
+        if not len(cell):
+            text = " ".join((cell.text or "").split())
+            return text, text, 0
+        reader = _Reader(self._notes)
+        reader.read_container(cell, cell.tag, -1, CELL, depth + 1)
+        text = " ".join(" ".join(block.text.split()) for block in reader.blocks)
+        return text, "\n".join(map(_in_cell, reader.blocks)), sum(block.link_chars for block in reader.blocks)
 
     def _add(self, text: str) -> None:
+        if not self._pieces and text.isspace():
+            return  # between two blocks: as good as none, and half of all texts
         if self._links_around:
-            if text == PERMALINK:
+            if text in _LINKS_TO_SELF:
                 return
             self._link_chars += len(text.strip())
         self._pieces.append(text)
 
+    def _add_code(self, text: str, language: str, container: int) -> None:
+        if text.strip():
+            self.blocks.append(Block(PREFORMATTED, text, 0, container, language or None))
+
     def _end_block(self, form: str, container: int) -> None:
-        if not self._pieces:
-            return
         joined = "".join(self._pieces)
-        if form == PREFORMATTED:
-            text = joined.replace(_BREAK, "\n").strip("\n").rstrip()
-        elif _BREAK in joined:
-            text = "\n".join(filter(None, (" ".join(line.split()) for line in joined.split(_BREAK))))
+        marked = None
+        if _BREAK in joined:
+            lines = [" ".join(line.split()) for line in joined.split(_BREAK)]
+            text = "\n".join(filter(None, lines))
+            if "" in lines:
+                marked = re.sub("\n{3,}", "\n\n", "\n".join(lines).strip("\n"))
         else:
             text = " ".join(joined.split())
+        if text and ("<" in text or "[" in text):
+            text, marked = _without_markup(text), marked and _without_markup(marked)
         if text:
-            self.blocks.append(Block(form, text, min(self._link_chars, len(text)), container))
-        self._pieces, self._link_chars = [], 0
+            if self._has_marks:
+                marked = marked or text
+                if marked.count(CODE) % 2:  # around several blocks
+                    marked = marked.replace(CODE, "")
+                text = text.translate(_UNMARKED)
+            self.blocks.append(Block(form, text, min(self._link_chars, len(text)), container, marked))
+        self._pieces, self._link_chars, self._has_marks = [], 0, False
+
+
+def _in_cell(block: Block) -> str:
+    if block.form == PREFORMATTED:
+        return "\n".join(f"{CODE}{line}{CODE}" for line in block.text.split("\n") if line)
+    return f"- {block.marked or block.text}" if block.form == ITEM else block.marked or block.text
+
+
+def _without_markup(text: str) -> str:
+    """Text without tags of images and the like and without shortcodes, except in code."""
+    parts = text.split(CODE)
+    for index in range(0, len(parts), 2):
+        parts[index] = _SHORTCODE.sub("", _LITERAL_TAG.sub("", parts[index]))
+    found = CODE.join(parts)
+    return found if found == text else re.sub(" {2,}", " ", found).strip()
 
 
 def _container(element: etree._Element, tag: str, parent: int) -> Container:
     get = element.get
     classes, identifier = get("class") or "", get("id") or ""
     kind, because, content = read_name(tag, classes, identifier)
-    if tag == "figure" and element.find(".//table") is not None:
+    if tag == "figure" and next(element.iter("table", "pre"), None) is not None:
         kind = 0
     role = get("role")
     if role is not None and is_chrome_role(role):
         kind, because = kind | CHROME, because or role
-    hidden = None if is_streamed(identifier) else get("hidden")
+    hidden = get("hidden")
+    if hidden is not None and is_streamed(identifier):
+        hidden = None
     if is_hidden(None, get("style"), hidden, get("aria-hidden")):
         kind, because = kind | HIDDEN, because or "hidden"
     names = " ".join(filter(None, (classes, identifier, role, get("itemprop"))))
     return Container(tag, parent, kind, because, content, names)
 
 
-def _holds_data(table: etree._Element) -> bool:
-    """Whether a table is one, and no layout: nothing in its cells is larger than a line."""
-    below = table.iter(*_LAYS_OUT)
-    next(below)  # the table itself
-    return next(below, None) is None
-
-
-def _cell_text(cell: etree._Element) -> str:
-    if next(cell.iter(*_NOT_IN_CELLS), None) is not None:
-        etree.strip_elements(cell, *_NOT_IN_CELLS, with_tail=False)
-    return text_of(cell)
+def _integer(text: str | None, otherwise: int) -> int:
+    text = (text or "").strip()
+    return int(text) if text.isdecimal() and len(text) < 10 else otherwise

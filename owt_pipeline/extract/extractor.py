@@ -50,12 +50,14 @@ class Settings:
       fast: skip the second opinions, of which only trafilatura has any.
       include_comments: readers' comments belong to the text.
       include_tables: tables belong to the text.
+      text_format: `plain`, or `markdown` that keeps headings, lists, tables, code and formulas.
     """
 
     favor: str = "balanced"
     fast: bool = False
     include_comments: bool = False
     include_tables: bool = True
+    text_format: str = "plain"
 
 
 @dataclass(frozen=True)

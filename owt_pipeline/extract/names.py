@@ -24,8 +24,13 @@ NOT_TEXT = frozenset(
     "dialog menu math title".split()
 )
 INLINE = frozenset(
-    "a abbr acronym b bdi bdo big cite code data del dfn em font i ins kbd label mark nobr q rp rt ruby s samp small "
-    "span strike strong sub sup time tt u var wbr".split()
+    "a abbr acronym b bdi bdo big cite code data del dfn em font i ins kbd label mark mjx-assistive-mml mjx-container "
+    "nobr q rp rt ruby s samp small span strike strong sub sup time tt u var wbr".split()
+)
+BLOCK = frozenset(
+    "address article aside blockquote body caption center dd details dir div dl dt fieldset figcaption figure footer "
+    "form h1 h2 h3 h4 h5 h6 header hgroup hr html legend li listing main nav ol p plaintext pre search section summary "
+    "table tbody td tfoot th thead tr ul xmp".split()
 )
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
@@ -48,7 +53,7 @@ _CHROME_NAMES = frozenset("ad ads tags tag taglist meta author search rating ski
 _COMMENT_WORDS = frozenset("comment comments commentlist disqus respond wpdiscuz".split())
 _HIDDEN_NAME = re.compile(
     r"(?:(?:is-|u-|d-|uk-)?(?:hidden|invisible|hide|none)|display-none|noprint|hide-print|(?:u-)?sr-only"
-    r"|visually-?hidden|screen-reader(?:-text|-response)?|(?:c-)?offscreen)",
+    r"|visually-?hidden|screen-reader(?:-text|-response)?|(?:c-)?offscreen|mw-editsection|mw-cite-backlink)",
     re.IGNORECASE,
 )
 # Names that tell of a state, or of the post a wrapper holds (WordPress lists its categories and tags).

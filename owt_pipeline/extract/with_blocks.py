@@ -7,11 +7,12 @@ text and their link density), readability and trafilatura (names of elements) an
 
 from __future__ import annotations
 
-from owt_pipeline.extract.blocks import form_of_text, read_blocks
+from owt_pipeline.extract.blocks import ROW, read_blocks
 from owt_pipeline.extract.embedded import embedded_text, linked_data
 from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
 from owt_pipeline.extract.main_content import BALANCED, PRECISION, RECALL, main_content
 from owt_pipeline.extract.metadata import read_metadata
+from owt_pipeline.extract.rendering import markdown, plain_text
 from owt_pipeline.extract.tree import body_of, parse
 
 _LITTLE_TEXT = 300  # characters; with fewer, the page may be one that its script fills
@@ -33,9 +34,11 @@ def _extract(page: Page, settings: Settings) -> Extracted | None:
         return None
     data = linked_data(root)
     metadata = read_metadata(root, data, page.url, page.fetched_at)
-    blocks, containers = read_blocks(body_of(root), tables=settings.include_tables)
+    blocks, containers = read_blocks(body_of(root))
+    if not settings.include_tables:
+        blocks = [block for block in blocks if block.form != ROW]
     content = main_content(blocks, containers, _THRESHOLDS[settings.favor], comments=settings.include_comments)
-    text = form_of_text(content)
+    text = markdown(content, containers) if settings.text_format == "markdown" else plain_text(content)
     if len(text) < _LITTLE_TEXT:
         text = max(text, embedded_text(root, data, _plain), key=len)
     if not text:
@@ -46,4 +49,4 @@ def _extract(page: Page, settings: Settings) -> Extracted | None:
 def _plain(html: str) -> str:
     """All the text of a piece of HTML."""
     root = parse(f"<div>{html}</div>")
-    return form_of_text(read_blocks(body_of(root))[0]) if root is not None else ""
+    return plain_text(read_blocks(body_of(root))[0]) if root is not None else ""

@@ -29,6 +29,7 @@ def make(settings: Settings) -> Extract:
 def _extract(page: Page, settings: Settings) -> Extracted | None:
     options = TrafilaturaOptions(
         output_format="python",
+        formatting=settings.text_format == "markdown",
         fast=settings.fast,
         precision=settings.favor == "precision",
         recall=settings.favor == "recall",

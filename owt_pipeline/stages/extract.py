@@ -36,6 +36,11 @@ class Options:
     fast: bool = option(False, "trafilatura: skip its second opinions: faster, less exact")
     include_comments: bool = option(False, "readers' comments belong to the text")
     include_tables: bool = option(True, "tables belong to the text")
+    text_format: str = option(
+        "plain",
+        "plain text, or markdown, which keeps headings, lists, tables, code and formulas",
+        choices=("plain", "markdown"),
+    )
     page_cpu_seconds: float = option(20.0, "CPU time a page may use", minimum=0.1)
     page_memory_mb: int = option(1024, "memory a page may use, in MiB", minimum=64)
 
@@ -52,7 +57,11 @@ def run(run: StageRun) -> None:
         run.properties["extractor"] = describe(options.extractor)
     except ExtractorError as error:
         raise UserError(str(error)) from error
-    settings = Settings(options.favor, options.fast, options.include_comments, options.include_tables)
+    if options.extractor == "resiliparse" and options.text_format == "markdown":
+        raise UserError("text_format: resiliparse writes no Markdown; use the extractor blocks or trafilatura")
+    settings = Settings(
+        options.favor, options.fast, options.include_comments, options.include_tables, options.text_format
+    )
     work = Work(options.extractor, settings, options.page_cpu_seconds, options.page_memory_mb << 20)
     pages = run.inputs["pages"]
     shard = partial(_extract_shard, pages=pages, work=work, workers=run.runtime.workers)
@@ -98,7 +107,7 @@ STAGE = Stage(
     output="documents",
     inputs=("pages",),
     options=Options,
-    version=3,
+    version=4,
     run=run,
     shard_local=True,
     sources=_sources,

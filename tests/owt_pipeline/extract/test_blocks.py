@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.extract.blocks import HEADING, ITEM, PREFORMATTED, ROW, Block, form_of_text, read_blocks
+from owt_pipeline.extract.blocks import HEADING, ITEM, PREFORMATTED, ROW, Block, read_blocks
 from owt_pipeline.extract.tree import body_of, parse
 
 
-def blocks(html: str, **options: bool) -> list[Block]:
+def blocks(html: str) -> list[Block]:
     root = parse(f"<html><body>{html}</body></html>")
     assert root is not None
-    return read_blocks(body_of(root), **options)[0]
+    return read_blocks(body_of(root))[0]
 
 
-def texts(html: str, **options: bool) -> list[str]:
-    return [block.text for block in blocks(html, **options)]
+def texts(html: str) -> list[str]:
+    return [block.text for block in blocks(html)]
 
 
 def test_paragraphs_headings_and_items_are_blocks() -> None:
@@ -24,7 +25,6 @@ def test_paragraphs_headings_and_items_are_blocks() -> None:
     assert [(block.form, block.text) for block in found] == [
         (HEADING, "A title"), ("paragraph", "One two three."), (ITEM, "first"), (ITEM, "second"), ("other", "tail"),
     ]  # fmt: skip
-    assert form_of_text(found[2:4]) == "- first\n- second"
 
 
 def test_a_break_starts_a_line_and_empty_lines_are_dropped() -> None:
@@ -38,11 +38,11 @@ def test_preformatted_text_keeps_its_spaces() -> None:
 
 def test_a_table_of_data_is_rows_and_one_that_lays_out_a_page_is_its_cells() -> None:
     data = "<table><tr><th>Year<th>Sold<tr><td>2001<td>7 <a href=/x>cars</a></table>"
-    assert [(block.form, block.text) for block in blocks(data)] == [(ROW, "Year | Sold"), (ROW, "2001 | 7 cars")]
+    assert [(block.form, block.text) for block in blocks(data)] == [(ROW, "Year\tSold"), (ROW, "2001\t7 cars")]
     assert blocks(data)[1].link_chars == 4
     layout = "<table><tr><td><a href=/>Home</a><td><p>One paragraph.</p><p>Another.</p></table>"
     assert texts(layout) == ["Home", "One paragraph.", "Another."]
-    assert texts(data + layout, tables=False) == ["Home", "One paragraph.", "Another."]
+    assert texts(data + layout) == ["Year\tSold", "2001\t7 cars", "Home", "One paragraph.", "Another."]
 
 
 def test_what_is_no_text_is_passed_over_but_not_what_follows_it() -> None:
@@ -55,6 +55,36 @@ def test_what_is_no_text_is_passed_over_but_not_what_follows_it() -> None:
 
 def test_a_headings_link_to_itself_is_no_text() -> None:
     assert texts('<h2>Usage of ¶<a class="headerlink" href="#usage">¶</a></h2>') == ["Usage of ¶"]
+
+
+@pytest.mark.parametrize(
+    "element", ["<st1:city>Paris</st1:city>", "<g-emoji>Paris</g-emoji>", "<o:p>Paris</o:p>", "<x-y><b>Paris</b></x-y>"]
+)
+def test_unknown_elements_within_a_sentence_do_not_break_it(element: str) -> None:
+    assert texts(f"<p>From {element}, by train.</p>") == ["From Paris, by train."]
+    assert texts(f"<p>{element}, by train.</p>") == ["Paris, by train."]
+
+
+def test_unknown_elements_that_hold_blocks_are_containers() -> None:
+    assert texts("one <app-root><p>two</p>three</app-root> four") == ["one", "two", "three", "four"]
+    assert texts("<div><app-title>one</app-title> <app-text>two</app-text></div>") == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("before &lt;img class='x' src='/a.png' /&gt; after", "before after"),
+        ("the &lt;img&gt; element", "the <img> element"),
+        ("<code>&lt;img src=x&gt;</code> shows &lt;img src=y&gt; it", "<img src=x> shows it"),
+        ('[caption id="attachment_7" align="left"]A fox[/caption] runs', "A fox runs"),
+        ("[gallery]", None),
+        ("[vc_row][vc_column width=&quot;1/2&quot;]Text[/vc_column]", "Text"),
+        ("see [1], [video], [citation needed] and [tab one]", "see [1], , [citation needed] and [tab one]"),
+        ("a[gallery_index] = [audio file]", "a[gallery_index] = [audio file]"),
+    ],
+)
+def test_escaped_images_and_shortcodes_are_no_text(html: str, text: str | None) -> None:
+    assert texts(f"<p>{html}</p>") == ([text] if text else [])
 
 
 def test_characters_of_links_are_counted() -> None:

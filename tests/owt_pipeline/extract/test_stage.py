@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.extract.extractor import Page, Settings, load
+from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.shards import DatasetReader
 from owt_pipeline.runtime.stage import Runtime, require_manifest, run_stage
 from owt_pipeline.runtime.storage import Storage
@@ -65,6 +66,25 @@ def test_a_row_holds_what_the_page_says_and_what_was_known_of_it(
     assert str(manifest.counts) == "2 in = 1 out + 1 no_text"
     assert manifest.stats == {"charset_cp1252": 1}
     assert manifest.properties["extractor"] == {"name": extractor, "version": version(library)}
+
+
+@pytest.mark.parametrize("extractor", ["blocks", "trafilatura"])
+def test_markdown_is_written_where_asked_for(tmp_path: Path, pages_writer: Callable[..., None], extractor: str) -> None:
+    sentence = "<p>A sentence that is long enough to be taken for a part of an article.</p>" * 5
+    body = f"<html><body><article><h2>Foxes</h2>{sentence}<ul><li>One item.<li>Another.</ul></article>".encode()
+    pages_writer(tmp_path, {"http://h/a": (body, "text/html")}, 1)
+    run_stage(STAGE, Options(extractor=extractor, text_format="markdown"), Runtime(Storage(str(tmp_path))))
+    (row,) = documents(tmp_path).values()
+    assert row["text"].startswith("## Foxes\n\nA sentence")
+    assert row["text"].rstrip().endswith("\n\n- One item.\n- Another.")
+
+
+def test_markdown_of_an_extractor_that_writes_none_is_refused(
+    tmp_path: Path, pages_writer: Callable[..., None]
+) -> None:
+    pages_writer(tmp_path, {"http://h/a": (b"<p>x", "text/html")}, 1)
+    with pytest.raises(UserError, match="resiliparse writes no Markdown; use the extractor"):
+        run_stage(STAGE, Options(extractor="resiliparse", text_format="markdown"), Runtime(Storage(str(tmp_path))))
 
 
 def words(text: str) -> Counter[str]:

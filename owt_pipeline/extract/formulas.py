@@ -1,0 +1,168 @@
+"""Formulas of a page as LaTeX, from whatever a page holds them in.
+
+- MathML with its source: KaTeX, LaTeXML, Wikipedia, MathJax 3 with assistive markup (`<annotation>`, `alttext`);
+- MathML without: written as LaTeX element by element;
+- scripts of MathJax 2 (`<script type="math/tex">`), next to what MathJax drew of them;
+- images with the source as alternative text (Wikipedia, WordPress, CodeCogs).
+"""
+
+from __future__ import annotations
+
+import re
+
+from lxml import etree
+
+_TEX_ENCODINGS = ("application/x-tex", "application/x-latex", "latex", "tex", "text/x-tex")
+_IMAGE_CLASS = re.compile(r"(?:^|\s)(?:mwe-math|latex|tex|math|katex|mathjax|equation)(?=[\s_-]|$)", re.IGNORECASE)
+_IMAGE_SOURCE = re.compile(r"latex\.codecogs\.com|chart\?cht=tx|/latex\.php|quicklatex\.com")
+_STYLE = re.compile(r"^\{\s*\\(?:display|text)style\s*(.*)\}$|^\\(?:display|text)style\b\s*(.*)$", re.DOTALL)
+_SPACE = re.compile(r"\s+")
+
+# MathML's operators and letters that LaTeX writes as commands; what is not here is written as it is.
+_COMMANDS = {
+    "−": "-", "×": r"\times", "·": r"\cdot", "⋅": r"\cdot", "÷": r"\div", "±": r"\pm", "∓": r"\mp", "∗": "*",
+    "≤": r"\le", "≥": r"\ge", "≠": r"\ne", "≈": r"\approx", "≡": r"\equiv", "∼": r"\sim", "∝": r"\propto",
+    "∞": r"\infty", "∂": r"\partial", "∇": r"\nabla", "∑": r"\sum", "∏": r"\prod", "∫": r"\int", "√": r"\surd",
+    "∈": r"\in", "∉": r"\notin", "⊂": r"\subset", "⊆": r"\subseteq", "∪": r"\cup", "∩": r"\cap", "∅": r"\emptyset",
+    "∀": r"\forall", "∃": r"\exists", "¬": r"\neg", "∧": r"\land", "∨": r"\lor", "→": r"\to", "←": r"\gets",
+    "⇒": r"\Rightarrow", "⇔": r"\Leftrightarrow", "↦": r"\mapsto", "…": r"\ldots", "⋯": r"\cdots", "′": "'",
+    "⟨": r"\langle", "⟩": r"\rangle", "{": r"\{", "}": r"\}", "%": r"\%", "ℝ": r"\mathbb{R}", "ℕ": r"\mathbb{N}",
+    "ℤ": r"\mathbb{Z}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}", "ℏ": r"\hbar", "\u2061": "", "\u2062": "", "\u2063": "",
+    "\u2064": "", "\u00a0": " ", "⋮": r"\vdots", "⋱": r"\ddots",
+}  # fmt: skip
+_GREEK = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho varsigma sigma tau "
+    "upsilon phi chi psi omega".split()
+)
+for _offset, _name in enumerate(_GREEK):
+    _COMMANDS[chr(0x3B1 + _offset)] = f"\\{_name}"
+for _char, _name in zip(
+    "ΓΔΘΛΞΠΣΥΦΨΩ", "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega".split(), strict=True
+):
+    _COMMANDS[_char] = f"\\{_name}"
+_ACCENTS = {"^": "hat", "ˆ": "hat", "¯": "bar", "‾": "overline", "→": "vec", "˙": "dot", "¨": "ddot", "~": "tilde",
+            "˜": "tilde", "⏞": "overbrace"}  # fmt: skip
+_FUNCTIONS = frozenset("sin cos tan cot sec csc log ln exp lim max min sup inf det dim ker arg gcd deg".split())
+
+
+def formula_of(element: etree._Element, tag: str) -> tuple[str, bool] | None:
+    """The LaTeX that `element` (`math`, `script` or `img`) shows and whether on lines of its own; None if none."""
+    get = element.get
+    if tag == "math":
+        return _clean(_of_math(element)), _is_display(element)
+    if tag == "script":
+        kind = (get("type") or "").lower()
+        if not kind.startswith("math/tex"):
+            return None
+        return _clean(element.text or ""), "mode=display" in kind
+    alt = get("alt")
+    if not alt:
+        return None
+    if not _IMAGE_CLASS.search(get("class") or "") and not _IMAGE_SOURCE.search(get("src") or ""):
+        return None
+    return _clean(alt), "display" in (get("class") or "")
+
+
+def is_drawn(element: etree._Element) -> bool:
+    """Whether `element`, of a class of MathJax 2, is what was drawn of the formula in a script right after it."""
+    following = element.getnext()
+    while following is not None and (following.get("class") or "").startswith("MathJax"):
+        following = following.getnext()
+    return following is not None and following.tag == "script" and (following.get("type") or "").startswith("math/tex")
+
+
+def _is_display(math: etree._Element) -> bool:
+    if math.get("display") == "block" or math.get("mode") == "display":
+        return True
+    above = math.getparent()
+    for _ in range(3):
+        if above is None:
+            return False
+        if "katex-display" in (above.get("class") or "") or above.get("display") == "true":
+            return True
+        above = above.getparent()
+    return False
+
+
+def _of_math(math: etree._Element) -> str:
+    for annotation in math.iter("annotation"):
+        if (annotation.get("encoding") or "").lower() in _TEX_ENCODINGS:
+            return "".join(annotation.itertext())
+    return math.get("alttext") or _row(math)
+
+
+def _clean(latex: str) -> str:
+    latex = _SPACE.sub(" ", latex).strip()
+    if match := _STYLE.match(latex):
+        latex = (match[1] or match[2] or "").strip()
+    if len(latex) > 4 and latex.startswith("$$") and latex.endswith("$$"):
+        latex = latex[2:-2].strip()
+    elif len(latex) > 2 and latex.startswith("$") and latex.endswith("$") and "$" not in latex[1:-1]:
+        latex = latex[1:-1].strip()
+    return latex
+
+
+def _row(element: etree._Element) -> str:
+    return _joined([_write(child) for child in element])
+
+
+def _joined(parts: list[str]) -> str:
+    """Parts in a row; a command and the letter after it are set apart."""
+    text = ""
+    for part in parts:
+        if part and text and part[0].isalpha() and re.search(r"\\[A-Za-z]+$", text):
+            text += " "
+        text += part
+    return text
+
+
+def _write(element: etree._Element) -> str:
+    """One MathML element as LaTeX; of an unknown one, its content."""
+    tag = element.tag
+    parts = [_write(child) for child in element]
+    if not parts:
+        return _leaf(tag, (element.text or "").strip())
+    if tag == "mfrac" and len(parts) == 2:
+        return rf"\frac{{{parts[0]}}}{{{parts[1]}}}"
+    if tag == "msqrt":
+        return rf"\sqrt{{{_joined(parts)}}}"
+    if tag == "mroot" and len(parts) == 2:
+        return rf"\sqrt[{parts[1]}]{{{parts[0]}}}"
+    if tag in ("msup", "msub") and len(parts) == 2:
+        return f"{_base(parts[0])}{'^' if tag == 'msup' else '_'}{{{parts[1]}}}"
+    if tag in ("msubsup", "munderover") and len(parts) == 3:
+        return f"{_base(parts[0])}_{{{parts[1]}}}^{{{parts[2]}}}"
+    if tag == "mover" and len(parts) == 2:
+        accent = _ACCENTS.get("".join(element[1].itertext()).strip())
+        return rf"\{accent}{{{parts[0]}}}" if accent else f"{_base(parts[0])}^{{{parts[1]}}}"
+    if tag == "munder" and len(parts) == 2:
+        return f"{_base(parts[0])}_{{{parts[1]}}}"
+    if tag == "mtable":
+        return r"\begin{matrix}" + r" \\ ".join(parts) + r"\end{matrix}"
+    if tag in ("mtr", "mlabeledtr"):
+        return " & ".join(parts)
+    if tag == "mfenced":
+        return rf"{element.get('open') or '('}{', '.join(parts)}{element.get('close') or ')'}"
+    if tag == "semantics":
+        return parts[0]
+    if tag in ("annotation", "annotation-xml"):
+        return ""
+    return _joined(parts)
+
+
+def _leaf(tag: str, text: str) -> str:
+    if tag == "mtext":
+        return rf"\text{{{text}}}" if text else " "
+    if tag == "mspace":
+        return " "
+    if tag in ("annotation", "annotation-xml"):
+        return ""
+    if tag == "mi" and text in _FUNCTIONS:
+        return f"\\{text}"
+    if len(text) > 1 and tag == "mi" and text.isalpha() and text.isascii():
+        return rf"\mathrm{{{text}}}"
+    return _joined([_COMMANDS.get(char, char) for char in text])
+
+
+def _base(text: str) -> str:
+    return text if len(text) == 1 or re.fullmatch(r"\\[A-Za-z]+", text) else f"{{{text}}}"

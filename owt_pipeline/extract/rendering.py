@@ -1,0 +1,141 @@
+"""Blocks as text: plain, or Markdown that keeps what they are.
+
+Plain text is one line a block (several with `<br>` and in code), a row's cells separated by tabs, no marks: what the
+words of a page are. Markdown is CommonMark with GitHub's tables and notes, and formulas as `$…$` and `$$…$$`: the same
+content in the same order. Text is not escaped (a line that happens to start with `#` stays as its author wrote it):
+it is for a model to read, not for a browser. Only the bars in tables are, which would move the cells after them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from owt_pipeline.extract.blocks import (
+    CODE,
+    DISPLAY,
+    FORMULA,
+    HEADING,
+    NOTE,
+    NOTE_END,
+    PREFORMATTED,
+    ROW,
+    Block,
+    Container,
+)
+from owt_pipeline.extract.names import HEADINGS
+
+_NOTE = re.compile(f"{NOTE}([^{NOTE_END}]*){NOTE_END}")
+_MARKS = str.maketrans({CODE: "`", FORMULA: "$", DISPLAY: "$$"})
+
+
+def plain_text(blocks: Sequence[Block]) -> str:
+    """Blocks as plain text."""
+    return "\n".join(block.text for block in blocks)
+
+
+def markdown(blocks: Sequence[Block], containers: Sequence[Container]) -> str:
+    """Blocks as Markdown, with the lists, quotes and notes that their containers are."""
+    writer = _Writer(containers)
+    start = 0
+    while start < len(blocks):
+        end = start + 1
+        if blocks[start].form == ROW:
+            while end < len(blocks) and blocks[end].form == ROW and blocks[end].container == blocks[start].container:
+                end += 1
+            writer.write(_table(blocks[start:end]), blocks[start])
+        else:
+            writer.write(_block(blocks[start], containers), blocks[start])
+        start = end
+    return "\n".join(writer.lines)
+
+
+def _block(block: Block, containers: Sequence[Container]) -> str:
+    if block.form == PREFORMATTED:
+        fence = "```"
+        while fence in block.text:
+            fence += "`"
+        return f"{fence}{block.marked or ''}\n{block.text}\n{fence}"
+    text = block.text if block.marked is None else _with_marks(block.marked)
+    if block.form == HEADING:
+        return f"{'#' * HEADINGS.get(containers[block.container].tag, 6)} {' '.join(text.split())}"
+    return text
+
+
+def _table(rows: Sequence[Block]) -> str:
+    """Rows of one table; one whose first row is of no headers gets an empty header, which Markdown demands."""
+    cells = [[_cell(cell) for cell in row.cells or ()] for row in rows]
+    width = max(map(len, cells))
+    if not rows[0].is_header:
+        cells.insert(0, [])
+    cells.insert(1, ["---"] * width)
+    return "\n".join(f"| {' | '.join(row + [''] * (width - len(row)))} |" for row in cells)
+
+
+def _cell(cell: str) -> str:
+    return _with_marks(cell).replace("|", "\\|").replace("\n", "<br>")
+
+
+def _with_marks(text: str) -> str:
+    if NOTE in text:
+        text = _NOTE.sub(lambda match: _note(match[1]), text)
+    return text.translate(_MARKS)
+
+
+def _note(label: str) -> str:
+    return f"[^{label.replace(' ', '-')}]"
+
+
+class _Writer:
+    """The lines so far, and the items, quotes and notes that the last of them are in."""
+
+    def __init__(self, containers: Sequence[Container]) -> None:
+        self.lines: list[str] = []
+        self._containers = containers
+        self._started: dict[int, int] = {}  # an item or note with text so far → how far its further lines are indented
+        self._around: list[int] = []
+
+    def write(self, text: str, block: Block) -> None:
+        around = self._nesting(block.container)
+        if self.lines and not self._follows_closely(around):
+            shared = [index for index, other in zip(around, self._around, strict=False) if index == other]
+            self.lines.append("".join(map(self._indentation, shared)).rstrip())
+        first, rest = "", ""
+        for index in around:
+            if index in self._started or self._containers[index].tag == "blockquote":
+                first += self._indentation(index)
+            else:
+                marker = self._marker(self._containers[index])
+                self._started[index] = len(marker) if not marker.startswith("[") else 4
+                first += marker
+            rest += self._indentation(index)
+        for number, line in enumerate(text.split("\n")):
+            self.lines.append((rest if number else first) + line if line else rest.rstrip())
+        self._around = around
+
+    def _nesting(self, container: int) -> list[int]:
+        """The items, notes and quotes around a container, from the outermost."""
+        around = []
+        while container >= 0:
+            if self._containers[container].tag in ("li", "blockquote") or self._containers[container].note:
+                around.append(container)
+            container = self._containers[container].parent
+        return around[::-1]
+
+    def _follows_closely(self, around: list[int]) -> bool:
+        """Whether a block starts an item right below the line before, without an empty line: within a list."""
+        if not around or around[-1] in self._started or self._containers[around[-1]].tag == "blockquote":
+            return False
+        return not self._lists(around).isdisjoint(self._lists(self._around))
+
+    def _lists(self, around: list[int]) -> set[int]:
+        return {self._containers[index].parent for index in around if self._containers[index].tag != "blockquote"}
+
+    def _indentation(self, container: int) -> str:
+        return "> " if self._containers[container].tag == "blockquote" else " " * self._started.get(container, 0)
+
+    @staticmethod
+    def _marker(container: Container) -> str:
+        if container.note:
+            return f"{_note(container.note)}: "
+        return f"{container.number}. " if container.number >= 0 else "- "
