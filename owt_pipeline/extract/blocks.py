@@ -392,7 +392,10 @@ def _container(element: etree._Element, tag: str, parent: int) -> Container:
         hidden = None
     if is_hidden(None, get("style"), hidden, get("aria-hidden")):
         kind, because = kind | HIDDEN, because or "hidden"
-    names = " ".join(filter(None, (classes, identifier, role, get("itemprop"))))
+    names = classes
+    for further in (identifier, role, get("itemprop")):
+        if further:
+            names = f"{names} {further}" if names else further
     return Container(tag, parent, kind, because, content, names)
 
 
