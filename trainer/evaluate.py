@@ -1,4 +1,4 @@
-"""Evaluate a checkpoint: validation loss over fixed windows, a text's perplexity, LAMBADA, HellaSwag."""
+"""Evaluate a model: validation loss over fixed windows, a text's perplexity, LAMBADA, HellaSwag."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ import torch
 
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
-from trainer.checkpoint import Record, load_model, resolve
 from trainer.command_line import CommandParser
 from trainer.distributed import Ranks
-from trainer.documents import DocumentBlocks
 from trainer.model import GPT
+from trainer.pretrained import load_pretrained
 from trainer.shards import open_dataset
 from trainer.tasks import hellaswag, lambada
 from trainer.tokenizer import Tokenizer
 from trainer.validation import fixed_windows, validation_loss
-from trainer.wikitext import detokenize
+from trainer.wikitext import detokenize, published_words
 
 
 @dataclass(frozen=True)
@@ -102,9 +101,10 @@ class EvaluateOptions:
     windows: int = option(256, "windows of the validation set, at most one epoch", minimum=1)
     text: str | None = option(None, "a text file: its perplexity", metavar="FILE")
     stride: int = option(0, "tokens a window predicts; 0 for contiguous chunks of the context", minimum=0)
-    wikitext: bool = option(False, "the text is WikiText's tokens: read as running text, its own words counted")
-    lambada: str | None = option(None, "LAMBADA's lambada_test.jsonl: accuracy of the last word", metavar="FILE")
-    hellaswag: str | None = option(None, "HellaSwag's hellaswag_val.jsonl: accuracy of the ending", metavar="FILE")
+    wikitext: bool = option(False, "count the text's words as published WikiText perplexities do, line ends included")
+    detokenize: bool = option(False, "read WikiText's tokens as running text, for a model that was not trained on them")
+    lambada: str | None = option(None, "LAMBADA's lambada_test.jsonl: its last word, its last token", metavar="FILE")
+    hellaswag: str | None = option(None, "HellaSwag's hellaswag_val.jsonl: acc and acc_norm", metavar="FILE")
     micro_batch: int = option(8, "windows of one forward pass", minimum=1)
     device: str = option("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
 
@@ -115,50 +115,42 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
         raise SettingsError("nothing to evaluate: give --data DIR, --text, --lambada or --hellaswag FILE, or several")
     ranks = Ranks.join(options.device)
     try:
-        checkpoint = resolve(folder)
-        model, record = load_model(checkpoint, ranks.device)
-        tokenizer = functools.cache(lambda: Tokenizer(checkpoint / "tokenizer.json"))
-        result: dict[str, Any] = {"checkpoint": str(checkpoint), "step": record.step}
+        trained = load_pretrained(folder, ranks.device)
+        model, micro_batch = trained.model, options.micro_batch
+        tokenizer = functools.cache(lambda: Tokenizer(trained.tokenizer))
+        result: dict[str, Any] = {"model": str(trained.folder)}
+        if trained.step is not None:
+            result["step"] = trained.step
         if options.data:
             dataset = open_dataset(options.data)
-            if dataset.tokenizer.sha256 != record.tokenizer["sha256"]:
-                raise ValueError(f"{options.data} has another tokenizer than {checkpoint}: their SHA-256 differ")
+            trained.check_tokenizer(dataset.tokenizer, options.data)
             windows = fixed_windows(dataset, model.config.context, options.windows)
             result["val_windows"] = len(windows)
-            result["val_loss"] = validation_loss(
-                model, windows, ranks, micro_batch=options.micro_batch, blocks=_blocks(record)
-            )
+            result["val_loss"] = validation_loss(model, windows, ranks, micro_batch=micro_batch, blocks=trained.blocks)
         if options.text:
             raw = Path(options.text).read_text(encoding="utf-8")
-            text = detokenize(raw) if options.wikitext else raw
-            eot = record.tokenizer["eot"]
-            score = score_text(model, tokenizer(), text, eot, stride=options.stride, micro_batch=options.micro_batch)
-            score = dataclasses.replace(score, words=len(raw.split()))
+            text = detokenize(raw) if options.detokenize else raw
+            score = score_text(model, tokenizer(), text, trained.eot, stride=options.stride, micro_batch=micro_batch)
+            score = dataclasses.replace(score, words=published_words(raw) if options.wikitext else len(raw.split()))
             result |= {"text": options.text, "stride": options.stride or model.config.context, **score.report()}
         for task, file in ((lambada, options.lambada), (hellaswag, options.hellaswag)):
             if file:
-                result |= task(model, tokenizer(), Path(file), ranks, options.micro_batch)
+                result |= task(model, tokenizer(), Path(file), ranks, micro_batch)
         return result if ranks.main else {}
     finally:
         ranks.leave()
 
 
-def _blocks(record: Record) -> DocumentBlocks:
-    """As the checkpoint's model was trained."""
-    settings = record.settings
-    return DocumentBlocks(
-        record.tokenizer["eot"], settings.get("document_mask", False), settings.get("reset_positions", False)
-    )
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser(prog="python -m trainer.evaluate", description=__doc__)
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder for its newest")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a checkpoint, a run's folder for its newest, or a GPT-2 folder of Hugging Face"
+    )
     add_flags(parser, EvaluateOptions)
     try:
         namespace = parser.parse_args(arguments)
         options = from_table(EvaluateOptions, flags_given(EvaluateOptions, namespace), "flags")
-        result = evaluate(namespace.checkpoint, options)
+        result = evaluate(namespace.model, options)
     except (ValueError, OSError) as error:
         print(f"trainer.evaluate: {error}", file=sys.stderr)
         return 1

@@ -16,8 +16,8 @@ from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig, changes
 from trainer.corpora import Corpora
 from trainer.distributed import Ranks, spread_like_parameters, whole
-from trainer.huggingface import is_huggingface, load_huggingface
 from trainer.model import GPT, ModelConfig
+from trainer.pretrained import load_pretrained
 
 
 class RunCheckpoints:
@@ -124,16 +124,9 @@ class RunCheckpoints:
 
 def load_initial(source: str, corpora: Corpora, model: GPT) -> None:
     """The weights of a checkpoint or of a Hugging Face folder into `model`; raises CheckpointError, ValueError."""
-    if is_huggingface(Path(source)):
-        loaded = load_huggingface(Path(source))
-    else:
-        loaded, record = checkpoint.load_model(checkpoint.resolve(source))
-        if record.tokenizer["sha256"] != corpora.tokenizer.sha256:
-            raise CheckpointError(
-                f"{source} was trained with the tokenizer {record.tokenizer['name']}, "
-                f"the shards are of {corpora.tokenizer.name} (another SHA-256)"
-            )
-    ours, theirs = model.config, loaded.config
+    trained = load_pretrained(source)
+    trained.check_tokenizer(corpora.tokenizer, str(corpora.datasets[0].folder))
+    ours, theirs = model.config, trained.model.config
     if dataclasses.replace(ours, dropout=0.0) != dataclasses.replace(theirs, dropout=0.0):
         raise CheckpointError(f"{source} is of another shape: {theirs}; these settings make {ours}")
-    model.load_state_dict(loaded.state_dict())
+    model.load_state_dict(trained.model.state_dict())

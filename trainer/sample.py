@@ -1,4 +1,4 @@
-"""Write text with a checkpoint:  python -m trainer.sample RUN --prompt "Once upon a time"."""
+"""Write text with a model:  python -m trainer.sample RUN --prompt "Once upon a time"."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
-from trainer.checkpoint import load_model, resolve
 from trainer.command_line import CommandParser
 from trainer.model import GPT, KVCache
+from trainer.pretrained import load_pretrained
 from trainer.tokenizer import Tokenizer
 
 
@@ -95,13 +95,11 @@ class SampleOptions:
 
 def sample(folder: str, options: SampleOptions) -> Iterator[str]:
     """Pieces of text as they are written; raises ValueError for a folder or file that does not serve."""
-    checkpoint = resolve(folder)
     device = "cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
     if options.device == "cuda" and device == "cpu":
         raise ValueError("device is cuda, but torch finds no CUDA device; use --device cpu")
-    model, record = load_model(checkpoint, device)
-    tokenizer = Tokenizer(checkpoint / "tokenizer.json")
-    eot = record.tokenizer["eot"]
+    trained = load_pretrained(folder, device)
+    tokenizer = Tokenizer(trained.tokenizer)
     prompts = list(options.prompt)
     if options.prompts:
         prompts += Path(options.prompts).read_text(encoding="utf-8").splitlines()
@@ -112,13 +110,13 @@ def sample(folder: str, options: SampleOptions) -> Iterator[str]:
             yield prompt if first else f"\n---\n{prompt}"
             first = False
             ids = generate(
-                model,
-                [eot, *tokenizer.encode(prompt)],  # as in training, where every document follows one
+                trained.model,
+                [trained.eot, *tokenizer.encode(prompt)],  # as in training, where every document follows one
                 options.max_tokens,
                 temperature=options.temperature,
                 top_k=options.top_k,
                 top_p=options.top_p,
-                stop=eot,
+                stop=trained.eot,
                 generator=generator,
             )
             yield from stream_text(tokenizer, ids)
@@ -141,12 +139,14 @@ def stream_text(tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser(prog="python -m trainer.sample", description=__doc__)
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder for its newest")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a checkpoint, a run's folder for its newest, or a GPT-2 folder of Hugging Face"
+    )
     add_flags(parser, SampleOptions)
     try:
         namespace = parser.parse_args(arguments)
         options = from_table(SampleOptions, flags_given(SampleOptions, namespace), "flags")
-        for piece in sample(namespace.checkpoint, options):
+        for piece in sample(namespace.model, options):
             print(piece, end="", flush=True)
     except (SettingsError, ValueError, OSError) as error:
         print(f"trainer.sample: {error}", file=sys.stderr)

@@ -199,7 +199,7 @@ def test_two_ranks_evaluate_as_one(run: Path, text_tokens: Path, tmp_path: Path,
     arguments = (run, "--data", text_tokens, "--device", "cpu", "--windows", "7")
     arguments += ("--lambada", tmp_path / "lambada_test.jsonl")
     results = [json.loads(trainer.run(*arguments, ranks=ranks, module="trainer.evaluate").stdout) for ranks in (0, 2)]
-    for key in ("val_loss", "lambada_perplexity", "lambada_accuracy"):
+    for key in ("val_loss", "lambada_perplexity", "lambada_acc"):
         assert results[0][key] == pytest.approx(results[1][key], rel=1e-6)
 
 
@@ -222,6 +222,20 @@ def test_an_exported_model_is_loaded_by_transformers_and_writes_the_same(
     written = theirs.generate(prompt, max_new_tokens=15, do_sample=False, eos_token_id=None, pad_token_id=eot)
     assert list(generate(ours, prompt[0].tolist(), 15, temperature=0)) == written[0, prompt.shape[1] :].tolist()
 
+    capsys.readouterr()
+    flags = ["--data", str(text_tokens), "--windows", "9", "--device", "cpu"]
+    results = []
+    for source in (run, folder):
+        assert evaluate.main([str(source), *flags]) == 0
+        results.append(json.loads(capsys.readouterr().out))
+    assert results[0].keys() - results[1].keys() == {"step"}
+    assert results[1]["val_loss"] == pytest.approx(results[0]["val_loss"], rel=1e-5)
+    texts = []
+    for source in (run, folder):
+        assert sample.main([str(source), "--prompt", "def ", "--max_tokens", "20", "--device", "cpu"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != ""
+
     back = load_huggingface(folder)
     for name, tensor in ours.state_dict().items():
         assert torch.equal(back.state_dict()[name], tensor), name
@@ -238,6 +252,26 @@ def test_an_exported_model_is_loaded_by_transformers_and_writes_the_same(
         tensorboard=False,
     )
     assert train(tuned) < 5.5  # a fresh model starts at ln 400 = 5.99
+
+
+def test_a_hugging_face_folder_of_another_tokenizer_is_refused(
+    run: Path, tmp_path: Path, text_tokens: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "exported"
+    export.main([str(run), str(folder)])
+    entries = json.loads((folder / "tokenizer.json").read_text())
+    tokens = sorted(entries["model"]["vocab"], key=entries["model"]["vocab"].get)
+    written = json.dumps(entries)
+    entries["model"]["merges"] = [" ".join(merge) for merge in entries["model"]["merges"]]  # as old versions write it
+    (folder / "tokenizer.json").write_text(json.dumps(entries))
+    flags = ["--data", str(text_tokens), "--windows", "1", "--device", "cpu"]
+    assert evaluate.main([str(folder), *flags]) == 0
+    entries = json.loads(written)
+    entries["model"]["vocab"] |= {tokens[0]: 1, tokens[1]: 0}
+    (folder / "tokenizer.json").write_text(json.dumps(entries))
+    capsys.readouterr()
+    assert evaluate.main([str(folder), *flags]) == 1
+    assert f"{text_tokens} has the tokenizer test, which is not that of {folder}" in capsys.readouterr().err
 
 
 def test_a_model_that_transformers_has_no_class_for_is_not_exported(tmp_path: Path) -> None:

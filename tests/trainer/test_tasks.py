@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from trainer.distributed import Ranks
 from trainer.model import GPT, ModelConfig
 from trainer.tasks import hellaswag, lambada
 from trainer.tokenizer import Tokenizer
-from trainer.wikitext import detokenize
+from trainer.wikitext import detokenize, published_words
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 
@@ -29,11 +30,14 @@ def model() -> GPT:
 
 def test_lambada_asks_for_every_token_of_the_last_word(model: GPT, tokenizer_file: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer(tokenizer_file)
-    guessed = tokenizer.decode([int(model(torch.tensor([tokenizer.encode("def one")]))[0, -1].argmax())])
-    texts = ["def one two", "import many words path", "a b", f"def one{guessed}"]
+    (favourite,) = tokenizer.encode(" tokenizer")
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        model.ln_f.bias += 20 * model.wte.weight[favourite]
+    texts = ["def one two", "import many words path", "a b", "def one tokenizer", "a tokenizer", "import tokenizers"]
     path = tmp_path / "lambada_test.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    right, nats = 0, 0.0
+    right, nats, last = 0, 0.0, 0
     for text in texts:
         context, word = text.rsplit(" ", 1)
         ids, wanted = tokenizer.encode(context), tokenizer.encode(" " + word)
@@ -44,28 +48,48 @@ def test_lambada_asks_for_every_token_of_the_last_word(model: GPT, tokenizer_fil
             greedy &= int(logits.argmax()) == token
             ids = [*ids, token]
         right += greedy
+        last += int(logits.argmax()) == wanted[-1]
     result = lambada(model, tokenizer, path, ALONE, micro_batch=3)
-    assert result["lambada_accuracy"] == right / len(texts)
+    assert result["lambada_acc"] == right / len(texts) > 0
+    assert result["lambada_last_token_acc"] == last / len(texts)
     assert result["lambada_perplexity"] == pytest.approx(torch.tensor(nats / len(texts)).exp().item(), rel=1e-3)
 
 
-def test_hellaswag_takes_the_likeliest_ending(model: GPT, tokenizer_file: Path, tmp_path: Path) -> None:
+def test_hellaswag_is_scored_as_lm_evaluation_harness_defines_it(
+    model: GPT, tokenizer_file: Path, tmp_path: Path
+) -> None:
     tokenizer = Tokenizer(tokenizer_file)
-    entry = {"ctx": "def main", "endings": ["the end", "returns a number of things", "x", "of all"]}
+    entry = {
+        "ind": 24,
+        "activity_label": "Roof shingle removal",
+        "ctx_a": "A man is sitting on a roof. [header] How [title] Pull [substeps] up.",
+        "ctx_b": "he Starts",
+        "ctx": "A man is sitting on a roof. he",
+        "split": "val",
+        "split_type": "indomain",
+        "endings": ["the end", " [step] returns a number  of things", "x [title] y", "of all"],
+        "source_id": "activitynet~v_-JhWjGDPHMY",
+    }
+    context = "Roof shingle removal: A man is sitting on a roof.  How. Pull  up. He starts".replace("  ", " ")
+    endings = [" the end", "  returns a number of things", " x. y", " of all"]
     sums, means = [], []
-    for ending in entry["endings"]:
-        ids, wanted, nats = tokenizer.encode("def main"), tokenizer.encode(" " + ending), 0.0
-        for token in wanted:
-            nats -= _next(model, ids).log_softmax(0)[token].item()
-            ids = [*ids, token]
+    for ending in endings:
+        before, nats = tokenizer.encode(context), 0.0
+        ids = tokenizer.encode(context + ending)
+        assert ids[: len(before)] == before
+        for position in range(len(before), len(ids)):
+            nats -= _next(model, ids[max(0, position - 32) : position]).log_softmax(0)[ids[position]].item()
         sums.append(nats)
-        means.append(nats / len(wanted))
+        means.append(nats / (len(ending) - 1))
     path = tmp_path / "hellaswag_val.jsonl"
     for label in range(4):
-        path.write_text(json.dumps(entry | {"label": label, "ind": 24, "split_type": "indomain"}) + "\n")
+        path.write_text(json.dumps(entry | {"label": label}) + "\n")
         result = hellaswag(model, tokenizer, path, ALONE, micro_batch=2)
-        assert result["hellaswag_accuracy"] == (sums.index(min(sums)) == label)
-        assert result["hellaswag_accuracy_norm"] == (means.index(min(means)) == label)
+        assert result == {
+            "hellaswag_acc": sums.index(min(sums)) == label,
+            "hellaswag_acc_norm": means.index(min(means)) == label,
+        }
+    assert sums.index(min(sums)) != means.index(min(means))
 
 
 @pytest.mark.parametrize(
@@ -85,6 +109,14 @@ def test_a_file_of_another_format_is_refused(
     path.write_text(line)
     with pytest.raises(ValueError, match=message):
         lambada(model, Tokenizer(tokenizer_file), path, ALONE, micro_batch=2)
+
+
+def test_published_perplexities_divide_by_words_and_line_ends() -> None:
+    lines = [" ", " = Robert Boulter = ", " ", " He is <unk> @-@ tall , he said . ", " Next line . "]
+    text = "".join(line + "\n" for line in lines)
+    assert len(text.split()) == 4 + 9 + 3
+    assert published_words(text) == 4 + 9 + 3 + 5
+    assert published_words(text * 1000) == 21_000
 
 
 def test_wikitexts_tokens_become_running_text() -> None:

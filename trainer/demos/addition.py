@@ -7,7 +7,6 @@ sums and is asked for all of them at the end.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import torch
 
 from schemas import option
 from schemas.settings import add_flags, flags_given, from_table
+from trainer.command_line import CommandParser
 from trainer.demos.loop import Batch, device_of, fit
 from trainer.model import GPT, ModelConfig
 
@@ -69,11 +69,10 @@ def right(model: GPT, sums: torch.Tensor) -> torch.Tensor:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m trainer.demos.addition",
         description="Train a small GPT to add two-digit numbers, and ask it for all 10,000 sums.",
         epilog=f"Exit code 1 where fewer than {WANTED:.0%} of the answers are right.",
-        allow_abbrev=False,
     )
     add_flags(parser, AdditionOptions)
     try:

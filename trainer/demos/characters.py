@@ -6,7 +6,6 @@ first nine tenths of the text; the rest gives the validation loss, by contiguous
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import torch
 
 from schemas import option
 from schemas.settings import SettingsError, add_flags, flags_given, from_table
+from trainer.command_line import CommandParser
 from trainer.demos.loop import Batch, device_of, fit
 from trainer.model import GPT, ModelConfig
 from trainer.sample import generate
@@ -92,12 +92,10 @@ def validation_loss(model: GPT, text: Text) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m trainer.demos.characters",
         description="Train a small GPT on the characters of a text, and let it write.",
         epilog=f"tinyshakespeare (1.1 MB):  curl -o input.txt {TINYSHAKESPEARE}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add_flags(parser, CharactersOptions)
     try:

@@ -1,0 +1,79 @@
+"""A model to use, with its tokenizer: from a checkpoint, a run's folder, or a GPT-2 folder of Hugging Face."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from trainer.checkpoint import CheckpointError, load_model, resolve
+from trainer.documents import DocumentBlocks
+from trainer.huggingface import is_huggingface, load_huggingface
+from trainer.model import GPT
+from trainer.shards import TokenizerInfo, sha256_of
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A trained model.
+
+    Attributes:
+      folder: where it was read.
+      model: its weights, set to evaluation.
+      tokenizer: its tokenizer.json, which a folder of Hugging Face's may lack.
+      eot: id of end-of-text.
+      step: optimizer steps of the checkpoint; None for a Hugging Face folder.
+      blocks: what the documents of a window meant to it in training.
+    """
+
+    folder: Path
+    model: GPT
+    tokenizer: Path
+    eot: int
+    step: int | None
+    blocks: DocumentBlocks
+
+    def check_tokenizer(self, other: TokenizerInfo, where: str) -> None:
+        """Raise CheckpointError unless the shards in `where` have this model's tokenizer."""
+        if not self.tokenizer.is_file():  # a Hugging Face folder of weights only: its size must do
+            same = (self.model.config.vocab_size, self.eot) == (other.vocab_size, other.eot)
+        else:
+            same = sha256_of(self.tokenizer) == other.sha256 or _tokens_of(self.tokenizer) == _tokens_of(other.path)
+        if not same:
+            raise CheckpointError(
+                f"{where} has the tokenizer {other.name}, which is not that of {self.folder}: tokenize again with "
+                f"--tokenizer {self.tokenizer}"
+            )
+
+
+def load_pretrained(source: str, device: torch.device | str = "cpu") -> Pretrained:
+    """The model that `source` names.
+
+    Args:
+      source: a checkpoint, a run's folder for its newest, or a folder of Hugging Face's.
+
+    Raises:
+      CheckpointError, ValueError: none of these, damaged, or of a kind this package does not have.
+    """
+    if is_huggingface(Path(source)):
+        model, folder = load_huggingface(Path(source)), Path(source)
+        eot = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("eos_token_id")
+        if not isinstance(eot, int):
+            eot = model.config.vocab_size - 1  # as in GPT-2
+        blocks = DocumentBlocks(eot)
+        return Pretrained(folder, model.to(device).eval(), folder / "tokenizer.json", eot, None, blocks)
+    folder = resolve(source)
+    model, record = load_model(folder, device)
+    eot, settings = record.tokenizer["eot"], record.settings
+    blocks = DocumentBlocks(eot, settings.get("document_mask", False), settings.get("reset_positions", False))
+    return Pretrained(folder, model, folder / "tokenizer.json", eot, record.step, blocks)
+
+
+def _tokens_of(path: Path) -> tuple[dict[str, int], list[list[str]]]:
+    """(ids by token, merges) of a tokenizer.json, which versions of the package tokenizers write differently."""
+    entries = json.loads(path.read_text(encoding="utf-8"))
+    vocabulary = {**entries["model"]["vocab"], **{token["content"]: token["id"] for token in entries["added_tokens"]}}
+    merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in entries["model"].get("merges", [])]
+    return vocabulary, merges
