@@ -13,8 +13,8 @@ demo: $(VENV)/installed  ## the whole job, offline, from a small web it serves i
 test: $(VENV)/installed  ## the tests, without the long ones
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: $(VENV)/installed .venv-servers/installed  ## all tests
-	$(BIN)/python -m pytest
+test-all: $(VENV)/installed .venv-servers/installed  ## all tests; one whose server is missing fails
+	OWT_REQUIRE_SERVERS=1 $(BIN)/python -m pytest
 
 test-dags: $(VENV)/installed .venv-airflow/installed  ## the Airflow DAG, run by Airflow in an environment of its own
 	.venv-airflow/bin/python -m pytest tests/dags
@@ -60,6 +60,7 @@ clean:  ## everything that can be made again
 		--requirement tests/servers/requirements.txt \
 		--constraint tests/servers/constraints.txt
 	GOBIN="$(abspath .venv-servers/bin)" go install github.com/fsouza/fake-gcs-server@v1.56.1
+	npm install --silent --no-save --no-audit --no-fund --prefix .venv-servers azurite@3.35.0
 	touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import configparser
 import contextlib
+import functools
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +24,10 @@ from owt_pipeline.runtime.errors import UserError
 
 _PIECE_BYTES = 8 << 20
 """An upload's pieces; four of them are in memory at once."""
+
+
+_NO_CREDENTIALS = ("//169.254.", "/meta-data/", "/latest/api/token", "Account must be specified")
+"""Parts of errors that say: no credentials are set, and no cloud gives this machine any."""
 
 
 @dataclass(frozen=True)
@@ -110,15 +116,17 @@ class ObstoreBucket(Bucket):
 
         if not isinstance(error, exceptions.BaseError | FileNotFoundError):
             return None
-        message = str(error).partition("\n")[0]
-        detail = message.rpartition(" - ")[2]
+        text = str(error)
+        message = re.search(r"<Message>([^<]*)", text)  # of an answer in XML; else, the error's first line ends in it
+        detail = message[1] if message else text.partition("\n")[0].rpartition(" - ")[2]
+        if "NoSuchBucket" in text or "ContainerNotFound" in text:
+            return Failure("no bucket", detail)
         if isinstance(error, FileNotFoundError):
-            missing = any(code in str(error) for code in ("NoSuchBucket", "ContainerNotFound"))
-            return Failure("no bucket" if missing else "missing", detail)
-        if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
-            return Failure("refused", detail)
-        if "//169.254." in message:  # where cloud machines ask for credentials, when nothing else gives them
+            return Failure("missing", detail)
+        if any(sign in text for sign in _NO_CREDENTIALS):
             return Failure("credentials", "and this machine has none of its own")
+        if re.search("status code: 40[13]", text):  # of a listing, it comes as any other error does
+            return Failure("refused", detail)
         return Failure("network", detail)
 
     def size(self, key: str) -> int:
@@ -130,7 +138,7 @@ class ObstoreBucket(Bucket):
         import obstore
 
         found = obstore.get(self._store, key)
-        return bytes(found.bytes()), str(found.meta["e_tag"])
+        return bytes(found.bytes()), _etag(found.meta)
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         import obstore
@@ -144,7 +152,7 @@ class ObstoreBucket(Bucket):
         for page in obstore.list(self._store, folder or None, chunk_size=limit or 1000):
             for entry in page:
                 if entry["path"].startswith(prefix):
-                    yield entry["path"], entry["size"], str(entry["e_tag"])
+                    yield entry["path"], entry["size"], _etag(entry)
 
     def put(self, key: str, content: bytes) -> None:
         import obstore
@@ -162,9 +170,9 @@ class ObstoreBucket(Bucket):
         import obstore
         from obstore import exceptions
 
-        mode: Any = "create" if version is None else {"e_tag": version, "version": None}
+        mode: Any = "create" if version is None else {"e_tag": f'"{version}"'}
         try:
-            return str(obstore.put(self._store, key, content, mode=mode, use_multipart=False)["e_tag"])
+            return _etag(obstore.put(self._store, key, content, mode=mode, use_multipart=False))
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
             return None
         except FileNotFoundError as error:
@@ -180,6 +188,11 @@ class ObstoreBucket(Bucket):
             obstore.delete(self._store, [*keys])
 
 
+def _etag(answer: Any) -> str:
+    """The etag without its quotes: Azure's listings leave them out."""
+    return str(answer["e_tag"]).strip('"')
+
+
 def _s3_settings(bucket: str, anonymous: bool) -> dict[str, Any]:
     """What obstore does not find by itself: the endpoint of S3 alone, the shared files of credentials, the region."""
     settings: dict[str, Any] = {}
@@ -189,8 +202,7 @@ def _s3_settings(bucket: str, anonymous: bool) -> dict[str, Any]:
     profile = _aws_profile()
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or profile.get("region")
     if region is None and not endpoint:
-        with contextlib.suppress(OSError):  # a bucket that cannot be reached is an error of the first request
-            region = pyarrow.fs.resolve_s3_region(bucket)
+        region = _region_of(bucket)
     if region:
         settings["region"] = region
     if not anonymous and "AWS_ACCESS_KEY_ID" not in os.environ and "aws_access_key_id" in profile:
@@ -199,6 +211,14 @@ def _s3_settings(bucket: str, anonymous: bool) -> dict[str, Any]:
         if "aws_session_token" in profile:
             settings["session_token"] = profile["aws_session_token"]
     return settings
+
+
+@functools.cache
+def _region_of(bucket: str) -> str | None:
+    try:
+        return str(pyarrow.fs.resolve_s3_region(bucket))
+    except OSError:  # the first request will say that the bucket cannot be reached
+        return None
 
 
 def _aws_profile() -> dict[str, str]:

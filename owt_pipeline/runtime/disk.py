@@ -32,7 +32,10 @@ class Disk:
             raise UserError(f"the path {os.fsencode(self.folder)!r} is not UTF-8: rename it") from None
 
     def open(self, name: str) -> pa.NativeFile:
-        return pa.fs.LocalFileSystem().open_input_file(self._at(name))
+        try:
+            return pa.fs.LocalFileSystem().open_input_file(self._at(name))
+        except FileNotFoundError as error:  # Arrow's does not say which in `filename`
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", self._at(name)) from error
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         with open(self._at(name), "rb") as file:

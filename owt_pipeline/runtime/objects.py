@@ -1,7 +1,7 @@
 """A folder in a bucket, as Storage uses it.
 
 Every write makes a complete object or none. Requests that fail because of the network or the server are made again for
-two minutes; only the first one that a process makes to a bucket has ten seconds in all, so that a run without
+two minutes; only the first one that a process makes to a bucket has seven seconds in all, so that a run without
 credentials or with a wrong address ends at once.
 """
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 from owt_pipeline.runtime.bucket_clients import Bucket, Failure, GoogleBucket, ObstoreBucket
 from owt_pipeline.runtime.errors import UserError
 
-_FIRST_SECONDS = 9.0
+_FIRST_SECONDS = 7.0
 _RETRY_SECONDS = 120.0
 _READ_AHEAD_BYTES = 1 << 20
 
@@ -137,7 +137,7 @@ class Objects:
         return self._kind(self._scheme, name, user == "anonymous", seconds)
 
     def _prove(self, key: str) -> None:
-        """Make one small request to the bucket; raises UserError where that fails, or takes longer than ten seconds."""
+        """Make one small request to the bucket; raises UserError where that fails or takes over seven seconds."""
         try:
             _within_limit(lambda: _ask(self._client(_FIRST_SECONDS * 0.6), key))
         except Exception as error:
@@ -146,6 +146,8 @@ class Objects:
             )
             if (failure := slow or self._kind.failure(error)) is None:
                 raise
+            if failure.kind == "missing":  # a listing's; that the object is missing is no failure
+                failure = Failure("no bucket", failure.detail)
             raise _explained(f"{self._scheme}://{self._place}", failure, first=True) from error
 
 
@@ -158,7 +160,7 @@ def _ask(bucket: Bucket, key: str) -> None:
             failure = bucket.failure(error)
             if failure is None or failure.kind != "missing":
                 raise
-    # That an object is missing is no error, but that the bucket is: only a listing shows which.
+    # Is the object missing or the bucket? Only a listing shows which.
     next(bucket.list(key.rpartition("/")[0], 1), None)
 
 

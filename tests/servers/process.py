@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,14 @@ import pytest
 from tests.conftest import REPOSITORY
 
 
-def program(name: str) -> Path:
-    """A program of the servers' environment; skips the test where that is not there."""
-    path = REPOSITORY / ".venv-servers" / "bin" / name
+def program(name: str, folder: str = "bin") -> Path:
+    """A program of the servers' environment; skips the test where that is not there, unless it has to be."""
+    path = REPOSITORY / ".venv-servers" / folder / name
     if not path.exists():
-        pytest.skip(f"{name} is not installed here: run `make .venv-servers/installed`")
+        missing = f"{name} is not installed here: run `make .venv-servers/installed`"
+        if "OWT_REQUIRE_SERVERS" in os.environ:
+            pytest.fail(missing)
+        pytest.skip(missing)
     return path
 
 
@@ -30,9 +35,9 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def serving(command: list[str | Path], answers_at: str) -> Iterator[None]:
+def serving(command: list[str | Path], answers_at: str, environment: Mapping[str, str] | None = None) -> Iterator[None]:
     """Run a server from when it answers at a URL until the block ends."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
     try:
         end = time.monotonic() + 120
         while not _answers(answers_at):
@@ -49,5 +54,7 @@ def _answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=10):
             return True
+    except urllib.error.HTTPError:
+        return True
     except OSError:
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import urllib.request
 from collections.abc import Iterator
 
@@ -12,8 +13,11 @@ from tests.servers.process import free_port, program, serving
 
 
 @contextlib.contextmanager
-def s3_bucket(name: str = "bucket") -> Iterator[str]:
-    """The URI of an empty bucket, which every S3 client of this process finds; skips where moto is not installed."""
+def s3_bucket(name: str = "bucket", checks_keys: bool = False) -> Iterator[str]:
+    """The URI of an empty bucket, which every S3 client of this process finds; skips where moto is not installed.
+
+    With `checks_keys` it refuses keys that it has not made, as these are.
+    """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     environment = {
@@ -24,7 +28,8 @@ def s3_bucket(name: str = "bucket") -> Iterator[str]:
         "AWS_EC2_METADATA_DISABLED": "true",
     }
     server = [program("moto_server"), "-H", "127.0.0.1", "-p", str(port)]
-    with serving(server, f"{url}/moto-api/"), pytest.MonkeyPatch.context() as patch:
+    settings = {"INITIAL_NO_AUTH_ACTION_COUNT": "1"} if checks_keys else {}
+    with serving(server, f"{url}/moto-api/", {**os.environ, **settings}), pytest.MonkeyPatch.context() as patch:
         for key, value in environment.items():
             patch.setenv(key, value)
         urllib.request.urlopen(urllib.request.Request(f"{url}/{name}", method="PUT")).close()
