@@ -54,7 +54,7 @@ LISTS = ("ul", "ol")
 INLINE = "a abbr b bdi cite code em i font kbd q s small span strike strong sub sup time tt u var".split()
 
 Pieces = dict[str, Counter[Any]]
-"""Pieces by kind; `headings deep` and `items deep` are pairs of a piece and its depth, `neither` are items that count for none."""
+"""Pieces by kind; `headings deep` and `items deep` are pairs of a piece and its depth, `neither` are for no score."""
 
 
 def main() -> int:
