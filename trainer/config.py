@@ -125,7 +125,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.fsdp and self.optimizer == "adafactor":
             raise SettingsError("torch's Adafactor does not work on weights spread by fsdp; use adamw or muon")
-
+        if self.document_mask and self.dropout:
+            raise SettingsError("FlexAttention has no dropout: give document_mask or dropout, not both")
         if self.fsdp and not self.micro_batch:
             raise SettingsError("with fsdp, give the micro_batch: ranks cannot try one by one what fits")
 

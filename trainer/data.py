@@ -62,7 +62,8 @@ class Loader:
 
     Global batch `step` is samples step·G … step·G+G−1. Rank r of R takes the r-th of R slices, and hands it
     out as micro-batches, both as even as whole samples allow. So the batch is the same for any number of
-    ranks, any micro-batch, and does not need to divide; a micro-batch counts by its `weight`.
+    ranks, any micro-batch, and does not need to divide; a micro-batch counts by its `weight`. All have one
+    shape, so that a compiled model is compiled once: what one lacks is filled with samples that are no targets.
 
     Args:
       sampler: where samples come from.
@@ -75,6 +76,7 @@ class Loader:
 
     Attributes:
       accumulation: micro-batches of a step, as many on every rank.
+      micro_batch: samples of each, those that fill it included.
     """
 
     def __init__(
@@ -91,10 +93,12 @@ class Loader:
     ) -> None:
         if batch < world_size:
             raise ValueError(f"a batch of {batch} samples is too small for {world_size} ranks")
-        self.sampler, self.samples, self.micro_batch = sampler, batch, micro_batch
+        self.sampler, self.samples = sampler, batch
         self.rank, self.world_size, self.device = rank, world_size, torch.device(device)
         largest_slice = -(-batch // world_size)
         self.accumulation = -(-largest_slice // micro_batch)
+        self.micro_batch = -(-largest_slice // self.accumulation)
+        self._uneven = batch % (world_size * self.accumulation) != 0
         self._ahead, self._check = ahead, check
 
     def windows(self, step: int, micro_step: int) -> np.ndarray:
@@ -114,7 +118,8 @@ class Loader:
 
     def batch(self, step: int, micro_step: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """(inputs, targets) of one micro-batch, each (samples, context) int64 on the device."""
-        return split_windows(self._read(step * self.accumulation + micro_step), self.device)
+        number = step * self.accumulation + micro_step
+        return self._split(number, self._read(number))
 
     def batches(self, step: int) -> Generator[tuple[torch.Tensor, torch.Tensor], None, None]:
         """The same from global batch `step` on for ever, fetched ahead.
@@ -127,14 +132,25 @@ class Loader:
             while True:
                 tokens = waiting.pop(0).result()
                 waiting.append(reader.submit(self._read, number + self._ahead))
+                yield self._split(number, tokens)
                 number += 1
-                yield split_windows(tokens, self.device)
 
     def _read(self, number: int) -> torch.Tensor:
         windows = self.windows(*divmod(number, self.accumulation))
         self._check(windows)
+        if len(windows) < self.micro_batch:
+            windows = windows[np.arange(self.micro_batch) % len(windows)]
         tokens = torch.from_numpy(_as_signed(windows))
         return tokens.pin_memory() if self.device.type == "cuda" else tokens
+
+    def _split(self, number: int, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, targets = split_windows(tokens, self.device)
+        if self._uneven:  # on every micro-batch, so that all have the same strides
+            begin, end = self._span(number % self.accumulation)
+            row = torch.arange(self.micro_batch, device=self.device)[:, None]
+            # Where all rows fill, the micro-batch's weight is 0, and its loss must be a number.
+            targets = targets.where(row < max(1, end - begin), -100)
+        return inputs, targets
 
 
 def split_windows(tokens: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -101,15 +101,24 @@ class Ranks:
             dist.destroy_process_group()
 
 
-def shard(model: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks) -> None:
+def shard(model: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, bfloat16: bool) -> None:
     """Spread each parameter over the ranks (FSDP2): a block's are gathered while it computes.
 
-    The optimizer's state is spread with them. Every rank holds the whole model on entry, the same.
+    The optimizer's state is spread with them. Every rank holds the whole model on entry, the same. With
+    `bfloat16` weights travel and compute in that, and gradients are added up in float32. Compile the
+    blocks before, so that the gathering is not part of the compiled code.
     """
     mesh = init_device_mesh(ranks.device.type, (ranks.world_size,))
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if bfloat16 else MixedPrecisionPolicy()
     for block in blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def averaging(model: nn.Module, ranks: Ranks) -> nn.Module:
+    """`model` as DDP calls it: gradients are averaged over the ranks while earlier blocks' are computed."""
+    place = [ranks.device.index] if ranks.device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=place, gradient_as_bucket_view=True)
 
 
 def reduced_when(net: nn.Module, last: bool) -> AbstractContextManager[Any]:
@@ -117,6 +126,8 @@ def reduced_when(net: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
     The forward pass belongs inside too, or DDP prepares for it each time.
     """
+    if isinstance(net, FSDPModule):
+        net.set_requires_gradient_sync(last)
     return nullcontext() if last or not isinstance(net, DistributedDataParallel) else net.no_sync()
 
 
@@ -142,6 +153,15 @@ def spread_like_parameters(optimizer: torch.optim.Optimizer) -> None:
         for key, value in entries.items():
             if isinstance(parameter, DTensor) and isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                 entries[key] = distribute_tensor(value, parameter.device_mesh, parameter.placements)
+
+
+def autocast_of(dtype: str, device: torch.device) -> torch.autocast:
+    """Autocast for `dtype`: float32, bfloat16, or auto, which is bfloat16 on CUDA."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=in_bfloat16(dtype, device))
+
+
+def in_bfloat16(dtype: str, device: torch.device) -> bool:
+    return dtype == "bfloat16" or (dtype == "auto" and device.type == "cuda")
 
 
 class StopSignals:

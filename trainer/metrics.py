@@ -21,10 +21,13 @@ from trainer.divergence import LossWatch
 PEAK_TFLOPS: dict[str, float] = {
     "A100": 312.0,
     "H100 PCIe": 756.0,
-    "H100 NVL": 835.0,
+    "H100 NVL": 835.5,
     "H100": 989.4,
+    "H200 NVL": 835.5,
     "H200": 989.4,
     "GH200": 989.4,
+    "B200": 2250.0,
+    "GB200": 2500.0,
     "L4": 121.0,
     "L40S": 362.0,
     "RTX 4090": 165.2,
@@ -91,7 +94,7 @@ class StepLog:
             for record in self._records:
                 self._metrics.write(record)
             self._metrics.flush()
-            self._say(progress_line(self._records[-1], self._max_steps))
+            self._say(progress_line(self._records[-1], self._max_steps, self._ranks.device))
         self._records.clear()
 
     def restart_clock(self) -> None:
@@ -165,15 +168,15 @@ def memory_gb(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
-def progress_line(record: dict[str, Any], max_steps: int) -> str:
+def progress_line(record: dict[str, Any], max_steps: int, device: torch.device) -> str:
     """One line for people."""
     step, rate = record["step"], record["tokens_per_s"]
     parts = [f"step {step}/{max_steps}", f"loss {record['loss']:.4f}"]
     if "val_loss" in record:
         parts.append(f"val {record['val_loss']:.4f}")
     parts += [f"lr {record['lr']:.2e}", f"norm {record['grad_norm']:.2f}", f"{rate:,.0f} tokens/s"]
-    if record["mfu"] is not None:
-        parts.append(f"MFU {record['mfu']:.1%}")
+    if device.type == "cuda":
+        parts.append("MFU unknown" if record["mfu"] is None else f"MFU {record['mfu']:.1%}")
     left = (max_steps - step) * record["tokens"] / rate if rate else math.inf
     parts += [f"{record['memory_gb']:.1f} GB", f"{duration(left)} left"]
     return "  ".join(parts)

@@ -126,7 +126,19 @@ class GPT(nn.Module):
         Returns:
           A scalar (or (B, T)), or logits (B, T, V).
         """
-        x = self._hidden(ids, None, mask, positions)
+        return self._output(self._hidden(ids, None, mask, positions), targets, reduction)
+
+    def compile_parts(self) -> None:
+        """Compile each block, and the output with its loss, by itself (all blocks by one compilation).
+
+        So DDP averages a block's gradients while the blocks before it are still computing, FSDP gathers a
+        block's weights outside the compiled code, and recomputed activations are those of compiled blocks.
+        """
+        for block in self.h:
+            block.forward = torch.compile(block.forward, dynamic=False)  # type: ignore[method-assign]
+        self._output = torch.compile(self._output, dynamic=False)  # type: ignore[method-assign]
+
+    def _output(self, x: torch.Tensor, targets: torch.Tensor | None, reduction: str) -> torch.Tensor:
         if targets is None:
             return self._logits(x)[..., : self.config.vocab_size]
         if self.loss_chunk and reduction != "none":
@@ -167,9 +179,10 @@ class GPT(nn.Module):
                 x = checkpoint(block, x, None, mask, use_reentrant=False)
             else:
                 x = block(x, (cache.store[layer], past) if cache else None, mask)
-        return self.ln_f(x)
+        return x
 
     def _narrow(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.ln_f(x)
         return self.embedding_down(x) if self.config.embedding_width else x
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
@@ -244,8 +257,6 @@ class Attention(nn.Module):
             y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout)
         elif isinstance(mask, torch.Tensor):
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
-        elif dropout:
-            raise ValueError("FlexAttention has no dropout: train with a document mask and dropout 0")
         else:
             y = _flex_attention(q.device.type)(q, k, v, block_mask=mask)
         return self.resid_dropout(self.c_proj(y.transpose(1, 2).flatten(2)))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
+
+from trainer.muon import Muon
 
 OPTIMIZERS = ("adamw", "adafactor", "muon")
 SCHEDULES = ("cosine", "linear", "wsd", "constant")
@@ -21,10 +23,7 @@ def make_optimizers(
     - `adafactor`: second moments factored; Shazeer and Stern, 2018. Its step is relative to each
       parameter's RMS, 0.02 at the start: a rate of 3e-2 moves weights as far as AdamW's 6e-4.
     - `muon`: orthogonalised momentum for the blocks' matrices, scaled so that AdamW's rate fits, and
-      AdamW for embeddings, biases and norms. Jordan et al., 2024; Liu et al., 2025.
-
-    Raises:
-      ValueError: this torch lacks the optimizer.
+      AdamW for embeddings, biases and norms (`trainer.muon`).
     """
     parameters = list(model.named_parameters())
     matrices = [p for _, p in parameters if p.dim() >= 2]
@@ -33,23 +32,16 @@ def make_optimizers(
     if name == "adamw":
         return [torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)]
     if name == "adafactor":
-        return [_from_torch("Adafactor")(groups, lr=lr)]
+        return [torch.optim.Adafactor(groups, lr=lr)]
     if name == "muon":
-        hidden = [p for key, p in parameters if p.dim() == 2 and ".h." in f".{key}"]
-        kept = {id(p) for p in hidden}
+        hidden = [(key, p) for key, p in parameters if p.dim() == 2 and ".h." in f".{key}"]
+        kept = {id(p) for _, p in hidden}
         groups[0]["params"] = [p for p in matrices if id(p) not in kept]
-        return [
-            _from_torch("Muon")(hidden, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True),
-        ]
+        joined = [p for key, p in hidden if key.endswith("c_attn.weight")]
+        single = [p for key, p in hidden if not key.endswith("c_attn.weight")]
+        own: list[dict[str, Any]] = [{"params": single}, {"params": joined, "split": 3}]
+        return [Muon(own, lr, weight_decay), torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)]
     raise ValueError(f"no optimizer '{name}'; known: {', '.join(OPTIMIZERS)}")
-
-
-def _from_torch(name: str) -> Callable[..., torch.optim.Optimizer]:
-    found = getattr(torch.optim, name, None)
-    if found is None:
-        raise ValueError(f"torch {torch.__version__} has no optimizer {name}; use adamw, or torch 2.9 or later")
-    return found
 
 
 def learning_rate(

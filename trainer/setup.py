@@ -10,20 +10,19 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from schemas import SettingsError
 from trainer.config import TrainConfig
 from trainer.corpora import Corpora, open_corpora
 from trainer.data import Loader
-from trainer.distributed import Ranks, shard
+from trainer.distributed import Ranks, autocast_of, averaging, in_bfloat16, shard
 from trainer.divergence import LossWatch, url_ids_by_sample
 from trainer.documents import DocumentBlocks
 from trainer.loss import best_chunk
 from trainer.metrics import Metrics, StepLog
 from trainer.model import GPT
 from trainer.optimizers import make_optimizers
-from trainer.preflight import micro_batch_that_fits, optimizer_bytes, report
+from trainer.preflight import Passes, micro_batch_that_fits, optimizer_bytes, report
 from trainer.resume import RunCheckpoints
 from trainer.run_lock import sole_writer
 from trainer.validation import validation_loss, validation_windows
@@ -37,7 +36,9 @@ class Run:
       config: the settings, with `max_steps` and `schedule` as they are for this run.
       ranks: this process among the others.
       say: prints a line for people, on rank 0 only.
-      model: the weights; `net` is the same as it is called in training: compiled, and averaging over ranks.
+      model: the weights.
+      forward: the model as it is called without learning: compiled, where asked for.
+      net: the same as it is called in training: gradients are averaged over ranks.
       optimizers: over the model's parameters.
       loader: batches of this rank.
       blocks: what the documents of a window mean to the model.
@@ -52,6 +53,7 @@ class Run:
     ranks: Ranks
     say: Callable[[str], None]
     model: GPT
+    forward: nn.Module
     net: nn.Module
     optimizers: list[torch.optim.Optimizer]
     loader: Loader
@@ -66,7 +68,7 @@ class Run:
         """The loss over the validation windows; every rank calls it."""
         assert self.validation is not None
         return validation_loss(
-            self.model,
+            self.forward,
             self.validation,
             self.ranks,
             micro_batch=self.loader.micro_batch,
@@ -76,15 +78,8 @@ class Run:
 
     def preflight(self) -> str:
         """Memory, work and time that the run will take, in lines for people."""
-        return report(
-            self.model,
-            self.net,
-            self.loader.micro_batch,
-            self.config,
-            self.loader.samples,
-            self.ranks.world_size,
-            self.autocast,
-        )
+        passes = Passes(self.model, self.net, self.autocast, self.blocks)
+        return report(passes, self.loader.micro_batch, self.config, self.loader.samples, self.ranks.world_size)
 
 
 def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
@@ -128,16 +123,19 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     model.train()
     model.checkpoint_activations = config.checkpoint_activations
     model.loss_chunk = best_chunk(device.type) if config.loss_chunk is None else config.loss_chunk
-    bfloat16 = config.dtype == "bfloat16" or (config.dtype == "auto" and device.type == "cuda")
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
-    if config.fsdp:
-        shard(model, model.h, ranks)
-    else:
+    autocast, bfloat16 = autocast_of(config.dtype, device), in_bfloat16(config.dtype, device)
+    if not config.fsdp:
         model.to(device)
-    net: nn.Module = torch.compile(model) if config.compile else model  # type: ignore[assignment]
-
+    forward: nn.Module = model
+    if config.compile and (ranks.distributed or config.checkpoint_activations):
+        model.compile_parts()
+    elif config.compile:
+        forward = torch.compile(model, dynamic=False)  # type: ignore[assignment]
+    if config.fsdp:
+        shard(model, model.h, ranks, bfloat16)
     reserved, largest_slice = optimizer_bytes(model, config.optimizer), -(-windows // ranks.world_size)
-    micro_batch = config.micro_batch or micro_batch_that_fits(model, largest_slice, reserved, autocast)
+    passes = Passes(model, forward, autocast, blocks)
+    micro_batch = config.micro_batch or micro_batch_that_fits(passes, largest_slice, reserved)
     micro_batch = min(ranks.gather(micro_batch))
     loader = Loader(
         sampler,
@@ -158,9 +156,9 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     torch.manual_seed(config.seed + 1 + ranks.rank)  # dropout differs between ranks
     if not config.preflight:
         checkpoints.load_training(optimizers)
+    net = forward
     if ranks.distributed and not config.fsdp:
-        place = [device.index] if device.type == "cuda" else None
-        net = DistributedDataParallel(net, device_ids=place, gradient_as_bucket_view=True)
+        net = averaging(model, ranks)
 
     tokens = windows * shape.context
     over = f" over {ranks.world_size} ranks, each in" if ranks.distributed else " in"
@@ -182,7 +180,22 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         ranks.main,
     )
     log = StepLog(metrics, watch, ranks, tokens, model.flops_per_token * tokens, config.max_steps, say)
-    return Run(config, ranks, say, model, net, optimizers, loader, blocks, autocast, validation, checkpoints, log, step)
+    return Run(
+        config,
+        ranks,
+        say,
+        model,
+        forward,
+        net,
+        optimizers,
+        loader,
+        blocks,
+        autocast,
+        validation,
+        checkpoints,
+        log,
+        step,
+    )
 
 
 def _print_now(message: str) -> None:

@@ -8,19 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from trainer.corpora import Corpora
 from trainer.data import split_documents
 from trainer.distributed import Ranks
 from trainer.documents import DocumentBlocks
-from trainer.model import GPT
 from trainer.samplers import Packed
 from trainer.shards import TokenDataset
 
 
 @torch.no_grad()
 def validation_loss(
-    model: GPT,
+    net: nn.Module,
     windows: torch.Tensor,
     ranks: Ranks,
     *,
@@ -33,20 +33,22 @@ def validation_loss(
     `blocks` says whether the documents of a window see each other, as when the model was trained.
     """
     sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
-    was_training = model.training
-    model.eval()
+    was_training = net.training
+    net.eval()
+    micro_batch = min(micro_batch, -(-len(windows) // ranks.world_size))
     at_once = ranks.world_size * micro_batch
     for first in range(0, len(windows), at_once):
-        part = windows[first : first + at_once][ranks.rank :: ranks.world_size]
-        # A rank without a window makes the pass too: a model spread over the ranks needs them all.
-        ids = (part if len(part) else windows[:1]).to(ranks.device, torch.int64)
+        own = windows[first : first + at_once][ranks.rank :: ranks.world_size]
+        # Every pass has one shape, and a rank without a window makes it too: a model spread over the ranks
+        # needs them all. What fills it counts for nothing.
+        rows = torch.arange(micro_batch)
+        ids = (own if len(own) else windows)[rows % max(1, len(own))].to(ranks.device, torch.int64)
+        inputs, targets = ids[:, :-1], ids[:, 1:].where((rows < len(own)).to(ranks.device)[:, None], -100)
         with autocast or contextlib.nullcontext():
-            inputs, targets = ids[:, :-1], ids[:, 1:]
             extra = blocks(inputs) if blocks else {}
-            loss = model(inputs, targets, reduction="sum", **extra).double()
-        if len(part):
-            sums += torch.stack([loss, loss.new_tensor(targets.numel())])
-    model.train(was_training)
+            loss = net(inputs, targets, reduction="sum", **extra).double()
+        sums += torch.stack([loss, loss.new_tensor(len(own) * targets.shape[1])])
+    net.train(was_training)
     total, count = ranks.sum(sums).tolist()
     return total / count
 

@@ -136,11 +136,16 @@ class TrainerProcess:
     """Runs the trainer's modules as processes of their own, by torchrun where `ranks` is not 0."""
 
     def command(
-        self, *arguments: object, ranks: int = 0, torchrun: Sequence[str] = (), module: str = "trainer.train"
+        self,
+        *arguments: object,
+        ranks: int = 0,
+        torchrun: Sequence[str] = (),
+        module: str = "trainer.train",
+        program: Path | None = None,
     ) -> list[str]:
         nodes = torchrun or ["--standalone"]
         launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *nodes] if ranks else []
-        return [sys.executable, *launcher, "-m", module, *map(str, arguments)]
+        return [sys.executable, *launcher, *([str(program)] if program else ["-m", module]), *map(str, arguments)]
 
     def environment(self) -> dict[str, str]:
         own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "TOKENIZERS_PARALLELISM": "false"}
@@ -148,10 +153,10 @@ class TrainerProcess:
         return {**os.environ, **own}
 
     def run(
-        self, *arguments: object, ranks: int = 0, module: str = "trainer.train"
+        self, *arguments: object, ranks: int = 0, module: str = "trainer.train", program: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(*arguments, ranks=ranks, module=module),
+            self.command(*arguments, ranks=ranks, module=module, program=program),
             capture_output=True,
             text=True,
             timeout=240,
@@ -170,7 +175,7 @@ class TrainerProcess:
         )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def trainer() -> TrainerProcess:
     return TrainerProcess()
 

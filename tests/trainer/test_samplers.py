@@ -124,7 +124,7 @@ def test_a_restart_at_any_step_on_any_ranks_gives_the_batch_that_would_have_come
         loader = Loader(_sampler(name), 16, micro_batch, rank=rank, world_size=world_size)
         batches = loader.batches(step)
         micro_batches = [next(batches)[0].numpy() for _ in range(loader.accumulation)]
-        got += [inputs for k, inputs in enumerate(micro_batches) if loader.weight(k)]
+        got += [inputs[: round(16 * loader.weight(k))] for k, inputs in enumerate(micro_batches)]
         batches.close()  # type: ignore[attr-defined]
     assert np.array_equal(np.concatenate(got), _sampler(name).windows(step * 16, 16)[:, :-1])
 
@@ -162,6 +162,27 @@ def test_inputs_and_targets_are_64_bit_and_one_apart() -> None:
     assert inputs[:, 1:].equal(targets[:, :-1])
     assert bool((inputs == EOT).any())  # 65,535 survives the way through 16 signed bits
     assert int(inputs.min()) >= 0
+
+
+@pytest.mark.parametrize(("batch", "micro_batch", "world_size"), [(7, 2, 2), (5, 2, 1), (8, 3, 3), (3, 8, 2)])
+def test_micro_batches_are_of_one_shape_and_what_fills_them_is_no_target(
+    batch: int, micro_batch: int, world_size: int
+) -> None:
+    counted = []
+    for rank in range(world_size):
+        loader = Loader(_sampler("packed"), batch, micro_batch, rank=rank, world_size=world_size)
+        batches = loader.batches(3)
+        for number in range(loader.accumulation):
+            inputs, targets = next(batches)
+            assert inputs.shape == targets.shape == (loader.micro_batch, 16)
+            assert inputs.min() >= 0
+            assert targets.stride() == (16, 1)
+            rows = (targets != -100).all(1)
+            assert torch.equal(rows, (targets != -100).any(1))
+            assert rows.sum() == max(1, round(loader.weight(number) * batch))
+            counted.append(loader.weight(number))
+        batches.close()
+    assert sum(counted) == pytest.approx(1)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

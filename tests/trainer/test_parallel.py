@@ -1,0 +1,104 @@
+"""Two ranks: when gradients travel, in what precision, and that compiled blocks leave room for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from trainer.config import TrainConfig
+from trainer.train import train
+
+PROGRAM = Path(__file__).with_name("two_ranks.py")
+SMALL = ("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 512, "--micro_batch", 4)
+QUIET = ("--no_tensorboard", "--device", "cpu", "--val_windows", 4)
+
+
+@pytest.fixture(scope="module")
+def found(trainer: Any) -> dict[str, Any]:
+    result = trainer.run(ranks=2, program=PROGRAM)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "fsdp in bfloat16"])
+def test_fsdp_reduces_gradients_with_the_last_micro_batch_alone(found: dict[str, Any], kind: str) -> None:
+    assert found[kind]["reduced"] == [0, 0, 9]  # of eight blocks, and of what is no block
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "fsdp in bfloat16"])
+def test_blocks_compiled_before_they_are_sharded_are_one_graph_without_breaks(found: dict[str, Any], kind: str) -> None:
+    assert (found[kind]["graphs"], found[kind]["breaks"]) == (2, 0)  # every block, and the output with its loss
+    assert found[kind]["norm"] == pytest.approx(found[kind]["uncompiled norm"], rel=1e-5)
+
+
+def test_two_ranks_have_the_gradient_of_one(found: dict[str, Any]) -> None:
+    assert found["fsdp"]["norm"] == pytest.approx(found["alone"], rel=1e-4)
+    assert found["ddp"]["norm"] == pytest.approx(found["alone"], rel=1e-4)
+
+
+def test_fsdp_computes_in_bfloat16_and_adds_gradients_up_in_float32(found: dict[str, Any]) -> None:
+    half = found["fsdp in bfloat16"]
+    assert half["gradient"] == "torch.float32"
+    assert half["norm"] != found["fsdp"]["norm"]
+    assert half["norm"] == pytest.approx(found["alone"], rel=1e-2)
+
+
+def test_ddp_sends_gradients_of_compiled_blocks_while_earlier_blocks_compute(found: dict[str, Any]) -> None:
+    events = found["ddp"]["events"]
+    assert found["ddp"]["reduced"] == [0, 0, events.count("sent")]
+    assert events.index("sent") < events.index("block 5")
+    assert events.count("sent") >= 4
+
+
+def test_the_preflight_of_weights_spread_by_fsdp_counts_no_weight_as_an_activation(
+    text_tokens: Path, tmp_path: Path, trainer: Any
+) -> None:
+    arguments = ("--data", text_tokens, "--out", tmp_path / "run", *SMALL, *QUIET, "--preflight", "--dtype", "float32")
+    outputs = [trainer.run(*arguments, *fsdp, ranks=ranks) for fsdp, ranks in (((), 0), (("--fsdp",), 1))]
+    activations = [re.search(r"activations [\d.]+", output.stdout) for output in outputs]
+    assert all(activations), [output.stderr[-2000:] for output in outputs]
+    assert activations[0][0] == activations[1][0]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_a_run_compiles_once_for_training_and_once_for_validation(
+    text_tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recomputed: bool
+) -> None:
+    """With a batch that does not divide into its micro-batches, nor the validation windows."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    torch._dynamo.reset()
+    counters.clear()
+    config = TrainConfig(
+        data=str(text_tokens), out=str(tmp_path / "run"), preset="tiny", width=32, context=32, batch_tokens=7 * 32,
+        micro_batch=3, max_steps=4, val_every=2, val_windows=4, log_every=1, compile=True, device="cpu",
+        document_mask=True, reset_positions=True, checkpoint_activations=recomputed, tensorboard=False,
+    )  # fmt: skip
+    compiled = train(config)
+    assert counters["stats"]["unique_graphs"] == (4 if recomputed else 2)  # blocks and output by themselves, or all
+    assert not counters["graph_break"]
+    plain = train(dataclasses.replace(config, compile=False, out=str(tmp_path / "plain")))
+    assert compiled == pytest.approx(plain, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_muon_over_two_ranks_trains_as_over_one(text_tokens: Path, tmp_path: Path, trainer: Any, fsdp: bool) -> None:
+    arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 10, "--optimizer", "muon")
+    assert trainer.run(*arguments, "--out", tmp_path / "one").returncode == 0
+    two = (*arguments, *(("--fsdp",) if fsdp else ()), "--out", tmp_path / "two")
+    result = trainer.run(*two, ranks=2)
+    assert result.returncode == 0, result.stderr
+    records = [
+        [json.loads(line)["loss"] for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines()]
+        for run in ("one", "two")
+    ]
+    assert records[0][-1] < records[0][0] - 0.2
+    assert records[1] == pytest.approx(records[0], rel=2e-3)
