@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from owt_pipeline.runtime.command_line import interruptible
 from owt_pipeline.stages import ORDER
 
 COMMANDS = {
@@ -42,11 +43,16 @@ EXIT_CODES = {
     3: "not found: the run has not heard of the URL, or there is no such dataset or document",
     130: "interrupted (Ctrl-C); the same command goes on where it stopped",
     141: "nobody reads the output any more, as in `owt inspect ... | head`",
+    143: "terminated (SIGTERM); the same command goes on where it stopped",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` names; returns the exit code."""
+    return interruptible(lambda: _main(argv))  # also while the command is imported
+
+
+def _main(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_usage())

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import select
 import shutil
 import signal
-import subprocess
+import socket
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from owt_pipeline.demo.judge import deviations
 from owt_pipeline.demo.server import serving
 from owt_pipeline.demo.site import Site, build_site
 from owt_pipeline.ledger import verify
+from owt_pipeline.runtime import children
 from owt_pipeline.runtime.command_line import CommandParser
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.command import reporting_errors
@@ -149,18 +152,29 @@ def _train(folder: Path) -> int:
     flags = [f"--{key}={value}" for key, value in _TRAINING.items()]
     command = ["trainer.train", "--data", str(folder / "tokens"), "--out", str(out), *flags]
     _say(f"python -m {' '.join(command)}")
-    with subprocess.Popen([sys.executable, "-m", *command]) as training:
-        try:
-            code = training.wait(TRAIN_SECONDS)
-        except subprocess.TimeoutExpired:
-            training.send_signal(signal.SIGTERM)
-            code = training.wait()
+    code = _python(command, TRAIN_SECONDS)
     if code:
         _say(f"training failed with exit status {code}")
         return 1
     command = ["trainer.sample", str(out), "--prompt", "The object is", "--max_tokens", "60"]
     _say(f"python -m {' '.join(command)}")
-    return subprocess.run([sys.executable, "-m", *command], check=False).returncode
+    return _python(command)
+
+
+def _python(command: list[str], seconds: float | None = None) -> int:
+    """Run `python -m command`, which does not outlive this process, and stop it after `seconds`; its exit code."""
+    child = children.start(partial(_become, command))
+    if not select.select([child.socket], [], [], seconds)[0]:
+        os.kill(child.pid, signal.SIGTERM)
+        select.select([child.socket], [], [])
+    return child.end()
+
+
+def _become(command: list[str], connection: socket.socket) -> None:
+    os.set_inheritable(connection.fileno(), True)  # it is open until the command ends
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    os.execv(sys.executable, [sys.executable, "-m", *command])
 
 
 def _say(message: str) -> None:

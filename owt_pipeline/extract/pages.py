@@ -1,9 +1,11 @@
-"""The work of one worker process: pages in, documents or the reasons why there is none out."""
+"""Pages in, documents or the reasons why there is none out, in worker processes that a page may kill."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -12,7 +14,12 @@ from owt_pipeline.extract.charset import decode
 from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
 from owt_pipeline.extract.sandbox import limits
 from owt_pipeline.fetch.warc import read_record
+from owt_pipeline.runtime.workers import WorkerDied, shared_pool
 from schemas import Reason
+
+_LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS = 30.0, 15
+"""Wall clock after which a page is given up that has not used up its CPU time: it sleeps, or ignores the signal. A page
+at work gets there only if fifteen others take its core all the while."""
 
 _NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")
 
@@ -52,6 +59,18 @@ class Found:
 Result = Found | Rejected
 
 
+def extract_all(rows: Iterable[pa.RecordBatch], work: Work, workers: int) -> Iterator[tuple[pa.RecordBatch, Result]]:
+    """Pairs of (row, result), in order; `rows` are batches of one page each.
+
+    Also a single worker is a process of its own. One that dies of anything but a timeout may have been killed
+    from outside (by the kernel, for memory that others used), so its page gets a second chance.
+    """
+    fn = partial(extract_batch, work=work)
+    seconds = max(_LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS * work.cpu_seconds)
+    for row, results in shared_pool(workers).map(fn, rows, seconds=seconds, tries=2):
+        yield row, _rejected(results, work) if isinstance(results, WorkerDied) else results[0]
+
+
 def extract_batch(batch: pa.RecordBatch, work: Work) -> list[Result]:
     """A result for each row of `batch` (columns `final_url`, `fetched_at` and `record`, the bytes of a WARC record).
 
@@ -74,6 +93,12 @@ def extract_page(extract: Extract, url: str, fetched_at: int, record: bytes) -> 
     if document is None or not document.text.strip():
         return Rejected(Reason.NO_TEXT, f"{len(html):,} characters of {charset} without a main text")
     return Found(document, charset)
+
+
+def _rejected(death: WorkerDied, work: Work) -> Rejected:
+    if death.timed_out and not death.overdue:
+        return Rejected(Reason.EXTRACT_TIMEOUT, f"more than {work.cpu_seconds:g} s of CPU time")
+    return Rejected(Reason.EXTRACT_TIMEOUT if death.timed_out else Reason.EXTRACT_CRASH, str(death))
 
 
 def _is_binary(text: str) -> bool:

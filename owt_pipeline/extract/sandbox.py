@@ -8,8 +8,7 @@ import resource
 import signal
 from collections.abc import Iterator
 
-TIMEOUT_SIGNAL = signal.SIGPROF
-"""What a process dies of that uses up its CPU time."""
+from owt_pipeline.runtime.workers import TIMEOUT_SIGNAL
 
 
 @contextlib.contextmanager
@@ -21,7 +20,8 @@ def limits(cpu_seconds: float, memory_bytes: int) -> Iterator[None]:
     be never. Where memory runs out, allocating fails: a MemoryError, or whatever C code makes of it. Both limits
     are lifted at the end. Where the system does not tell a process' size (macOS), memory is not limited.
     """
-    signal.signal(TIMEOUT_SIGNAL, signal.SIG_DFL)
+    signal.signal(TIMEOUT_SIGNAL, signal.SIG_DFL)  # a page before this one may have changed both
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {TIMEOUT_SIGNAL})
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     size = _address_space()
     if size is not None:

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
 import pickle
-import signal
 import socket
 import struct
 import traceback
 from collections import deque
 from collections.abc import Callable
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 from owt_pipeline.fetch.answers import NoPage
 from owt_pipeline.fetch.fetched import Fetched
 from owt_pipeline.fetch.journal import Appender, Entries, Journal, encode_entry
+from owt_pipeline.runtime import children
 from owt_pipeline.runtime.workers import WorkerDied, WorkerError
 
 _WAITING_BATCHES = 16
@@ -32,6 +30,9 @@ _WAITING_BATCHES = 16
 _BATCH_BYTES = 256 << 10
 _BATCH_SECONDS = 0.01
 """A batch goes to the process when it has so many bytes or is so old: what a kill can cost beside pages in flight."""
+
+_SECONDS_TO_END = 3.0
+"""Of the process, when the event loop's is gone: for the batches it has been given."""
 
 _LENGTH = struct.Struct("<Q")  # before what the process sends
 
@@ -88,13 +89,8 @@ class RecordingFailed(RuntimeError):
 
 async def start_recording() -> Recording:
     """A process at work: what is fetched before it is would be lost to a kill meanwhile."""
-    ours, theirs = socket.socketpair()
-    process = multiprocessing.get_context("forkserver").Process(
-        name="record", target=_serve, args=(theirs,), daemon=True
-    )
-    process.start()
-    theirs.close()
-    _, recording = await asyncio.get_running_loop().create_connection(lambda: Recording(process), sock=ours)
+    process = children.start(_serve, _SECONDS_TO_END)
+    _, recording = await asyncio.get_running_loop().create_connection(lambda: Recording(process), sock=process.socket)
     await recording.begun.wait()
     return recording
 
@@ -103,18 +99,19 @@ class Recording(asyncio.Protocol):
     """The process, as the event loop sees it.
 
     Attributes:
+      process: what `children.start` gave.
       recorders: by the paths of their journals.
       begun: whether it is at work, or never will be.
       ready: whether it takes more, or never will again.
       error: why it has failed.
     """
 
-    def __init__(self, process: BaseProcess):
+    def __init__(self, process: children.Child):
+        self.process = process
         self.recorders: dict[str, Recorder] = {}
         self.begun, self.ready = asyncio.Event(), asyncio.Event()
         self.ready.set()
         self.error: BaseException | None = None
-        self._process = process
         self._transport: Any = None
         self._closing = False
         self._closed = asyncio.Event()
@@ -150,7 +147,7 @@ class Recording(asyncio.Protocol):
         self._closing = True
         self._transport.close()
         await self._closed.wait()
-        self._process.join()
+        self.process.end()
 
     def _send(self, message: list[_Item] | str) -> None:
         self._messages.append(pickle.dumps(message, protocol=5))
@@ -192,13 +189,12 @@ class Recording(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._closed.set()
         if not self._closing and self.error is None:
-            self._process.join()
-            died = WorkerDied(self._process.exitcode or 0)
+            died = WorkerDied(self.process.end())
             self._fail(WorkerError(f"recording failed: {died}. Out of memory? Run the same command again to go on"))
 
     def _fail(self, error: Exception) -> None:
         self.error = error
-        self._process.kill()
+        self.process.end()
         self.begun.set()
         self.ready.set()
         for recorder in self.recorders.values():
@@ -207,7 +203,6 @@ class Recording(asyncio.Protocol):
 
 def _serve(connection: socket.socket) -> None:
     """The process' life: batches into journals, until the other end is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     journals: dict[str, Appender] = {}
     with contextlib.suppress(EOFError, ConnectionError), connection.makefile("rb") as messages:
         _answer(connection, {})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import apache_beam as beam
 
 from owt_pipeline.runtime.pipeline import remembering_failures
-from owt_pipeline.runtime.scheduling import work_together
+from owt_pipeline.runtime.workers import work_together
 
 
 class ForEachKey(beam.PTransform):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -107,6 +108,7 @@ class _TerminalDisplay(_Display):
 _current: _Display | None = None  # the runner calls `advance` from deep within; one step runs at a time
 _display: type[_Display] = _LogDisplay
 _tell: Callable[[int], None] | None = None
+_lock = threading.Lock()
 
 
 def configure(*, quiet: bool, live: bool) -> None:
@@ -129,10 +131,11 @@ def step(name: str, *, shards: int, rows: int | None = None) -> Iterator[None]:
 
 
 def advance(rows: int) -> None:
-    """`rows` more rows went in."""
+    """`rows` more rows went in; called from any thread."""
     if _current is not None:
-        _current.rows_done += rows
-        _current.update()
+        with _lock:
+            _current.rows_done += rows
+            _current.update()
     elif _tell is not None:
         _tell(rows)
 
@@ -152,5 +155,6 @@ def doing(tell: Callable[[], str]) -> None:
 def shard_done() -> None:
     """One more shard is whole."""
     if _current is not None:
-        _current.shards_done += 1
-        _current.update()
+        with _lock:
+            _current.shards_done += 1
+            _current.update()

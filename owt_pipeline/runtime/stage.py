@@ -25,12 +25,11 @@ from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.batches import Outcome
 from owt_pipeline.runtime.errors import LedgerError, UserError
 from owt_pipeline.runtime.pipeline import beam_spreads, run_pipeline
-from owt_pipeline.runtime.scheduling import work_together, write_in_processes
 from owt_pipeline.runtime.shards import DatasetReader, ShardRecord, ShardWriter, shard_name, step_stands
 from owt_pipeline.runtime.standing import made_from, prepare
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.runtime.without_pandas import keep_pandas_out
-from owt_pipeline.runtime.workers import map_batches, start_server
+from owt_pipeline.runtime.workers import map_batches, start_server, work_together, write_in_processes
 from schemas import DATASETS, Counts, Manifest, ManifestError, ShardFile, ShardSum
 from schemas.manifest import MANIFEST_NAME
 from schemas.settings import shaping_options

@@ -1,61 +1,65 @@
-"""Worker processes: whole shards, and an ordered map over batches that survives what one may do to its process.
+"""Worker processes: shards, and an ordered map over batches that survives what one may do to its process.
 
-Each worker has a pipe of its own and at most two batches: one at work, one waiting, so that it never idles
-while the parent writes. Results come back in the order of the batches whatever the number of workers, which
-is what makes the output's bytes independent of it. A worker that dies is replaced; only the batch it was
-working on is affected, and the caller is told which and how it died. A worker at a shard has nothing else to do.
+Each worker has a thread of this process, which gives it one task after the other and waits for the answers. Results
+come back in the order of the batches whatever the number of workers, which is what makes the output's bytes
+independent of it. A worker that dies, or does not answer in time, is replaced; only the task that it was at is
+affected, and the caller is told how it died.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
-import enum
-import multiprocessing
-import os
+import copyreg
 import pickle
-import queue
 import signal
-import sys
+import socket
 import threading
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import connection, forkserver
+from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from owt_pipeline.runtime import progress
+from owt_pipeline.runtime import children, progress
 from owt_pipeline.runtime.batches import from_ipc, to_ipc
 from owt_pipeline.runtime.errors import LedgerError, UserError
-from owt_pipeline.runtime.without_pandas import keep_pandas_out
 
 R = TypeVar("R")
+T = TypeVar("T")
 
-_QUEUED_PER_WORKER = 2
-_SECONDS_TO_CLEAR_UP = 2.0
+copyreg.pickle(pa.RecordBatch, lambda batch: (from_ipc, (to_ipc(batch),)))  # a slice takes only its own rows along
+
+TIMEOUT_SIGNAL = signal.SIGPROF
+"""What a worker dies of that has used up the CPU time it was allowed."""
 
 
 @dataclass(frozen=True)
 class WorkerDied:
-    """In place of a result: the worker process died of this batch.
+    """In place of a result: the worker process died of this task.
 
     Attributes:
       exit_code: the process' exit code; negative for a signal.
+      overdue: seconds after which it was killed because it had not answered; 0 where it died by itself.
     """
 
     exit_code: int
+    overdue: float = 0.0
+
+    @property
+    def timed_out(self) -> bool:
+        return self.overdue > 0 or self.exit_code == -TIMEOUT_SIGNAL
 
     def __str__(self) -> str:
+        if self.overdue:
+            return f"its process did not answer within {self.overdue:g} s"
         if self.exit_code >= 0:
             return f"its process exited with code {self.exit_code}"
-        try:
-            return f"its process was killed by {signal.Signals(-self.exit_code).name}"
-        except ValueError:
-            return f"its process was killed by signal {-self.exit_code}"
+        return f"its process was killed by {signal.Signals(-self.exit_code).name}"
 
 
 class WorkerError(RuntimeError):
@@ -66,243 +70,199 @@ class WorkerError(RuntimeError):
         return cls(f"a worker process died: {death}. Out of memory? Use fewer --workers")
 
 
+BATCHES_COST = 1.1
+"""What a shard costs whose batches travel between processes, to one that a single process reads and writes."""
+
+
 class WorkerPool:
-    """`workers` processes that write shards, or apply functions to record batches."""
+    """`workers` processes that call functions; each is started when there is something to do for it."""
 
     def __init__(self, workers: int):
-        # forkserver: a fork of this process would copy Beam's threads' locks; a spawn would import everything
-        # again for each replacement of a worker.
-        self._context = multiprocessing.get_context("forkserver")
         start_server()
-        self._workers = [_Worker(self._context) for _ in range(workers)]
+        self.workers, self.closed = workers, False
+        self._threads = ThreadPoolExecutor(workers)
         self._lock = threading.Lock()
+        self._started: list[_Worker] = []  # ever; also those that have died
+        self._idle: list[_Worker] = []
+        self._pickled: tuple[Any, bytes] = None, b""
+
+    def submit(
+        self,
+        fn: Callable[[T], R],
+        argument: T,
+        *,
+        seconds: float | None = None,
+        tries: int = 1,
+        advance: Callable[[int], None] = progress.advance,
+    ) -> Future[R | WorkerDied]:
+        """Let the next worker that is free call `fn(argument)`.
+
+        `fn` must be importable in a worker (a function of a module, or a `functools.partial` of one), argument and
+        result picklable. Where `fn` raises, so does the future: a UserError, OSError or LedgerError as it is, any
+        other as a WorkerError. Where the worker dies, as it does when it has not answered after `seconds`, the result
+        is a `WorkerDied`. What a worker died of, but not of a timeout, is given to `tries` workers before.
+        `advance` is called in a thread, with the rows that went in since it was last called.
+        """
+        if self._pickled[0] is not fn:
+            self._pickled = fn, pickle.dumps(fn)
+        return self._threads.submit(self._run, self._pickled[1], pickle.dumps(argument, 5), seconds, tries, advance)
 
     def map(
-        self, fn: Callable[[pa.RecordBatch], R], batches: Iterable[pa.RecordBatch]
+        self, fn: Callable[[pa.RecordBatch], R], batches: Iterable[pa.RecordBatch], **limits: Any
     ) -> Iterator[tuple[pa.RecordBatch, R | WorkerDied]]:
         """Pairs of (batch, fn(batch)), in the order of `batches`, which are drawn as workers become free.
 
-        `fn` must be importable in a worker (a function of a module, or a `functools.partial` of one), and
-        what it returns picklable. Where the worker dies, the result is a `WorkerDied`; where `fn` raises, the
-        error is raised here: a UserError, OSError or LedgerError as it is, any other as a WorkerError.
+        `limits` are those of `submit`. If the caller gives up before the end, the pool is closed.
         """
-        with self._lock:  # one map at a time: the pipes are its own
-            yield from self._map(pickle.dumps(partial(_on_batch, fn)), iter(batches))
-
-    @property
-    def has_room(self) -> bool:
-        """Whether a worker has nothing to do."""
-        return any(not worker.tasks for worker in self._workers)
-
-    def start(self, write: Callable[[int], None], shard: int) -> Task:
-        """Let a worker that has nothing to do call `write(shard)`; `receive` until the task is done."""
-        task = Task(shard)
-        worker = next(worker for worker in self._workers if not worker.tasks)
-        worker.submit(pickle.dumps(partial(_on_shard, write)), task)
-        return task
-
-    def receive(self) -> None:
-        """Wait for one or more answers, or deaths. Raises what a task raised, and WorkerError for a shard's death."""
-        busy = {worker.pipe: worker for worker in self._workers if worker.tasks}
-        for pipe in connection.wait(list(busy)):
-            worker = busy[pipe]  # type: ignore[index]
-            try:
-                kind, value = pickle.loads(worker.pipe.recv_bytes())
-            except (EOFError, OSError):  # it died, perhaps in the midst of an answer
-                self._bury(worker)
-                continue
-            if kind is _Answer.ROWS:
-                worker.tasks[0].rows_done += value
-                progress.advance(value)
-                continue
-            task = worker.tasks.popleft()
-            if kind is _Answer.FAILED:
-                raise value
-            task.result, task.done = value, True
-            if task.is_shard:
-                progress.shard_done()
-
-    def give_up(self) -> None:
-        """Break off whatever is at work, so that it does not answer into what comes next."""
-        for index, worker in enumerate(self._workers):
-            if worker.tasks:
-                worker.kill()
-                self._workers[index] = _Worker(self._context)
+        slots = threading.Semaphore(2 * self.workers)  # for each worker one batch at work and one that waits
+        waiting: deque[tuple[pa.RecordBatch, Future[Any]]] = deque()
+        try:
+            for batch in batches:
+                slots.acquire()
+                waiting.append((batch, self.submit(fn, batch, **limits)))
+                waiting[-1][1].add_done_callback(lambda _: slots.release())
+                # Bounded, or one slow batch at the head would let all others pile up behind it.
+                while waiting and (waiting[0][1].done() or len(waiting) >= 16 * self.workers):
+                    yield waiting[0][0], waiting[0][1].result()
+                    waiting.popleft()
+            while waiting:
+                yield waiting[0][0], waiting[0][1].result()
+                waiting.popleft()
+        finally:
+            if waiting:
+                self.close()
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.kill()
+        """Kill the workers, whatever they are at."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self.closed = True
+            for worker in self._started:
+                worker.child.end()
 
-    def _map(self, fn: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Any]]:
-        waiting: deque[Task] = deque()
-        exhausted = False
-        try:
-            while True:
-                # Bounded, or one slow batch at the head would let all others pile up behind it.
-                while not exhausted and len(waiting) < 16 * len(self._workers):
-                    worker = min(self._workers, key=_Worker.load)
-                    if worker.load() >= _QUEUED_PER_WORKER:
-                        break
-                    batch = next(batches, None)
-                    if batch is None:
-                        exhausted = True
-                        break
-                    task = Task(batch)
-                    waiting.append(task)
-                    worker.submit(fn, task)
-                while waiting and waiting[0].done:
-                    task = waiting.popleft()
-                    yield task.item, task.result
-                if exhausted and not waiting:
-                    return
-                if any(worker.tasks for worker in self._workers):  # else a slow head held the others back: submit
-                    self.receive()
-        finally:
-            if waiting:  # the caller gave up
-                self.give_up()
-
-    def _bury(self, worker: _Worker) -> None:
-        """Replace a dead worker; the batch it was at is marked, the one behind it given to its successor."""
-        culprit, *others = worker.tasks
-        culprit.result, culprit.done = WorkerDied(worker.wait()), True
-        successor = _Worker(self._context)
-        self._workers[self._workers.index(worker)] = successor
-        if culprit.is_shard:
-            raise WorkerError.died(culprit.result)
-        for task in others:
-            successor.submit(worker.fn, task)
+    def _run(
+        self, fn: bytes, argument: bytes, seconds: float | None, tries: int, advance: Callable[[int], None]
+    ) -> Any:
+        with self._lock:
+            if self.closed:
+                raise CancelledError
+            if not self._idle:
+                self._idle.append(_Worker())
+                self._started += self._idle
+            worker = self._idle.pop()
+        answer = worker.ask(fn, argument, seconds, advance)
+        if isinstance(answer, WorkerDied):
+            if tries > 1 and not answer.timed_out:
+                return self._run(fn, argument, seconds, tries - 1, advance)
+            return answer
+        self._idle.append(worker)
+        result, error = answer
+        if error is not None:
+            raise error
+        return result
 
 
-@dataclass(eq=False)
-class Task:
-    """What a worker was given, a shard or a batch, and what became of it so far."""
+def write_in_processes(
+    write: Callable[[int], None], rows: Mapping[int, int], workers: int, *, divisible: bool = False
+) -> None:
+    """Call `write(shard)` for each shard of `rows` (shard to its rows) in `workers` processes, the largest first.
 
-    item: int | pa.RecordBatch
-    result: Any = None
-    done: bool = False
-    rows_done: int = 0
+    A worker writes a shard by itself, so that nothing but its progress travels between processes. Where `write` is
+    `divisible`, which is to say maps batches (`map_batches`), this process shares out the batches of a shard
+    that is more than a worker's share of what is left: one much larger than the others, or the last ones.
 
-    @property
-    def is_shard(self) -> bool:
-        return isinstance(self.item, int)
+    Raises what `write` raised, and WorkerError where a process died; the other processes are then killed.
+    """
+    pool = shared_pool(workers)
+    waiting = sorted(rows, key=lambda shard: rows[shard])
+    given: dict[Future[WorkerDied | None], int] = {}
+    left = Counter(rows)
 
-    def payload(self) -> bytes:
-        return str(self.item).encode() if isinstance(self.item, int) else to_ipc(self.item)
+    def advance(shard: int, done: int) -> None:
+        left[shard] -= done
+        progress.advance(done)
+
+    try:
+        while waiting or given:
+            if waiting and len(given) < workers:
+                shard = waiting.pop()
+                if divisible and rows[shard] * workers > BATCHES_COST * sum(left.values()):
+                    write(shard)
+                    del left[shard]
+                else:
+                    given[pool.submit(write, shard, advance=partial(advance, shard))] = shard
+                continue
+            for future in wait(given, return_when=FIRST_COMPLETED).done:
+                if (death := future.result()) is not None:
+                    raise WorkerError.died(death)
+                del left[given.pop(future)]
+                progress.shard_done()
+    except BaseException:
+        pool.close()
+        raise
 
 
 class _Worker:
-    """One process and its pipe."""
+    """One process and its socket."""
 
-    def __init__(self, context: Any):
-        self.pipe, remote = context.Pipe()
-        self.process = context.Process(target=_serve, args=(remote,), daemon=True)
-        self.process.start()
-        remote.close()
-        self.tasks: deque[Task] = deque()
-        self.fn = b""
+    def __init__(self) -> None:
+        self.child = children.start(_serve)
+        self._pipe = Connection(self.child.socket.detach())
 
-    def load(self) -> int:
-        """How many batches it has, a shard counting as all it can take."""
-        return _QUEUED_PER_WORKER if self.tasks and self.tasks[0].is_shard else len(self.tasks)
-
-    def submit(self, fn: bytes, task: Task) -> None:
-        self.fn = fn
-        self.tasks.append(task)
-        # The worker may be dying: then its end of file tells, when it is waited for.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.pipe.send_bytes(fn)
-            self.pipe.send_bytes(task.payload())
-
-    def wait(self) -> int:
-        self.process.join()
-        self.pipe.close()
-        return int(self.process.exitcode or 0)
-
-    def kill(self) -> None:
-        if self.tasks and self.tasks[0].is_shard:
-            self.process.terminate()  # and it removes what it has half written
-            self.process.join(_SECONDS_TO_CLEAR_UP)
-        self.process.kill()
-        self.wait()
-
-
-class _Answer(enum.Enum):
-    DONE = enum.auto()  # with the result
-    FAILED = enum.auto()  # with the error
-    ROWS = enum.auto()  # with the rows of a shard that went in since the last such answer
-
-
-def _on_batch(fn: Callable[[pa.RecordBatch], Any], payload: bytes) -> Any:
-    return fn(from_ipc(payload))
-
-
-def _on_shard(write: Callable[[int], None], payload: bytes) -> None:
-    write(int(payload))
+    def ask(self, fn: bytes, argument: bytes, seconds: float | None, advance: Callable[[int], None]) -> Any:
+        """(what came of it, what it raised), or how the worker died of it."""
+        try:
+            self._pipe.send_bytes(fn)
+            self._pipe.send_bytes(argument)
+            while self._pipe.poll(seconds):
+                if isinstance(answer := pickle.loads(self._pipe.recv_bytes()), tuple):
+                    return answer
+                advance(answer)
+        except (EOFError, OSError):  # it died, perhaps in the midst of an answer
+            return WorkerDied(self.child.end())
+        return WorkerDied(self.child.end(), seconds or 0.0)
 
 
 _is_worker = False  # whether this process is one: it has no workers of its own
 
 
-def _serve(pipe: connection.Connection) -> None:
+def _serve(connection: socket.socket) -> None:
     """A worker's life: take a function and what to call it with, send back what comes of it."""
     global _is_worker
     _is_worker = True
-    keep_pandas_out()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    progress.tell_instead(lambda rows: pipe.send_bytes(pickle.dumps((_Answer.ROWS, rows))))
-    inbox: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
-
-    def read() -> None:
-        # Reading in a thread keeps the parent from blocking in `send` while this process blocks in its own.
-        try:
-            while True:
-                inbox.put((pipe.recv_bytes(), pipe.recv_bytes()))
-        except (EOFError, OSError):
-            os._exit(0)  # the parent is gone, or done with us, whatever the main thread is at
-        except MemoryError:
-            os._exit(1)  # the main thread's work used it up; without a reader this process would wait for ever
-
-    threading.Thread(target=read, daemon=True).start()
+    pipe = Connection(connection.detach())
+    progress.tell_instead(lambda rows: pipe.send_bytes(pickle.dumps(rows)))
     pickled, fn = b"", None
     while True:
-        item = inbox.get()
+        given, argument = pipe.recv_bytes(), pipe.recv_bytes()
         try:
-            if item[0] != pickled:
-                pickled, fn = item[0], pickle.loads(item[0])
-            answer = pickle.dumps((_Answer.DONE, fn(item[1])), protocol=5)  # type: ignore[misc]
-        except SystemExit:
-            raise
-        except (UserError, LedgerError, OSError) as error:  # which are told to the user by their type
-            answer = pickle.dumps((_Answer.FAILED, error))
+            if given != pickled:
+                pickled, fn = given, pickle.loads(given)
+            answer = pickle.dumps((fn(pickle.loads(argument)), None), 5)  # type: ignore[misc]
+        except (UserError, LedgerError, OSError) as error:  # which are shown to the user by their type
+            answer = pickle.dumps((None, error))
         except BaseException:
-            answer = pickle.dumps((_Answer.FAILED, WorkerError(traceback.format_exc())))
-        with contextlib.suppress(BrokenPipeError):
-            pipe.send_bytes(answer)
+            answer = pickle.dumps((None, WorkerError(traceback.format_exc())))
+        pipe.send_bytes(answer)
 
 
 def start_server(modules: Sequence[str] = ()) -> None:
-    """Start the process that workers are forked from, without waiting for it: it imports while the caller does.
-
-    Once it runs, it imports nothing more; each worker then imports the `modules` for itself.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["owt_pipeline.runtime.workers", *modules])
-    forkserver.ensure_running()
+    """Let the process that workers are forked from import what they need, while the caller does something else."""
+    children.prepare([__name__, *modules])
 
 
-_shared: dict[int, WorkerPool] = {}  # worker processes are costly to start: all stages of a process share them
+_shared: WorkerPool | None = None  # worker processes are costly to start: all stages of a process share them
 
 
 def shared_pool(workers: int) -> WorkerPool:
     """This process' pool of `workers` processes, started when first asked for."""
-    if workers not in _shared:
-        for pool in _shared.values():
-            pool.close()
-        _shared.clear()
-        _shared[workers] = WorkerPool(workers)
-        atexit.register(_shared[workers].close)
-    return _shared[workers]
+    global _shared
+    if _shared is None or _shared.closed or _shared.workers != workers:
+        if _shared is not None:
+            _shared.close()
+        _shared = WorkerPool(workers)
+        atexit.register(_shared.close)
+    return _shared
 
 
 def map_batches(
@@ -320,3 +280,17 @@ def map_batches(
         if isinstance(result, WorkerDied):
             raise WorkerError.died(result)
         yield batch, result
+
+
+def work_together(keys: Sequence[int], work: Callable[[int], None], together: int) -> None:
+    """Call `work(key)` for each key, `together` of them at once, in threads: for work that waits."""
+    if together == 1:
+        for key in keys:
+            work(key)
+        return
+    threads = ThreadPoolExecutor(together)
+    try:
+        for future in as_completed([threads.submit(work, key) for key in keys]):
+            future.result()
+    finally:  # an error, or Ctrl-C, does not wait for the others
+        threads.shutdown(wait=False, cancel_futures=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from owt_pipeline import config
 from owt_pipeline.runtime import console
-from owt_pipeline.runtime.command_line import CommandParser
+from owt_pipeline.runtime.command_line import CommandParser, interruptible
 from owt_pipeline.runtime.errors import LedgerError, UsageError, UserError, explain_os_error
 from owt_pipeline.runtime.pipeline import check_beam_flags
 from owt_pipeline.runtime.stage import Runtime, Stage, locked, run_stage
@@ -33,7 +33,7 @@ def reporting_errors(command: Callable[[], int]) -> int:
     logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
     logger.setLevel(logging.WARNING)  # until console.configure: not every command has flags that say how much to say
     try:
-        code = command()
+        code = interruptible(command)
         sys.stdout.flush()
         return code
     except UserError as error:
@@ -46,8 +46,6 @@ def reporting_errors(command: Callable[[], int]) -> int:
         return _complain(f"a worker process failed:\n{error}")
     except LedgerError as error:
         return _complain(f"{error}. This is a bug of the stage: please report it with the input that shows it")
-    except KeyboardInterrupt:
-        return _complain("interrupted; run the same command again to go on", 130)
 
 
 def runtime_of(arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]) -> Runtime:

@@ -49,8 +49,9 @@ ROWS = 64  # pages a batch of documents is made of; workers get them one by one,
 
 
 def run(run: StageRun) -> None:
-    from owt_pipeline.extract.extractor import ExtractorError, Settings, describe
+    from owt_pipeline.extract.extractor import BUILT_IN, ExtractorError, Settings, describe
     from owt_pipeline.extract.pages import Work
+    from owt_pipeline.runtime.workers import start_server
 
     options: Options = run.options
     try:
@@ -63,6 +64,10 @@ def run(run: StageRun) -> None:
         options.favor, options.fast, options.include_comments, options.include_tables, options.text_format
     )
     work = Work(options.extractor, settings, options.page_cpu_seconds, options.page_memory_mb << 20)
+    made_by, _, _ = BUILT_IN.get(options.extractor, ("",))[0].partition(":")
+    start_server(
+        ["owt_pipeline.extract.pages", *filter(None, [made_by])]
+    )  # a worker that a page kills is soon replaced
     pages = run.inputs["pages"]
     shard = partial(_extract_shard, pages=pages, work=work, workers=run.runtime.workers)
     run.write_shards(shard, rows=pages.rows())
@@ -70,7 +75,7 @@ def run(run: StageRun) -> None:
 
 def _extract_shard(shard: int, writer: ShardWriter, *, pages: DatasetReader, work: Work, workers: int) -> None:
     from owt_pipeline.extract.documents import documents
-    from owt_pipeline.extract.pool import extract_all
+    from owt_pipeline.extract.pages import extract_all
 
     waiting: list[tuple[pa.RecordBatch, Any]] = []
     for row, result in extract_all(_rows(pages, shard), work, workers):

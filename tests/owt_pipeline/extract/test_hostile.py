@@ -137,6 +137,11 @@ def misbehaving(settings: Settings) -> Callable[[Page], Extracted | None]:
             import re
 
             re.match(r"(a*)*b", "a" * 64)
+        if "deaf" in page.html:  # the same, after it has blocked all signals
+            import re
+
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            re.match(r"(a*)*b", "a" * 64)
         return None if "nothing" in page.html else Extracted(f"{settings.favor} {page.url}", "A title")
 
     return extract
@@ -171,6 +176,20 @@ def test_an_extractor_that_misbehaves_loses_only_the_page_it_misbehaves_on(
     manifest = require_manifest(Storage(str(tmp_path)), "documents")
     assert manifest.properties["extractor"]["name"] == f"{name}:misbehaving"
     assert len(manifest.properties["extractor"]["sha256"]) == 64
+
+
+def test_a_page_that_ignores_its_limit_of_cpu_time_is_given_up_after_a_time_by_the_clock(
+    tmp_path: Path, pages_writer: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "deaf_extractor"
+    (tmp_path / f"{name}.py").write_text(Path(__file__).read_text())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("owt_pipeline.extract.pages._LEAST_SECONDS", 10.0)
+    pages = {f"http://h/{i}": (b"<p>deaf</p>" if i == 2 else b"<p>fine</p>", HTML) for i in range(6)}
+    pages_writer(tmp_path, pages, 1)
+    results = extract(tmp_path, pages, 3, extractor=f"{name}:misbehaving", page_cpu_seconds=0.1)
+    assert results.pop("http://h/2") == ("extract_timeout", "its process did not answer within 10 s")
+    assert {kind for kind, _ in results.values()} == {"text"}
 
 
 @pytest.mark.parametrize(

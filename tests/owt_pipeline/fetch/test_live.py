@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import gzip
 import itertools
-import multiprocessing
 import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,7 +20,7 @@ from fastwarc.warc import ArchiveIterator
 from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
 from owt_pipeline.fetch.warc import Response
-from owt_pipeline.runtime import progress
+from owt_pipeline.runtime import children, progress
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.shards import DatasetReader
 from owt_pipeline.runtime.stage import Runtime, run_stage
@@ -293,12 +293,20 @@ def test_ctrl_c_ends_a_crawl_at_once(serve: Callable[..., BadServer], write_urls
 
 
 def test_when_the_recording_process_dies_a_rerun_goes_on(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    started = []
+
+    def start(target: Callable[[socket.socket], object], seconds: float) -> children.Child:
+        started.append(children_start(target, seconds))
+        return started[-1]
+
+    children_start = children.start
+    monkeypatch.setattr(children, "start", start)
+
     async def deadly(request: Request) -> None:
         if request.count == 1:
-            (process,) = (child for child in multiprocessing.active_children() if child.name == "record")
-            process.kill()
+            os.kill(started[0].pid, signal.SIGKILL)
         await request.answer()
 
     server = serve({"host": page, "deadly": deadly})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -23,17 +22,12 @@ PAGE = Fetched(Received("http://a.example/", 200, "HTTP/1.1 200 OK", [], BODY, 5
 MOST_WAITING = 8 << 20
 
 
-def recording_pid() -> int:
-    (process,) = (child for child in multiprocessing.active_children() if child.name == "record")
-    assert process.pid is not None
-    return process.pid
-
-
 def test_pages_wait_for_a_slow_process_in_bounded_memory_and_all_are_recorded(tmp_path: Path) -> None:
-    told = []
+    told, pids = [], []
 
     async def record(journal: Journal) -> int:
         recording = await start_recording()
+        pids.append(recording.process.pid)
         given = 0
         async with Recorder(recording, journal, lambda: told.append(len(journal))) as recorder:
 
@@ -43,11 +37,11 @@ def test_pages_wait_for_a_slow_process_in_bounded_memory_and_all_are_recorded(tm
                     await recorder.take(url_id, PAGE)
                     given += 1
 
-            os.kill(recording_pid(), signal.SIGSTOP)
+            os.kill(recording.process.pid, signal.SIGSTOP)
             giving = asyncio.ensure_future(give())
             await asyncio.sleep(0.5)
             waiting = given
-            os.kill(recording_pid(), signal.SIGCONT)
+            os.kill(recording.process.pid, signal.SIGCONT)
             await giving
             await recorder.take(500, NoPage(Reason.DNS, "no such name"))
         await recording.close()
@@ -61,7 +55,7 @@ def test_pages_wait_for_a_slow_process_in_bounded_memory_and_all_are_recorded(tm
         *pages, last = journal.answers(list(range(501)))
         assert all(isinstance(page, Page) and page.body_bytes == len(BODY) for page in pages)
         assert last == NoPage(Reason.DNS, "no such name")
-    assert not [child for child in multiprocessing.active_children() if child.name == "record"]
+    assert not Path(f"/proc/{pids[0]}").exists()
 
 
 def test_what_was_recorded_before_the_process_was_killed_is_kept(tmp_path: Path) -> None:
@@ -72,7 +66,7 @@ def test_what_was_recorded_before_the_process_was_killed_is_kept(tmp_path: Path)
                 await recorder.take(url_id, PAGE)
             while len(journal) < 10:
                 await asyncio.sleep(0.01)
-            os.kill(recording_pid(), signal.SIGKILL)
+            os.kill(recording.process.pid, signal.SIGKILL)
             await recorder.take(10, PAGE)
 
     path = str(tmp_path / "journal")

@@ -21,11 +21,10 @@ from hypothesis import strategies as st
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.batches import Outcome
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.scheduling import write_in_processes
 from owt_pipeline.runtime.shards import ShardWriter
 from owt_pipeline.runtime.stage import Runtime, Stage, StageRun, run_stage
 from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.runtime.workers import WorkerError, map_batches
+from owt_pipeline.runtime.workers import WorkerError, map_batches, write_in_processes
 from schemas import DATASETS
 
 ROWS = (40, 700, 60, 50, 0, 70)
@@ -120,10 +119,10 @@ def test_a_shard_that_fails_says_why_and_a_rerun_goes_on_at_it(
     with pytest.raises(error, match=message):
         documents_in(tmp_path, 2, **fault)
     assert (tmp_path / "documents" / "part-00005.parquet").exists()
-    assert "kill" in fault or not list(tmp_path.rglob("*.tmp"))  # what the other worker was at is gone, too
     caplog.set_level("INFO", logger="owt")
     resumed = documents_in(tmp_path, 2)
     assert re.search("[1-5] of 6 are whole already", caplog.text)
+    assert not list(tmp_path.rglob("*.tmp"))  # which those that were killed had begun
     shutil.rmtree(tmp_path / "documents")
     assert resumed == documents_in(tmp_path, 1)
 

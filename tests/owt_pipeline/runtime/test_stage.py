@@ -20,7 +20,7 @@ from owt_pipeline.runtime.errors import LedgerError, UserError
 from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
 from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
 from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.runtime.workers import WorkerDied, WorkerPool
+from owt_pipeline.runtime.workers import WorkerDied, WorkerPool, map_batches
 from schemas import DATASETS, Reason, option
 
 DOCUMENTS = DATASETS["documents"].schema
@@ -191,12 +191,8 @@ def test_a_slow_batch_holds_the_others_back_and_then_they_go_on() -> None:
 
 
 def test_a_map_that_is_given_up_does_not_answer_into_the_next() -> None:
-    pool = WorkerPool(2)
     batches = [pa.RecordBatch.from_pydict({"i": [i]}) for i in range(10, 40)]
-    try:
-        first = pool.map(ids_or_die, batches)
-        next(first)
-        first.close()
-        assert [r for _, r in pool.map(ids_or_die, batches[5:])] == [[i] for i in range(15, 40)]
-    finally:
-        pool.close()
+    first = map_batches(ids_or_die, batches, 2)
+    next(first)
+    first.close()
+    assert [r for _, r in map_batches(ids_or_die, batches[5:], 2)] == [[i] for i in range(15, 40)]
