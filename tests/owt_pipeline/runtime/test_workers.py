@@ -39,19 +39,19 @@ sys.exit(interruptible(work))
 
 
 def spin(_: pa.RecordBatch) -> None:
-    print("at work", flush=True)
+    os.write(1, b"at work\n")  # at once, as `print` may not
     while True:
         pass
 
 
 def sleep(_: pa.RecordBatch) -> None:
-    print("at work", flush=True)
+    os.write(1, b"at work\n")  # at once, as `print` may not
     time.sleep(300)
 
 
 def hang_in_c(_: pa.RecordBatch) -> None:
     """Holds the interpreter's lock for ever, and ignores all that can be ignored."""
-    print("at work", flush=True)
+    os.write(1, b"at work\n")  # at once, as `print` may not
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if number < 32:
             signal.signal(number, signal.SIG_IGN)
@@ -87,11 +87,12 @@ def test_a_parent_that_ends_leaves_no_child_and_no_file(
     own_temporary_folder: Path, work: object, number: signal.Signals
 ) -> None:
     environment = {**os.environ, "TMPDIR": str(own_temporary_folder)}
-    with subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", _WORK, work.__name__],  # type: ignore[attr-defined]
         cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
-    ) as process:  # fmt: skip
+    )  # fmt: skip
+    try:
         assert process.stdout is not None
         assert process.stdout.readline() + process.stdout.readline() == "at work\nat work\n"
         assert len(processes_of(process.pid)) == 4  # this one, the server, two workers
@@ -102,6 +103,9 @@ def test_a_parent_that_ends_leaves_no_child_and_no_file(
         while processes_of(process.pid) and time.monotonic() < started + 5:
             time.sleep(0.05)
         assert processes_of(process.pid) == []
+    finally:
+        for pid in processes_of(process.pid):
+            os.kill(pid, signal.SIGKILL)
         _, said = process.communicate()
     expected = {
         signal.SIGKILL: (-signal.SIGKILL, ""),
