@@ -1,11 +1,10 @@
-"""The work of the stage clean on real text: ftfy's fast path, filters, language detection, and all of it together.
+"""The work of the stage clean on real text: ftfy's fast path, language detection, and all of it together.
 
     .venv/bin/python benchmarks/clean.py [--data SHARED_DATA] [--pages 1308] [--peer PYTHON]
 
 The texts are the main texts of WCXB's pages, as our extractor finds them. Rates are of one core's CPU time. With
-`--peer .venv-peers/bin/python`, datatrove's filters judge the same texts, verdict by verdict, and other language
-detectors the same sentences and pages. Exits 1 where the fast path differs from ftfy or is under 5 times as fast, a
-filter is under 10 times datatrove's rate, or fewer than 98 of 100 of its verdicts are datatrove's.
+`--peer .venv-peers/bin/python`, other language detectors judge the same sentences and pages. Exits 1 where the fast
+path differs from ftfy or is under 5 times as fast. `filters.py` measures the filters.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from owt_pipeline.clean.documents import Rules, clean_document
 from owt_pipeline.clean.filters import FILTERS
 from owt_pipeline.clean.language import detect
 from owt_pipeline.clean.repair import fix_text
-from owt_pipeline.clean.text_view import TextView
 from owt_pipeline.clean.whitespace import tidy
 from owt_pipeline.extract.extractor import Page, Settings, load
 
@@ -46,58 +44,31 @@ def main() -> int:
     raw = read_texts(arguments.data / "web" / "wcxb-dev.warc.gz", arguments.pages)
     print(f"{len(raw)} texts of {sum(len(text.split()) for text in raw) / len(raw):.0f} words on average")
     good = measure_ftfy(raw)
-    texts = [tidy(fix_text(text)) for text in raw]
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(texts, file)
-        file.flush()
-        good &= measure_filters(texts, judged_by_datatrove(arguments.peer, file.name) if arguments.peer else {})
-        measure_stage(raw)
-        if arguments.peer:
+    measure_stage(raw)
+    if arguments.peer:
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump([tidy(fix_text(text)) for text in raw], file)
+            file.flush()
             sentences = arguments.data / "text" / "sentences-by-language.jsonl.gz"
             subprocess.run([arguments.peer, PEERS / "language_detectors.py", sentences, file.name], check=True)
     return int(not good)
 
 
 def measure_ftfy(raw: Sequence[str]) -> bool:
-    plain, plain_seconds = timed(ftfy.fix_text, raw)
-    fast, fast_seconds = timed(fix_text, raw)
-    speedup = plain_seconds / fast_seconds
-    print(
-        f"ftfy {len(raw) / plain_seconds:.0f} texts/s, fast path {len(raw) / fast_seconds:.0f}: {speedup:.1f} times; "
-        + ("the same texts" if fast == plain else "DIFFERENT TEXTS")
-    )
-    return fast == plain and speedup >= 5
-
-
-def judged_by_datatrove(peer: str, texts: str) -> dict[str, Any]:
-    found = subprocess.run([peer, PEERS / "datatrove_filters.py", texts], stdout=subprocess.PIPE, check=True).stdout
-    return json.loads(found)  # type: ignore[no-any-return]
-
-
-def measure_filters(texts: Sequence[str], theirs: dict[str, Any]) -> bool:
     good = True
-    _, seconds = timed(lambda text: TextView(text).words, texts)
-    print(f"{'words alone':18}{len(texts) / seconds:6.0f} texts/s")
-    for name, rule in FILTERS.items():
-
-        def judge(text: str, rule: Any = rule) -> str | None:
-            return rule.judge(TextView(rule.keep_lines(text) if rule.keep_lines else text)).broken  # type: ignore[no-any-return]
-
-        verdicts, seconds = timed(judge, texts)
-        line = f"{name:18}{len(texts) / seconds:6.0f} texts/s, {sum(v is not None for v in verdicts):4} rejected"
-        if name in theirs:
-            pairs = list(zip(verdicts, theirs[name]["verdicts"], strict=True))
-            same = sum((ours is None) == (other is None) for ours, other in pairs)
-            ratio = theirs[name]["seconds"] / seconds
-            good &= ratio >= 10 and same >= 0.98 * len(texts)
-            line += f"; datatrove {len(texts) / theirs[name]['seconds']:.0f} texts/s ({ratio:.0f} times); {same} same"
-            differences = Counter(
-                f"we {ours.partition(' ')[0] if ours else 'keep'}, it {other or 'keeps'}"
-                for ours, other in pairs
-                if (ours is None) != (other is None)
-            )
-            line += "".join(f"\n    {count} x {what}" for what, count in differences.most_common())
-        print(line, flush=True)
+    for uncurl in (False, True):
+        config = ftfy.TextFixerConfig(uncurl_quotes=uncurl, explain=False)
+        without = frozenset() if uncurl else frozenset({"uncurl_quotes"})
+        plain, plain_seconds = timed(partial(ftfy.fix_text, config=config), raw)
+        fast, fast_seconds = timed(partial(fix_text, without=without), raw)
+        speedup = plain_seconds / fast_seconds
+        changed = sum(text != fixed for text, fixed in zip(raw, fast, strict=True))
+        print(
+            f"ftfy{' with uncurl_quotes' if uncurl else ''}: {changed} texts changed; {len(raw) / plain_seconds:.0f} "
+            f"texts/s, fast path {len(raw) / fast_seconds:.0f}: {speedup:.1f} times; "
+            + ("the same texts" if fast == plain else "DIFFERENT TEXTS")
+        )
+        good &= fast == plain and speedup >= 5
     return good
 
 

@@ -29,7 +29,8 @@ class Rules:
     Attributes:
       fix_text: repair mojibake and the like.
       normalization: `NFC`, `NFKC` or `none`.
-      leave_unfixed: rules of ftfy's that are left out.
+      leave_unfixed: other rules of ftfy's that are left out.
+      uncurl_quotes: make curly quotes straight, which ftfy does unless asked not to.
       mask_addresses: replace e-mail and IP addresses.
       min_tokens, max_tokens: in tokens of GPT-2; 0 for no limit.
       languages: codes of the languages that stay; empty for all.
@@ -43,6 +44,7 @@ class Rules:
     fix_text: bool = True
     normalization: str = "NFC"
     leave_unfixed: frozenset[str] = frozenset()
+    uncurl_quotes: bool = False
     mask_addresses: bool = False
     min_tokens: int = 128
     max_tokens: int = 0
@@ -106,7 +108,8 @@ def clean_batch(batch: pa.RecordBatch, rules: Rules) -> Outcome:
 def clean_document(text: str, rules: Rules) -> Document:
     """The document repaired, and judged. It depends on `text` and `rules` alone."""
     if rules.fix_text and not rules.unaltered:
-        text = fix_text(text, rules.normalization, rules.leave_unfixed)
+        without = rules.leave_unfixed if rules.uncurl_quotes else rules.leave_unfixed | {"uncurl_quotes"}
+        text = fix_text(text, rules.normalization, without)
     text, masked = mask(text) if rules.mask_addresses else (text, 0)
     document = Document(text if rules.unaltered else tidy(text), 0, masked)
     for judge in (_by_length, _by_language, _by_filters, _by_evaluation_sets):
@@ -144,13 +147,12 @@ def _by_filters(document: Document, rules: Rules) -> None:
         on = name in rules.filters and document.reason is None
         if name not in rules.filters and not sampled:
             continue
-        judged = TextView(rule.keep_lines(view.text)) if rule.keep_lines is not None else view
-        judgement = rule.judge(judged)
+        judgement = rule.judge(view)
         document.signals.update((f"{name}.{signal}", value) for signal, value in judgement.signals.items())
-        if on:
-            view = judged
-            if judgement.broken is not None:
-                document.reason, document.detail = rule.reason, judgement.broken
+        if on and judgement.broken is not None:
+            document.reason, document.detail = rule.reason, judgement.broken
+        if on and judgement.kept not in (None, view.text):
+            view = TextView(judgement.kept)
     if document.reason is None and view.text != document.text:
         document.text = view.text
         _by_length(document, rules)

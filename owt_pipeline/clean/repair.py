@@ -25,6 +25,9 @@ RULES = (
 )
 """ftfy's rules, by the names of its options: https://ftfy.readthedocs.io/en/latest/config.html"""
 
+# ftfy heeds that these are left out only where it explains what it does, which takes longer.
+_OF_ENCODING = frozenset({"restore_byte_a0", "replace_lossy_sequences", "decode_inconsistent_utf8", "fix_c1_controls"})
+
 _MAX_SEGMENT = 1_000_000  # ftfy's max_decode_length: a longer line is cut, wherever that is
 
 # Characters that none of ftfy's rules touches but the one for curly quotes, and of which, with ASCII, no sequence
@@ -100,5 +103,5 @@ def _config(rules: _Rules, has_markup: bool) -> ftfy.TextFixerConfig:
     switches: dict[str, Any] = dict.fromkeys(rules.without, False)
     if has_markup:
         switches["unescape_html"] = False
-    explain = bool(rules.without)  # ftfy heeds the finer rules of fix_encoding only where it explains
+    explain = not _OF_ENCODING.isdisjoint(rules.without)
     return ftfy.TextFixerConfig(explain=explain, normalization=normalization, **switches)

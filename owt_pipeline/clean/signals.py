@@ -48,7 +48,7 @@ EDGES: dict[str, tuple[float, ...]] = {
     "gopher_quality.stop_words": (1, 2, 3, 4, 5, 6, 7, 8),
     "c4.curly_brackets": _COUNTS,
     "c4.lorem_ipsum": _COUNTS,
-    "c4.sentences": _COUNTS,
+    "c4.sentences": (1, 2, 3, *_COUNTS[2:]),
 }
 """Edges of the bins of every signal."""
 

@@ -6,14 +6,15 @@ import re
 from collections import Counter
 from functools import cached_property
 
-# Words as spaCy's English tokenizer splits them, nearly: datatrove uses it, and the published filters count its words.
+# Words as spaCy's English tokenizer splits them, nearly: datatrove uses it, and FineWeb was made with it.
 # Punctuation is a word of its own but where spaCy leaves it in one: `/etc`, `--help`, `GLP-1`, `03/04`, `U.S.`
 _WITHIN = r"[.@&$\\+*~^|‑(\[{]|[/:=,–—](?=\d)|(?<=[^\W\d_])-(?=\d)|(?<=\d)[-–—](?=[^\W\d_])"
 _TOKEN = rf"\w+(?:(?:{_WITHIN})\w+)*(?:://\S*[\w/]|(?<=\.[A-Za-z])\.)?"
 _NUMBER_BEFORE_UNIT = r"\d+(?:[.,]\d+)*(?=(?:[kcmn]?m|[km]?g|lb|oz|[kKMGT][bB]?)\b)"
 _WORD = re.compile(
-    rf"{_NUMBER_BEFORE_UNIT}|{_TOKEN}|(?<=\w)'\w+|(?<![\w/.\\@~|-])(?!\.\.)[-/.\\@~|]+{_TOKEN}|\.\.+|--+|[^\w\s]"
+    rf"{_NUMBER_BEFORE_UNIT}|{_TOKEN}|(?<=\w)['’]\w+|(?<![\w/.\\@~|-])(?!\.\.)[-/.\\@~|]+{_TOKEN}|\.\.+|--+|[^\w\s]"
 )
+_LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 _PARAGRAPH = re.compile(r"\n{2,}")
 _LINE = re.compile(r"\n+")
 
@@ -25,7 +26,9 @@ class TextView:
       text: the text.
       words: its words, and its punctuation marks as words of their own.
       distinct_words: how often each word occurs, in the order of first occurrence.
-      n_plain_words: the words that hold a letter or a digit.
+      spaced_words: how often each word occurs as a reader counts them: what white space parts, with the punctuation
+        at its ends, if there is a letter or a digit in it.
+      n_words: the number of those.
       lines: its lines, empty ones left out; `paragraphs` what empty lines part.
     """
 
@@ -41,8 +44,12 @@ class TextView:
         return Counter(self.words)
 
     @cached_property
-    def n_plain_words(self) -> int:
-        return sum(count for word, count in self.distinct_words.items() if is_plain(word))
+    def spaced_words(self) -> Counter[str]:
+        return Counter({word: n for word, n in Counter(self.text.split()).items() if _LETTER_OR_DIGIT.search(word)})
+
+    @cached_property
+    def n_words(self) -> int:
+        return self.spaced_words.total()
 
     @cached_property
     def lines(self) -> list[str]:
@@ -51,8 +58,3 @@ class TextView:
     @cached_property
     def paragraphs(self) -> list[str]:
         return _PARAGRAPH.split(self.text.strip())
-
-
-def is_plain(word: str) -> bool:
-    """Whether a word is one to a reader, and not a punctuation mark."""
-    return word[0].isalnum() or word[-1].isalnum()

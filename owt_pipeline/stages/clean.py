@@ -23,7 +23,7 @@ ALL = "all"
 class Options:
     """Options of the stage."""
 
-    fix_text: bool = option(True, "repair mojibake, entities, odd widths and quotes with ftfy")
+    fix_text: bool = option(True, "repair mojibake, entities and odd widths with ftfy")
     normalization: str = option("NFC", "Unicode normalization; ConnorJL's is NFKC", choices=("NFC", "NFKC", "none"))
     leave_unfixed: tuple[str, ...] = option(
         (),
@@ -31,10 +31,11 @@ class Options:
         choices=(
             *("unescape_html", "remove_terminal_escapes", "fix_encoding", "restore_byte_a0", "replace_lossy_sequences"),
             *("decode_inconsistent_utf8", "fix_c1_controls", "fix_latin_ligatures", "fix_character_width"),
-            *("uncurl_quotes", "fix_line_breaks", "fix_surrogates", "remove_control_chars"),
+            *("fix_line_breaks", "fix_surrogates", "remove_control_chars"),
         ),
         metavar="RULE",
     )
+    uncurl_quotes: bool = option(False, "make curly quotes straight, as ftfy does by default; needs fix_text")
     mask_addresses: bool = option(False, "replace e-mail addresses and public IP addresses")
     min_tokens: int = option(128, "documents with fewer tokens of GPT-2 are rejected", minimum=0)
     max_tokens: int = option(0, "documents with more tokens of GPT-2 are rejected; 0 for no limit", minimum=0)
@@ -75,9 +76,10 @@ def run(run: StageRun) -> None:
     languages = frozenset() if ALL in options.languages else frozenset(options.languages)
     if unknown := sorted(languages - set(known_languages())):
         raise UserError(f"languages: {unknown[0]!r} is no language known{did_you_mean(unknown[0], known_languages())}")
-    if options.unaltered and (options.mask_addresses or "c4" in options.filters):
-        changing = "mask_addresses" if options.mask_addresses else "the filter c4"
-        raise UserError(f"unaltered leaves text as it is, but {changing} changes it; leave one of them out")
+    changing = [name for name in ("mask_addresses", "uncurl_quotes") if getattr(options, name)]
+    changing += ["the filter c4"] if "c4" in options.filters else []
+    if options.unaltered and changing:
+        raise UserError(f"unaltered leaves text as it is, but {changing[0]} changes it; leave one of them out")
     sets = _evaluation_sets(options)
     if sets is not None:
         n_grams_of(sets)  # an unreadable file is an error here, and not of a worker
@@ -85,6 +87,7 @@ def run(run: StageRun) -> None:
         fix_text=options.fix_text,
         normalization=options.normalization,
         leave_unfixed=frozenset(options.leave_unfixed),
+        uncurl_quotes=options.uncurl_quotes,
         mask_addresses=options.mask_addresses,
         min_tokens=options.min_tokens,
         max_tokens=options.max_tokens,
@@ -118,7 +121,7 @@ STAGE = Stage(
     output="clean",
     inputs=("documents",),
     options=Options,
-    version=2,
+    version=3,
     run=run,
     sources=_sources,
     shard_local=True,

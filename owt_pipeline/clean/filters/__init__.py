@@ -12,7 +12,7 @@ FILTERS: dict[str, Filter] = {
         gopher_repetition.gopher_repetition, gopher_repetition.LIMITS, Reason.GOPHER_REPETITION
     ),
     "gopher_quality": Filter(gopher_quality.gopher_quality, gopher_quality.LIMITS, Reason.GOPHER_QUALITY),
-    "c4": Filter(c4.c4, c4.LIMITS, Reason.C4, c4.c4_lines),
+    "c4": Filter(c4.c4, c4.LIMITS, Reason.C4),
     "fineweb": Filter(fineweb.fineweb, fineweb.LIMITS, Reason.FINEWEB),
 }
 """Every filter by the name `--filters` takes, in the order they are applied in: FineWeb's."""

@@ -77,9 +77,10 @@ def boilerplate(view: TextView) -> Judgement:
 
 
 def _in_place_of_an_article(view: TextView) -> str | None:
-    text = view.text
-    if text.count(" ") > 2 * MAX_WORDS or view.n_plain_words > MAX_WORDS:
+    if view.text.count(" ") > 2 * MAX_WORDS or view.n_words > MAX_WORDS:
         return None
+    view = TextView(view.text.replace("’", "'"))
+    text = view.text
     beginning = text[:_BEGINNING]
     if match := _MISSING.search(beginning):
         return f"a missing page: {match[0]!r}"

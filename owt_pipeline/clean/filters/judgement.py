@@ -25,10 +25,12 @@ class Judgement:
     Attributes:
       signals: what was measured, by name.
       broken: None for a text that passes; else what was found and what is allowed.
+      kept: what remains of a text that passes; None where all of it does.
     """
 
     signals: Mapping[str, float]
     broken: str | None
+    kept: str | None = None
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,11 @@ class Filter:
       judge: a pure function of the text.
       limits: those of its signals.
       reason: why a text that breaks one is rejected.
-      keep_lines: the lines of a text that are judged and, if it passes, stay; None where all do.
     """
 
     judge: Callable[[TextView], Judgement]
     limits: Mapping[str, Limit]
     reason: Reason
-    keep_lines: Callable[[str], str] | None = None
 
 
 def by_limits(signals: Mapping[str, float], limits: Mapping[str, Limit]) -> Judgement:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from owt_pipeline.clean.documents import Rules, clean_document
 from owt_pipeline.clean.filters import FILTERS
-from owt_pipeline.clean.filters.c4 import c4_lines
 from owt_pipeline.clean.filters.gopher_repetition import LIMITS as REPETITION
 from owt_pipeline.clean.text_view import TextView
 from schemas import Reason
@@ -104,6 +103,7 @@ def test_repeated_n_grams_are_those_of_the_plain_definition(words: list[str], ti
         ("It's the U.S., isn't it?", ["It", "'s", "the", "U.S.", ",", "isn", "'t", "it", "?"]),
         ("See https://a.org/b?c=d. (Well-known: 03/04/2020)", ["See", "https://a.org/b?c=d", ".", "(", "Well", "-",
          "known", ":", "03/04/2020", ")"]),
+        ("‘It’s’", ["‘", "It", "’s", "’"]),
         ("ls -l /etc/hosts --help 16GB GLP-1...", ["ls", "-l", "/etc", "/", "hosts", "--help", "16", "GB", "GLP-1",
          "..."]),
     ],
@@ -112,15 +112,59 @@ def test_words_are_split_as_the_published_filters_count_them(text: str, words: l
     assert TextView(text).words == words
 
 
-def test_c4_keeps_sentences_and_rejects_what_has_too_few() -> None:
-    left_out = "Too short.\nThis page needs JavaScript to work.\nSee our privacy policy here."
-    kept = c4_lines(f"Home\n{PROSE}\n{left_out}\nFact.[12] A fact.[3]")
-    assert kept == f"{PROSE}\nFact. A fact."
-    assert found("c4", kept) is None
-    assert found("c4", "One sentence here.\nAnd another one.") == "sentences is 2, less than 5"
-    assert found("c4", PROSE + "\nif (x) { return; }.") == "curly_brackets is 1, more than 0"
-    assert found("c4", PROSE + "\nLorem ipsum dolor sit amet.") == "lorem_ipsum is 1, more than 0"
-    assert c4_lines("A word of " + "x" * 1001 + " is no word.") == ""
+@pytest.mark.parametrize(
+    ("lines", "kept"),
+    [
+        ("Home\nA line without an end", ""),
+        ("Four words are few.\nFive words are just enough.", "Five words are just enough."),
+        ("It ends in 'single quotes, here'\nIt ends in \"double quotes here\"", 'It ends in "double quotes here"'),
+        ("And so it goes on...\nDoes it go on now?\nYes, it does go on!", "Does it go on now?\nYes, it does go on!"),
+        ("Rivers flow down [1] very slowly.[23]\nRivers flow [1] down now.\nRivers flow down very slowly. [2]",
+         "Rivers flow down  very slowly."),
+        ("This page needs JavaScript to { work }.\nPlease see our privacy policy here.", ""),
+        (f"A word of {'x' * 1001} is no word.\nA word of {'x' * 1000} is one.", f"A word of {'x' * 1000} is one."),
+    ],
+)  # fmt: skip
+def test_c4_keeps_the_lines_that_the_published_code_keeps(lines: str, kept: str) -> None:
+    judgement = FILTERS["c4"].judge(TextView(f"{PROSE}\n{lines}"))
+    assert (judgement.broken, judgement.kept) == (None, f"{PROSE}\n{kept}".strip())
+
+
+def test_c4_judges_a_page_by_lines_that_it_would_drop_later() -> None:
+    assert found("c4", PROSE + "\nOur privacy policy is { ... } as ever.") == "curly_brackets is 1, more than 0"
+    assert found("c4", PROSE + "\nLorem ipsum in our privacy policy.") == "lorem_ipsum is 1, more than 0"
+    assert found("c4", PROSE + "\nLorem ipsum is dolor in JavaScript.") == "lorem_ipsum is 1, more than 0"
+    assert found("c4", PROSE + "\nif (x) {\nLorem ipsum\n{ short }.") is None  # lines that it drops before
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("One sentence is just here.\nAnd here is another one.", 2),
+        ("One is here. Two are here! Are three here?", 3),
+        ("Mr. J. Smith of the U.S. left at 5 p.m. on Oct. 3.", 1),
+        ('He said "That is all of it." (Or so we heard.) Then he left.', 3),
+        ("Well... not so fast, he said... But she was.", 2),
+        ("See example.com or version 2.0 of it.", 1),
+        ("It was [so good](http://h/). Was it really so??", 3),
+    ],
+)
+def test_c4_counts_sentences_as_punkt_does(text: str, sentences: int) -> None:
+    assert FILTERS["c4"].judge(TextView(text)).signals["sentences"] == sentences
+
+
+def test_c4_rejects_pages_of_fewer_than_three_sentences() -> None:
+    assert found("c4", "One sentence is just here. And here is another.") == "sentences is 2, less than 3"
+    assert found("c4", "One sentence is just here. And here is another.\nThis here is the third.") is None
+    assert found("c4", "Home\nNews") == found("c4", "") == "sentences is 0, less than 3"
+
+
+def test_marks_of_footnotes_are_no_words_to_gopher() -> None:
+    noted = "\n".join(f"{line} [ {n} ] — [{n}]" for n, line in enumerate(LINES))
+    marks = "\n".join(f"“{line[:-1]}” — [*] ({line})[^{n}] | … |" for n, line in enumerate(LINES))
+    assert found("gopher_quality", noted) is found("gopher_quality", marks) is None
+    assert TextView('Two words — [ * ] "…"').spaced_words == {"Two": 1, "words": 1}
+    assert FILTERS["gopher_quality"].judge(TextView("“the mill,” (to) *be* that. Have")).signals["stop_words"] == 4
 
 
 @pytest.mark.parametrize(
@@ -165,7 +209,7 @@ NOT_THE_ARTICLE = {
     ),
     "log in or pay": (
         "The river at night\nSubscribe to continue reading.\nAlready a subscriber? Log in",
-        "You've reached your limit of free articles.\nSubscribe now for unlimited access.",
+        "You’ve reached your limit of free articles.\nSubscribe now for unlimited access.",
         "You must be logged in to view this page.\nUsername\nPassword\nForgot your password?",
     ),
     "missing": (
@@ -203,14 +247,14 @@ def test_no_real_page_is_taken_for_boilerplate(testdata: Path) -> None:
 @given(st.text(max_size=400))
 def test_filters_judge_any_text(text: str) -> None:
     for name in FILTERS:
-        found(name, c4_lines(text) if name == "c4" else text)
+        found(name, text)
 
 
-@pytest.mark.parametrize("unit", ["-", "/", ".", "!", " ", "'", "1.", "://"])
+@pytest.mark.parametrize("unit", ["-", "/", ".", "!", " ", "'", "1.", "://", ".. ", '."', "?!) ", "a. ", "é"])
 def test_a_long_run_of_anything_costs_no_more_than_prose(unit: str) -> None:
     text = f"b{unit * (100_000 // len(unit))}b"
     started = time.process_time()
     clean_document(text, Rules(min_tokens=0, languages=frozenset(), filters=tuple(FILTERS)))
-    for name, rule in FILTERS.items():
-        found(name, rule.keep_lines(text) if rule.keep_lines else text)
+    for name in FILTERS:
+        found(name, text)
     assert time.process_time() - started < 10  # half a second; what tries every place of the run takes minutes

@@ -1,0 +1,174 @@
+"""Filters against the published ones: the decision on each document, and the rate.
+
+    .venv/bin/python benchmarks/filters.py [--peer .venv-peers/bin/python] [--data SHARED_DATA] [--documents 12000]
+
+Five sets of texts: the main texts of WCXB's pages as we extract and repair them, the same as extracted, those that
+datatrove's extractor finds, all text of the same pages with menus and footers, and Reddit posts as they were written.
+The peers are datatrove's filters and, for C4, the code it was made with (`peers/published_filters.py`); without them
+it prints what each filter rejects, and its rate.
+
+Exits 1 where a filter that has datatrove's definitions decides otherwise on more than 1 text of 100, or C4's on more
+than 1 of 200 or keeps other lines; where Gopher's rules of quality differ from datatrove's on more than 1 text of 100
+but for the definition of a word; or where a filter is under 10 times datatrove's rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from clean import DATA, PEERS, read_texts
+from fastwarc.warc import ArchiveIterator, WarcRecordType
+from resiliparse.extract.html2text import extract_plain_text
+from resiliparse.parse.html import HTMLTree
+
+from owt_pipeline.clean.filters import FILTERS, Judgement
+from owt_pipeline.clean.filters.gopher_quality import LIMITS
+from owt_pipeline.clean.repair import fix_text
+from owt_pipeline.clean.text_view import TextView
+from owt_pipeline.clean.whitespace import tidy
+
+PEERS_OF = {  # our filter -> theirs, with the share of the decisions that must be the same
+    "gopher_repetition": {"gopher_repetition": 0.99},
+    "gopher_quality": {"gopher_quality": 0.0},  # judged without the rule that the definition of a word decides
+    "c4": {"tfds_c4": 0.995, "c4_numbers": 0.0, "c4": 0.0},
+    "fineweb": {"fineweb": 0.99},
+}
+TITLES = {
+    "tfds_c4": "TensorFlow Datasets",
+    "c4_numbers": "datatrove, 3 sentences and 5 words",
+}
+BY_WORDS = "gopher_below_alpha_threshold"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="the folder of real data")
+    parser.add_argument("--documents", type=int, default=12_000, metavar="N", help="texts of each set, at most")
+    parser.add_argument("--peer", metavar="PYTHON", help="the Python that has the peers")
+    arguments = parser.parse_args()
+    sets = text_sets(arguments.data, arguments.documents, arguments.peer)
+    theirs = decisions_of(arguments.peer, sets) if arguments.peer else {}
+    good = True
+    for name, texts in sets.items():
+        print(f"\n{name}: {len(texts)} texts of {sum(len(text.split()) for text in texts) / len(texts):.0f} words")
+        for rule in FILTERS:
+            good &= compare(rule, texts, theirs.get(name, {}))
+        print_definitions(texts)
+    print()
+    first = next(iter(sets))
+    good &= compare_rates(sets[first], theirs.get(first, {}))
+    return int(not good)
+
+
+def decisions_of(peer: str, sets: dict[str, list[str]]) -> dict[str, Any]:
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(sets, file)
+        file.flush()
+        command = [peer, PEERS / "published_filters.py", file.name]
+        return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)  # type: ignore[no-any-return]
+
+
+def text_sets(data: Path, count: int, peer: str | None) -> dict[str, list[str]]:
+    warc = data / "web" / "wcxb-dev.warc.gz"
+    raw = read_texts(warc, count)
+    sets = {
+        "pages, extracted and repaired": [tidy(fix_text(text, without={"uncurl_quotes"})) for text in raw],
+        "pages, extracted": raw,
+        "pages, all of their text": list(islice(all_texts(warc), count)),
+        "Reddit posts": list(islice(posts(data / "text" / "reddit-posts.jsonl.gz"), count)),
+    }
+    if peer:
+        command = [peer, PEERS / "datatrove_extract.py", warc]
+        found = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+        sets["pages, extracted by datatrove"] = list(islice(json.loads(found)["texts"].values(), count))
+    return sets
+
+
+def all_texts(warc: Path) -> Iterable[str]:
+    """What a reader sees of each page, as in Common Crawl's WET files."""
+    with open(warc, "rb") as file:
+        for record in ArchiveIterator(file, record_types=WarcRecordType.response):
+            tree = HTMLTree.parse(record.reader.read().decode("utf-8", "replace"))
+            if text := extract_plain_text(tree, main_content=False):
+                yield text
+
+
+def posts(path: Path) -> Iterable[str]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)["text"]
+
+
+def compare(rule: str, texts: Sequence[str], theirs: dict[str, Any]) -> bool:
+    ours = [FILTERS[rule].judge(TextView(text)) for text in texts]
+    rejected = sum(judgement.broken is not None for judgement in ours)
+    good = True
+    print(f"  {rule}: {rejected} rejected", flush=True)
+    for peer, least in PEERS_OF.get(rule, {}).items() if theirs else ():
+        verdicts = theirs[peer]["verdicts"]
+        pairs = list(zip(ours, verdicts, strict=True))
+        same = sum((our.broken is None) == (their is None) for our, their in pairs)
+        line = f"    {TITLES.get(peer, 'datatrove')}: {sum(map(bool, verdicts))} rejected, {same} decisions the same"
+        good &= same >= least * len(texts)
+        if theirs[peer]["kept"]:
+            kept = [(our, text) for (our, their), text in zip(pairs, theirs[peer]["kept"], strict=True) if not their]
+            other = sum(our.broken is None and our.kept != text for our, text in kept)
+            line += f", {other} texts that both keep differ"
+            good &= not other or not least
+        print(line)
+        differences = Counter(difference(*pair) for pair in pairs if (pair[0].broken is None) != (pair[1] is None))
+        if rule == "gopher_quality":
+            rest = sum(n for what, n in differences.items() if BY_WORDS not in what)
+            good &= rest <= 0.01 * len(texts)
+        print("".join(f"      {count} x {what}\n" for what, count in differences.most_common()), end="")
+    return good
+
+
+def difference(ours: Judgement, theirs: str | None) -> str:
+    return f"we {ours.broken.partition(' ')[0] if ours.broken else 'keep'}, it {theirs or 'keeps'}"
+
+
+def print_definitions(texts: Sequence[str]) -> None:
+    """How many texts have too few words with a letter, by what a word is."""
+    rejected: Counter[str] = Counter()
+    for text in texts:
+        view = TextView(text)
+        for name, words in {
+            "spaCy's tokens": view.distinct_words,
+            "white space": Counter(text.split()),
+            "white space, with a letter or a digit": view.spaced_words,
+        }.items():
+            alphabetic = sum(n for word, n in words.items() if any(map(str.isalpha, word)))
+            rejected[name] += alphabetic < LIMITS["alphabetic_words"].minimum * words.total()
+    print("  fewer than 80% of the words with a letter: " + ", ".join(f"{n} by {name}" for name, n in rejected.items()))
+
+
+def compare_rates(texts: Sequence[str], theirs: dict[str, Any]) -> bool:
+    good = True
+    for rule in FILTERS:
+        started = time.process_time()
+        for text in texts:
+            FILTERS[rule].judge(TextView(text))
+        seconds = time.process_time() - started
+        line = f"{rule}: {len(texts) / seconds:.0f} texts/s"
+        if rule in theirs:
+            ratio = theirs[rule]["seconds"] / seconds
+            good &= ratio >= 10
+            line += f", datatrove {len(texts) / theirs[rule]['seconds']:.0f}: {ratio:.0f} times"
+        print(line)
+    return good
+
+
+if __name__ == "__main__":
+    sys.exit(main())
