@@ -102,7 +102,7 @@ def compare_optimizers(arguments: argparse.Namespace) -> int:
         for optimizer in ("adamw", "muon"):
             run = Path(scratch) / optimizer
             command = [sys.executable, "-m", "trainer.train", "--data", str(arguments.data), "--out", str(run)]
-            command += ["--preset", arguments.presets[0], "--optimizer", optimizer, "--no_tensorboard"]
+            command += ["--preset", arguments.presets[0], "--optimizer", optimizer, "--tracker", "none"]
             command += ["--max_steps", str(arguments.curve_steps), "--micro_batch", str(arguments.windows)]
             command += ["--val_every", str(max(1, arguments.curve_steps // 10)), "--device", arguments.device]
             subprocess.run([*command, *arguments.curve_flags.split()], check=True, cwd=REPOSITORY)
@@ -252,7 +252,7 @@ def train_characters(arguments: argparse.Namespace) -> int:
         flags = [str(item) for name, value in options.items() for item in (f"--{name}", value)]
         start = time.perf_counter()
         command = [sys.executable, "-m", "trainer.train", "--data", str(folder), "--out", str(run)]
-        subprocess.run([*command, *flags, "--no_tensorboard"], check=True, cwd=REPOSITORY)
+        subprocess.run([*command, *flags, "--tracker", "none"], check=True, cwd=REPOSITORY)
         seconds = time.perf_counter() - start
         loss = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["val_loss"]
         subprocess.run([sys.executable, "-m", "trainer.sample", str(run), "--max_tokens", "200"], check=True)

@@ -214,7 +214,8 @@ def latest(folder: Path, report: Callable[[str], None]) -> tuple[Path, Record] |
 
 def move_aside(run: Path) -> Path | None:
     """Move what `run` holds of an earlier run to a folder in it, and return that; None where it holds nothing."""
-    found = [run / name for name in ("checkpoints", "metrics.jsonl", "tensorboard", "diverged.json")]
+    names = ("checkpoints", "metrics.jsonl", "samples.jsonl", "training.html", "tensorboard", "diverged.json")
+    found = [run / name for name in names]
     found = [path for path in found if path.exists()]
     if not found:
         return None

@@ -14,6 +14,7 @@ from schemas.settings import add_flags, flags_given, from_table
 from trainer.command_line import CommandParser
 from trainer.model import PRESETS, ModelConfig, preset
 from trainer.optimizers import OPTIMIZERS, SCHEDULES, learning_rate
+from trainer.trackers import TRACKERS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -111,6 +112,9 @@ class TrainConfig:
     )
 
     val_every: int = option(250, "steps between validations; 0 for none", minimum=0, shapes_bytes=False)
+    val_data: str | None = option(
+        None, "a text file to validate on, in contiguous windows, in place of the shards' val split", metavar="FILE"
+    )
     val_windows: int = option(64, "windows of the fixed validation set", minimum=1)
     save_every: int = option(1000, "steps between checkpoints; 0 for the last alone", minimum=0, shapes_bytes=False)
     keep_last: int = option(3, "checkpoints kept", minimum=1, shapes_bytes=False)
@@ -120,7 +124,16 @@ class TrainConfig:
         3.0, "stop when a loss is this far above the median of the last 100; 0 for never", minimum=0, shapes_bytes=False
     )
     log_every: int = option(10, "steps between progress lines; every step is recorded", minimum=1, shapes_bytes=False)
-    tensorboard: bool = option(True, "write TensorBoard events where it is installed", shapes_bytes=False)
+    publish: str | None = option(
+        None, "where each checkpoint and training.html are sent: hf://OWNER/NAME, s3:// or gs://", metavar="URI",
+        shapes_bytes=False,
+    )  # fmt: skip
+    tracker: str = option(
+        "tensorboard", "where figures go besides training.html and metrics.jsonl", choices=TRACKERS, shapes_bytes=False
+    )
+    sample_tokens: int = option(
+        64, "tokens of each of two samples written at a validation; 0 for none", minimum=0, shapes_bytes=False
+    )
 
     def __post_init__(self) -> None:
         if self.fsdp and self.optimizer == "adafactor":

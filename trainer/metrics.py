@@ -1,4 +1,4 @@
-"""What a run reports: a JSON line for every step, TensorBoard, and a progress line."""
+"""What a run reports: a JSON line for every step, a page, a tracker's events, and a progress line."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ import torch
 
 from trainer.distributed import Ranks
 from trainer.divergence import LossWatch
+from trainer.page import Page
+from trainer.trackers import Tracker
 
 PEAK_TFLOPS: dict[str, float] = {
     "A100": 312.0,
@@ -88,6 +90,11 @@ class StepLog:
         """Add to the record of the last step collected."""
         self._records[-1] |= values
 
+    def note_samples(self, texts: list[str]) -> None:
+        """Add what the model wrote after the last step collected."""
+        if self._metrics and texts:
+            self._metrics.write_samples(self._records[-1]["step"], texts)
+
     def write(self) -> None:
         """Write the records collected, and print a line of the last."""
         if self._metrics:
@@ -107,38 +114,51 @@ class StepLog:
 
 
 class Metrics:
-    """The records of a run, in `folder`: metrics.jsonl and TensorBoard's events.
+    """The records of a run, in its folder: metrics.jsonl, samples.jsonl, training.html, and a tracker's.
 
     Args:
       folder: the run's folder.
       step: steps done already; records of later ones, from a run that was killed, are removed.
-      tensorboard: write events too, if the package is installed.
+      tracker: where figures go besides; None for nowhere.
+      settings: of the run, for its page.
+      max_steps: of the run.
     """
 
-    def __init__(self, folder: Path, step: int, tensorboard: bool) -> None:
+    def __init__(
+        self, folder: Path, step: int, tracker: Tracker | None, settings: dict[str, Any], max_steps: int
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "metrics.jsonl"
-        _forget_after(path, step)
-        self._file = path.open("a", encoding="utf-8")
-        self._events = _tensorboard(folder, step) if tensorboard else None
+        path, samples = folder / "metrics.jsonl", folder / "samples.jsonl"
+        self._page = Page(folder, settings, max_steps, _kept_until(path, step), _kept_until(samples, step))
+        self._file, self._samples = path.open("a", encoding="utf-8"), samples.open("a", encoding="utf-8")
+        self._tracker = tracker
 
     def write(self, record: dict[str, Any]) -> None:
         """One step's record; `step` counts steps done, from 1."""
+        record["time"] = round(time.time(), 3)
         self._file.write(json.dumps(record) + "\n")
-        if self._events:
-            for name, value in record.items():
-                if name != "step" and isinstance(value, (int, float)):
-                    self._events.add_scalar(name, value, record["step"])
+        self._page.add(record)
+        if self._tracker:
+            kept = {key: value for key, value in record.items() if isinstance(value, (int, float)) and key != "step"}
+            self._tracker.log(record["step"], kept)
+
+    def write_samples(self, step: int, texts: list[str]) -> None:
+        """What the model wrote after `step` steps."""
+        self._samples.write(json.dumps({"step": step, "texts": texts}) + "\n")
+        self._page.add_samples(step, texts)
 
     def flush(self) -> None:
         self._file.flush()
-        if self._events:
-            self._events.flush()
+        self._samples.flush()
+        self._page.write()
+        if self._tracker:
+            self._tracker.flush()
 
     def close(self) -> None:
         self._file.close()
-        if self._events:
-            self._events.close()
+        self._samples.close()
+        if self._tracker:
+            self._tracker.close()
 
 
 def mfu(flops_per_second: float, device: torch.device) -> float | None:
@@ -191,26 +211,20 @@ def duration(seconds: float) -> str:
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"
 
 
-def _forget_after(path: Path, step: int) -> None:
-    """Drop the lines of later steps, and a last line that a crash cut short."""
+def _kept_until(path: Path, step: int) -> list[dict[str, Any]]:
+    """The records of a file up to `step`; lines of later steps, and a last one that a crash cut short, are dropped."""
     if not path.exists():
-        return
-    kept = []
+        return []
+    kept, records = [], []
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
         try:
-            if json.loads(line)["step"] <= step and line.endswith("\n"):
+            record = json.loads(line)
+            if record["step"] <= step and line.endswith("\n"):
                 kept.append(line)
+                records.append(record)
         except ValueError:
             continue
     part = path.with_suffix(".part")
     part.write_text("".join(kept), encoding="utf-8")
     os.replace(part, path)
-
-
-def _tensorboard(folder: Path, step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        print("no TensorBoard events: the package tensorboard is not installed (pip install tensorboard)", flush=True)
-        return None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+    return records

@@ -23,6 +23,9 @@ from trainer.pretrained import load_pretrained
 class RunCheckpoints:
     """The checkpoints in a run's folder.
 
+    Args:
+      saved: is called, in the thread that writes, with each checkpoint that is complete.
+
     Attributes:
       path: the checkpoint that this process continues from, or None.
       step: its step, or 0.
@@ -33,9 +36,16 @@ class RunCheckpoints:
     """
 
     def __init__(
-        self, config: TrainConfig, corpora: Corpora, shape: ModelConfig, ranks: Ranks, say: Callable[[str], None]
+        self,
+        config: TrainConfig,
+        corpora: Corpora,
+        shape: ModelConfig,
+        ranks: Ranks,
+        say: Callable[[str], None],
+        saved: Callable[[Path], None],
     ) -> None:
         self._config, self._corpora, self._shape, self._ranks, self._say = config, corpora, shape, ranks, say
+        self._after = saved
         self._folder, self._writer = Path(config.out) / "checkpoints", checkpoint.Writer()
         # Rank 0 looks and all take what it found: ranks must not continue from different checkpoints.
         found = ranks.from_main(self._newest() if ranks.main else None)
@@ -108,7 +118,10 @@ class RunCheckpoints:
             rng["cuda"] = torch.cuda.get_rng_state(ranks.device)
 
         def write(state: dict[str, Any]) -> None:
-            checkpoint.save(self._folder, record, state["weights"], state["training"], self._corpora.tokenizer.path)
+            path = checkpoint.save(
+                self._folder, record, state["weights"], state["training"], self._corpora.tokenizer.path
+            )
+            self._after(path)
             checkpoint.prune(self._folder, config.keep_last, config.keep_every, config.keep_hours)
 
         training = {"optimizers": [optimizer.state_dict() for optimizer in optimizers], "rng": ranks.gather(rng)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -121,6 +122,26 @@ def sample(folder: str, options: SampleOptions) -> Iterator[str]:
             )
             yield from stream_text(tokenizer, ids)
     yield "\n"
+
+
+def write_texts(model: GPT, tokenizer: Path, eot: int, *, count: int, max_tokens: int) -> list[str]:
+    """`count` new documents of at most `max_tokens`, by the same draws each time; none without the package tokenizers.
+
+    The model's mode and torch's own random numbers are left as they were.
+    """
+    if importlib.util.find_spec("tokenizers") is None:
+        return []
+    loaded, generator = Tokenizer(tokenizer), torch.Generator().manual_seed(0)
+    was_training = model.training
+    model.eval()
+    texts = []
+    # Uncompiled: each length would be compiled anew, for a few tokens.
+    with torch.compiler.set_stance("force_eager"):
+        for _ in range(count):
+            ids = generate(model, [eot], max_tokens, temperature=0.8, top_k=200, stop=eot, generator=generator)
+            texts.append("".join(stream_text(loaded, ids)))
+    model.train(was_training)
+    return texts
 
 
 def stream_text(tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:

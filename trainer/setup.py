@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,9 +24,12 @@ from trainer.metrics import Metrics, StepLog
 from trainer.model import GPT
 from trainer.optimizers import make_optimizers
 from trainer.preflight import Passes, micro_batch_that_fits, optimizer_bytes, report
+from trainer.publish import Publisher, open_destination
 from trainer.resume import RunCheckpoints
 from trainer.run_lock import sole_writer
-from trainer.validation import validation_loss, validation_windows
+from trainer.sample import write_texts
+from trainer.trackers import open_tracker
+from trainer.validation import validation_loss, validation_windows, windows_of_text
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class Run:
       autocast: the precision of the forward pass.
       validation: the validation windows (N, T + 1), or None where there are none.
       checkpoints: where the run's state is read and written.
+      tokenizer: file of the shards' tokenizer.
       log: what the run reports.
       step: optimizer steps done.
     """
@@ -61,6 +66,7 @@ class Run:
     autocast: torch.autocast
     validation: torch.Tensor | None
     checkpoints: RunCheckpoints
+    tokenizer: Path
     log: StepLog
     step: int
 
@@ -75,6 +81,16 @@ class Run:
             autocast=self.autocast,
             blocks=self.blocks,
         )
+
+    def samples(self) -> list[str]:
+        """What the model writes now, on rank 0: two new documents, by the same draws each time.
+
+        None where weights are spread over ranks, or where the package tokenizers is not installed.
+        """
+        config = self.config
+        if not self.ranks.main or not config.sample_tokens or config.fsdp:
+            return []
+        return write_texts(self.model, self.tokenizer, self.blocks.eot, count=2, max_tokens=config.sample_tokens)
 
     def preflight(self) -> str:
         """Memory, work and time that the run will take, in lines for people."""
@@ -110,11 +126,19 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     )
     sampler = sampler_of(corpora)
     blocks = DocumentBlocks(corpora.tokenizer.eot, config.document_mask, config.reset_positions)
-    validation = validation_windows(corpora, shape.context, config.val_windows, say) if config.val_every else None
+    validation = None
+    if config.val_every and config.val_data:
+        validation = windows_of_text(config.val_data, corpora.tokenizer, shape.context, config.val_windows)
+    elif config.val_every:
+        validation = validation_windows(corpora, shape.context, config.val_windows, say)
 
     if ranks.main and not config.preflight:
         ending.enter_context(sole_writer(Path(config.out), say))
-    checkpoints = RunCheckpoints(config, corpora, shape, ranks, say)
+    publisher = None
+    if ranks.main and config.publish and not config.preflight:
+        publisher = Publisher(open_destination(config.publish), Path(config.out), say)
+        ending.callback(publisher.close)
+    checkpoints = RunCheckpoints(config, corpora, shape, ranks, say, publisher.push if publisher else _ignore)
     ending.callback(checkpoints.wait)
 
     torch.manual_seed(config.seed)
@@ -171,7 +195,8 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     step = checkpoints.step
     metrics = None
     if ranks.main and not config.preflight:
-        metrics = Metrics(Path(config.out), step, config.tensorboard)
+        tracker = open_tracker(config.tracker, Path(config.out), step, dataclasses.asdict(config), say)
+        metrics = Metrics(Path(config.out), step, tracker, dataclasses.asdict(config), config.max_steps)
     watch = LossWatch(
         config.max_spike,
         Path(config.out),
@@ -180,6 +205,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         ranks.main,
     )
     log = StepLog(metrics, watch, ranks, tokens, model.flops_per_token * tokens, config.max_steps, say)
+    tokenizer = corpora.tokenizer.path
     return Run(
         config,
         ranks,
@@ -193,6 +219,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         autocast,
         validation,
         checkpoints,
+        tokenizer,
         log,
         step,
     )
@@ -203,4 +230,8 @@ def _print_now(message: str) -> None:
 
 
 def _silent(message: str) -> None:
+    pass
+
+
+def _ignore(path: Path) -> None:
     pass

@@ -73,6 +73,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
         log.collect()  # the only wait for the device
         if validating:
             log.note(val_loss=run.validate())
+            log.note_samples(run.samples())
         log.write()
         if saving:
             run.checkpoints.save(step, run.model, run.optimizers)

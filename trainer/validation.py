@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from schemas import SettingsError
 from trainer.corpora import Corpora
 from trainer.data import split_documents
 from trainer.distributed import Ranks
 from trainer.documents import DocumentBlocks
 from trainer.samplers import Packed
-from trainer.shards import TokenDataset
+from trainer.shards import TokenDataset, TokenizerInfo
+from trainer.tokenizer import Tokenizer
 
 
 @torch.no_grad()
@@ -82,3 +85,21 @@ def validation_windows(corpora: Corpora, context: int, count: int, say: Callable
         for dataset, share in zip(corpora.datasets, corpora.shares, strict=True)
     ]
     return torch.cat(parts)
+
+
+def windows_of_text(path: str, tokenizer: TokenizerInfo, context: int, count: int) -> torch.Tensor:
+    """`count` of the contiguous windows (N, context + 1) of a text file, evenly spaced; all where it has no more.
+
+    Raises:
+      SettingsError: the file is missing, not UTF-8, or shorter than a window.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"val_data: {path} cannot be read as text: {error}") from error
+    ids = torch.tensor([tokenizer.eot, *Tokenizer(tokenizer.path).encode(text)], dtype=torch.int32)
+    windows = (len(ids) - 1) // context
+    if not windows:
+        raise SettingsError(f"val_data: {path} has {len(ids) - 1} tokens, fewer than the context of {context}")
+    begin = torch.linspace(0, windows - 1, min(windows, count), dtype=torch.float64).round().long() * context
+    return ids[begin[:, None] + torch.arange(context + 1)]

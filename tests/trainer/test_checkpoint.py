@@ -42,7 +42,7 @@ def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
         save_every=2,
         val_windows=4,
         device="cpu",
-        tensorboard=False,
+        tracker="none",
     )
 
 

@@ -39,7 +39,7 @@ def run(text_tokens: Path, tmp_path: Path) -> Path:
             max_steps=30,
             val_windows=16,
             device="cpu",
-            tensorboard=False,
+            tracker="none",
         )
     )
     return out
@@ -249,7 +249,7 @@ def test_an_exported_model_is_loaded_by_transformers_and_writes_the_same(
         batch_tokens=512,
         max_steps=1,
         device="cpu",
-        tensorboard=False,
+        tracker="none",
     )
     assert train(tuned) < 5.5  # a fresh model starts at ln 400 = 5.99
 

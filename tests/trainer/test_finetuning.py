@@ -13,6 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from schemas import SettingsError
+from trainer import checkpoint
+from trainer.config import TrainConfig
+from trainer.shards import TokenizerInfo, open_dataset
+from trainer.tokenizer import Tokenizer
+from trainer.train import train
+from trainer.validation import windows_of_text
+
 Run = Callable[..., str]
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -84,3 +92,49 @@ def test_a_model_of_hugging_faces_is_finetuned_on_imported_text_and_goes_back(
     assert ours["loss"] == pytest.approx(theirs, rel=1e-4)
     assert ours["val_loss"] < records[0]["loss"] - 0.3
     assert run("trainer.sample", "tuned", "--prompt", "ROMEO:", "--max_tokens", 20).startswith("ROMEO:")
+
+
+def test_windows_of_a_text_are_contiguous_and_evenly_spaced(tmp_path: Path, tokenizer_file: Path) -> None:
+    info = TokenizerInfo("test", tokenizer_file, "", 400, 399)
+    path = tmp_path / "wiki.valid.raw"
+    path.write_text("def main(arguments): return 1\n" * 40)
+    ids = [399, *Tokenizer(tokenizer_file).encode(path.read_text())]
+    every = windows_of_text(str(path), info, 16, 1000).tolist()
+    assert every == [ids[k : k + 17] for k in range(0, len(ids) - 16, 16)]
+    assert [token for row in every for token in row[:-1]] == ids[: len(every) * 16]
+    some = windows_of_text(str(path), info, 16, 3).tolist()
+    middle = round((len(every) - 1) / 2)
+    assert some == [every[0], every[middle], every[-1]]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"short", r"val_data: .*text.txt has \d tokens, fewer than the context of 16"),
+        (b"caf\xe9" * 40, "val_data: .*text.txt cannot be read as text: 'utf-8' codec"),
+        (None, "val_data: .*text.txt cannot be read as text: .*No such file"),
+    ],
+)
+def test_a_validation_text_that_does_not_serve_is_one_clear_line(
+    tmp_path: Path, tokenizer_file: Path, content: bytes | None, message: str
+) -> None:
+    if content is not None:
+        (tmp_path / "text.txt").write_bytes(content)
+    with pytest.raises(SettingsError, match=message):
+        windows_of_text(str(tmp_path / "text.txt"), TokenizerInfo("test", tokenizer_file, "", 400, 399), 16, 4)
+
+
+def test_training_reports_the_loss_over_the_validation_text(tmp_path: Path, text_tokens: Path) -> None:
+    path = tmp_path / "wiki.valid.raw"
+    path.write_text("The heron is a wading bird of Europe and Asia . \n" * 30)
+    config = TrainConfig(
+        data=str(text_tokens), out=str(tmp_path / "run"), val_data=str(path), preset="tiny", width=32, context=32,
+        batch_tokens=256, max_steps=2, val_every=1, device="cpu", tracker="none",
+    )  # fmt: skip
+    train(config)
+    model, _ = checkpoint.load_model(checkpoint.resolve(tmp_path / "run"))
+    windows = windows_of_text(str(path), open_dataset(text_tokens).tokenizer, 32, 64).long()
+    with torch.no_grad():
+        wanted = model(windows[:, :-1], windows[:, 1:]).item()
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["val_loss"] == pytest.approx(wanted, rel=1e-5)

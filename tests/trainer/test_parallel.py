@@ -18,7 +18,7 @@ from trainer.train import train
 
 PROGRAM = Path(__file__).with_name("two_ranks.py")
 SMALL = ("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 512, "--micro_batch", 4)
-QUIET = ("--no_tensorboard", "--device", "cpu", "--val_windows", 4)
+QUIET = ("--tracker", "none", "--device", "cpu", "--val_windows", 4)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_a_run_compiles_once_for_training_and_once_for_validation(
     config = TrainConfig(
         data=str(text_tokens), out=str(tmp_path / "run"), preset="tiny", width=32, context=32, batch_tokens=7 * 32,
         micro_batch=3, max_steps=4, val_every=2, val_windows=4, log_every=1, compile=True, device="cpu",
-        document_mask=True, reset_positions=True, checkpoint_activations=recomputed, tensorboard=False,
+        document_mask=True, reset_positions=True, checkpoint_activations=recomputed, tracker="none",
     )  # fmt: skip
     compiled = train(config)
     assert counters["stats"]["unique_graphs"] == (4 if recomputed else 2)  # blocks and output by themselves, or all

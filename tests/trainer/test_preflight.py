@@ -32,7 +32,7 @@ def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
         max_steps=6,
         dropout=0.1,
         device="cpu",
-        tensorboard=False,
+        tracker="none",
     )
 
 

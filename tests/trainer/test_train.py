@@ -24,7 +24,7 @@ from trainer.run_lock import sole_writer
 
 # 2 layers of width 32: a step takes some milliseconds.
 SMALL = ("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 512, "--micro_batch", 4)
-QUIET = ("--no_tensorboard", "--device", "cpu", "--val_windows", 4)
+QUIET = ("--tracker", "none", "--device", "cpu", "--val_windows", 4)
 
 
 def losses(run: Path, key: str = "loss") -> list[float]:

@@ -1,0 +1,134 @@
+"""The part of the Hugging Face Hub that takes uploads: preupload, Git LFS's batch API, and commits."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass
+class Hub:
+    """What was uploaded.
+
+    Attributes:
+      files: by repository, the content of each path.
+      commits: (repository, summary) of each commit, in order.
+      failing: answer so many further requests with 503.
+    """
+
+    url: str = ""
+    files: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    commits: list[tuple[str, str]] = field(default_factory=list)
+    failing: int = 0
+    _objects: dict[str, bytes] = field(default_factory=dict)
+
+    def answer(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, object]:
+        """(status, JSON) for a request; a file is LFS's if its name ends in safetensors, pt or arrow."""
+        path = path.partition("?")[0]
+        if not path.startswith("/lfs/") and headers.get("authorization") != "Bearer hf_test":
+            return 401, {"error": "Invalid username or password."}
+        if self.failing:
+            self.failing -= 1
+            return 503, {"error": "unavailable"}
+        if path == "/api/repos/create":
+            entry = json.loads(body)
+            name = "/".join(filter(None, (entry.get("organization"), entry["name"])))
+            known = name in self.files
+            self.files.setdefault(name, {})
+            return (409 if known else 200), {"url": f"{self.url}/{name}", "name": name, "id": name}
+        if path.startswith("/lfs/") and method == "PUT":
+            assert hashlib.sha256(body).hexdigest() == path.removeprefix("/lfs/"), "the bytes are not the object's"
+            self._objects[path.removeprefix("/lfs/")] = body
+            return 200, {}
+        if path.endswith(".git/info/lfs/objects/batch"):
+            objects = []
+            for wanted in json.loads(body)["objects"]:
+                upload = {"upload": {"href": f"{self.url}/lfs/{wanted['oid']}"}}
+                objects.append(wanted | ({} if wanted["oid"] in self._objects else {"actions": upload}))
+            return 200, {"transfer": "basic", "objects": objects}
+        parts = path.split("/")
+        if parts[1:3] != ["api", "models"] or "/".join(parts[3:5]) not in self.files:
+            return 404, {"error": "Repository not found"}
+        name = "/".join(parts[3:5])
+        if parts[5] == "preupload":
+            modes = [
+                {"path": f["path"], "uploadMode": "lfs" if _large(f["path"]) else "regular", "shouldIgnore": False}
+                for f in json.loads(body)["files"]
+            ]
+            return 200, {"files": modes}
+        if parts[5] == "commit":
+            return 200, self._commit(name, [json.loads(line) for line in body.splitlines()])
+        return 404, {"error": f"{method} {path} is nothing this server knows"}
+
+    def _commit(self, name: str, lines: list[dict]) -> dict[str, object]:
+        for line in lines:
+            value = line["value"]
+            if line["key"] == "header":
+                self.commits.append((name, value["summary"]))
+            elif line["key"] == "file":
+                self.files[name][value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "lfsFile":
+                content = self._objects[value["oid"]]
+                assert len(content) == value["size"]
+                self.files[name][value["path"]] = content
+        oid = hashlib.sha1(str(len(self.commits)).encode()).hexdigest()
+        return {"commitUrl": f"{self.url}/{name}/commit/{oid}", "commitOid": oid, "pullRequestUrl": None}
+
+
+@contextlib.contextmanager
+def hub_server() -> Iterator[Hub]:
+    """A hub on loopback, which `environment_of` tells huggingface_hub to use."""
+    hub = Hub()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self._body()
+            headers = {key.lower(): value for key, value in self.headers.items()}
+            status, content = hub.answer(self.command, self.path, body, headers)
+            text = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_PUT = do_GET = do_POST
+
+        def _body(self) -> bytes:
+            if self.headers.get("Transfer-Encoding") == "chunked":
+                pieces = []
+                while size := int(self.rfile.readline(), 16):
+                    pieces.append(self.rfile.read(size))
+                    self.rfile.readline()
+                self.rfile.readline()
+                return b"".join(pieces)
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def environment_of(hub: Hub, home: object) -> dict[str, str]:
+    """The environment in which huggingface_hub, started anew, uploads to `hub` and keeps its files in `home`."""
+    return {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_TOKEN": "hf_test", "HF_HUB_DISABLE_XET": "1"}
+
+
+def _large(path: str) -> bool:
+    return path.endswith((".safetensors", ".pt", ".arrow"))

@@ -1,0 +1,201 @@
+"""training.html and the trackers: what a run shows while it trains."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import SettingsError
+from trainer.config import TrainConfig
+from trainer.curves import Curve, chart
+from trainer.page import Page, commit
+from trainer.trackers import open_tracker
+from trainer.train import train
+
+VOID = {"meta", "line", "circle", "polyline", "polygon"}
+
+
+class Checked(HTMLParser):
+    """Text of a page whose tags are closed in the order they were opened, and which loads nothing."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag not in ("script", "link", "img", "iframe")
+        assert not {name for name, _ in attrs} & {"src", "href", "onload", "onclick"}
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in VOID
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def record(step: int, **values: float) -> dict[str, float]:
+    own = {"step": step, "loss": 10 / step, "lr": 1e-3, "grad_norm": 1.0, "tokens": 1000, "tokens_per_s": 5e4}
+    return {**own, "world_size": 1, "time": 1.7e9 + step, **values}
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=3000))
+def test_a_curve_keeps_every_value_in_at_most_512_spans(values: list[float]) -> None:
+    curve = Curve()
+    for step, value in enumerate(values, 1):
+        curve.add(step, value)
+    finite = [value for value in values if math.isfinite(value)]
+    points = curve.points()
+    assert len(points) <= 512
+    assert sum(span.count for _, span in points) == len(finite)
+    if finite:
+        assert min(span.low for _, span in points) == min(finite)
+        assert max(span.high for _, span in points) == max(finite)
+    assert all(0 < step <= len(values) + curve.width for step, _ in points)
+
+
+def test_a_long_runs_page_is_small_and_loads_nothing(tmp_path: Path) -> None:
+    page = Page(tmp_path, {"preset": "124M", "note": "<script>alert(1)</script>"}, max_steps=100_000)
+    for step in range(1, 50_001):
+        extra = {"val_loss": 9 / step} if step % 250 == 0 else {}
+        page.add(record(step, world_size=8 if step < 30_000 else 16, **extra))
+        if step % 250 == 0:
+            page.add_samples(step, ["<script>alert('sample')</script> " + "lorem ipsum " * 300] * 2)
+    page.write()
+    written = (tmp_path / "training.html").read_text()
+    assert len(written.encode()) < 300_000
+    text = Checked(written).text
+    assert "50,000 of 100,000" in text
+    assert "50,000,000" in text  # tokens seen
+    assert "<script>alert('sample')</script> lorem" in text
+    assert '"<script>alert(1)</script>"' in text
+    spans = re.findall(r"(\d+)since step ([\d,]+), (2023-11-1\d \d\d:\d\d UTC)", text)
+    assert spans == [("8", "1", "2023-11-14 22:13 UTC"), ("16", "30,000", "2023-11-15 06:33 UTC")]
+    assert commit() in text
+    assert 'http-equiv="refresh"' in written
+    assert [path.name for path in tmp_path.iterdir()] == ["training.html"]
+
+
+def test_a_chart_without_a_value_or_with_equal_ones_is_drawn() -> None:
+    assert "no value yet" in chart("Loss", {"training": Curve()}, 0)
+    curve = Curve()
+    for step in (1, 2, 3):
+        curve.add(step, 2.0)
+    drawn = chart("Loss", {"training": curve}, 3)
+    assert "nan" not in drawn
+    assert drawn.count("<circle") == 3
+
+
+def test_training_writes_its_page_and_samples_and_a_resumed_run_keeps_them(tmp_path: Path, text_tokens: Path) -> None:
+    def config(steps: int) -> TrainConfig:
+        return TrainConfig(
+            data=str(text_tokens), out=str(tmp_path / "run"), preset="tiny", width=32, context=32, batch_tokens=256,
+            max_steps=steps, val_every=2, save_every=2, sample_tokens=8, device="cpu", tracker="none",
+        )  # fmt: skip
+
+    train(config(4))
+    first = (tmp_path / "run" / "samples.jsonl").read_text()
+    assert [json.loads(line)["step"] for line in first.splitlines()] == [2, 4]
+    assert all(len(json.loads(line)["texts"]) == 2 for line in first.splitlines())
+    text = Checked((tmp_path / "run" / "training.html").read_text()).text
+    assert "Finished" in text
+    assert "4 of 4" in text
+    assert "Step 4" in text
+    assert '"tiny"' in text
+    train(config(6))
+    samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in samples] == [2, 4, 6]
+    text = Checked((tmp_path / "run" / "training.html").read_text()).text
+    assert "6 of 6" in text
+    assert "Step 2" in text
+    assert f"{6 * 256:,}tokens seen" in text
+
+
+def test_samples_change_no_loss(tmp_path: Path, text_tokens: Path) -> None:
+    losses = []
+    for tokens in (0, 8):
+        out = tmp_path / f"run{tokens}"
+        config = TrainConfig(
+            data=str(text_tokens), out=str(out), preset="tiny", width=32, context=32, batch_tokens=256, max_steps=4,
+            dropout=0.1, val_every=1, sample_tokens=tokens, device="cpu", tracker="none",
+        )  # fmt: skip
+        train(config)
+        losses.append([json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()])
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("name", ["trackio", "wandb"])
+def test_a_tracker_that_is_not_installed_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(SettingsError, match=f"tracker {name} needs the package {name}, which is not installed: pip"):
+        open_tracker(name, tmp_path, 0, {}, print)
+
+
+def test_tensorboard_gets_every_step_once_over_a_resume(tmp_path: Path) -> None:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard")
+    for begin in (0, 2):
+        tracker = open_tracker("tensorboard", tmp_path, begin, {}, print)
+        assert tracker is not None
+        for step in range(begin + 1, begin + 4):
+            tracker.log(step, {"loss": float(begin + step)})
+        tracker.close()
+    events = reader.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 1), (2, 2), (3, 5), (4, 6), (5, 7)]
+
+
+def test_wandb_gets_the_figures_offline(tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason="an extra: pip install wandb")
+    program = (
+        "from pathlib import Path; from trainer.trackers import open_tracker\n"
+        f"tracker = open_tracker('wandb', Path({str(tmp_path / 'run')!r}), 0, {{'preset': 'tiny'}}, print)\n"
+        "for step in (1, 2): tracker.log(step, {'loss': 3.0 - step})\n"
+        "import wandb; print(wandb.run.name, wandb.run.config['preset'], dict(wandb.run.summary)['loss'])\n"
+        "tracker.close()\n"
+    )
+    (tmp_path / "run").mkdir()
+    environment = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    assert _run(program, tmp_path, environment) == "run tiny 1.0"
+    assert list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
+
+
+def test_trackio_gets_the_figures_in_its_own_database(tmp_path: Path) -> None:
+    pytest.importorskip("trackio", reason="an extra: pip install trackio")
+    program = (
+        "from pathlib import Path; from trainer.trackers import open_tracker\n"
+        f"tracker = open_tracker('trackio', Path({str(tmp_path / 'run')!r}), 0, {{'preset': 'tiny'}}, print)\n"
+        "for step in (1, 2): tracker.log(step, {'loss': 3.0 - step})\n"
+        "tracker.close()\n"
+        "import trackio; run = trackio.Api().runs('owt')[0]\n"
+        "print(run.name, [(row['step'], row['value']) for row in run.history()] if hasattr(run, 'history') else '')\n"
+    )
+    assert "run" in _run(program, tmp_path, {"TRACKIO_DIR": str(tmp_path / "db")})
+    assert list((tmp_path / "db").glob("*owt*"))
+
+
+def _run(program: str, folder: Path, environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False,
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip().splitlines()[-1]
