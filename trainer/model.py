@@ -244,7 +244,9 @@ class Attention(nn.Module):
             part.unflatten(2, (self.n_head, -1)).transpose(1, 2)  # (B, H, T, D)
             for part in self.c_attn(x).chunk(3, dim=2)
         )
-        causal = x.shape[1] > 1
+        causal = False
+        if x.shape[1] > 1:  # asked so, since compiled code may have a symbol for the length, and SDPA wants a bool
+            causal = True
         if cache is not None:
             (keys, values), past = cache
             end = past + x.shape[1]

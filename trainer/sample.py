@@ -13,6 +13,7 @@ import torch
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
 from trainer.command_line import CommandParser
+from trainer.distributed import in_bfloat16
 from trainer.model import GPT, KVCache
 from trainer.pretrained import load_pretrained
 from trainer.tokenizer import Tokenizer
@@ -92,6 +93,8 @@ class SampleOptions:
     top_p: float = option(1.0, "draw from the fewest with this probability together", minimum=0, maximum=1)
     seed: int = option(1337, "of the draws", minimum=0)
     device: str = option("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
+    dtype: str = option("auto", "auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
+    compile: bool = option(False, "torch.compile the model: faster after half a minute")
 
 
 def sample(folder: str, options: SampleOptions) -> Iterator[str]:
@@ -100,6 +103,10 @@ def sample(folder: str, options: SampleOptions) -> Iterator[str]:
     if options.device == "cuda" and device == "cpu":
         raise ValueError("device is cuda, but torch finds no CUDA device; use --device cpu")
     trained = load_pretrained(folder, device)
+    if in_bfloat16(options.dtype, torch.device(device)):
+        trained.model.to(torch.bfloat16)
+    if options.compile:
+        trained.model.next_logits = torch.compile(trained.model.next_logits, dynamic=True)  # type: ignore[method-assign]
     tokenizer = Tokenizer(trained.tokenizer)
     prompts = list(options.prompt)
     if options.prompts:

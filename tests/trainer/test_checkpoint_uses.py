@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._dynamo.utils import counters
 
 from trainer import checkpoint, evaluate, export, sample
 from trainer.config import TrainConfig
-from trainer.evaluate import score_text, text_windows
+from trainer.evaluate import EvaluateOptions, score_text, text_windows
 from trainer.huggingface import load_huggingface
 from trainer.model import GPT, ModelConfig
 from trainer.sample import SampleOptions, generate, stream_text
@@ -278,3 +281,39 @@ def test_a_model_that_transformers_has_no_class_for_is_not_exported(tmp_path: Pa
     model = GPT(ModelConfig(vocab_size=50, context=8, n_layer=2, n_head=2, width=16, shared_layers=True))
     with pytest.raises(ValueError, match="no GPT-2 that transformers knows"):
         export.save_huggingface(model, tmp_path, tmp_path / "tokenizer.json", 49)
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """torch.compile without a compiler behind it; gives how many graphs it has made."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    torch._dynamo.reset()
+    counters.clear()
+    return lambda: (counters["stats"]["unique_graphs"], len(counters["graph_break"]))
+
+
+def test_sampling_in_bfloat16_and_compiled_writes_text_by_few_graphs(run: Path, graphs: Any) -> None:
+    options = SampleOptions(prompt=("def ", "import numpy as"), max_tokens=30, temperature=0, device="cpu")
+    plain = "".join(sample.sample(str(run), options))
+    assert "".join(sample.sample(str(run), dataclasses.replace(options, compile=True))) == plain
+    made, breaks = graphs()
+    assert made <= 3  # of a prompt of any length, and of a token after any number of them
+    assert not breaks
+    half = "".join(sample.sample(str(run), dataclasses.replace(options, dtype="bfloat16")))
+    assert half.startswith(plain[:8])
+    assert len(half) > 60
+
+
+def test_evaluation_in_bfloat16_and_compiled_gives_the_same_loss(
+    run: Path, text_tokens: Path, tmp_path: Path, graphs: Any
+) -> None:
+    (tmp_path / "text").write_text("def main():\n    return 1\n" * 40)
+    options = EvaluateOptions(data=str(text_tokens), windows=21, text=str(tmp_path / "text"), device="cpu")
+    plain = evaluate.evaluate(str(run), options)
+    compiled = evaluate.evaluate(str(run), dataclasses.replace(options, compile=True))
+    assert graphs() == (2, 0)  # every pass over validation windows has one shape, and every one over text
+    half = evaluate.evaluate(str(run), dataclasses.replace(options, dtype="bfloat16"))
+    for key in ("val_loss", "perplexity"):
+        assert compiled[key] == pytest.approx(plain[key], rel=1e-5)
+        assert half[key] == pytest.approx(plain[key], rel=1e-2)
+        assert half[key] != plain[key]
