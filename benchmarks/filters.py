@@ -9,7 +9,7 @@ it prints what each filter rejects, and its rate.
 
 Exits 1 where a filter that has datatrove's definitions decides otherwise on more than 1 text of 100, or C4's on more
 than 1 of 200 or keeps other lines; where Gopher's rules of quality differ from datatrove's on more than 1 text of 100
-but for the definition of a word; or where a filter is under 10 times datatrove's rate.
+but for the definition of a word; or where a filter is under 8 times datatrove's rate.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def compare_rates(texts: Sequence[str], theirs: dict[str, Any]) -> bool:
         line = f"{rule}: {len(texts) / seconds:.0f} texts/s"
         if rule in theirs:
             ratio = theirs[rule]["seconds"] / seconds
-            good &= ratio >= 10
+            good &= ratio >= 8
             line += f", datatrove {len(texts) / theirs[rule]['seconds']:.0f}: {ratio:.0f} times"
         print(line)
     return good

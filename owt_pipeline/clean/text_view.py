@@ -9,10 +9,11 @@ from functools import cached_property
 # Words as spaCy's English tokenizer splits them, nearly: datatrove uses it, and FineWeb was made with it.
 # Punctuation is a word of its own but where spaCy leaves it in one: `/etc`, `--help`, `GLP-1`, `03/04`, `U.S.`
 _WITHIN = r"[.@&$\\+*~^|‑(\[{]|[/:=,–—](?=\d)|(?<=[^\W\d_])-(?=\d)|(?<=\d)[-–—](?=[^\W\d_])"
-_TOKEN = rf"\w+(?:(?:{_WITHIN})\w+)*(?:://\S*[\w/]|(?<=\.[A-Za-z])\.)?"
+_PART = r"[^\W_]+(?:_+[^\W_]+)*"  # an underscore at either end is a word of its own
+_TOKEN = rf"{_PART}(?:(?:{_WITHIN}){_PART})*(?:://\S*[\w/]|(?<=\.[A-Za-z])\.)?"
 _NUMBER_BEFORE_UNIT = r"\d+(?:[.,]\d+)*(?=(?:[kcmn]?m|[km]?g|lb|oz|[kKMGT][bB]?)\b)"
 _WORD = re.compile(
-    rf"{_NUMBER_BEFORE_UNIT}|{_TOKEN}|(?<=\w)['’]\w+|(?<![\w/.\\@~|-])(?!\.\.)[-/.\\@~|]+{_TOKEN}|\.\.+|--+|[^\w\s]"
+    rf"{_NUMBER_BEFORE_UNIT}|{_TOKEN}|(?<=\w)['’]\w+|(?<![\w/.\\@~|-])(?!\.\.)[-/.\\@~|]+{_TOKEN}|\.\.+|--+|[^\w\s]|_"
 )
 _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 _PARAGRAPH = re.compile(r"\n{2,}")

@@ -104,6 +104,7 @@ def test_repeated_n_grams_are_those_of_the_plain_definition(words: list[str], ti
         ("See https://a.org/b?c=d. (Well-known: 03/04/2020)", ["See", "https://a.org/b?c=d", ".", "(", "Well", "-",
          "known", ":", "03/04/2020", ")"]),
         ("‘It’s’", ["‘", "It", "’s", "’"]),
+        ("_a snake_case_ __", ["_", "a", "snake_case", "_", "_", "_"]),
         ("ls -l /etc/hosts --help 16GB GLP-1...", ["ls", "-l", "/etc", "/", "hosts", "--help", "16", "GB", "GLP-1",
          "..."]),
     ],
