@@ -48,6 +48,8 @@ clean:  ## everything that can be made again
 
 .venv-peers/installed: benchmarks/peers/requirements.txt benchmarks/peers/constraints.txt
 	$(PYTHON) -m venv .venv-peers
+	# pip of 2023 fails on two spellings of one extra of lxml's.
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check "pip>=26"
 	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check \
 		--requirement benchmarks/peers/requirements.txt --constraint benchmarks/peers/constraints.txt
 	# Without what it declares: its MinHash needs none of pyspark, unisim and an old urllib3.
