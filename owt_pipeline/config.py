@@ -73,8 +73,13 @@ def beam_flags(tables: Mapping[str, Any], rest: list[str]) -> tuple[str, ...]:
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that every stage and `owt run` share."""
     group = parser.add_argument_group("running")
-    group.add_argument("--workdir", metavar="DIR", help="folder of the run: a local path, gs:// or s3://")
+    group.add_argument("--workdir", metavar="DIR", help="folder of the run: a local path, gs://, s3:// or az://")
     group.add_argument(
         "--workers", type=int, metavar="N", help="processes for CPU-bound work (default: this machine's cores)"
+    )
+    group.add_argument(
+        "--take_over",
+        action="store_true",
+        help="take the folder from another run, which then stops; for one whose job on a cluster has ended",
     )
     console.add_flags(parser)

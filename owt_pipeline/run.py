@@ -7,13 +7,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from owt_pipeline import config, dry_run
 from owt_pipeline.runtime.command_line import CommandParser
 from owt_pipeline.runtime.errors import UsageError
-from owt_pipeline.runtime.stage import Runtime, Stage, locked, read_manifest, run_stage
+from owt_pipeline.runtime.lease import hold
+from owt_pipeline.runtime.stage import Runtime, Stage, read_manifest, run_stage
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.stages.command import check_flags, reporting_errors, runtime_of
 from schemas import Manifest
@@ -32,13 +33,16 @@ def build_parser() -> argparse.ArgumentParser:
     return _parser([load(name) for name in ORDER])[0]
 
 
-def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[tuple[Stage, Manifest, float | None]]:
+def run_stages(
+    stages: Sequence[tuple[Stage, Any]], runtime: Runtime, take_over: bool = False
+) -> list[tuple[Stage, Manifest, float | None]]:
     """Run stages with their options, in order; (stage, manifest, seconds), None where its output stood.
 
     Text that was imported takes the place of what collect, fetch and extract would make: they are left out.
     """
     results: list[tuple[Stage, Manifest, float | None]] = []
-    with locked(runtime.workdir):
+    with hold(runtime.workdir, take_over) as lease:
+        runtime = replace(runtime, owner=lease.owner)
         imported = read_manifest(runtime.workdir / "documents")
         for stage, options in stages:
             if imported is not None and imported.stage == "import" and stage.name in ("collect", "fetch", "extract"):
@@ -88,7 +92,7 @@ def _run(argv: Sequence[str] | None) -> int:
         found = dry_run.steps(planned, runtime)
         print(dry_run.as_json(found) if arguments.log_json else dry_run.table(found, runtime))
         return 0
-    results = run_stages(planned, runtime)
+    results = run_stages(planned, runtime, arguments.take_over)
     if not arguments.quiet and not arguments.log_json:  # the log has said it all
         print(funnel_table(results))
     return 0

@@ -14,7 +14,8 @@ from owt_pipeline.ledger.story import readers_of
 from owt_pipeline.runtime import console
 from owt_pipeline.runtime.command_line import CommandParser
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.stage import Runtime, Stage, locked, read_manifest
+from owt_pipeline.runtime.lease import hold
+from owt_pipeline.runtime.stage import Runtime, Stage, read_manifest
 from owt_pipeline.runtime.standing import recorded_plan
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages import load
@@ -82,7 +83,7 @@ def _forget(arguments: argparse.Namespace) -> int:
     console.configure(arguments)
     workdir, workers = Storage(arguments.workdir), checked_workers(arguments.workers)
     readers = readers_of(workdir)
-    with locked(workdir):
+    with hold(workdir):
         before = read_takedowns(workdir)
         request = parse_request(_lines(arguments.urls), arguments.urls, arguments.reason)
         if not request.ids and not request.domains:

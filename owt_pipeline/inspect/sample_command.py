@@ -12,6 +12,7 @@ from owt_pipeline.inspect.sample import sample
 from owt_pipeline.ledger.story import readers_of
 from owt_pipeline.runtime.command_line import CommandParser
 from owt_pipeline.runtime.errors import UsageError
+from owt_pipeline.runtime.lease import mention_running
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.command import reporting_errors
 
@@ -47,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _sample(arguments: argparse.Namespace) -> int:
     if arguments.n < 1:
         raise UsageError(f"--n: {arguments.n} is not a whole number of at least 1")
+    mention_running(Storage(arguments.workdir))
     readers = readers_of(Storage(arguments.workdir))
     for row in sample(readers, arguments.n, arguments.seed, domain=arguments.domain, reason=arguments.reason):
         if arguments.json:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from owt_pipeline.runtime.errors import NotFound, UserError
+from owt_pipeline.runtime.lease import mention_running
 from owt_pipeline.runtime.shards import DatasetReader, reading
 from owt_pipeline.runtime.stage import read_manifest
 from owt_pipeline.runtime.storage import Storage
@@ -74,6 +75,9 @@ def open_source(name: str) -> Source:
 def _dataset(name: str, folder: Storage, kind: str) -> Source:
     manifest = read_manifest(folder)
     assert manifest is not None
+    workdir = folder.uri.rpartition("/")[0] or "."
+    if not workdir.endswith(":/"):  # of a dataset that is a bucket of its own
+        mention_running(Storage(workdir))
     reader = DatasetReader(folder, manifest)
     files = manifest.of_kind(kind)
     about = {

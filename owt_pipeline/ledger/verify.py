@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from owt_pipeline.runtime.command_line import CommandParser
 from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.lease import mention_running
 from owt_pipeline.runtime.shards import DatasetReader
 from owt_pipeline.runtime.stage import read_manifest
 from owt_pipeline.runtime.storage import Storage
@@ -229,6 +230,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print(arguments: argparse.Namespace) -> int:
+    mention_running(Storage(arguments.workdir))
     failed = 0
     for name, problems in verify(Storage(arguments.workdir)):
         print(f"{name}: {'holds' if not problems else f'{len(problems)} problem(s)'}", flush=True)

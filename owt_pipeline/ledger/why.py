@@ -14,6 +14,7 @@ from owt_pipeline.ledger.side_by_side import side_by_side
 from owt_pipeline.ledger.story import asked_for, nearest, readers_of, story
 from owt_pipeline.runtime.command_line import CommandParser
 from owt_pipeline.runtime.errors import NotFound
+from owt_pipeline.runtime.lease import mention_running
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.command import reporting_errors
 
@@ -46,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _why(arguments: argparse.Namespace) -> int:
     workdir, as_json = Storage(arguments.workdir), arguments.json
+    mention_running(workdir)
     readers = readers_of(workdir)
     asked = asked_for(arguments.url)
     told = story(readers, asked)

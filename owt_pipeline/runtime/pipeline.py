@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from owt_pipeline.runtime.errors import UsageError
+from owt_pipeline.runtime.lease import Job
 
 _LOCAL_RUNNERS = {"", "FnApiRunner", "DirectRunner"}
 
@@ -26,8 +27,13 @@ def remembering_failures() -> Iterator[None]:
         raise
 
 
-def run_pipeline(build: Callable[[Any], None], beam_flags: Sequence[str]) -> None:
+def run_pipeline(
+    build: Callable[[Any], None], beam_flags: Sequence[str], name_job: Callable[[Job | None], None] | None = None
+) -> None:
     """Build a pipeline with `build(pipeline)`, run it, and wait for its end.
+
+    `name_job` is called with the job when a cluster has it, and with None when the job has ended; not when the wait is
+    interrupted, since the job goes on.
 
     The local default is the FnApiRunner, named outright: `DirectRunner` picks one of three by the pipeline's
     shape. Raises what a DoFn raised, as it raised it, where it ran in this process.
@@ -49,11 +55,26 @@ def run_pipeline(build: Callable[[Any], None], beam_flags: Sequence[str]) -> Non
     build(pipeline)
     _failures.clear()
     try:
-        pipeline.run().wait_until_finish()
+        result = pipeline.run()
+        if name_job and not local:
+            _wait_by_name(result, str(standard.runner), name_job)
+        else:
+            result.wait_until_finish()
     except Exception:
         if _failures:
             raise _failures[0] from None
         raise
+
+
+def _wait_by_name(result: Any, runner: str, name_job: Callable[[Job | None], None]) -> None:
+    found = getattr(result, "job_id", None) or getattr(result, "_job_id", None) or "without an id"  # Dataflow, others
+    name_job(Job(runner, str(found() if callable(found) else found)))
+    try:
+        result.wait_until_finish()
+    except Exception:
+        name_job(None)
+        raise
+    name_job(None)
 
 
 def runs_locally(beam_flags: Sequence[str]) -> bool:

@@ -7,14 +7,13 @@ A stage reads datasets of the working directory and writes one. While it is at w
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.metadata
 import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -24,6 +23,7 @@ import pyarrow as pa
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.batches import Outcome
 from owt_pipeline.runtime.errors import LedgerError, UserError
+from owt_pipeline.runtime.lease import RENEW_SECONDS, Job, name_job, renew
 from owt_pipeline.runtime.pipeline import beam_spreads, run_pipeline
 from owt_pipeline.runtime.shards import DatasetReader, ShardRecord, ShardWriter, shard_name, step_stands
 from owt_pipeline.runtime.standing import made_from, prepare
@@ -47,6 +47,7 @@ class Runtime:
     workdir: Storage
     workers: int = 1
     beam_flags: tuple[str, ...] = ()
+    owner: str = ""  # of the lease that is held on the working directory; empty: none
 
 
 @dataclass(frozen=True)
@@ -208,8 +209,11 @@ class StageRun:
         return self._for_each(f"{self.stage.name} ({name})", keys, records, write, rows, 1, spread, stands)
 
     def pipeline(self, build: Callable[[Any], None]) -> None:
-        """Run a Beam pipeline on the run's runner."""
-        run_pipeline(build, self.runtime.beam_flags)
+        """Run a Beam pipeline on the run's runner; the lease names its job, where it is one."""
+        run_pipeline(build, self.runtime.beam_flags, self._name_job if self.runtime.owner else None)
+
+    def _name_job(self, job: Job | None) -> None:
+        name_job(self.runtime.workdir, self.runtime.owner, job)
 
     def _for_each(
         self,
@@ -232,7 +236,8 @@ class StageRun:
                 total = total if isinstance(rows, Sequence) else None
             with progress.step(title, shards=len(pending), rows=total):
                 if beam_spreads(self.runtime.beam_flags):
-                    self.pipeline(partial(_each_key, pending, write, together))
+                    renewing = partial(_renewing, write, self.runtime.workdir, self.runtime.owner)
+                    self.pipeline(partial(_each_key, pending, renewing, together))
                 elif spread and self.runtime.workers > 1:
                     write_in_processes(write, of_each, self.runtime.workers, divisible=spread == "batches")
                 else:
@@ -275,6 +280,8 @@ def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, b
     stage.run(run)
     records = [ShardRecord.from_json((work / "shards").read(name)) for name in (work / "shards").names()]
     manifest = _manifest(run, plan, records)
+    if runtime.owner:
+        renew(runtime.workdir, runtime.owner)  # raises where another run has taken over
     folder.write(MANIFEST_NAME, manifest.to_json().encode())
     work.delete_all()
     _log_run(runtime, manifest, started, len(records) - whole)
@@ -327,23 +334,6 @@ def require_manifest(workdir: Storage, dataset: str) -> Manifest:
         stage = DATASETS[dataset].stage
         raise UserError(f"{workdir}/{dataset} is not there, or not whole: run `owt {stage} --workdir {workdir}` first")
     return manifest
-
-
-@contextlib.contextmanager
-def locked(workdir: Storage) -> Iterator[None]:
-    """Hold a local working directory for one process; raises UserError where another one holds it."""
-    if not workdir.is_local:
-        yield
-        return
-    import fcntl
-
-    os.makedirs(workdir.uri, exist_ok=True)
-    with open(os.path.join(workdir.uri, ".lock"), "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{workdir} is in use by another run: wait for it to end, or stop it") from None
-        yield
 
 
 def _manifest(run: StageRun, plan: dict[str, Any], records: Sequence[ShardRecord]) -> Manifest:
@@ -402,6 +392,12 @@ def _each_key(keys: Sequence[int], work: Callable[[int], None], together: int, p
     from owt_pipeline.runtime.keys import ForEachKey
 
     _ = pipeline | ForEachKey(keys, work, together)
+
+
+def _renewing(work: Callable[[int], None], workdir: Storage, owner: str, key: int) -> None:
+    work(key)
+    if owner:
+        renew(workdir, owner, every=RENEW_SECONDS)
 
 
 def _write_shard(

@@ -8,14 +8,16 @@ import os
 import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from owt_pipeline import config
 from owt_pipeline.runtime import console
 from owt_pipeline.runtime.command_line import CommandParser, interruptible
 from owt_pipeline.runtime.errors import LedgerError, UsageError, UserError, explain_os_error
+from owt_pipeline.runtime.lease import hold
 from owt_pipeline.runtime.pipeline import check_beam_flags
-from owt_pipeline.runtime.stage import Runtime, Stage, locked, run_stage
+from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.runtime.workers import WorkerError
 from schemas.settings import add_flags, flags_given
@@ -98,8 +100,8 @@ def _run(stage: Stage, argv: Sequence[str] | None) -> int:
     tables = config.read_config(arguments.config)
     runtime = runtime_of(arguments, rest, tables)
     options = config.stage_options(stage, arguments.config, tables, given)
-    with locked(runtime.workdir):
-        manifest, ran = run_stage(stage, options, runtime)
+    with hold(runtime.workdir, arguments.take_over) as lease:
+        manifest, ran = run_stage(stage, options, replace(runtime, owner=lease.owner))
     logger.info("%s: %s%s", stage.name, manifest.counts, "" if ran else " (stands; nothing to do)")
     return 0
 

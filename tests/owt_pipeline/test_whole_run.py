@@ -202,18 +202,6 @@ def test_a_full_disk_is_one_clear_error_and_the_rerun_goes_on(config: Path, undi
         subprocess.run(["umount", disk], check=True)
 
 
-def test_two_runs_do_not_share_a_folder(config: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with subprocess.Popen(
-        owt("run", config, "--workdir", run), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-    ) as first:
-        while not (run / ".lock").exists() or not list(run.glob("*/.work")):
-            assert first.poll() is None
-            time.sleep(0.02)
-        assert "is in use by another run" in run_owt("collect", "--config", config, "--workdir", run, code=1)
-        first.kill()
-
-
 def test_why_tells_the_story_of_kept_removed_and_rejected_urls(undisturbed: Path) -> None:
     kept = pq.read_table(undisturbed / "corpus/part-00000.parquet")["url"][0].as_py()
     told = json.loads(run_owt("why", kept, "--workdir", undisturbed, "--json"))

@@ -46,10 +46,8 @@ def run_owt(*arguments: object, code: int = 0, env: dict[str, str] | None = None
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    """Every file of a run by its path, but for the log of its times and the lock."""
-    names = [
-        path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in ("run-log.jsonl", ".lock")
-    ]
+    """Every file of a run by its path, but for the log of its times."""
+    names = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "run-log.jsonl"]
     return {str(path.relative_to(folder)): path.read_bytes() for path in names}
 
 
