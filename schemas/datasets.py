@@ -67,6 +67,7 @@ _DOCUMENT = [
         "ISO 639-1 code: in documents/ what the page declares, from clean/ on what was detected",
         nullable=True,
     ),
+    _field("license", pa.string(), "licence the page declares: SPDX identifier, URL or name", nullable=True),
     _field("text", pa.string(), "main text, paragraphs separated by newlines"),
     *_POSTED,
 ]

@@ -35,7 +35,7 @@ def documents(pages: Sequence[tuple[pa.RecordBatch, Result]]) -> Outcome:
     )
 
 
-_FROM_DOCUMENT = ("title", "author", "date", "site_name", "language", "text")
+_FROM_DOCUMENT = ("title", "author", "date", "site_name", "language", "license", "text")
 
 
 def _one(row: pa.RecordBatch, column: str):  # type: ignore[no-untyped-def]

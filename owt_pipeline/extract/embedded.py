@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,10 @@ import orjson
 from lxml import etree
 
 _MAX_DEPTH = 6
+# What pages that were once XHTML put around a script's content.
+_WRAPPING = re.compile(
+    r"^\s*(?://|/\*)?\s*(?:<!\[CDATA\[|<!--)\s*(?:\*/)?|(?://|/\*)?\s*(?:\]\]>|-->)\s*(?:\*/)?\s*$|;\s*$"
+)
 _POSTS = ("DiscussionForumPosting", "Question", "Answer", "Comment")
 _PARTS = ("@graph", "mainEntity", "acceptedAnswer", "suggestedAnswer", "comment", "itemListElement", "item")
 
@@ -19,7 +24,7 @@ def linked_data(root: etree._Element) -> list[Any]:
     found = []
     for script in root.iter("script"):
         if script.text and (script.get("type") or "").strip().lower() == "application/ld+json":
-            value = _parse(script.text)
+            value = _parse(_WRAPPING.sub("", script.text))
             if value is not None:
                 found.append(value)
     return found

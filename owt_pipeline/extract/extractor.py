@@ -84,6 +84,7 @@ class Extracted:
       title, author, site_name: as the page gives them.
       date: of publication, YYYY-MM-DD.
       language: the ISO 639-1 code the page declares.
+      license: the licence it declares, Creative Commons' by their SPDX identifiers.
     """
 
     text: str
@@ -92,6 +93,7 @@ class Extracted:
     date: str | None = None
     site_name: str | None = None
     language: str | None = None
+    license: str | None = None
 
 
 Extract = Callable[[Page], Extracted | None]

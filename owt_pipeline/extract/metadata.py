@@ -1,4 +1,4 @@
-"""What a page says of itself: title, author, date, site name and language.
+"""What a page says of itself: title, author, date, site name, language and licence.
 
 From its `<meta>` elements (Open Graph, Dublin Core and the names in use before and beside them), its linked data
 (schema.org), and its markup, all on the tree that the text is read from.
@@ -9,17 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from itertools import islice
 from typing import Any
 
 from lxml import etree
 
+from owt_pipeline.extract.dates import MONTH, date_in_text, iso_date
+from owt_pipeline.extract.licenses import read_license
 from owt_pipeline.extract.tree import PERMALINK, text_of
 
 _TITLE_NAMES = ("og:title", "twitter:title", "citation_title", "dc.title", "dcterms.title")
 _AUTHOR_NAMES = (
-    "author", "article:author", "citation_author", "dc.creator", "dcterms.creator", "parsely-author", "sailthru.author",
+    "article:author", "dc.creator", "dcterms.creator", "parsely-author", "author", "citation_author", "sailthru.author",
     "byl", "og:article:author",
 )  # fmt: skip
 _DATE_NAMES = (
@@ -31,14 +33,39 @@ _DATE_NAMES = (
 _SITE_NAMES = ("og:site_name", "application-name", "citation_journal_title", "dc.publisher", "publisher")
 _LANGUAGE_NAMES = ("content-language", "language", "dc.language", "og:locale")
 
-_EARLIEST = datetime(1991, 8, 6)  # the first page of the web
-_DATE = re.compile(r"((?:19|20)\d\d)[-/.]?(0[1-9]|1[0-2])[-/.]?(0[1-9]|[12]\d|3[01])(?!\d)")
+_EARLIEST = date(1991, 8, 6)  # the first page of the web
 _DATE_IN_URL = re.compile(r"/((?:19|20)\d\d)[/-](0[1-9]|1[0-2])[/-](0[1-9]|[12]\d|3[01])(?=\D)")
 _LANGUAGE = re.compile(r"\s*([a-zA-Z]{2})(?:[-_][\w-]*)?\s*(?:,|$)")
 _SEPARATOR = re.compile(r"\s+(?:[|–—·•»:]+|-+)\s+")
 _NOT_WORDS = re.compile(r"\W+")
 _NUMBER = re.compile(r"\b\d{2}")  # a byline's date, or a member's count of posts: more than a name
-_BY = re.compile(r"^(?:written |posted )?by:?\s+", re.IGNORECASE)
+_BY = re.compile(
+    r"^(?:(?:written|posted|published|story|words|article|text)\s+)?(?:by|par|por|von)\b:?\s+|^by:", re.IGNORECASE
+)
+# What follows a name in a byline: a date, a count, a separator.
+_AFTER_NAME = re.compile(
+    r"\s*(?:[|·•/\n]|\s[-–—]\s|\bon\s|\b(?:last )?updated\b|\bpublished\b).*$"
+    rf"|(?:,\s*|\s+)(?:{MONTH}\.?\s+)?\d.*$",
+    re.IGNORECASE | re.DOTALL,
+)
+_AUTHORS = etree.XPath(
+    "//*[@rel='author' or @itemprop='author' or contains(@class, 'uthor') or contains(@class, 'yline')]"
+)
+_NAMES_AUTHOR = re.compile(
+    r"(?:^|\s)(?:(?:[a-z]+[-_]+)*(?:by-?line|by-?author|author)(?:s|[-_]+(?:name|link|text|vcard|by-?line))*"
+    r"|[A-Za-z]*(?:Byline|Author|AuthorName))(?:\s|$)"
+)
+_NAMES_OTHER_AUTHOR = re.compile(r"comment|reply|related|sidebar|widget|avatar|(?<!v)card|quote", re.IGNORECASE)
+_DATES = etree.XPath(
+    "//*[self::time or contains(@class, 'date') or contains(@class, 'Date') or contains(@class, 'publish') or "
+    "contains(@class, 'timestamp') or contains(@class, 'yline') or contains(@class, 'posted') or "
+    "@itemprop='datePublished']"
+)
+_NAMES_OTHER_DATE = re.compile(
+    r"updat(?!e[ds]?-?publi)|modif|comment|related|copyright|footer|event|birth|valid", re.IGNORECASE
+)
+_ARTICLES = ("Article", "NewsArticle", "BlogPosting", "ReportageNewsArticle", "TechArticle", "ScholarlyArticle",
+             "SocialMediaPosting", "DiscussionForumPosting", "QAPage", "Report", "OpinionNewsArticle")  # fmt: skip
 _NO_NAMES = ("author", "admin", "administrator")  # what a template or a system left there
 _LONGEST = 300  # a longer title or name is something else
 
@@ -52,6 +79,7 @@ class Metadata:
     date: str | None = None
     site_name: str | None = None
     language: str | None = None
+    license: str | None = None
 
 
 def read_metadata(root: etree._Element, data: list[Any], url: str, fetched_at: int) -> Metadata:
@@ -64,14 +92,18 @@ def read_metadata(root: etree._Element, data: list[Any], url: str, fetched_at: i
       fetched_at: when, in seconds since 1970: a date after it is none of publication.
     """
     metas = _metas(root)
-    nodes = list(_nodes(data, 0))
-    site_name = _first(metas, _SITE_NAMES) or _name(_of_type(nodes, ("WebSite",), "name"))
+    nodes = sorted(_nodes(data, 0), key=lambda node: not _is_article(node))
+    site_name = _first(metas, _SITE_NAMES) or _short(_name(_of_type(nodes, ("WebSite",), "name")))
+    site_name = site_name or next(
+        filter(None, (_short(_name(n.get("publisher"))) for n in nodes if _is_article(n))), None
+    )
     return Metadata(
         title=_title(root, metas, nodes, site_name),
         author=_author(root, metas, nodes),
         date=_date(root, metas, nodes, url, fetched_at),
         site_name=site_name,
         language=_language(root, metas),
+        license=read_license(root, metas, nodes),
     )
 
 
@@ -84,7 +116,8 @@ def _metas(root: etree._Element) -> dict[str, str]:
         if content and name:
             content = " ".join(content.split())
             if content:
-                metas.setdefault(name.strip().lower(), content)
+                for single in name.lower().split():  # some give several in one
+                    metas.setdefault(single.replace("dc:", "dc.").replace("dcterms:", "dcterms."), content)
     return metas
 
 
@@ -125,54 +158,70 @@ def _without_site(title: str, site: str | None) -> str:
 
 
 def _author(root: etree._Element, metas: dict[str, str], nodes: list[dict[str, Any]]) -> str | None:
-    def candidates() -> Iterator[str | None]:
-        yield from map(metas.get, _AUTHOR_NAMES)
-        yield from (_name(node.get("author") or node.get("creator")) for node in nodes)
-        for path in (
-            './/a[@rel="author"]',
-            './/*[@itemprop="author"]',
-            './/*[@class="author"]',
-            './/*[@class="byline"]',
-        ):
-            found = root.find(path)
-            yield text_of(found) if found is not None else None
-
-    for candidate in candidates():
-        name = _BY.sub("", _short(candidate) or "")
-        if (
-            2 < len(name) < 100
-            and name.lower() not in _NO_NAMES
-            and "://" not in name
-            and not name.startswith(("www.", "@"))
-            and not _NUMBER.search(name)
-        ):
+    for stated in (
+        *map(metas.get, _AUTHOR_NAMES),
+        *(_name(node.get("author") or node.get("creator")) for node in nodes),
+    ):
+        if name := _name_of_person(stated):
             return name
+    for element in islice(_AUTHORS(root), 12):
+        if (element.tag != "a" or element.get("rel") != "author") and element.get("itemprop") != "author":
+            names = element.get("class") or ""
+            if not _NAMES_AUTHOR.search(names) or _NAMES_OTHER_AUTHOR.search(names):
+                continue
+        inner = element.find(".//*[@itemprop='name']")
+        inner = element.find(".//*[@class='fn']") if inner is None else inner
+        if name := _name_of_person(_AFTER_NAME.sub("", _BY.sub("", text_of(element if inner is None else inner)))):
+            return name
+    return None
+
+
+def _name_of_person(text: str | None) -> str | None:
+    """`text` if it can be a name, without "By"."""
+    name = _BY.sub("", _short(text) or "")
+    if (
+        2 < len(name) < 100
+        and name.lower() not in _NO_NAMES
+        and "://" not in name
+        and not name.startswith(("www.", "@"))
+        and not _NUMBER.search(name)
+    ):
+        return name
     return None
 
 
 def _date(
     root: etree._Element, metas: dict[str, str], nodes: list[dict[str, Any]], url: str, fetched_at: int
 ) -> str | None:
-    def candidates() -> Iterator[Any]:
-        yield from map(metas.get, _DATE_NAMES)
-        yield from (node.get(key) for key in ("datePublished", "dateCreated", "uploadDate") for node in nodes)
-        for found in root.iterfind('.//*[@itemprop="datePublished"]'):
-            yield found.get("content") or found.get("datetime")
+    def candidates() -> Iterator[date | None]:
+        published = [metas.get("article:published_time"), *(n.get("datePublished") for n in nodes if _is_article(n))]
+        yield min(filter(None, map(_stated_date, published)), default=None)  # the later one is a new version's
+        yield from (_stated_date(metas.get(name)) for name in _DATE_NAMES)
+        for key in ("datePublished", "dateCreated", "uploadDate"):
+            yield from (_stated_date(node.get(key)) for node in nodes)
         if match := _DATE_IN_URL.search(url):
-            yield "-".join(match.groups())
-        yield from (time.get("datetime") for time in root.iterfind(".//time[@pubdate]"))
-        yield from (time.get("datetime") for time in islice(root.iter("time"), 1))
+            yield iso_date("-".join(match.groups()))
+        elements = [e for e in islice(_DATES(root), 20) if not _NAMES_OTHER_DATE.search(e.get("class") or "")]
+        for element in elements:
+            yield iso_date(element.get("datetime") or element.get("content") or "")
+        for element in elements:
+            text = text_of(element)
+            yield date_in_text(text) if len(text) < 100 else None
 
-    latest = datetime.fromtimestamp(fetched_at, timezone.utc).replace(tzinfo=None) + timedelta(days=1)
-    for candidate in candidates():
-        if isinstance(candidate, str) and (match := _DATE.search(candidate)):
-            try:
-                date = datetime(*map(int, match.groups()))  # type: ignore[arg-type]
-            except ValueError:
-                continue
-            if _EARLIEST <= date <= latest:
-                return date.strftime("%Y-%m-%d")
+    latest = (datetime.fromtimestamp(fetched_at, timezone.utc) + timedelta(days=1)).date()
+    for found in candidates():
+        if found is not None and _EARLIEST <= found <= latest:
+            return found.isoformat()
     return None
+
+
+def _stated_date(value: Any) -> date | None:
+    return date_in_text(value) if isinstance(value, str) else None
+
+
+def _is_article(node: dict[str, Any]) -> bool:
+    kind = node.get("@type")
+    return any(one in _ARTICLES for one in (kind if isinstance(kind, list) else [kind]))
 
 
 def _language(root: etree._Element, metas: dict[str, str]) -> str | None:

@@ -58,7 +58,14 @@ def ld(json: str) -> str:
         (ld('{"@graph": [{"@type": "Article", "author": "A. Fox"}]}'), "", "A. Fox"),
         ("", "<p class=byline>By A. Fox</p>", "A. Fox"),
         ("", "<p class=byline>By fox99</p>", "fox99"),
-        ("", "<p class=byline>A. Fox, 3 May 2019</p>", None),
+        ("", "<p class=byline>3 May 2019</p>", None),
+        ("", "<p class=byline>A. Fox, 3 May 2019</p>", "A. Fox"),
+        ("", "<p class=byline>By A. Fox and B. Fox | May 3, 2019</p>", "A. Fox and B. Fox"),
+        ("", "<div class=comment-author>C. Fox</div><div class=entry-author-name>A. Fox</div>", "A. Fox"),
+        ("", "<div class=article__author>By\n<b>A. Fox</b></div>", "A. Fox"),
+        ("", "<span itemprop=author><a><span itemprop=name>A. Fox</span></a>, editor</span>", "A. Fox"),
+        ("<meta property='dc:creator og:author' content='A. Fox'><meta name=author content='B. Fox'>", "", "A. Fox"),
+        (ld('<![CDATA[{"@type": "Article", "author": {"name": "A. Fox"}}]]>'), "", "A. Fox"),
         (ld('{"author": 7}'), "", None),
     ],
 )
@@ -74,6 +81,25 @@ def test_author(head: str, body: str, author: str | None) -> None:
         (ld('{"datePublished": "2019/05/03"}'), "", "http://h/", "2019-05-03"),
         ("", "<time datetime=2019-05-03>May</time>", "http://h/", "2019-05-03"),
         ("", "", "http://h/2019/05/03/foxes", "2019-05-03"),
+        ("", "<p class=byline>By A. Fox on May 3rd, 2019</p>", "http://h/", "2019-05-03"),
+        ("", "<span class=post-date>3. Mai 2019</span>", "http://h/", "2019-05-03"),
+        ("", "<div class=entry-date>3 de mayo de 2019</div>", "http://h/", "2019-05-03"),
+        ("", "<div class=date>2019年5月3日</div>", "http://h/", "2019-05-03"),
+        ("", "<div class=date>3/5/2019</div>", "http://h/", None),  # in May or in March
+        ("", "<div class=event-date>3 May 2019</div>", "http://h/", None),
+        (
+            "",
+            "<time class=updated datetime=2019-06-01>x</time><time datetime=2019-05-03>y</time>",
+            "http://h/",
+            "2019-05-03",
+        ),
+        (
+            "<meta property=article:published_time content=2019-06-01>"
+            + ld('{"@type": "NewsArticle", "datePublished": "2019-05-03"}'),
+            "",
+            "http://h/",
+            "2019-05-03",
+        ),
         ("<meta name=date content=2019-02-31>", "", "http://h/", None),
         ("<meta name=date content=2021-05-03>", "", "http://h/", None),  # after the page was fetched
         ("<meta name=date content=1970-01-01>", "", "http://h/", None),
@@ -95,3 +121,41 @@ def test_date(head: str, body: str, url: str, date: str | None) -> None:
 )
 def test_language(attributes: str, head: str, language: str | None) -> None:
     assert read(head, "", attributes=attributes).language == language
+
+
+BY_SA = "https://creativecommons.org/licenses/by-sa/4.0/"
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "license"),
+    [
+        (f"<link rel=license href={BY_SA}>", "", "CC-BY-SA-4.0"),
+        ("", f"<footer><a rel='license noopener' href={BY_SA}deed.en>CC</a></footer>", "CC-BY-SA-4.0"),
+        ("", "<a rel=license href=http://creativecommons.org/licenses/by-nc/3.0/us/>x</a>", "CC-BY-NC-3.0-US"),
+        ("", "<a rel=license href=//creativecommons.org/publicdomain/zero/1.0/>x</a>", "CC0-1.0"),
+        ("<link rel=license href=https://h/terms>", "", "https://h/terms"),
+        (ld('{"@type": "Article", "license": "https://creativecommons.org/licenses/by/4.0"}'), "", "CC-BY-4.0"),
+        ("<meta name=dcterms.rights content='CC BY 4.0'>", "", "CC BY 4.0"),
+        ("<meta name=dc.rights content='All rights reserved'>", "", None),
+        ("", f"<p>Text is available under the <a href={BY_SA}>Creative Commons License</a>.</p>", "CC-BY-SA-4.0"),
+        ("", f"<p>Photo: A. Fox, <a href={BY_SA}>CC</a></p>", None),
+        ("", f"<figure><img><figcaption>Licensed <a rel=license href={BY_SA}>so</a></figcaption></figure>", None),
+        ("", f"<a rel=license href={BY_SA}>a</a><a rel=license href=http://h/other>b</a>", None),
+        ("", "", None),
+    ],
+)
+def test_license(head: str, body: str, license: str | None) -> None:
+    assert read(head, body).license == license
+
+
+@pytest.mark.parametrize(
+    ("head", "site"),
+    [
+        ("<meta property=og:site_name content='Daily Fox'>", "Daily Fox"),
+        (ld('{"@type": "WebSite", "name": "Daily Fox"}'), "Daily Fox"),
+        (ld('{"@type": "Article", "publisher": {"@type": "Organization", "name": "Daily Fox"}}'), "Daily Fox"),
+        (ld('{"@type": "Product", "publisher": "Daily Fox"}'), None),
+    ],
+)
+def test_site_name(head: str, site: str | None) -> None:
+    assert read(head).site_name == site
