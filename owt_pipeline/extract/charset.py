@@ -4,7 +4,8 @@ The order is the one browsers follow (WHATWG HTML, "determining the character en
 
 1. a byte order mark, or UTF-16 that is plain to see without one (browsers do not look);
 2. UTF-8, where the body is valid UTF-8 and not plain ASCII: text in another charset is that by accident about
-   never, whatever a header says (browsers trust the header and show mojibake);
+   never, whatever a header says (browsers trust the header and show mojibake). A few stray bytes change nothing
+   where many more sequences are valid, or where UTF-8 is declared;
 3. the charset of the HTTP header;
 4. the charset of a `<meta>` within the first 4,096 bytes (browsers look at 1,024), or of an XML declaration;
 5. what the bytes look like, by charset-normalizer, where that is not Latin letters;
@@ -22,12 +23,20 @@ import re
 MAX_DAMAGE = 0.02
 """The share of undecodable bytes among those beyond ASCII above which a declared charset is taken for a lie."""
 
+MAX_STRAY = 0.1
+"""The same for UTF-8 that nothing declares: invalid bytes for each valid sequence, of which there must be a few."""
+_SURELY_UTF8 = 5
+
 _PRESCAN_BYTES = 4096
 _SAMPLE_BYTES = 8192  # what detection looks at, from the first byte beyond ASCII on: more makes it slow, not surer
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _META = re.compile(rb"""<meta\b[^>]*?\bcharset\s*=\s*["']?\s*([a-z0-9_:.()\-]+)""", re.IGNORECASE)
 _XML = re.compile(rb"""^\s*<\?xml\b[^>]*?\bencoding\s*=\s*["']([a-z0-9_:.()\-]+)""", re.IGNORECASE)
 _COMMENT = re.compile(rb"<!--.*?-->", re.DOTALL)
+_UTF8_SEQUENCE = re.compile(
+    rb"[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|[\xe1-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}"
+)
+_REPLACEMENT = "\ufffd".encode()  # in a body: damage that was done before
 _NOT_ASCII = re.compile(rb"[^\x00-\x7f]")
 
 # Where the Encoding Standard means another charset by a label than Python does (the label as codecs.lookup
@@ -66,6 +75,9 @@ def decode(body: bytes, declared: str | None) -> tuple[str, str]:
             return body.decode("utf-8"), "utf-8"
         except UnicodeDecodeError:
             pass
+        text = body.decode("utf-8", "replace")
+        if _is_damaged_utf8(text, body):
+            return text, "utf-8"
     labels = [known for known in (lookup(declared), *map(lookup, _in_markup(body))) if known is not None]
     for name in labels:
         if not beyond_ascii and not name.startswith((*_STATEFUL, "utf-16")):
@@ -109,6 +121,13 @@ def _in_markup(body: bytes) -> list[str]:
     return ["utf-8" if label.lower().startswith("utf-16") else label for label in found]
 
 
+def _is_damaged_utf8(text: str, body: bytes) -> bool:
+    """Whether nearly all of `body` beyond ASCII is sequences of UTF-8: `text` is what it decodes to."""
+    damaged = text.count("\ufffd") - body.count(_REPLACEMENT)
+    valid = len(_UTF8_SEQUENCE.findall(body))
+    return valid >= _SURELY_UTF8 and damaged <= MAX_STRAY * valid
+
+
 def _decode_damaged(body: bytes, name: str) -> str | None:
     """The text, if nearly all of it decodes."""
     try:
@@ -117,6 +136,10 @@ def _decode_damaged(body: bytes, name: str) -> str | None:
         pass
     text = body.decode(name, "replace")
     damaged = text.count("\ufffd")
+    if name == "utf-8":
+        damaged -= body.count(_REPLACEMENT)
+        if damaged <= len(_UTF8_SEQUENCE.findall(body)):
+            return text  # what no other charset's text looks like, and what is declared
     beyond_ascii = len(_NOT_ASCII.findall(body))
     # At least one: a page cut off in the middle of a character has no other damage.
     return text if damaged <= max(1, MAX_DAMAGE * beyond_ascii) else None

@@ -91,6 +91,23 @@ def test_a_little_damage_does_not_change_the_charset() -> None:
     assert text.count("\ufffd") == 1
 
 
+@pytest.mark.parametrize("stray", [b"\xe9", b"\xff\xfe", b"\xa0", b"\xc3", b"\x80\x81\x82"])
+@pytest.mark.parametrize("meta", ["", "<meta charset=utf-8>"])
+@pytest.mark.parametrize("declared", [None, "utf-8", "iso-8859-1"])
+def test_stray_bytes_do_not_change_the_charset_of_utf8(stray: bytes, meta: str, declared: str | None) -> None:
+    text = "Ein Café – “naïve” façade, 5 € für déjà vu. " * 5
+    body = page(text, "utf-8", meta).replace(b"</p>", stray + b" tail</p>")
+    found, charset = decode(body, declared)
+    assert charset == "utf-8"
+    assert text in found
+
+
+def test_declared_utf8_with_few_letters_beyond_ascii_survives_stray_bytes() -> None:
+    body = page("A page of ASCII with one café and one – dash. ", "utf-8").replace(b"</p>", b"\xa0\xe9</p>")
+    assert decode(body, "utf-8")[1] == "utf-8"
+    assert "one café and one – dash" in decode(body, "utf-8")[0]
+
+
 def test_latin1_means_windows_1252_as_in_browsers() -> None:
     text, found = decode(page("“quoted” – 5 €", "cp1252"), "ISO-8859-1")
     assert found == "cp1252"
