@@ -117,7 +117,7 @@ STAGE = Stage(
     shard_local=True,
     sources=_sources,
     libraries=("lxml", "trafilatura"),
-    help="Read each page's main text, title, author, date, language and licence, in worker processes that no page can harm.",
+    help="Read each page's main text and metadata, in worker processes that no page can harm.",
     example="owt extract --workdir run --favor precision",
 )
 
