@@ -75,9 +75,9 @@ def decode(body: bytes, declared: str | None) -> tuple[str, str]:
             return body.decode("utf-8"), "utf-8"
         except UnicodeDecodeError:
             pass
-        text = body.decode("utf-8", "replace")
-        if _is_damaged_utf8(text, body):
-            return text, "utf-8"
+        as_utf8 = body.decode("utf-8", "replace")
+        if _is_damaged_utf8(as_utf8, body):
+            return as_utf8, "utf-8"
     labels = [known for known in (lookup(declared), *map(lookup, _in_markup(body))) if known is not None]
     for name in labels:
         if not beyond_ascii and not name.startswith((*_STATEFUL, "utf-16")):
