@@ -31,6 +31,7 @@ from safetensors.torch import load_file, save_file
 from trainer.corpora import Corpora
 from trainer.model import GPT, ModelConfig
 from trainer.shards import sha256_of
+from trainer.signing import Signer
 
 RECORD = "checkpoint.json"
 FORMAT = 1
@@ -128,8 +129,9 @@ def save(
     weights: dict[str, torch.Tensor],
     training: dict[str, Any],
     tokenizer: Path,
+    signer: Signer | None = None,
 ) -> Path:
-    """Write a checkpoint below `folder` and return its path. It appears whole, by a rename, or not at all."""
+    """Write a checkpoint below `folder` and return its path. It appears complete, by a rename, or not at all."""
     final = folder / f"step-{record.step:08d}"
     part = folder / f".{final.name}.part"
     shutil.rmtree(part, ignore_errors=True)
@@ -142,6 +144,8 @@ def save(
     record = dataclasses.replace(record, files=files)
     text = json.dumps({**dataclasses.asdict(record), "digest": record.digest}, indent=1) + "\n"
     (part / RECORD).write_text(text, encoding="utf-8")
+    if signer:
+        signer.sign(part)
     for path in part.iterdir():
         _sync(path)
     if final.exists():  # the same step written again: after a damaged one was passed over

@@ -124,6 +124,13 @@ class TrainConfig:
         3.0, "stop when a loss is this far above the median of the last 100; 0 for never", minimum=0, shapes_bytes=False
     )
     log_every: int = option(10, "steps between progress lines; every step is recorded", minimum=1, shapes_bytes=False)
+    sign_key: str | None = option(
+        None, "private key (PEM, elliptic curve) that signs each checkpoint", metavar="PEM", shapes_bytes=False
+    )
+    verify_key: str | None = option(
+        None, "take checkpoints and init_from only if the owner of this public key signed them", metavar="PEM",
+        shapes_bytes=False,
+    )  # fmt: skip
     publish: str | None = option(
         None, "where each checkpoint and training.html are sent: hf://OWNER/NAME, s3:// or gs://", metavar="URI",
         shapes_bytes=False,

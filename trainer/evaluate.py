@@ -22,6 +22,7 @@ from trainer.distributed import Ranks, autocast_of
 from trainer.model import GPT
 from trainer.pretrained import load_pretrained
 from trainer.shards import open_dataset
+from trainer.signing import Verifier
 from trainer.tasks import hellaswag, lambada
 from trainer.tokenizer import Tokenizer
 from trainer.validation import fixed_windows, validation_loss
@@ -108,6 +109,7 @@ class EvaluateOptions:
     hellaswag: str | None = option(None, "HellaSwag's hellaswag_val.jsonl: acc and acc_norm", metavar="FILE")
     micro_batch: int = option(8, "windows of one forward pass", minimum=1)
     device: str = option("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
+    verify_key: str | None = option(None, "take a model only if the owner of this public key signed it", metavar="PEM")
     dtype: str = option("auto", "auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
     compile: bool = option(False, "torch.compile the model: faster after half a minute")
 
@@ -119,7 +121,7 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
     ranks = Ranks.join(options.device)
     with ExitStack() as ending:
         ending.callback(ranks.leave)
-        trained = load_pretrained(folder, ranks.device)
+        trained = load_pretrained(folder, ranks.device, Verifier(options.verify_key) if options.verify_key else None)
         model, micro_batch = trained.model, options.micro_batch
         if options.compile:
             model = torch.compile(model)  # type: ignore[assignment]

@@ -4,27 +4,47 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.checkpoint import load_model, resolve
+from schemas import option
+from schemas.settings import add_flags, flags_given, from_table
 from trainer.command_line import CommandParser
 from trainer.huggingface import save_huggingface
+from trainer.pretrained import load_pretrained
+from trainer.signing import Signer, Verifier
 
 
-def export(checkpoint: str, folder: str) -> None:
-    """Write `checkpoint` to `folder`: weights as safetensors, configuration, tokenizer; raises ValueError."""
-    source = resolve(checkpoint)
-    model, record = load_model(source)
-    save_huggingface(model, Path(folder), source / "tokenizer.json", record.tokenizer["eot"])
+@dataclass(frozen=True)
+class ExportOptions:
+    """Settings of `trainer.export`."""
+
+    verify_key: str | None = option(None, "take a model only if the owner of this public key signed it", metavar="PEM")
+    sign_key: str | None = option(None, "private key (PEM, elliptic curve) that signs the folder", metavar="PEM")
+
+
+def export(source: str, folder: str, options: ExportOptions) -> None:
+    """Write the model that `source` names to `folder`: weights as safetensors, configuration, tokenizer.
+
+    Raises:
+      ValueError: there is no such model, it is not signed as it should be, or transformers has no class for it.
+    """
+    signer = Signer(options.sign_key) if options.sign_key else None
+    trained = load_pretrained(source, verifier=Verifier(options.verify_key) if options.verify_key else None)
+    save_huggingface(trained.model, Path(folder), trained.tokenizer, trained.eot)
+    if signer:
+        signer.sign(Path(folder))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser(prog="python -m trainer.export", description=__doc__)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder for its newest")
     parser.add_argument("folder", metavar="FOLDER", help="where the model goes")
+    add_flags(parser, ExportOptions)
     try:
         namespace = parser.parse_args(arguments)
-        export(namespace.checkpoint, namespace.folder)
+        options = from_table(ExportOptions, flags_given(ExportOptions, namespace), "flags")
+        export(namespace.checkpoint, namespace.folder, options)
     except (ValueError, OSError) as error:
         print(f"trainer.export: {error}", file=sys.stderr)
         return 1

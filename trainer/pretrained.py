@@ -13,6 +13,7 @@ from trainer.documents import DocumentBlocks
 from trainer.huggingface import is_huggingface, load_huggingface
 from trainer.model import GPT
 from trainer.shards import TokenizerInfo, sha256_of
+from trainer.signing import Verifier
 
 
 @dataclass(frozen=True)
@@ -48,23 +49,28 @@ class Pretrained:
             )
 
 
-def load_pretrained(source: str, device: torch.device | str = "cpu") -> Pretrained:
+def load_pretrained(source: str, device: torch.device | str = "cpu", verifier: Verifier | None = None) -> Pretrained:
     """The model that `source` names.
 
     Args:
       source: a checkpoint, a run's folder for its newest, or a folder of Hugging Face's.
+      verifier: must accept the folder, before anything of the model is read.
 
     Raises:
+      SignatureError: the verifier does not accept it.
       CheckpointError, ValueError: none of these, damaged, or of a kind this package does not have.
     """
-    if is_huggingface(Path(source)):
-        model, folder = load_huggingface(Path(source)), Path(source)
+    huggingface = is_huggingface(Path(source))
+    folder = Path(source) if huggingface else resolve(source)
+    if verifier:
+        verifier.check(folder)
+    if huggingface:
+        model = load_huggingface(folder)
         eot = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("eos_token_id")
         if not isinstance(eot, int):
             eot = model.config.vocab_size - 1  # as in GPT-2
         blocks = DocumentBlocks(eot)
         return Pretrained(folder, model.to(device).eval(), folder / "tokenizer.json", eot, None, blocks)
-    folder = resolve(source)
     model, record = load_model(folder, device)
     eot, settings = record.tokenizer["eot"], record.settings
     blocks = DocumentBlocks(eot, settings.get("document_mask", False), settings.get("reset_positions", False))

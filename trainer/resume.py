@@ -18,6 +18,7 @@ from trainer.corpora import Corpora
 from trainer.distributed import Ranks, spread_like_parameters, whole
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import load_pretrained
+from trainer.signing import Signer, Verifier
 
 
 class RunCheckpoints:
@@ -33,6 +34,7 @@ class RunCheckpoints:
     Raises:
       SettingsError: the newest intact checkpoint is of another run.
       CheckpointError: there are checkpoints, and none is intact.
+      SignatureError: the one to continue from is not signed by the owner of `verify_key`.
     """
 
     def __init__(
@@ -46,6 +48,8 @@ class RunCheckpoints:
     ) -> None:
         self._config, self._corpora, self._shape, self._ranks, self._say = config, corpora, shape, ranks, say
         self._after = saved
+        self._signer = Signer(config.sign_key) if config.sign_key else None
+        self._verifier = Verifier(config.verify_key) if config.verify_key else None
         self._folder, self._writer = Path(config.out) / "checkpoints", checkpoint.Writer()
         # Rank 0 looks and all take what it found: ranks must not continue from different checkpoints.
         found = ranks.from_main(self._newest() if ranks.main else None)
@@ -72,6 +76,8 @@ class RunCheckpoints:
             ) from error
 
     def _check(self, path: Path, record: checkpoint.Record) -> None:
+        if self._verifier:
+            self._verifier.check(path)
         refused, noted = changes(record.settings, self._config)
         if record.data != self._corpora.digest:
             refused.append(f"the token shards were {record.data[:12]}…, are {self._corpora.digest[:12]}…")
@@ -87,7 +93,7 @@ class RunCheckpoints:
         if self.path:
             checkpoint.load_weights(model, self.path)
         elif self._config.init_from:
-            load_initial(self._config.init_from, self._corpora, model)
+            load_initial(self._config.init_from, self._corpora, model, self._verifier)
             self._say(f"weights from {self._config.init_from}")
 
     def load_training(self, optimizers: list[torch.optim.Optimizer]) -> None:
@@ -119,7 +125,7 @@ class RunCheckpoints:
 
         def write(state: dict[str, Any]) -> None:
             path = checkpoint.save(
-                self._folder, record, state["weights"], state["training"], self._corpora.tokenizer.path
+                self._folder, record, state["weights"], state["training"], self._corpora.tokenizer.path, self._signer
             )
             self._after(path)
             checkpoint.prune(self._folder, config.keep_last, config.keep_every, config.keep_hours)
@@ -135,9 +141,9 @@ class RunCheckpoints:
         self._writer.wait()
 
 
-def load_initial(source: str, corpora: Corpora, model: GPT) -> None:
+def load_initial(source: str, corpora: Corpora, model: GPT, verifier: Verifier | None = None) -> None:
     """The weights of a checkpoint or of a Hugging Face folder into `model`; raises CheckpointError, ValueError."""
-    trained = load_pretrained(source)
+    trained = load_pretrained(source, verifier=verifier)
     trained.check_tokenizer(corpora.tokenizer, str(corpora.datasets[0].folder))
     ours, theirs = model.config, trained.model.config
     if dataclasses.replace(ours, dropout=0.0) != dataclasses.replace(theirs, dropout=0.0):

@@ -16,6 +16,7 @@ from trainer.command_line import CommandParser
 from trainer.distributed import in_bfloat16
 from trainer.model import GPT, KVCache
 from trainer.pretrained import load_pretrained
+from trainer.signing import Verifier
 from trainer.tokenizer import Tokenizer
 
 
@@ -93,6 +94,7 @@ class SampleOptions:
     top_p: float = option(1.0, "draw from the fewest with this probability together", minimum=0, maximum=1)
     seed: int = option(1337, "of the draws", minimum=0)
     device: str = option("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
+    verify_key: str | None = option(None, "take a model only if the owner of this public key signed it", metavar="PEM")
     dtype: str = option("auto", "auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
     compile: bool = option(False, "torch.compile the model: faster after half a minute")
 
@@ -102,7 +104,7 @@ def sample(folder: str, options: SampleOptions) -> Iterator[str]:
     device = "cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
     if options.device == "cuda" and device == "cpu":
         raise ValueError("device is cuda, but torch finds no CUDA device; use --device cpu")
-    trained = load_pretrained(folder, device)
+    trained = load_pretrained(folder, device, Verifier(options.verify_key) if options.verify_key else None)
     if in_bfloat16(options.dtype, torch.device(device)):
         trained.model.to(torch.bfloat16)
     if options.compile:

@@ -1,0 +1,132 @@
+"""--sign_key and --verify_key: a model is taken as its owner signed it, or not at all."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from schemas import SettingsError
+from trainer import checkpoint, evaluate, export, sample
+from trainer.config import TrainConfig
+from trainer.errors import SignatureError
+from trainer.signing import SIGNATURE, Signer, Verifier
+from trainer.train import train
+
+pytest.importorskip("model_signing", reason="an extra: pip install model-signing pyOpenSSL")
+
+
+def key_pair(folder: Path, name: str) -> tuple[str, str]:
+    """(private, public) files of a new key on P-256."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    private = ec.generate_private_key(ec.SECP256R1())
+    paths = folder / f"{name}.pem", folder / f"{name}.pub"
+    no_password = serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    paths[0].write_bytes(private.private_bytes(serialization.Encoding.PEM, form, no_password))
+    public = serialization.PublicFormat.SubjectPublicKeyInfo
+    paths[1].write_bytes(private.public_key().public_bytes(serialization.Encoding.PEM, public))
+    return str(paths[0]), str(paths[1])
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> tuple[str, str]:
+    return key_pair(tmp_path, "key")
+
+
+def config(text_tokens: Path, out: Path, **settings: object) -> TrainConfig:
+    options: dict[str, object] = {
+        "data": str(text_tokens), "out": str(out), "preset": "tiny", "width": 16, "context": 16, "batch_tokens": 64,
+        "max_steps": 2, "val_every": 0, "device": "cpu", "tracker": "none", **settings,
+    }  # fmt: skip
+    return TrainConfig(**options)  # type: ignore[arg-type]
+
+
+def altered(folder: Path, file: str, place: Path) -> Path:
+    """A copy of `folder` at `place` with one byte of `file` changed."""
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(folder, place)
+    content = bytearray((place / file).read_bytes())
+    content[len(content) // 2] ^= 1
+    (place / file).write_bytes(content)
+    return place
+
+
+def test_a_signed_checkpoint_and_its_export_are_taken_and_no_altered_byte_is(
+    tmp_path: Path, text_tokens: Path, keys: tuple[str, str]
+) -> None:
+    private, public = keys
+    train(config(text_tokens, tmp_path / "run", sign_key=private, verify_key=public))
+    signed = checkpoint.resolve(tmp_path / "run")
+    folder = tmp_path / "exported"
+    assert export.main([str(signed), str(folder), "--verify_key", public, "--sign_key", private]) == 0
+    verifier = Verifier(public)
+    for source in (signed, folder):
+        verifier.check(source)
+        files = sorted(path.name for path in source.iterdir())
+        assert {SIGNATURE, "model.safetensors", "tokenizer.json"} < set(files)
+        for file in files:
+            with pytest.raises(SignatureError, match=r"is not what the owner of .*key.pub signed"):
+                verifier.check(altered(source, file, tmp_path / "altered"))
+            (tmp_path / "altered" / file).unlink()
+            with pytest.raises(SignatureError, match="is not"):
+                verifier.check(tmp_path / "altered")
+        shutil.copytree(source, tmp_path / f"more-{source.name}")
+        (tmp_path / f"more-{source.name}" / "pytorch_model.bin").write_bytes(b"another model")
+        with pytest.raises(SignatureError, match=r"pytorch_model\.bin"):
+            verifier.check(tmp_path / f"more-{source.name}")
+
+
+def test_every_command_refuses_what_is_unsigned_or_signed_by_another(
+    tmp_path: Path, text_tokens: Path, keys: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    private, public = keys
+    _, other = key_pair(tmp_path, "other")
+    runs = {"unsigned": (tmp_path / "unsigned", public, "is not signed: it has no model.sig")}
+    train(config(text_tokens, tmp_path / "unsigned"))
+    train(config(text_tokens, tmp_path / "signed", sign_key=private))
+    runs["another"] = (tmp_path / "signed", other, "is not what the owner of")
+    for run, key, message in runs.values():
+        flags = [str(run), "--verify_key", key]
+        commands = [
+            evaluate.main([*flags, "--data", str(text_tokens), "--device", "cpu"]),
+            sample.main([*flags, "--device", "cpu"]),
+            export.main([str(run), str(tmp_path / "never"), "--verify_key", key]),
+        ]
+        said = capsys.readouterr()
+        assert commands == [1, 1, 1]
+        assert said.err.count(message) == 3
+        assert not said.out.strip().startswith("{")
+        with pytest.raises(SignatureError, match=message):  # resuming
+            train(config(text_tokens, run, max_steps=4, verify_key=key))
+        with pytest.raises(SignatureError, match=message):
+            train(config(text_tokens, tmp_path / "tuned", init_from=str(run), verify_key=key))
+    assert not (tmp_path / "never").exists()
+    assert evaluate.main([str(tmp_path / "signed"), "--verify_key", public, "--data", str(text_tokens)]) == 0
+    train(config(text_tokens, tmp_path / "signed", max_steps=4, sign_key=private, verify_key=public))
+
+
+def test_a_file_that_is_no_key_is_one_clear_line_before_training(
+    tmp_path: Path, text_tokens: Path, keys: tuple[str, str]
+) -> None:
+    (tmp_path / "text.pem").write_text("no key")
+    for wrong in (str(tmp_path / "text.pem"), str(tmp_path / "missing.pem"), keys[1]):
+        with pytest.raises(SettingsError, match=r"sign_key: .* is no private key that can sign .*openssl"):
+            Signer(wrong)
+    for wrong in (str(tmp_path / "text.pem"), str(tmp_path / "missing.pem"), keys[0]):
+        with pytest.raises(SettingsError, match=r"verify_key: .* is no public key that can verify .*openssl"):
+            Verifier(wrong)
+    with pytest.raises(SettingsError, match="sign_key"):
+        train(config(text_tokens, tmp_path / "run", sign_key=str(tmp_path / "missing.pem")))
+
+
+def test_without_the_package_the_flags_say_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "model_signing", None)
+    with pytest.raises(
+        SettingsError, match=r"signatures need the packages of the extra sign .*: pip install model-signing pyOpenSSL"
+    ):
+        Verifier("pub.pem")
