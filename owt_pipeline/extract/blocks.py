@@ -71,6 +71,8 @@ _CODE_TAGS = frozenset(("code", "samp", "tt"))
 _SPECIAL_TAGS = frozenset(("ol", "li", "table", "pre", "listing", "xmp", "plaintext"))
 _LINKS_TO_SELF = frozenset((PERMALINK, "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
 
+_SECTION = re.compile(r"section\b|level\d|sect\d")
+_WORD = re.compile(r"[^\W_]+")
 _NOTE_LABEL = re.compile(r"\[?\s*(\d{1,4}|[a-z]{1,2}|[*†‡§¶]{1,3}|[a-z]+[ .]\d{1,3})\s*\]?", re.IGNORECASE)
 _EXPONENT = re.compile(r"[-−–+]?\d{1,3}")
 _NOTE_CLASS = re.compile(r"footnote|noteref|fn-?ref", re.IGNORECASE)
@@ -122,7 +124,7 @@ class Container:
 
     Attributes:
       tag: its name.
-      names: its classes, id, role and `itemprop`, as the page gives them.
+      names: its classes, id, role and `itemprop`, as the page gives them; without an id that a heading gave it.
       parent: index of the container it stands in; -1 for the body.
       kind: what its names say it is, and `because` of which word.
       names_content: whether its names say that it holds the content.
@@ -230,13 +232,14 @@ class _Reader:
                 self._add(text)
 
     def _read_inline(self, element: etree._Element, tag: str, container: int, form: str, depth: int) -> None:
-        get = element.get
+        get = dict(element.items()).get
         classes = get("class")
         if is_hidden(classes, get("style"), get("hidden"), get("aria-hidden")):
             return
         if tag == "a":
-            if get("href") is not None:
-                if classes is not None and _NOTE_CLASS.search(classes) and self._read_note(element):
+            href = get("href")
+            if href is not None:
+                if classes is not None and "#" in href and _NOTE_CLASS.search(classes) and self._read_note(element):
                     return
                 self._links_around += 1
                 self._read_children(element, container, form, depth + 1)
@@ -379,8 +382,10 @@ def _without_markup(text: str) -> str:
 
 
 def _container(element: etree._Element, tag: str, parent: int) -> Container:
-    get = element.get
+    get = dict(element.items()).get  # one call into lxml; `element.get` would be seven
     classes, identifier = get("class") or "", get("id") or ""
+    if identifier and (tag in HEADINGS or (tag in ("section", "div") and _is_anchor(element, classes, identifier))):
+        identifier = ""
     kind, because, content = read_name(tag, classes, identifier)
     if tag == "figure" and next(element.iter("table", "pre"), None) is not None:
         kind = 0
@@ -397,6 +402,19 @@ def _container(element: etree._Element, tag: str, parent: int) -> Container:
         if further:
             names = f"{names} {further}" if names else further
     return Container(tag, parent, kind, because, content, names)
+
+
+def _is_anchor(element: etree._Element, classes: str, identifier: str) -> bool:
+    """Whether a section's id is only there for links to it, as documentation has it: it repeats the heading's words."""
+    if classes and not _SECTION.match(classes):
+        return False
+    heading = next(iter(element), None)
+    if heading is not None and heading.tag == "span":  # further names of the section
+        heading = heading.getnext()
+    if heading is None or heading.tag not in HEADINGS:
+        return False
+    words = _WORD.findall(identifier.lower())
+    return bool(words) and set(words) <= set(_WORD.findall("".join(heading.itertext()).lower()))
 
 
 def _integer(text: str | None, otherwise: int) -> int:

@@ -9,12 +9,14 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from lxml import etree
 
 _TEX_ENCODINGS = ("application/x-tex", "application/x-latex", "latex", "tex", "text/x-tex")
 _IMAGE_CLASS = re.compile(r"(?:^|\s)(?:mwe-math|latex|tex|math|katex|mathjax|equation)(?=[\s_-]|$)", re.IGNORECASE)
 _IMAGE_SOURCE = re.compile(r"latex\.codecogs\.com|chart\?cht=tx|/latex\.php|quicklatex\.com")
+_LATEX = re.compile(r"[\\^_=]")
 _STYLE = re.compile(r"^\{\s*\\(?:display|text)style\s*(.*)\}$|^\\(?:display|text)style\b\s*(.*)$", re.DOTALL)
 _SPACE = re.compile(r"\s+")
 
@@ -55,12 +57,17 @@ def formula_of(element: etree._Element, tag: str) -> tuple[str, bool] | None:
         if not kind.startswith("math/tex"):
             return None
         return _clean(element.text or ""), "mode=display" in kind
-    alt = get("alt")
-    if not alt:
+    alt, classes = get("alt"), get("class")
+    if not alt or not (
+        (classes and _names_formula(classes)) or (_LATEX.search(alt) and _IMAGE_SOURCE.search(get("src") or ""))
+    ):
         return None
-    if not _IMAGE_CLASS.search(get("class") or "") and not _IMAGE_SOURCE.search(get("src") or ""):
-        return None
-    return _clean(alt), "display" in (get("class") or "")
+    return _clean(alt), classes is not None and "display" in classes
+
+
+@lru_cache(maxsize=1024)
+def _names_formula(classes: str) -> bool:
+    return _IMAGE_CLASS.search(classes) is not None
 
 
 def is_drawn(element: etree._Element) -> bool:
