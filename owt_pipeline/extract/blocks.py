@@ -384,7 +384,9 @@ def _without_markup(text: str) -> str:
 def _container(element: etree._Element, tag: str, parent: int) -> Container:
     get = dict(element.items()).get  # one call into lxml; `element.get` would be seven
     classes, identifier = get("class") or "", get("id") or ""
-    if identifier and (tag in HEADINGS or (tag in ("section", "div") and _is_anchor(element, classes, identifier))):
+    if identifier and (
+        tag in HEADINGS or ((tag == "section" or _SECTION.match(classes)) and _is_anchor(element, identifier))
+    ):
         identifier = ""
     kind, because, content = read_name(tag, classes, identifier)
     if tag == "figure" and next(element.iter("table", "pre"), None) is not None:
@@ -404,10 +406,8 @@ def _container(element: etree._Element, tag: str, parent: int) -> Container:
     return Container(tag, parent, kind, because, content, names)
 
 
-def _is_anchor(element: etree._Element, classes: str, identifier: str) -> bool:
+def _is_anchor(element: etree._Element, identifier: str) -> bool:
     """Whether a section's id is only there for links to it, as documentation has it: it repeats the heading's words."""
-    if classes and not _SECTION.match(classes):
-        return False
     heading = next(iter(element), None)
     if heading is not None and heading.tag == "span":  # further names of the section
         heading = heading.getnext()

@@ -123,8 +123,10 @@ def test_every_word_of_shown_text_is_in_one_block_and_in_order(pieces: list[str]
 
 def test_an_id_that_a_heading_gave_its_section_is_no_name() -> None:
     root = parse(
-        '<body><h2 id="related">Related work</h2><section id="recommended-settings"><h2>Recommended settings</h2></section>'
-        '<div id="share" class="section"><span id="x"></span><h3>Share of foxes</h3></div><div id="related"><h3>Related</h3>'
+        '<body><h2 id="related">Related work</h2><section id="recommended-settings">'
+        "<h2>Recommended settings</h2></section>"
+        '<div id="share" class="section"><span id="x"></span><h3>Share of foxes</h3></div>'
+        '<div id="related"><h3>Related</h3>'
     )
     assert root is not None
     names = [(container.tag, container.names) for container in read_blocks(body_of(root))[1]]
