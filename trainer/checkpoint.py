@@ -3,7 +3,7 @@
 OUT/checkpoints/step-00001000/
     checkpoint.json     written last: step, settings, shards, tokenizer, parent, versions, SHA-256 of each file
     model.safetensors   the weights
-    training.pt         optimizers, and each rank's random numbers
+    training/           optimizers, and each rank's random numbers (`trainer.training_state`)
     tokenizer.json      the shards' tokenizer
 """
 
@@ -17,7 +17,6 @@ import platform
 import re
 import shutil
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from trainer.shards import sha256_of
 from trainer.signing import Signer
 
 RECORD = "checkpoint.json"
-FORMAT = 1
+FORMAT = 2
 _NAME = re.compile(r"step-(\d{8,})")
 
 
@@ -96,62 +95,37 @@ def make_record(
     return Record(step, dataclasses.asdict(model), settings, corpora.digest, known, parent, world_size, versions)
 
 
-class Writer:
-    """Writes checkpoints in a thread of its own: the loop waits for a copy to host memory, not for the disk."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._writing: Future[None] | None = None
-
-    def start(self, write: Callable[[Any], None], state: Any) -> None:
-        """Have `write` called with a copy of `state`; waits for the one before, and raises what that one raised."""
-        self.wait()
-        self._writing = self._thread.submit(write, _copy_to_host(state))
-
-    def wait(self) -> None:
-        """Until nothing is being written; raises what the writing raised, an OSError where the disk is full."""
-        writing, self._writing = self._writing, None
-        if writing:
-            writing.result()
-
-
-def _copy_to_host(state: Any) -> Any:
-    if isinstance(state, torch.Tensor):
-        return state.detach().to("cpu", copy=True)
-    if isinstance(state, dict):
-        return {key: _copy_to_host(value) for key, value in state.items()}
-    return [_copy_to_host(value) for value in state] if isinstance(state, list) else state
-
-
-def save(
-    folder: Path,
-    record: Record,
-    weights: dict[str, torch.Tensor],
-    training: dict[str, Any],
-    tokenizer: Path,
-    signer: Signer | None = None,
-) -> Path:
-    """Write a checkpoint below `folder` and return its path. It appears complete, by a rename, or not at all."""
-    final = folder / f"step-{record.step:08d}"
-    part = folder / f".{final.name}.part"
+def begin(folder: Path, step: int) -> Path:
+    """An empty folder to write the checkpoint of `step` into, which `complete` makes one of those in `folder`."""
+    part = folder / f".{_name(step)}.part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
+    return part
+
+
+def complete(
+    part: Path, record: Record, weights: dict[str, torch.Tensor], tokenizer: Path, signer: Signer | None = None
+) -> Path:
+    """Add weights, tokenizer and record to `part`, and return its path: it appears complete, by a rename, or not."""
+    final = part.with_name(_name(record.step))
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, part / "model.safetensors")
-    torch.save(training, part / "training.pt")
     shutil.copyfile(tokenizer, part / "tokenizer.json")
     shutil.copymode(part / "tokenizer.json", part / "model.safetensors")  # safetensors lets its owner alone read it
-    files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in sorted(part.iterdir())}
+    paths = sorted(path for path in part.rglob("*") if path.is_file())
+    files = {
+        path.relative_to(part).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in paths
+    }
     record = dataclasses.replace(record, files=files)
     text = json.dumps({**dataclasses.asdict(record), "digest": record.digest}, indent=1) + "\n"
     (part / RECORD).write_text(text, encoding="utf-8")
     if signer:
         signer.sign(part)
-    for path in part.iterdir():
+    for path in [*part.rglob("*"), part]:
         _sync(path)
     if final.exists():  # the same step written again: after a damaged one was passed over
         shutil.rmtree(final)
     part.rename(final)
-    _sync(folder)
+    _sync(part.parent)
     return final
 
 
@@ -274,9 +248,8 @@ def load_weights(model: GPT, folder: Path) -> None:
     model.load_state_dict(load_file(folder / "model.safetensors"))
 
 
-def load_training(folder: Path) -> dict[str, Any]:
-    """Optimizers and random numbers, as given to `save`."""
-    return torch.load(folder / "training.pt", map_location="cpu", weights_only=True)
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
 
 
 def _time_of(path: Path) -> float:

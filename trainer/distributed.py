@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -28,11 +28,13 @@ class Ranks:
     Attributes:
       rank, world_size: 0 and 1 where there is one process.
       device: this rank's own.
+      saving: the group of the threads that save checkpoints, or None where there is one process.
     """
 
     rank: int
     world_size: int
     device: torch.device
+    saving: Any = None
     _control: Any = field(default=None, repr=False)
 
     @classmethod
@@ -56,7 +58,8 @@ class Ranks:
             dist.init_process_group("gloo")
         # Decisions travel on a group of the CPU's: they never make it wait for the device.
         control = dist.new_group(backend="gloo")
-        return cls(dist.get_rank(), dist.get_world_size(), place, control)
+        saving = dist.new_group(backend="gloo")
+        return cls(dist.get_rank(), dist.get_world_size(), place, saving, control)
 
     @property
     def main(self) -> bool:
@@ -145,14 +148,6 @@ def whole(state: Any, keep: bool = True) -> Any:
     if isinstance(state, dict):
         return {key: whole(value, keep) for key, value in state.items()}
     return [whole(value, keep) for value in state] if isinstance(state, list) else state
-
-
-def spread_like_parameters(optimizer: torch.optim.Optimizer) -> None:
-    """Spread an optimizer's state, loaded whole, as its parameters are."""
-    for parameter, entries in optimizer.state.items():
-        for key, value in entries.items():
-            if isinstance(parameter, DTensor) and isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-                entries[key] = distribute_tensor(value, parameter.device_mesh, parameter.placements)
 
 
 def autocast_of(dtype: str, device: torch.device) -> torch.autocast:

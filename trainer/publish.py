@@ -124,7 +124,8 @@ class Publisher:
         files: dict[str, Content] = {}
         if checkpoint:
             with contextlib.suppress(FileNotFoundError):  # pruned since: a newer one follows
-                files = {f"checkpoints/{checkpoint.name}/{path.name}": path for path in sorted(checkpoint.iterdir())}
+                paths = sorted(path for path in checkpoint.rglob("*") if path.is_file())
+                files = {f"checkpoints/{path.relative_to(checkpoint.parent).as_posix()}": path for path in paths}
         for name in ("metrics.jsonl", "samples.jsonl", "training.html"):
             with contextlib.suppress(FileNotFoundError):
                 files[name] = (self._run / name).read_bytes()  # the run goes on writing them

@@ -6,7 +6,6 @@ import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,10 +14,13 @@ from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig, changes
 from trainer.corpora import Corpora
-from trainer.distributed import Ranks, spread_like_parameters, whole
+from trainer.distributed import Ranks, whole
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import load_pretrained
 from trainer.signing import Signer, Verifier
+from trainer.training_state import BackgroundSaver, load_training_state, training_state
+
+TRAINING = "training"  # within a checkpoint
 
 
 class RunCheckpoints:
@@ -50,15 +52,15 @@ class RunCheckpoints:
         self._after = saved
         self._signer = Signer(config.sign_key) if config.sign_key else None
         self._verifier = Verifier(config.verify_key) if config.verify_key else None
-        self._folder, self._writer = Path(config.out) / "checkpoints", checkpoint.Writer()
+        self._folder, self._saver = Path(config.out) / "checkpoints", BackgroundSaver(ranks)
         # Rank 0 looks and all take what it found: ranks must not continue from different checkpoints.
         found = ranks.from_main(self._newest() if ranks.main else None)
         self.path: Path | None = None
-        self.step, self._parent = 0, ""
+        self.step, self._parent, self._world_size = 0, "", 0
         if found:
             self.path, record = found
             self._check(self.path, record)
-            self.step, self._parent = record.step, record.digest
+            self.step, self._parent, self._world_size = record.step, record.digest, record.world_size
         self._saved = self.step
 
     def _newest(self) -> tuple[Path, checkpoint.Record] | None:
@@ -100,45 +102,33 @@ class RunCheckpoints:
         """The state of the optimizers and of the random numbers, where the run has a checkpoint."""
         if not self.path:
             return
-        state = checkpoint.load_training(self.path)
-        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-            spread_like_parameters(optimizer)
-        if len(state["rng"]) == self._ranks.world_size:  # other ranks have no "same" dropout to continue with
-            own = state["rng"][self._ranks.rank]
-            torch.set_rng_state(own["cpu"])
-            if self._ranks.device.type == "cuda" and "cuda" in own:
-                torch.cuda.set_rng_state(own["cuda"], self._ranks.device)
+        load_training_state(self.path / TRAINING, optimizers, self._ranks, self._world_size)
         self._say(f"resumed from {self.path} at step {self.step}")
 
     def save(self, step: int, model: GPT, optimizers: list[torch.optim.Optimizer]) -> None:
-        """Save the state after `step` steps, in the background; every rank calls it, rank 0 writes."""
+        """Save the state after `step` steps, in the background; every rank calls it."""
         if step == self._saved:
             return
         config, ranks = self._config, self._ranks
         record = checkpoint.make_record(
             step, self._shape, dataclasses.asdict(config), self._corpora, self._parent, ranks.world_size
         )
-        rng = {"cpu": torch.get_rng_state()}
-        if ranks.device.type == "cuda":
-            rng["cuda"] = torch.cuda.get_rng_state(ranks.device)
+        self._saver.wait()
+        part = ranks.from_main(checkpoint.begin(self._folder, step) if ranks.main else None)
 
-        def write(state: dict[str, Any]) -> None:
-            path = checkpoint.save(
-                self._folder, record, state["weights"], state["training"], self._corpora.tokenizer.path, self._signer
-            )
+        def finish(weights: dict[str, torch.Tensor]) -> None:
+            path = checkpoint.complete(part, record, weights, self._corpora.tokenizer.path, self._signer)
             self._after(path)
             checkpoint.prune(self._folder, config.keep_last, config.keep_every, config.keep_hours)
 
-        training = {"optimizers": [optimizer.state_dict() for optimizer in optimizers], "rng": ranks.gather(rng)}
-        state = whole({"weights": model.state_dict(), "training": training}, keep=ranks.main)
-        if ranks.main:
-            self._writer.start(write, state)
+        weights = whole(model.state_dict(), keep=ranks.main)
+        state = training_state(optimizers, ranks)
+        self._saver.start(part / TRAINING, state, weights, finish if ranks.main else None)
         self._saved = step
 
     def wait(self) -> None:
         """Until nothing is being written; raises what the writing raised."""
-        self._writer.wait()
+        self._saver.wait()
 
 
 def load_initial(source: str, corpora: Corpora, model: GPT, verifier: Verifier | None = None) -> None:

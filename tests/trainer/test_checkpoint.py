@@ -22,8 +22,10 @@ from schemas import SettingsError
 from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig
+from trainer.distributed import Ranks
 from trainer.shards import open_dataset
 from trainer.train import Diverged, train
+from trainer.training_state import BackgroundSaver, load_training_state, training_state
 
 WriteTokens = Callable[..., Path]
 
@@ -63,7 +65,7 @@ def test_the_newest_checkpoints_are_kept_and_those_of_every_so_many_steps(config
 def test_whoever_may_read_one_file_of_a_checkpoint_may_read_all(config: TrainConfig) -> None:
     train(config)
     newest = checkpoint.checkpoints(run_of(config))[-1]
-    assert len({path.stat().st_mode for path in newest.iterdir()}) == 1
+    assert len({path.stat().st_mode for path in newest.rglob("*") if path.is_file()}) == 1
 
 
 def test_one_checkpoint_of_every_so_many_hours_is_kept(tmp_path: Path) -> None:
@@ -78,19 +80,28 @@ def test_one_checkpoint_of_every_so_many_hours_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_holds_the_step_it_was_asked_for_at_though_written_later(tmp_path: Path) -> None:
-    writer, go, written = checkpoint.Writer(), threading.Event(), []
+    saver, go, written = BackgroundSaver(Ranks.join("cpu")), threading.Event(), []
 
-    def write(state: dict[str, torch.Tensor]) -> None:
+    def finish(weights: dict[str, torch.Tensor]) -> None:
         go.wait(10)
-        written.append(state["w"].item())
+        written.append(weights["w"].item())
 
-    weight = torch.ones(())
-    writer.start(write, {"w": weight})
-    weight.add_(1)  # the loop goes on
-    go.set()
-    writer.start(write, {"w": weight})
-    writer.wait()
+    p = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([p])
+    p.grad = torch.ones(3)
+    optimizer.step()
+    weight, average = torch.ones(()), optimizer.state[p]["exp_avg"]
+    for number in (1, 2):
+        state = training_state([optimizer], Ranks.join("cpu"))
+        saver.start(tmp_path / str(number), state, {"w": weight}, finish)
+        weight.add_(1)  # the loop goes on
+        average.add_(1)
+        go.set()
+    saver.wait()
     assert written == [1, 2]
+    for number in (1, 2):
+        load_training_state(tmp_path / str(number), [optimizer], Ranks.join("cpu"), 1)
+        assert optimizer.state[p]["exp_avg"].tolist() == pytest.approx([0.1 + number - 1] * 3)
 
 
 def test_a_checkpoint_that_could_not_be_written_stops_the_run(config: TrainConfig) -> None:
@@ -111,7 +122,9 @@ def test_each_checkpoint_names_the_one_its_run_went_on_from(config: TrainConfig)
     assert eighth.versions["torch"] == torch.__version__
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "training.pt", "checkpoint.json"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "training/__0_0.distcp", "training/.metadata", "checkpoint.json"]
+)
 def test_a_truncated_checkpoint_is_refused_and_the_one_before_it_taken(
     config: TrainConfig, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,7 +67,7 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def damage_all(run: Path) -> None:
     first, second, third = checkpoint.checkpoints(run / "checkpoints")
     (first / "model.safetensors").unlink()
-    for path in (second / "training.pt", third / "checkpoint.json"):
+    for path in (second / "training" / "__0_0.distcp", third / "checkpoint.json"):
         path.write_bytes(path.read_bytes()[:-10])
 
 

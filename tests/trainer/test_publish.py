@@ -44,7 +44,13 @@ def test_a_hub_gets_every_checkpoint_and_the_page(tmp_path: Path, text_tokens: P
     local = {path.relative_to(run).as_posix(): path.read_bytes() for path in run.rglob("*") if path.is_file()}
     assert {name for name in files if name.startswith("checkpoints/step-00000004/")} == {
         f"checkpoints/step-00000004/{name}"
-        for name in ("checkpoint.json", "model.safetensors", "tokenizer.json", "training.pt")
+        for name in (
+            "checkpoint.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "training/.metadata",
+            "training/__0_0.distcp",
+        )
     }
     for name, content in files.items():
         assert local[name] == content, name

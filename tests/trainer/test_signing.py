@@ -67,7 +67,7 @@ def test_a_signed_checkpoint_and_its_export_are_taken_and_no_altered_byte_is(
     verifier = Verifier(public)
     for source in (signed, folder):
         verifier.check(source)
-        files = sorted(path.name for path in source.iterdir())
+        files = sorted(path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file())
         assert {SIGNATURE, "model.safetensors", "tokenizer.json"} < set(files)
         for file in files:
             with pytest.raises(SignatureError, match=r"is not what the owner of .*key.pub signed"):

@@ -57,7 +57,7 @@ def test_the_documented_command_trains_and_the_loss_falls(text_tokens: Path, tmp
     folder = run / "checkpoints" / "step-00000012"
     assert record["files"] == {
         name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        for name in ("model.safetensors", "tokenizer.json", "training.pt")
+        for name in ("model.safetensors", "tokenizer.json", "training/.metadata", "training/__0_0.distcp")
         for content in [(folder / name).read_bytes()]
     }
 
