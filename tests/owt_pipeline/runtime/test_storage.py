@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,8 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.runtime.lease import hold, renew
 from owt_pipeline.runtime.storage import Storage, describe_source, expand_globs
 from tests.owt_pipeline.runtime.conftest import BUCKETS
+from tests.servers.flaky import FlakyWay
 from tests.servers.process import free_port
 from tests.servers.s3 import s3_bucket
 
@@ -291,6 +294,66 @@ def test_a_source_is_known_by_its_name_length_and_ends(tmp_path: Path, place_: i
     (tmp_path / "dump").write_bytes(content)
     in_the_middle = 1 << 20 <= place_ < 4_000_000 - (1 << 20)
     assert (describe_source(str(tmp_path / "dump")) == before) == in_the_middle
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["s3", "gs"])
+class TestFlakyNetwork:
+    @pytest.fixture
+    def way(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyWay]:
+        """The way to a bucket `bucket`."""
+        variable = "AWS_ENDPOINT_URL" if kind == "s3" else "STORAGE_EMULATOR_HOST"
+        with BUCKETS[kind]():
+            way = FlakyWay(int(os.environ[variable].rpartition(":")[2]))
+            monkeypatch.setenv(variable, f"http://127.0.0.1:{way.port}")
+            yield way
+            way.close()
+
+    def test_requests_are_made_again_until_the_network_is_back(self, kind: str, way: FlakyWay) -> None:
+        folder = Storage(f"{kind}://bucket/run")
+        folder.write("a", b"a" * 100)
+        version = folder.read_version("a")[1]
+        with folder.spool() as file:
+            file.write(b"b" * (20 << 20))
+            for done, request in enumerate(
+                (
+                    lambda: folder.create("created", b"c"),
+                    lambda: folder.swap("a", b"A" * 100, version),
+                    lambda: folder.read_range("a", 10, 5) == b"AAAAA",
+                    lambda: file.publish("b") is None,
+                    lambda: folder.names() == ["a", "b", "created"],
+                )
+            ):
+                with way.down_for(2):
+                    started = time.monotonic()
+                    assert request(), done
+                    assert time.monotonic() - started > 1
+        assert folder.sha256("b") == file.sha256
+        folder.delete_all()
+
+    def test_a_lost_answer_does_not_undo_what_was_written(self, kind: str, way: FlakyWay) -> None:
+        folder = Storage(f"{kind}://bucket/run")
+        assert folder.names() == []
+        way.answers_to_lose = 1
+        try:
+            created = folder.create("record", b"mine")
+        except OSError:
+            created = False
+        assert way.answers_to_lose == 0
+        assert not created
+        assert folder.read("record") == b"mine"
+        assert not folder.create("record", b"another's")
+        folder.delete_all()
+
+    def test_a_lease_survives_lost_answers(self, kind: str, way: FlakyWay) -> None:
+        folder = Storage(f"{kind}://bucket/run")
+        assert folder.names() == []
+        way.answers_to_lose = 1
+        with hold(folder) as held:
+            for _ in range(5):
+                way.answers_to_lose = 1
+                renew(folder, held.owner)
+        assert folder.names() == []
 
 
 class TestUnusableBuckets:

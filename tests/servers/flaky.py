@@ -1,0 +1,71 @@
+"""A way to a server that can be cut: what a network does."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+
+class FlakyWay:
+    """Passes connections on to a port of this machine, unless it is down; going down cuts those that are open.
+
+    Attributes:
+      port: where it listens.
+      answers_to_lose: so many next answers of the server are dropped, with their connection.
+    """
+
+    def __init__(self, server_port: int):
+        self._server_port = server_port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: set[socket.socket] = set()
+        self._down = False
+        self.answers_to_lose = 0
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @contextlib.contextmanager
+    def down_for(self, seconds: float) -> Iterator[None]:
+        """Down from now on, for some seconds."""
+        self._down = True
+        self._cut(list(self._open))
+        timer = threading.Timer(seconds, self._up)
+        timer.start()
+        yield
+        timer.join()
+
+    def close(self) -> None:
+        self._listener.close()
+        self._cut(list(self._open))
+
+    def _up(self) -> None:
+        self._down = False
+
+    def _cut(self, connections: list[socket.socket]) -> None:
+        for connection in connections:
+            self._open.discard(connection)
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client = self._listener.accept()[0]
+                if self._down:
+                    client.close()
+                    continue
+                server = socket.create_connection(("127.0.0.1", self._server_port))
+                self._open |= {client, server}
+                threading.Thread(target=self._pass, args=(client, server, False), daemon=True).start()
+                threading.Thread(target=self._pass, args=(server, client, True), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if answers and self.answers_to_lose:
+                    self.answers_to_lose -= 1
+                    break
+                target.sendall(data)
+        self._cut([source, target])
