@@ -69,8 +69,11 @@ class Disk:
     def put_file(self, path: str, name: str) -> None:
         """Rename the file at `path`, which lies in the spool folder."""
         target = self._at(name)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.replace(path, target)
+        try:
+            os.replace(path, target)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.replace(path, target)
 
     def put(self, name: str, content: bytes) -> None:
         with self._spool(content) as file:

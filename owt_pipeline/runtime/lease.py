@@ -195,6 +195,7 @@ class HeldLease:
             self.renew()  # so that nobody finds it dead between this line and the last
             lease = _read(self.workdir)[0]
             if lease and lease.owner == self.owner and not lease.job:
+                self.workdir.remove_dead_spools()
                 self.workdir.delete(LEASE_NAME)
 
 

@@ -107,18 +107,16 @@ def spool_file(folder: str, publish: Callable[[str, str], None]) -> Iterator[Has
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-            with contextlib.suppress(OSError):  # other files are in it
-                os.rmdir(folder)
 
 
 def open_in(folder: str, name: str, mode: str) -> BinaryIO:
     """Open a file for writing in a folder that is made where it is missing, and that another process may remove."""
     while True:
+        with contextlib.suppress(FileNotFoundError):
+            return cast(BinaryIO, open(os.path.join(folder, name), mode))
         os.makedirs(os.path.dirname(folder), exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-        with contextlib.suppress(FileNotFoundError):
-            return cast(BinaryIO, open(os.path.join(folder, name), mode))
 
 
 def remove_dead_spools(folder: str) -> None:

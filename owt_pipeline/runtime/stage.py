@@ -284,6 +284,7 @@ def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, b
         renew(runtime.workdir, runtime.owner)  # raises where another run has taken over
     folder.write(MANIFEST_NAME, manifest.to_json().encode())
     work.delete_all()
+    folder.remove_dead_spools()
     _log_run(runtime, manifest, started, len(records) - whole)
     return manifest, True
 

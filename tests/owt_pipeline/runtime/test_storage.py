@@ -251,6 +251,7 @@ def test_a_full_disk_is_one_line_that_names_the_folder(tmp_path: Path) -> None:
         "        file.publish('part')\n"
         "except UserError as error: print(error)\n"
         "print(folder.names())\n"
+        "folder.remove_dead_spools()\n"
         "import os; print(os.listdir(sys.argv[1]))\n"
     )
     mounted = f'mount -t tmpfs -o size=64k none {tmp_path} && exec "$@"'
