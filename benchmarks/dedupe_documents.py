@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from owt_pipeline.runtime.shards import ShardRecord, ShardWriter, shard_name
+from owt_pipeline.runtime.commit import ShardWriter, publish, record_name, work_of
 from owt_pipeline.runtime.storage import Storage
-from schemas import DATASETS, Counts, Manifest
+from schemas import DATASETS
+from schemas.manifest import Counts, ShardRecord
 
 WORDS = 1140
 """Words of a long document: the mean of OpenWebText's."""
@@ -116,23 +117,19 @@ def _edited(rng: random.Random, words: list[str], share: float) -> list[str]:
 
 def write_clean(workdir: Path, texts: Iterator[str], count: int, num_shards: int = 4) -> None:
     """Write `count` texts as `clean/`, the i-th with url_id i, end to end in shards of like length."""
-    folder = Storage(str(workdir / "clean"))
-    files, counts = [], Counts()
+    run = Storage(str(workdir))
+    written = work_of(run, "clean") / "made" / "shards"
     for shard in range(num_shards):
         rows = range(count * shard // num_shards, count * (shard + 1) // num_shards)
-        with ShardWriter(folder, folder / "records", shard, {"": _CLEAN}) as writer:
+        with ShardWriter(run, written, shard, {"": _CLEAN}, dataset="clean") as writer:
             for start in range(rows.start, rows.stop, 1000):
                 some = range(start, min(start + 1000, rows.stop))
                 writer.enter(len(some))
                 writer.write(_batch(some, list(itertools.islice(texts, len(some)))))
-        record = ShardRecord.from_json((folder / "records").read(f"{shard_name(shard)}.json"))
-        files, counts = [*files, *record.files], counts + record.counts
-    (folder / "records").delete_all()
-    digest = f"{counts.entered} documents"  # nobody asks whether they stand
-    manifest = Manifest(
-        "clean", "clean", 1, digest, num_shards, counts, files=sorted(files, key=lambda file: file.path)
-    )
-    folder.write("manifest.json", manifest.to_json().encode())
+    records = [ShardRecord.from_json(written.read(record_name(shard))) for shard in range(num_shards)]
+    counts = sum((record.counts for record in records), Counts())
+    about = {"dataset": "clean", "stage": "clean", "stage_version": 1, "fingerprint": f"{counts.entered} documents"}
+    publish(run, records, [], num_shards=num_shards, counts=counts, **about)
 
 
 def _batch(ids: range, texts: list[str]) -> pa.RecordBatch:

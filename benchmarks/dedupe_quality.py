@@ -31,7 +31,7 @@ from scipy.sparse import csr_array
 
 from owt_pipeline.dedupe.shingles import shingle
 from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.stage import Runtime, run_stage
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.dedupe import STAGE, DedupeOptions
@@ -101,7 +101,7 @@ def decide(texts: Sequence[str], threshold: float = THRESHOLD) -> dict[int, int]
     with tempfile.TemporaryDirectory() as folder:
         write_clean(Path(folder), iter(texts), len(texts))
         manifest, _ = run_stage(STAGE, DedupeOptions(threshold=threshold), Runtime(Storage(folder)))
-        rows = DatasetReader(Storage(folder) / "duplicates", manifest).table().to_pylist()
+        rows = DatasetReader(Storage(folder), manifest).table().to_pylist()
     return {row["url_id"]: row["kept_url_id"] for row in rows}
 
 

@@ -23,7 +23,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from schemas import Manifest
+from owt_pipeline.runtime.dataset import DatasetReader
+from owt_pipeline.runtime.storage import Storage
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PEER = REPOSITORY / "benchmarks" / "peers" / "datatrove_end_to_end.py"
@@ -76,13 +77,13 @@ def measure_ours(warc: Path, workers: int) -> dict[str, Any]:
         run(command)
         seconds = time.perf_counter() - started
         log = [json.loads(entry) for entry in (workdir / "run-log.jsonl").read_text().splitlines()]
-        tokens = manifest(workdir, "tokens")
+        tokens, urls = (DatasetReader.open(Storage(str(workdir)), name) for name in ("tokens", "urls"))
         return {
             "seconds": seconds,
             "seconds_by_stage": {entry["stage"]: entry["seconds"] for entry in log},
-            "pages": manifest(workdir, "urls").counts.entered,
-            "documents_kept": tokens.counts.left,
-            "tokens": sum(count_tokens(workdir / "tokens" / file.path) for file in tokens.of_kind("data")),
+            "pages": urls.manifest.counts.entered,
+            "documents_kept": tokens.manifest.counts.left,
+            "tokens": sum(count_tokens(workdir / file.path) for file in tokens.files("data")),
         }
 
 
@@ -104,10 +105,6 @@ def run(command: list[str]) -> str:
 def line(result: dict[str, Any]) -> str:
     pages, seconds = result["pages"], result["seconds"]
     return f"{pages:,} pages in {seconds:.1f} s, {pages / seconds:.1f} pages/s, {result['documents_kept']:,} documents"
-
-
-def manifest(workdir: Path, dataset: str) -> Manifest:
-    return Manifest.from_json((workdir / dataset / "manifest.json").read_text())
 
 
 def count_tokens(shard: Path) -> int:

@@ -122,9 +122,10 @@ def memory(count: int) -> int:
                 time.sleep(0.5)
         seconds = time.monotonic() - started
         assert process.returncode == 0
-        left = Storage(work) / "pages"
-        written = sum(left.size(name) for name in left.names())
-    print(f"{count:,} URLs of {hosts:,} hosts in one shard: {seconds:,.0f} s, {written / 1e6:,.0f} MB of pages/")
+        written = sum(entry.bytes for folder in ("pages", "warc") for entry in (Storage(work) / folder).list())
+    print(
+        f"{count:,} URLs of {hosts:,} hosts in one shard: {seconds:,.0f} s, {written / 1e6:,.0f} MB of pages/ and warc/"
+    )
     print(f"peak memory: {peak / 1e6:.0f} MB, of which the main process {peak_main / 1e6:.0f} MB")
     return 0 if peak < MEMORY_LIMIT else 1
 
@@ -147,7 +148,8 @@ def fetch(runtime: Runtime) -> int:
         host_delay=0.0,
         connections=CONNECTIONS,
     )
-    (runtime.workdir / "pages").delete_all()
+    for folder in ("pages", "warc", "ledger/pages"):
+        (runtime.workdir / folder).delete_all()
     manifest, _ = run_stage(stage, options, runtime)
     return manifest.stats["body_bytes"]
 

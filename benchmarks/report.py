@@ -25,7 +25,7 @@ from synthetic_run import write_run
 from owt_pipeline.runtime.storage import Storage
 
 QUERIES = """
-select reason, count(*) from '{run}/*/rejects/*.parquet' group by 1;
+select reason, count(*) from '{run}/ledger/*/rejects/*.parquet' group by 1;
 select split_part(url, '/', 3), count(*) as n from '{run}/corpus/part-*.parquet' group by 1 order by n desc limit 100;
 select count(*), sum(length(text)), quantile_cont(length(text), [0.05, 0.5, 0.95]) from '{run}/corpus/part-*.parquet';
 """

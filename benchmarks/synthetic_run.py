@@ -17,10 +17,10 @@ from owt_pipeline.collect.spread import home_bucket
 from owt_pipeline.collect.urls import url_id
 from owt_pipeline.dedupe.lsh import choose_banding
 from owt_pipeline.runtime.batches import rejects_batch
-from owt_pipeline.runtime.shards import ShardRecord, ShardWriter, shard_name
+from owt_pipeline.runtime.commit import ShardWriter, publish, record_name, work_of
 from owt_pipeline.runtime.storage import Storage
-from schemas import DATASETS, Counts, Manifest, Reason
-from schemas.manifest import MANIFEST_NAME
+from schemas import DATASETS, Reason
+from schemas.manifest import Counts, ShardRecord
 
 ROWS_PER_SHARD, URLS_PER_HOST = 32_768, 50
 _FAILURES = (Reason.HTTP_404, Reason.HTTP_404, Reason.TIMEOUT, Reason.DNS, Reason.NOT_HTML)
@@ -37,7 +37,7 @@ def write_run(workdir: Storage, rows: int) -> tuple[str, str, str]:
     texts = _texts()
     examples = [_write_shard(workdir, shard, hosts[shard], texts) for shard in range(shards)]
     for name, dataset in DATASETS.items():
-        _write_manifest(workdir / name, dataset.stage, shards)
+        _publish(workdir, name, dataset.stage, shards)
     return examples[0]
 
 
@@ -79,8 +79,8 @@ def _write_shard(workdir: Storage, number: int, hosts: list[str], texts: pa.Arra
                 "corpus": (twin, (Reason.NEAR_DUPLICATE,))}  # fmt: skip
     for name, dataset in DATASETS.items():
         outputs = {"train": dataset.schema, "val": dataset.schema} if name == "tokens" else {"": dataset.schema}
-        folder = workdir / name
-        with ShardWriter(folder, folder / ".work", number, outputs, file_format=dataset.format) as writer:
+        records = _records(workdir, name)
+        with ShardWriter(workdir, records, number, outputs, dataset=name, file_format=dataset.format) as writer:
             for start in range(0, len(ids), 4096):
                 chosen = index[start : start + 4096][left[name][start : start + 4096]]
                 writer.enter(len(chosen))
@@ -141,16 +141,25 @@ def _column(field: pa.Field, made: dict, rows: int) -> pa.Array:
     return column.cast(field.type) if isinstance(column, pa.Array) else pa.array(column, field.type)
 
 
-def _write_manifest(folder: Storage, stage: str, shards: int) -> None:
-    records = [ShardRecord.from_json((folder / ".work").read(f"{shard_name(k)}.json")) for k in range(shards)]
-    files = sorted((file for record in records for file in record.files), key=lambda file: file.path)
-    counts = sum((record.counts for record in records), Counts())
+def _publish(workdir: Storage, name: str, stage: str, shards: int) -> None:
+    written = _records(workdir, name)
+    records = [ShardRecord.from_json(written.read(record_name(shard))) for shard in range(shards)]
     banding = choose_banding(0.8, 128, 0.999, None, None)
     lsh = {"threshold": 0.8, "num_perm": 128, "bands": banding.bands, "rows": banding.rows, "curve": banding.curve()}
     tokenizer = {"name": "gpt2", "vocab_size": 50_257}
-    properties = {"dedupe": lsh, "tokenize": {"tokenizer": tokenizer}}.get(stage, {})
-    manifest = Manifest(
-        folder.uri.rpartition("/")[2], stage, 1, "", shards, counts, files=files, properties=properties
-    )  # fmt: skip
-    folder.write(MANIFEST_NAME, manifest.to_json().encode())
-    (folder / ".work").delete_all()
+    publish(
+        workdir,
+        records,
+        [],
+        dataset=name,
+        stage=stage,
+        stage_version=1,
+        fingerprint="",
+        num_shards=shards,
+        counts=sum((record.counts for record in records), Counts()),
+        properties={"dedupe": lsh, "tokenize": {"tokenizer": tokenizer}}.get(stage, {}),
+    )
+
+
+def _records(workdir: Storage, name: str) -> Storage:
+    return work_of(workdir, name) / "made" / "shards"

@@ -8,15 +8,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from schemas import Counts, Manifest, ShardFile
+from owt_pipeline.runtime.commit import publish
+from owt_pipeline.runtime.storage import Storage
+from schemas.manifest import Counts, ShardFile, ShardRecord
 
 Shard = tuple[np.ndarray, np.ndarray]
 """Lengths of the documents, and all their ids one after the other as uint16."""
 
 
 def write_shards(folder: Path, splits: dict[str, list[Shard]], *, tokenizer: str, vocab_size: int, eot: int) -> Path:
-    """A tokens/ folder as the tokenize stage writes it, in record batches of 1,000 documents."""
-    files = []
+    """`tokens/` (the folder, or below it) and its ledger as the tokenize stage writes them, 1,000 documents a batch."""
+    folder = folder if folder.name == "tokens" else folder / "tokens"
+    run = Storage(str(folder.parent))
+    files: dict[int, list[ShardFile]] = {}
     for split, shards in splits.items():
         (folder / split).mkdir(parents=True, exist_ok=True)
         for number, (lengths, ids) in enumerate(shards):
@@ -31,22 +35,23 @@ def write_shards(folder: Path, splits: dict[str, list[Shard]], *, tokenizer: str
             path = folder / split / f"part-{number:05d}.arrow"
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
                 writer.write_table(table, max_chunksize=1000)
-            files.append(_file(folder, path, "data", number, len(lengths)))
-    (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
-    asset = _file(folder, folder / "tokenizer.json", "asset", -1, 0)
+            files.setdefault(number, []).append(_file(folder.parent, path, "data", number, len(lengths)))
+    run.write("ledger/tokens/tokenizer.json", tokenizer.encode())
+    asset = _file(folder.parent, folder.parent / "ledger/tokens/tokenizer.json", "asset", -1, 0)
     known = {"name": "benchmark", "file": asset.path, "sha256": asset.sha256, "vocab_size": vocab_size, "eot": eot}
-    rows = sum(file.rows for file in files)
-    manifest = Manifest(
+    rows = sum(file.rows for of_shard in files.values() for file in of_shard)
+    publish(
+        run,
+        [ShardRecord(number, Counts(), of_shard) for number, of_shard in files.items()],
+        [asset],
         dataset="tokens",
         stage="tokenize",
         stage_version=1,
         fingerprint="0" * 64,
-        num_shards=max(map(len, splits.values())),
+        num_shards=len(files),
         counts=Counts(rows, rows),
         properties={"tokenizer": known},
-        files=sorted([asset, *files], key=lambda file: file.path),
     )
-    (folder / "manifest.json").write_text(manifest.to_json(), encoding="utf-8")
     return folder
 
 

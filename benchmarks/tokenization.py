@@ -30,12 +30,13 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 
 from owt_pipeline.runtime.batches import Outcome
-from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
+from owt_pipeline.runtime.dataset import require_manifest
 from owt_pipeline.runtime.stage import Runtime, Stage, StageRun, run_stage
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.tokenize import TokenizeOptions
 from owt_pipeline.tokenize import gpt2
-from schemas import DATASETS, Manifest
+from schemas import DATASETS
 
 POSTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "text" / "reddit-posts.jsonl.gz"
 SHARDS = 4
@@ -135,8 +136,9 @@ def write_corpus(workdir: Path, posts: Path, size: int) -> None:
             writer.add(len(rows), Outcome(pa.RecordBatch.from_pylist(rows, schema)))
 
     def run(run: StageRun) -> None:  # by itself: a pipeline would ship the texts to itself
+        outputs = {"": DATASETS["corpus"].schema}
         for shard in range(SHARDS):
-            with ShardWriter(run.folder, run.work / "shards", shard, {"": DATASETS["corpus"].schema}) as writer:
+            with ShardWriter(run.runtime.workdir, run.work / "shards", shard, outputs, dataset="corpus") as writer:
                 write(shard, writer)
 
     stage = Stage("export", "corpus", (), TokenizeOptions, 1, run, "", num_shards=lambda options: SHARDS)
@@ -145,12 +147,13 @@ def write_corpus(workdir: Path, posts: Path, size: int) -> None:
 
 def run_tokenize(workdir: Path, workers: int, tokens: int) -> float:
     """Seconds of `owt tokenize`, a process of its own, Python's and Beam's start counted in."""
-    shutil.rmtree(workdir / "tokens", ignore_errors=True)
+    for folder in ("tokens", "ledger/tokens"):
+        shutil.rmtree(workdir / folder, ignore_errors=True)
     command = [sys.executable, "-m", "owt_pipeline", "tokenize", "--workdir", str(workdir), "--workers", str(workers)]
     start = time.perf_counter()
     subprocess.run([*command, "--quiet"], check=True)
     seconds = time.perf_counter() - start
-    stats = Manifest.from_json((workdir / "tokens" / "manifest.json").read_bytes()).stats
+    stats = require_manifest(Storage(str(workdir)), "tokens").stats
     assert stats["tokens_train"] + stats["tokens_val"] == tokens
     return seconds
 

@@ -10,11 +10,13 @@ from owt_pipeline.runtime.command_line import interruptible
 from owt_pipeline.stages import ORDER
 
 COMMANDS = {
-    "run": ("owt_pipeline.run", "every stage in order, skipping what stands; --dry_run says what would run"),
+    "run": ("owt_pipeline.run", "every stage in order, skipping finished ones; --dry_run says what would run"),
     "demo": ("owt_pipeline.demo.command", "the whole job, offline, from a small web it serves itself"),
     "init": ("owt_pipeline.presets.command", "write a commented CONFIG.toml to start from"),
     "train-tokenizer": ("owt_pipeline.tokenize.command", "a byte-level BPE learned from the corpus"),
     "verify": ("owt_pipeline.ledger.verify", "check every sum, every checksum, and that every id is accounted for"),
+    "discard": ("owt_pipeline.ledger.discard", "remove a stage's files on purpose; later datasets keep working"),
+    "migrate": ("owt_pipeline.ledger.migrate", "convert a working directory that an earlier version wrote"),
     "why": ("owt_pipeline.ledger.why", "one URL's whole story, or a domain's"),
     "inspect": ("owt_pipeline.inspect.command", "schema, counts and rows of a dataset or a file"),
     "sample-documents": ("owt_pipeline.inspect.sample_command", "documents at random, kept or rejected, to read"),

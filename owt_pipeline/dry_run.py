@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from owt_pipeline.estimate import BYTES_PER_SUBMISSION, SHIPPED_RATES, Rate, busy, duration, rate_of, read_log, size
-from owt_pipeline.runtime.shards import DatasetReader
-from owt_pipeline.runtime.stage import Runtime, Stage, make_plan, read_manifest
-from owt_pipeline.runtime.standing import difference, made_from, recorded_plan, shards_that_stand
+from owt_pipeline.runtime.dataset import DatasetReader, read_manifest
+from owt_pipeline.runtime.plan import INTERRUPTED, Output, Plan, finished_parts, look_at, make_plan, with_shards
+from owt_pipeline.runtime.stage import Runtime, Stage
 from owt_pipeline.runtime.storage import Storage
-from schemas import Manifest
+from schemas.manifest import Manifest
+
+FINISHED = "finished"
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Step:
 
     Attributes:
       stage: its name.
-      verdict: `stands`, `runs`, `goes on`, or `may run`: its input is made anew and may come out the same.
+      verdict: `finished`, `runs`, `goes on`, or `may run`: its input is made anew and may come out the same.
       why: what differs, for one that runs.
       rows: rows that enter, known or estimated.
       bytes: bytes that are read.
@@ -45,7 +47,7 @@ class Step:
 
 @dataclass(frozen=True)
 class _Expected:
-    """A dataset as it will be: its manifest where it stands, else how much of it to expect."""
+    """A dataset as it will be: its manifest where it is finished, else how much of it to expect."""
 
     rows: float
     bytes: float
@@ -55,7 +57,7 @@ class _Expected:
 def steps(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]:
     """What would become of each stage, in order; raises UserError where a source cannot be read."""
     workdir, log = runtime.workdir, read_log(runtime.workdir)
-    imported = read_manifest(workdir / "documents")
+    imported = read_manifest(workdir, "documents")
     is_imported = imported is not None and imported.stage == "import"
     expected: dict[str, _Expected] = {}
     if is_imported and imported is not None:
@@ -74,8 +76,8 @@ def table(found: Sequence[Step], runtime: Runtime) -> str:
     """The steps for a person, with what they come to."""
     rows = [("stage", "", "rows in", "read", "time", "written", "why")]
     for step in found:
-        if step.verdict == "stands":
-            rows.append((step.stage, "stands", "", "", "", "", ""))
+        if step.verdict == FINISHED:
+            rows.append((step.stage, FINISHED, "", "", "", "", ""))
         else:
             figures = (f"~{step.rows:,.0f}", size(step.bytes), f"~{duration(step.seconds)}", f"~{size(step.disk)}")
             rows.append((step.stage, step.verdict, *figures, step.why))
@@ -86,7 +88,7 @@ def table(found: Sequence[Step], runtime: Runtime) -> str:
         ).rstrip()
         for row in rows
     ]
-    running = [step for step in found if step.verdict != "stands"]
+    running = [step for step in found if step.verdict != FINISHED]
     if not running:
         return "\n".join([*lines, "nothing to do"])
     seconds, disk = sum(step.seconds for step in running), sum(step.disk for step in running)
@@ -107,26 +109,28 @@ def table(found: Sequence[Step], runtime: Runtime) -> str:
 def _step(
     stage: Stage, options: Any, runtime: Runtime, expected: dict[str, _Expected], log: list[dict]
 ) -> tuple[Step, _Expected]:
-    folder = runtime.workdir / stage.output
-    manifest = read_manifest(folder)
+    output = look_at(runtime.workdir, stage.output)
+    manifest = output.manifest
     reads = [name for name in (*stage.inputs, *stage.optional_inputs) if name in expected]
     anew = [name for name in reads if expected[name].manifest is None]
     live = stage.name == "fetch" and _asks_the_web(options)
     rate = rate_of(stage.name, log, live=live)
     rows, read, share = _input(stage, options, expected, reads)
-    old = recorded_plan(folder, manifest)
     if anew:
-        verdict, why = ("may run" if old is not None else "runs"), f"{', '.join(f'{name}/' for name in anew)} made anew"
+        verdict, why = (
+            ("may run" if manifest is not None else "runs"),
+            f"{', '.join(f'{name}/' for name in anew)} made anew",
+        )
     else:
         readers = {}
         for name in reads:
             if (found := expected[name].manifest) is not None:
-                readers[name] = DatasetReader(runtime.workdir / name, found)
+                readers[name] = DatasetReader(runtime.workdir, found)
         plan = make_plan(stage, options, readers, runtime.workdir)
-        if manifest is not None and manifest.fingerprint == plan["fingerprint"]:
-            return Step(stage.name, "stands"), _of_manifest(manifest)
-        shards = stage.num_shards(options) if stage.num_shards else readers[stage.inputs[0]].num_shards
-        verdict, why, share = _verdict(stage, plan, old, folder, readers, runtime.workdir, shards)
+        if manifest is not None and output.is_finished(plan):
+            return Step(stage.name, FINISHED), _of_manifest(manifest)
+        plan = with_shards(plan, stage, options, readers, runtime.workdir)
+        verdict, why, share = _verdict(stage, plan, output, runtime.workdir)
     core_seconds = rows * share / rate.rows_per_second
     disk = rows * share * rate.kept * rate.bytes_per_row
     workers = busy(stage.name, runtime.workers, live=live)
@@ -141,26 +145,16 @@ def _asks_the_web(options: Any) -> bool:
     return bool(set(options.sources) - {"archive"}) if options.sources else not options.pages_from
 
 
-def _verdict(
-    stage: Stage,
-    plan: dict[str, Any],
-    old: dict[str, Any] | None,
-    folder: Storage,
-    readers: dict[str, DatasetReader],
-    workdir: Storage,
-    num_shards: int,
-) -> tuple[str, str, float]:
-    """(verdict, why, share of the shards that run) of a stage whose inputs stand."""
-    if old is None:
+def _verdict(stage: Stage, plan: Plan, output: Output, workdir: Storage) -> tuple[str, str, float]:
+    """(verdict, why, share of the shards that run) of a stage whose inputs are finished."""
+    kept, why = finished_parts(workdir, stage.output, plan, output, stage.lists)
+    if not why:
         return "runs", "nothing is made yet", 1.0
-    if old["fingerprint"] == plan["fingerprint"]:
-        whole = len((folder / ".work/shards").names())
-        return "goes on", f"{whole} of {num_shards} shards are whole", 1 - whole / max(num_shards, 1)
-    plan["made_from"] = made_from(stage, readers, workdir, num_shards)
-    stand = len(shards_that_stand(old, plan, range(num_shards), stage.lists))
-    why = difference(old, plan)
-    if stand:
-        return "runs", f"{why}; {num_shards - stand} of {num_shards} shards", 1 - stand / num_shards
+    share = 1 - len(kept) / max(plan.num_shards, 1)
+    if why == INTERRUPTED:
+        return "goes on", f"{len(kept)} of {plan.num_shards} shards are finished", share
+    if kept:
+        return "runs", f"{why}; {plan.num_shards - len(kept)} of {plan.num_shards} shards", share
     return "runs", why, 1.0
 
 
@@ -185,8 +179,7 @@ def _expectation(stage: Stage, rate: Rate, rows: float, expected: dict[str, _Exp
 
 
 def _of_manifest(manifest: Manifest) -> _Expected:
-    rows = sum(file.rows for file in manifest.of_kind("data"))
-    return _Expected(rows, sum(file.bytes for file in manifest.files), manifest)
+    return _Expected(manifest.total("data").rows, manifest.total_bytes, manifest)
 
 
 def _free_bytes(workdir: Storage) -> int:

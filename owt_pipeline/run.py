@@ -1,4 +1,4 @@
-"""`owt run`: every stage in order, skipping what stands."""
+"""`owt run`: every stage in order; finished stages are skipped."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from owt_pipeline import config, dry_run
 from owt_pipeline.runtime.command_line import CommandParser
+from owt_pipeline.runtime.dataset import read_manifest
 from owt_pipeline.runtime.errors import UsageError
 from owt_pipeline.runtime.lease import hold
-from owt_pipeline.runtime.stage import Runtime, Stage, read_manifest, run_stage
+from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.stages.command import check_flags, reporting_errors, runtime_of
-from schemas import Manifest
+from schemas.manifest import Manifest
 from schemas.settings import add_flags, flags_given
 
 logger = logging.getLogger("owt")
@@ -36,14 +39,14 @@ def build_parser() -> argparse.ArgumentParser:
 def run_stages(
     stages: Sequence[tuple[Stage, Any]], runtime: Runtime, take_over: bool = False
 ) -> list[tuple[Stage, Manifest, float | None]]:
-    """Run stages with their options, in order; (stage, manifest, seconds), None where its output stood.
+    """Run stages with their options, in order; (stage, manifest, seconds), None where its output was finished.
 
     Text that was imported takes the place of what collect, fetch and extract would make: they are left out.
     """
     results: list[tuple[Stage, Manifest, float | None]] = []
     with hold(runtime.workdir, take_over) as lease:
         runtime = replace(runtime, owner=lease.owner)
-        imported = read_manifest(runtime.workdir / "documents")
+        imported = read_manifest(runtime.workdir, "documents")
         for stage, options in stages:
             if imported is not None and imported.stage == "import" and stage.name in ("collect", "fetch", "extract"):
                 continue
@@ -51,8 +54,13 @@ def run_stages(
             manifest, ran = run_stage(stage, options, runtime)
             seconds = time.monotonic() - started
             results.append((stage, manifest, seconds if ran else None))
-            taken = f"{seconds:.1f} s" if ran else "stands"
-            fields = {"stage": stage.name, "ran": ran, "seconds": round(seconds, 3), **asdict(manifest.counts)}
+            taken = f"{seconds:.1f} s" if ran else "finished"
+            fields = {
+                "stage": stage.name,
+                "ran": ran,
+                "seconds": round(seconds, 3),
+                **msgspec.structs.asdict(manifest.counts),
+            }
             logger.info("%s: %s (%s)", stage.name, manifest.counts, taken, extra={"fields": fields})
     return results
 
@@ -63,7 +71,7 @@ def funnel_table(results: Sequence[tuple[Stage, Manifest, float | None]]) -> str
     for stage, manifest, seconds in results:
         counts = manifest.counts
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in Counter(counts.rejected).most_common())
-        taken = "stands" if seconds is None else f"{seconds:.1f}"
+        taken = "finished" if seconds is None else f"{seconds:.1f}"
         rows.append((stage.name, f"{counts.entered:,}", f"{counts.left:,}", taken, reasons))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = [
@@ -114,7 +122,7 @@ def _parser(stages: Sequence[Stage]) -> tuple[argparse.ArgumentParser, dict[str,
     parser = CommandParser(
         prog="owt run",
         usage="owt run [CONFIG.toml] [--workdir DIR] [--until STAGE] [--workers N] [FLAGS]",
-        description="Run every stage in order. A stage whose output stands is skipped; one that was broken off\n"
+        description="Run every stage in order. A finished stage is skipped; an interrupted one\n"
         "goes on at the shard where it stopped; a changed option reruns its stage and those after it.",
         epilog="examples:\n  owt run config.toml --workdir runs/2013 --dumps RS_2013-*.zst --workers 8\n"
         "  owt run config.toml --workdir runs/2013 --min_tokens 64 --dry_run\n\n"

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised whenever a field's name, type or meaning changes; readers refuse a version they do not know."""
+
+LEDGER = "ledger"
+"""Folder of a working directory for what describes its datasets: manifests, lists of files, rejects."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ REJECTS = pa.schema(
         _field("detail", pa.string(), "what was found, for a person to read", nullable=True),
     ]
 )
-"""One row for each id that entered a stage and did not leave it; beside every dataset, in `rejects/`."""
+"""One row for each id that entered a stage and did not leave it, in `ledger/DATASET/rejects/`."""
 
 
 def _dataset(name: str, stage: str, row: str, fields: list[pa.Field], *, file_format: str = "parquet") -> Dataset:

@@ -1,13 +1,28 @@
-"""The manifest: what a dataset consists of, what made it, and the sum that shows nothing was lost."""
+"""Manifests and records: what a dataset consists of, what it was made from, and the sum that shows nothing was lost.
+
+A dataset `NAME` of a working directory lies in two places, so that its folder opens as it is in any reader of Parquet
+or Arrow:
+
+    NAME/part-00007-3f2a9c1b.parquet            rows; the name ends in the first digits of the file's SHA-256
+    ledger/NAME/manifest.json                   this module's Manifest, written last: a few kB
+    ledger/NAME/files-91c0d2aa.parquet          one row a file
+    ledger/NAME/rejects/part-00007-….parquet    one row for each id that entered the stage and did not leave it
+    warc/part-00007-….warc.gz                   the responses of pages/
+
+Both kinds of JSON end in a checksum, so that a changed byte is noticed. The trainer reads them with `json`.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import json
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
-from schemas.datasets import SCHEMA_VERSION
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from schemas.datasets import LEDGER, SCHEMA_VERSION
 
 MANIFEST_NAME = "manifest.json"
 
@@ -16,14 +31,13 @@ class ManifestError(ValueError):
     """A manifest that cannot be read, is of an unknown version, or whose sum does not hold."""
 
 
-@dataclass(frozen=True)
-class ShardFile:
+class ShardFile(msgspec.Struct, frozen=True):
     """One file of a dataset.
 
     Attributes:
-      path: relative to the dataset's folder, with `/`.
-      kind: `data`, `rejects`, `warc` or `asset`.
-      shard: the shard it belongs to; -1 for an asset of the whole dataset.
+      path: relative to the working directory, with `/`.
+      kind: `data`, `rejects`, `warc`, `sketches` or `asset`.
+      shard: the shard it belongs to; -1 for an asset of the complete dataset.
       rows: rows, or records of a WARC file; 0 for an asset.
       bytes: length of the file.
       sha256: hex digest of the file.
@@ -37,8 +51,7 @@ class ShardFile:
     sha256: str
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(msgspec.Struct, frozen=True):
     """A stage's sum: `entered = left + Σ rejected[reason]`.
 
     Attributes:
@@ -49,7 +62,7 @@ class Counts:
 
     entered: int = 0
     left: int = 0
-    rejected: dict[str, int] = field(default_factory=dict)
+    rejected: dict[str, int] = {}
 
     @property
     def balanced(self) -> bool:
@@ -67,41 +80,86 @@ class Counts:
         return f"{self.entered} in {sign} {self.left} out" + (f" + {rejected}" if rejected else "")
 
 
-@dataclass(frozen=True)
-class ShardSum:
-    """One shard's part of the sum, where the stage makes shard k from shard k of its inputs alone.
+class ShardRecord(msgspec.Struct, frozen=True):
+    """What was written for one shard: while the stage is at work, `.work/FINGERPRINT/shards/part-00007.json`.
+
+    It is created last and only if absent, so it makes the shard finished: where two attempts at a shard differ, the
+    files of the one whose record came first count.
 
     Attributes:
       shard: its number.
-      made_from: SHA-256 over the digests of the input files it was made from: while it holds, the shard stands.
       counts: the shard's sum.
+      files: its files.
       stats: the shard's further counts.
+      made_from: SHA-256 over the digests of the input files it was made from: while it holds, the shard needs no
+        new attempt; "" where the stage does not work shard by shard.
+      schema_version: version of all schemas.
     """
 
     shard: int
-    made_from: str
     counts: Counts
-    stats: dict[str, int]
+    files: list[ShardFile]
+    stats: dict[str, int] = {}
+    made_from: str = ""
+    schema_version: int = SCHEMA_VERSION
+
+    def to_json(self) -> bytes:
+        return seal(self)
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str = "a record") -> ShardRecord:
+        """The record in `data`; raises ManifestError, naming `where`, for one that is damaged."""
+        return unseal(data, cls, where)
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """What a dataset is; written last, so a dataset exists when its manifest does.
+class FileList(msgspec.Struct, frozen=True):
+    """The Parquet file that lists a dataset's files.
+
+    Attributes:
+      path: relative to the working directory.
+      bytes: its length.
+      sha256: its hex digest.
+      files: how many files it lists.
+    """
+
+    path: str
+    bytes: int
+    sha256: str
+    files: int
+
+
+class Total(msgspec.Struct, frozen=True):
+    """What the files of one kind come to.
+
+    Attributes:
+      files: how many there are.
+      rows: their rows.
+      bytes: their bytes.
+    """
+
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a dataset is; written last, so a dataset is finished when its manifest exists.
 
     Attributes:
       dataset: name of the dataset.
       stage: stage that wrote it.
       stage_version: version of the stage's code.
-      fingerprint: SHA-256 over stage, version, options and inputs: what the bytes follow from.
-      options: the options that shaped the bytes.
-      inputs: digest of each dataset read, by name.
-      sources: files from outside the working directory: path, bytes, digest.
+      fingerprint: SHA-256 over stage, version, options, inputs and sources: what the bytes follow from.
       num_shards: shards of the dataset.
       counts: the sum of the ledger.
+      options: the options that shaped the bytes.
+      inputs: digest of each dataset read, by name.
+      sources: files from outside the working directory: name, bytes, digest.
       stats: further counts of the stage, summed over shards.
-      properties: what readers need to know beside the rows, such as the tokenizer.
-      files: every file, ordered by path.
-      shards: each shard's part of the sum, for stages that work shard by shard; else empty.
+      properties: what readers need to know besides the rows, such as the tokenizer.
+      totals: files, rows and bytes by kind of file.
+      files: the list of all files.
+      digest: SHA-256 over the paths and digests of all files: equal for equal bytes, whatever made them.
       versions: versions of the libraries that shaped the bytes.
       schema_version: version of all schemas; readers refuse one they do not know.
     """
@@ -112,60 +170,159 @@ class Manifest:
     fingerprint: str
     num_shards: int
     counts: Counts
-    options: dict[str, Any] = field(default_factory=dict)
-    inputs: dict[str, str] = field(default_factory=dict)
-    sources: list[dict[str, Any]] = field(default_factory=list)
-    stats: dict[str, int] = field(default_factory=dict)
-    properties: dict[str, Any] = field(default_factory=dict)
-    files: list[ShardFile] = field(default_factory=list)
-    shards: list[ShardSum] = field(default_factory=list)
-    versions: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = {}
+    inputs: dict[str, str] = {}
+    sources: list[dict[str, Any]] = []
+    stats: dict[str, int] = {}
+    properties: dict[str, Any] = {}
+    totals: dict[str, Total] = {}
+    files: FileList
+    digest: str
+    versions: dict[str, str] = {}
     schema_version: int = SCHEMA_VERSION
 
     @property
-    def digest(self) -> str:
-        """SHA-256 over the names and digests of all files: equal for equal bytes, whatever made them."""
-        lines = "".join(f"{file.sha256}  {file.path}\n" for file in self.files)
-        return hashlib.sha256(lines.encode()).hexdigest()
+    def total_bytes(self) -> int:
+        """Bytes of all files of the dataset."""
+        return sum(total.bytes for total in self.totals.values())
 
-    def of_kind(self, kind: str, shard: int | None = None) -> list[ShardFile]:
-        """The files of one kind (and shard), ordered by path."""
-        return [f for f in self.files if f.kind == kind and (shard is None or f.shard == shard)]
+    def total(self, kind: str) -> Total:
+        return self.totals.get(kind, Total())
 
-    def to_json(self) -> str:
+    def to_json(self) -> bytes:
         """JSON, the same for equal manifests; raises ManifestError where the sum does not hold."""
         if not self.counts.balanced:
             raise ManifestError(f"{self.stage}: the ledger does not balance: {self.counts}")
-        record = asdict(self)
-        record["digest"] = self.digest
-        return json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+        return seal(self)
 
     @classmethod
-    def from_json(cls, text: str | bytes, where: str = MANIFEST_NAME) -> Manifest:
-        """The manifest in `text`; `where` names it in a ManifestError."""
+    def from_json(cls, data: bytes, where: str = MANIFEST_NAME) -> Manifest:
+        """The manifest in `data`; raises ManifestError, naming `where`, for one that is damaged or unknown."""
+        return unseal(data, cls, where)
+
+
+class FileTable:
+    """The files of a dataset and the sum of each of its shards, in Parquet: one row a file, ordered by path.
+
+    Attributes:
+      files: every file, ordered by path.
+      records: the record of each shard, ordered by shard; their files are those of `files`.
+      assets: the files of the complete dataset.
+    """
+
+    def __init__(self, records: Sequence[ShardRecord], assets: Sequence[ShardFile] = ()):
+        self.records = [
+            msgspec.structs.replace(record, files=sorted(record.files, key=lambda file: file.path))
+            for record in sorted(records, key=lambda record: record.shard)
+        ]
+        self.assets = list(assets)
+        self.files = sorted(
+            [*self.assets, *(file for record in self.records for file in record.files)], key=lambda file: file.path
+        )
+        self._by_kind: dict[tuple[str, int | None], list[ShardFile]] = {}
+        for file in self.files:
+            self._by_kind.setdefault((file.kind, None), []).append(file)
+            self._by_kind.setdefault((file.kind, file.shard), []).append(file)
+
+    def of_kind(self, kind: str, shard: int | None = None) -> list[ShardFile]:
+        """The files of one kind (and shard), ordered by path."""
+        return self._by_kind.get((kind, shard), [])
+
+    @property
+    def digest(self) -> str:
+        lines = "".join(f"{file.sha256}  {file.path}\n" for file in self.files)
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+    @property
+    def totals(self) -> dict[str, Total]:
+        kinds = sorted({file.kind for file in self.files})
+        return {
+            kind: Total(len(files), sum(f.rows for f in files), sum(f.bytes for f in files))
+            for kind in kinds
+            for files in (self.of_kind(kind),)
+        }
+
+    def to_parquet(self) -> bytes:
+        """The list as a Parquet file, the same bytes for the same files."""
+        rows = [msgspec.structs.asdict(file) for file in self.files]
+        first = {record.files[0].path: record for record in self.records}
+        for row in rows:
+            record = first.get(row["path"])
+            row["record"] = _encoder.encode(_without_files(record)).decode() if record else None
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(rows, FILES), sink, compression="zstd")
+        return sink.getvalue().to_pybytes()
+
+    @classmethod
+    def from_parquet(cls, data: bytes, where: str) -> FileTable:
+        """The list in `data`; raises ManifestError, naming `where`, for one that is damaged."""
         try:
-            record = json.loads(text)
-            version = record["schema_version"]
-            if version != SCHEMA_VERSION:
-                raise ManifestError(
-                    f"{where} has schema version {version}, this program reads {SCHEMA_VERSION}: "
-                    "delete the folder to make it anew, or use the release that wrote it"
-                )
-            digest = record.pop("digest")
-            manifest = cls(
-                **{
-                    **record,
-                    "counts": Counts(**record["counts"]),
-                    "files": [ShardFile(**entry) for entry in record["files"]],
-                    "shards": [
-                        ShardSum(**{**entry, "counts": Counts(**entry["counts"])}) for entry in record.get("shards", [])
-                    ],
-                }
+            table = pq.read_table(pa.BufferReader(data), schema=FILES)
+            records = [msgspec.json.decode(text, type=ShardRecord) for text in table["record"].drop_null().to_pylist()]
+            rows = table.drop_columns(["record"]).to_pylist()
+            files = [ShardFile(**row) for row in rows]
+        except (pa.ArrowException, OSError, msgspec.MsgspecError, TypeError) as error:
+            raise ManifestError(f"{where} is no list of files ({error})") from error
+        of_shard: dict[int, list[ShardFile]] = {}
+        for file in files:
+            of_shard.setdefault(file.shard, []).append(file)
+        return cls(
+            [msgspec.structs.replace(record, files=of_shard[record.shard]) for record in records],
+            of_shard.get(-1, []),
+        )
+
+
+FILES = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False, metadata={"description": "relative to the working directory"}),
+        pa.field("kind", pa.string(), nullable=False, metadata={"description": "data, rejects, warc, sketches, asset"}),
+        pa.field("shard", pa.int32(), nullable=False, metadata={"description": "its shard; -1 for an asset"}),
+        pa.field("rows", pa.int64(), nullable=False, metadata={"description": "rows, or records of a WARC file"}),
+        pa.field("bytes", pa.int64(), nullable=False, metadata={"description": "length of the file"}),
+        pa.field("sha256", pa.string(), nullable=False, metadata={"description": "hex digest of the file"}),
+        pa.field(
+            "record",
+            pa.string(),
+            metadata={"description": "with a shard's first file: the shard's record without its files, as JSON"},
+        ),
+    ]
+)
+"""The columns of a dataset's list of files."""
+
+
+def ledger_of(dataset: str) -> str:
+    """Where the manifest, rejects and other papers of a dataset lie, relative to the working directory."""
+    return f"{LEDGER}/{dataset}"
+
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+_S = TypeVar("_S", bound=msgspec.Struct)
+
+
+def seal(struct: msgspec.Struct) -> bytes:
+    """A struct as JSON whose last key is the SHA-256 of the rest."""
+    body = msgspec.to_builtins(struct)
+    body["checksum"] = hashlib.sha256(_encoder.encode(struct)).hexdigest()
+    return msgspec.json.format(msgspec.json.encode(body), indent=1) + b"\n"
+
+
+def unseal(data: bytes, kind: type[_S], where: str) -> _S:
+    """The struct that `seal` made `data` of; raises ManifestError where a single byte differs."""
+    try:
+        body = msgspec.json.decode(data)
+        version = body.get("schema_version", 1)
+        if version != SCHEMA_VERSION:
+            raise ManifestError(
+                f"{where} has schema version {version}, this program reads {SCHEMA_VERSION}: `owt migrate --workdir "
+                "DIR` converts working directories of version 1; for others use the release that wrote them"
             )
-        except ManifestError:
-            raise
-        except (ValueError, KeyError, TypeError) as error:
-            raise ManifestError(f"{where} is not a manifest ({error!r}): delete its folder to make it anew") from error
-        if manifest.digest != digest:
-            raise ManifestError(f"{where} was changed by hand: its digest is not that of its files")
-        return manifest
+        struct = msgspec.convert(body, kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
+        raise ManifestError(f"{where} is damaged: {error}") from error
+    if seal(struct) != data:
+        raise ManifestError(f"{where} is damaged or was changed by hand: its checksum does not fit its content")
+    return struct
+
+
+def _without_files(record: ShardRecord) -> ShardRecord:
+    return msgspec.structs.replace(record, files=[])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 
+import msgspec
 import pyarrow as pa
 
 from schemas.datasets import DATASETS, REJECTS, SCHEMA_VERSION
-from schemas.manifest import Counts, Manifest, ShardFile, ShardSum
+from schemas.manifest import FILES, Counts, FileList, Manifest, ShardFile, ShardRecord, Total
 from schemas.reasons import Reason
 
 
@@ -19,7 +19,9 @@ def data_reference() -> str:
         "# Data\n\n"
         "Generated from `schemas/` by `python -m schemas.reference > docs/data.md`; a test fails when it is stale.\n\n"
         f"Schema version {SCHEMA_VERSION}. A dataset is a folder of shards; shard k of one stage is made from shard k "
-        "of the stage before it. Readers go by `manifest.json`, which is written last.\n"
+        "of the stage before it. The folder of a finished dataset holds its rows and nothing else, so it opens as a\n"
+        "folder in pyarrow, pandas, Polars, DuckDB, datasets and Spark. What describes it lies in `ledger/DATASET/`;\n"
+        "our own readers go by the `manifest.json` there, which is written last.\n"
     ]
     for dataset in DATASETS.values():
         parts.append(
@@ -27,15 +29,16 @@ def data_reference() -> str:
             f"One row is {dataset.row}.\n\n{_fields(dataset.schema)}"
         )
     parts.append(
-        "## `rejects/`\n\nBeside every dataset: one row for each id that entered the stage and did not leave it, "
-        f"Parquet.\n\n{_fields(REJECTS)}\n"
+        "## `ledger/DATASET/rejects/`\n\nFor every dataset, one row for each id that entered the stage and did not "
+        f"leave it, Parquet.\n\n{_fields(REJECTS)}\n"
         "| reason | stage | meaning |\n|---|---|---|\n"
         + "".join(f"| `{reason.value}` | {reason.stage} | {reason.description} |\n" for reason in Reason)
     )
     parts.append(
-        "## `manifest.json`\n\n"
+        "## `ledger/DATASET/manifest.json`\n\n"
         + "".join(f"### {title}\n\n{_attributes(cls)}\n" for title, cls in _MANIFEST_PARTS).rstrip("\n")
-        + "\n"
+        + "\n\n## `ledger/DATASET/files-….parquet`\n\nOne row for each file of the dataset, ordered by path.\n\n"
+        + _fields(FILES)
     )
     return "\n".join(parts)
 
@@ -45,8 +48,10 @@ _FORMATS = {"parquet": "Parquet (zstd)", "arrow": "Arrow IPC files, uncompressed
 _MANIFEST_PARTS = (
     ("The manifest", Manifest),
     ("`counts`", Counts),
-    ("each of `files`", ShardFile),
-    ("each of `shards`", ShardSum),
+    ("each of `totals`", Total),
+    ("`files`", FileList),
+    ("The record of a finished part", ShardRecord),
+    ("Each of its `files`", ShardFile),
 )
 
 
@@ -59,13 +64,13 @@ def _fields(schema: pa.Schema) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _attributes(cls: type) -> str:
+def _attributes(cls: type[msgspec.Struct]) -> str:
     """The class' first line and its fields, with what the docstring says of each."""
     text = inspect.getdoc(cls) or ""  # without indentation, which Python 3.13 leaves out itself
     said = dict(re.findall(r"^  (\w+): (.*?)(?=^  \w+: |\Z)", text, re.M | re.S))
     lines = [text.splitlines()[0], "", "| key | meaning |", "|---|---|"]
-    for field in dataclasses.fields(cls):
-        lines.append(f"| `{field.name}` | {' '.join(said.get(field.name, '').split())} |")
+    for name in cls.__struct_fields__:
+        lines.append(f"| `{name}` | {' '.join(said.get(name, '').split())} |")
     return "\n".join(lines) + "\n"
 
 

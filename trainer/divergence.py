@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from schemas import ShardFile
 from trainer import checkpoint
 from trainer.corpora import Corpora
+from trainer.manifest import TokenFile
 from trainer.remote import RemoteFolder
 from trainer.samplers import Sampler
 from trainer.shards import Documents, TokenDataset
@@ -118,7 +118,7 @@ class _Numbers(Documents):
             out[start : start + length] = self._before + document
 
 
-def _url_ids(dataset: TokenDataset, file: ShardFile) -> np.ndarray:
+def _url_ids(dataset: TokenDataset, file: TokenFile) -> np.ndarray:
     if isinstance(dataset.folder, RemoteFolder):
         batches = dataset.folder.columns(file, ["url_id"])
     else:

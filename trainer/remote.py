@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 
-from schemas import ShardFile
 from schemas.buckets import open_bucket
 from trainer.errors import ShardError
+from trainer.manifest import TokenFile
 
 DEFAULT_CACHE_GB = 100.0
 _PIECE = 8 << 20  # bytes of one request
@@ -40,7 +40,7 @@ class Cache:
         self.folder, self.limit = folder, limit
         self._lock = threading.Lock()
 
-    def get(self, file: ShardFile, fetch: Callable[[], Iterator[bytes]]) -> Path:
+    def get(self, file: TokenFile, fetch: Callable[[], Iterator[bytes]]) -> Path:
         """The local copy of `file`, by `fetch()` where there is none; raises ShardError for other bytes."""
         path = self.folder / f"{file.sha256}{Path(file.path).suffix}"
         with self._lock:
@@ -110,18 +110,18 @@ class RemoteFolder:
         selector = pa.fs.FileSelector(self._root, recursive=True, allow_not_found=True)
         return {info.path[len(self._root) + 1 :]: info.size for info in self._fs.get_file_info(selector)}
 
-    def local(self, file: ShardFile) -> Path:
+    def local(self, file: TokenFile) -> Path:
         """The file on the local disk, fetched where it is not there; raises ShardError naming it."""
         try:
             return self._cache.get(file, lambda: self._pieces(file.path))
         except (ShardError, OSError) as error:
             raise ShardError(f"{self.path(file.path)} {error}") from error
 
-    def shards_kept(self, files: Sequence[ShardFile]) -> int:
+    def shards_kept(self, files: Sequence[TokenFile]) -> int:
         """How many of these the cache holds: no more may be mapped, for a removed file is there while it is mapped."""
         return self._cache.limit // max((file.bytes for file in files), default=1)
 
-    def columns(self, file: ShardFile, names: Sequence[str]) -> list[pa.RecordBatch]:
+    def columns(self, file: TokenFile, names: Sequence[str]) -> list[pa.RecordBatch]:
         """Some columns of a shard, by requests for their bytes alone; raises ShardError naming it."""
         try:
             with self._fs.open_input_file(f"{self._root}/{file.path}") as source:

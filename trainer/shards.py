@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from schemas import DATASETS, Manifest, ManifestError, ShardFile
-from schemas.manifest import MANIFEST_NAME
+from schemas import DATASETS
 from trainer.errors import ShardError
+from trainer.manifest import MANIFEST_NAME, TokenFile, TokenManifest, ledger_of, read_manifest
 from trainer.remote import DEFAULT_CACHE_GB, Cache, Chunks, FetchedChunks, RemoteFolder, default_cache_folder, is_remote
 
 __all__ = ["Documents", "ShardError", "TokenDataset", "TokenizerInfo", "open_dataset", "sha256_of"]
@@ -43,7 +43,7 @@ class TokenDataset:
     """A `tokens/` folder whose manifest has been read and whose files are there.
 
     Attributes:
-      folder: the folder of the manifest, on the local disk or in a bucket.
+      folder: the folder of the shards, on the local disk or in a bucket.
       digest: SHA-256 over all files' names and digests, as in the manifest.
       tokenizer: its tokenizer.
       files: the data files by split (`train`, `val`).
@@ -52,7 +52,7 @@ class TokenDataset:
     folder: Path | RemoteFolder
     digest: str
     tokenizer: TokenizerInfo
-    files: dict[str, list[ShardFile]]
+    files: dict[str, list[TokenFile]]
 
     def documents(self, split: str) -> Documents:
         """The documents of one split; raises ShardError naming a file that is not what it should be."""
@@ -99,41 +99,40 @@ def open_dataset(
     """
     if is_remote(str(folder)):
         kept = Cache(Path(cache) if cache else default_cache_folder(), int(cache_gb * 1e9))
-        return _open_remote(RemoteFolder(str(folder), kept), verify)
-    folder = Path(folder)
-    manifest = _read_manifest(folder)
-    tokenizer = _read_tokenizer(folder / MANIFEST_NAME, manifest)
-    for file in _needed(manifest):
-        _check_file(folder / file.path, file, verify)
-    tokenizer = dataclasses.replace(tokenizer, path=folder / tokenizer.path)
-    return TokenDataset(folder, manifest.digest, tokenizer, _by_split(manifest))
-
-
-def _open_remote(folder: RemoteFolder, verify: bool) -> TokenDataset:
+        return _open_remote(str(folder).rstrip("/"), kept, verify)
+    folder = Path(folder).resolve()
+    ledger = Path(ledger_of(str(folder)))
     try:
-        manifest = _parse_manifest(folder.read(MANIFEST_NAME), folder.path(MANIFEST_NAME))
+        manifest = read_manifest(lambda name: (ledger / name).read_bytes(), str(ledger))
+    except FileNotFoundError:
+        below = folder / "tokens"
+        there = Path(ledger_of(str(below))) / MANIFEST_NAME
+        hint = f"did you mean {below}?" if there.exists() else "run the tokenize stage first, or copy that folder too"
+        raise ShardError(f"no token shards in {folder}: {ledger} has no {MANIFEST_NAME}; {hint}") from None
+    tokenizer, asset = _tokenizer_of(manifest, f"{ledger}/{MANIFEST_NAME}")
+    _check_file(ledger / asset.path, asset, verify)
+    for files in manifest.files.values():
+        for file in files:
+            _check_file(folder / file.path, file, verify)
+    tokenizer = dataclasses.replace(tokenizer, path=ledger / asset.path)
+    return TokenDataset(folder, manifest.digest, tokenizer, manifest.files)
+
+
+def _open_remote(uri: str, cache: Cache, verify: bool) -> TokenDataset:
+    folder, ledger = RemoteFolder(uri, cache), RemoteFolder(ledger_of(uri), cache)
+    try:
+        manifest = read_manifest(ledger.read, str(ledger))
         sizes = folder.sizes()
     except OSError as error:
         raise ShardError(f"no token shards can be read at {folder}: {error}") from error
-    tokenizer = _read_tokenizer(folder.path(MANIFEST_NAME), manifest)
-    for file in _needed(manifest):
-        _check_size(folder.path(file.path), sizes.get(file.path), file)
-        if verify:
-            folder.local(file)
-    asset = next(file for file in manifest.of_kind("asset") if file.path == str(tokenizer.path))
-    tokenizer = dataclasses.replace(tokenizer, path=folder.local(asset))
-    return TokenDataset(folder, manifest.digest, tokenizer, _by_split(manifest))
-
-
-def _needed(manifest: Manifest) -> list[ShardFile]:
-    return [file for file in manifest.files if file.kind in ("data", "asset")]
-
-
-def _by_split(manifest: Manifest) -> dict[str, list[ShardFile]]:
-    splits: dict[str, list[ShardFile]] = {}
-    for file in manifest.of_kind("data"):
-        splits.setdefault(file.path.split("/")[0], []).append(file)
-    return splits
+    tokenizer, asset = _tokenizer_of(manifest, ledger.path(MANIFEST_NAME))
+    for files in manifest.files.values():
+        for file in files:
+            _check_size(folder.path(file.path), sizes.get(file.path), file)
+            if verify:
+                folder.local(file)
+    tokenizer = dataclasses.replace(tokenizer, path=ledger.local(asset))
+    return TokenDataset(folder, manifest.digest, tokenizer, manifest.files)
 
 
 class Documents:
@@ -158,7 +157,7 @@ class Documents:
         self.dtype = np.dtype(dtype)
 
     @classmethod
-    def open(cls, folder: Path, files: Sequence[ShardFile], vocab_size: int) -> Documents:
+    def open(cls, folder: Path, files: Sequence[TokenFile], vocab_size: int) -> Documents:
         """Map `files`, reading nothing but their lengths."""
         chunks: list[np.ndarray] = []
         starts: list[np.ndarray] = []
@@ -179,7 +178,7 @@ class Documents:
         return cls(chunks, *_index(starts, lengths), dtype)
 
     @classmethod
-    def open_remote(cls, folder: RemoteFolder, files: Sequence[ShardFile], vocab_size: int) -> Documents:
+    def open_remote(cls, folder: RemoteFolder, files: Sequence[TokenFile], vocab_size: int) -> Documents:
         """Read the lengths of `files`; each file is fetched when a document of it is asked for."""
         starts: list[np.ndarray] = []
         lengths: list[np.ndarray] = []
@@ -230,7 +229,7 @@ class Documents:
             out[o:p] = chunks[chunk][s:e]
 
 
-def _check_rows(path: str | Path, rows: int, file: ShardFile) -> None:
+def _check_rows(path: str | Path, rows: int, file: TokenFile) -> None:
     if rows != file.rows:
         raise ShardError(f"{path} has {rows} rows, its manifest says {file.rows}; run tokenize again")
 
@@ -245,50 +244,31 @@ def _index(starts: list[np.ndarray], lengths: list[np.ndarray]) -> tuple[np.ndar
     )
 
 
-def _read_manifest(folder: Path) -> Manifest:
-    path = folder / MANIFEST_NAME
-    try:
-        return _parse_manifest(path.read_bytes(), path)
-    except FileNotFoundError:
-        below = folder / "tokens" / MANIFEST_NAME
-        hint = f"; did you mean {folder / 'tokens'}?" if below.exists() else "; run the tokenize stage first"
-        raise ShardError(f"no token shards in {folder}: it has no {MANIFEST_NAME}{hint}") from None
-
-
-def _parse_manifest(content: bytes, where: str | Path) -> Manifest:
-    try:
-        manifest = Manifest.from_json(content, str(where))
-    except ManifestError as error:
-        raise ShardError(str(error)) from error
-    if manifest.dataset != "tokens":
-        raise ShardError(f"{where} describes the dataset '{manifest.dataset}', not 'tokens'; --data names tokens/")
-    return manifest
-
-
-def _read_tokenizer(where: str | Path, manifest: Manifest) -> TokenizerInfo:
-    """The tokenizer, its path relative to the folder."""
-    entry = manifest.properties.get("tokenizer")
+def _tokenizer_of(manifest: TokenManifest, where: str) -> tuple[TokenizerInfo, TokenFile]:
+    """The tokenizer, and its file in the ledger's folder."""
+    entry = manifest.tokenizer
     wanted = {"name": str, "file": str, "sha256": str, "vocab_size": int, "eot": int}
     if not isinstance(entry, dict) or any(type(entry.get(key)) is not kind for key, kind in wanted.items()):
         raise ShardError(
             f"{where} names no tokenizer this program knows: found {entry!r}, expected {', '.join(wanted)}"
         )
-    asset = next((file for file in manifest.of_kind("asset") if file.path == entry["file"]), None)
+    name = entry["file"].rpartition("/")[2]
+    asset = next((file for file in manifest.assets if file.path == name), None)
     if asset is None or asset.sha256 != entry["sha256"]:
         found = "not among its files" if asset is None else f"of SHA-256 {asset.sha256[:12]}…"
-        raise ShardError(f"{where}: the tokenizer {entry['file']} should be {entry['sha256'][:12]}…, but is {found}")
+        raise ShardError(f"{where}: the tokenizer {name} should be {entry['sha256'][:12]}…, but is {found}")
     if not 0 <= entry["eot"] < entry["vocab_size"]:
         raise ShardError(f"{where}: end-of-text is {entry['eot']}, outside the vocabulary of {entry['vocab_size']}")
-    return TokenizerInfo(entry["name"], Path(entry["file"]), entry["sha256"], entry["vocab_size"], entry["eot"])
+    return TokenizerInfo(entry["name"], Path(name), entry["sha256"], entry["vocab_size"], entry["eot"]), asset
 
 
-def _check_file(path: Path, file: ShardFile, verify: bool) -> None:
+def _check_file(path: Path, file: TokenFile, verify: bool) -> None:
     _check_size(path, path.stat().st_size if path.is_file() else None, file)
     if verify and sha256_of(path) != file.sha256:
         raise ShardError(f"{path} was changed or damaged: its SHA-256 is not the manifest's; copy it again")
 
 
-def _check_size(path: str | Path, size: int | None, file: ShardFile) -> None:
+def _check_size(path: str | Path, size: int | None, file: TokenFile) -> None:
     if size is None:
         raise ShardError(f"{path} is missing, though its manifest names it; copy it again or run tokenize again")
     if size != file.bytes:

@@ -12,13 +12,12 @@ from owt_pipeline.dedupe.exact import HASHED
 from owt_pipeline.dedupe.parts import Part, cut
 from owt_pipeline.dedupe.places import places
 from owt_pipeline.dedupe.step_files import read_arrow, step_file
+from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.shards import DatasetReader, shard_name
-from owt_pipeline.runtime.stage import require_manifest
 from owt_pipeline.runtime.storage import Storage
 
-SKETCHES = ".sketches.arrow"
-"""End of the name of a shard's sketches where duplicates/ keeps them: of the documents that stay, by row."""
+SKETCHES = "sketches"
+"""Kind of the files with a shard's sketches, where duplicates/ keeps them: of the documents that stay, by row."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,13 @@ class Corpus:
       clean: their texts.
       hashes: the folder of the hashes of their texts: all that count.
       sketches: the folder of their sketches: of a text that several have, one.
+      kept: for a corpus of another run, the file of each shard's hashes and sketches in these folders.
     """
 
     clean: DatasetReader
     hashes: Storage
     sketches: Storage
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ class Collection:
 
     def _files(self, shard: int) -> list[str]:
         if self.stands(shard):
-            return [shard_name(self.find(shard)[1]) + SKETCHES]
+            corpus, number = self.find(shard)
+            return [corpus.kept[number]]
         return [step_file(number) for number, part in enumerate(self.parts) if part.shard == shard]
 
     def _read(self, folder: Storage, files: list[str], columns: list[str] | None, stand: bool) -> pa.Table:
@@ -138,10 +140,10 @@ def open_corpus(workdir: str, made_with: dict[str, object]) -> Corpus:
     Raises UserError where it has no decisions or kept no sketches, or made them otherwise.
     """
     folder = Storage(workdir)
-    decisions = DatasetReader(folder / "duplicates", require_manifest(folder, "duplicates"))
-    clean = DatasetReader(folder / "clean", require_manifest(folder, "clean"))
+    decisions, clean = DatasetReader.open(folder, "duplicates"), DatasetReader.open(folder, "clean")
     manifest = decisions.manifest
-    if not decisions.files("sketches"):
+    kept = tuple(file.path for file in decisions.files(SKETCHES))
+    if not kept:
         raise UserError(f"{workdir} keeps no sketches: run `owt dedupe --workdir {workdir} --keep_sketches` first")
     if manifest.inputs["clean"] != clean.manifest.digest:
         raise UserError(f"{workdir}/duplicates was not made from {workdir}/clean: run `owt dedupe` there again")
@@ -152,4 +154,4 @@ def open_corpus(workdir: str, made_with: dict[str, object]) -> Corpus:
                 f"the sketches of {workdir} were made with {name}={theirs.get(name)!r}, not {value!r}: "
                 "give that here, or run dedupe there again"
             )
-    return Corpus(clean, decisions.folder, decisions.folder)
+    return Corpus(clean, folder, folder, kept)

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from owt_pipeline.dedupe.memory import keep_freed_memory
-from owt_pipeline.runtime.shards import DatasetReader, reading
+from owt_pipeline.runtime.dataset import DatasetReader, reading
 from owt_pipeline.runtime.storage import Storage
-from schemas import ShardFile
+from schemas.manifest import ShardFile
 
 _PART_BYTES = 8 << 20  # at least, uncompressed: a row group as we write them, or several smaller ones
 _MOST_PARTS = 1024  # or so, of a large corpus: each leaves files, which each range of hashes is picked out of
@@ -52,7 +52,7 @@ def cut(source: DatasetReader, shards: Iterable[int], before: int = 0) -> list[P
     """
     files = [file for shard in shards for file in source.files("data", shard)]
     with ThreadPoolExecutor(_FOOTERS_TOGETHER) as threads:
-        row_groups = list(threads.map(lambda file: _row_groups(source.folder, file), files))
+        row_groups = list(threads.map(lambda file: _row_groups(source.workdir, file), files))
     least = max(_PART_BYTES, sum(size for groups in row_groups for _, size in groups) // _MOST_PARTS)
     parts: list[Part] = []
     for file, groups in zip(files, row_groups, strict=True):

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.runtime.shards import ShardWriter, reading, shard_name
+from owt_pipeline.runtime.commit import ShardWriter, shard_name
+from owt_pipeline.runtime.dataset import reading
 from owt_pipeline.runtime.storage import Storage
+from schemas.manifest import ShardFile
 
 NOTHING = pa.schema([])
-"""The schema of a step that writes only files for the shards, beside its own."""
+"""The schema of a step that writes only files for the shards, besides its own."""
 
 
 @contextlib.contextmanager
@@ -41,12 +43,20 @@ def read_step(folder: Storage, keys: Iterable[int], columns: list[str] | None = 
     return pa.concat_tables([read_arrow(folder, step_file(key), columns) for key in keys]).combine_chunks()
 
 
-def scatter(folder: Storage, rows: pa.Table, shards: np.ndarray, num_shards: int) -> None:
-    """Write each shard's rows into a file of its own, one for every shard; `rows` are sorted by shard."""
+def scatter(writer: ShardWriter, folder: Storage, rows: pa.Table, shards: np.ndarray, num_shards: int) -> None:
+    """Write each shard's rows into a file of its own, one for every shard; `rows` are sorted by shard.
+
+    The files, in a `folder` next to that of the writer's step, are named in its record.
+    """
     bounds = np.searchsorted(shards, np.arange(num_shards + 1))
     for shard in range(num_shards):
-        with folder.create_file(step_file(shard)) as file, pa.ipc.new_file(file, rows.schema) as writer:
-            writer.write_table(rows.slice(bounds[shard], bounds[shard + 1] - bounds[shard]))
+        count = int(bounds[shard + 1] - bounds[shard])
+        with folder.spool() as file:
+            with pa.ipc.new_file(file, rows.schema) as arrow:
+                arrow.write_table(rows.slice(bounds[shard], count))
+            file.publish(step_file(shard), sync=False)
+            path = f"../{folder.uri.rpartition('/')[2]}/{step_file(shard)}"
+            writer.name_file(ShardFile(path, "scattered", shard, count, file.bytes, file.sha256))
 
 
 def reduce_to_file(
@@ -60,7 +70,7 @@ def reduce_to_file(
     reduce: Callable[[int, list[pa.RecordBatch], ShardWriter], None],
 ) -> None:
     """Write the file of one key, and its record, by `reduce(key, batches, writer)`."""
-    with ShardWriter(folder, records, key, {"": schema}, file_format=file_format, rejects=False) as writer:
+    with ShardWriter(folder, records, key, {"": schema}, file_format=file_format, named_by_content=False) as writer:
         reduce(key, batches, writer)
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 from owt_pipeline.collect.urls import BadURL, canonical_url
 from owt_pipeline.demo.ground_truth import Fate
-from owt_pipeline.runtime.shards import DatasetReader
-from owt_pipeline.runtime.stage import require_manifest
+from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.storage import Storage
 from schemas import Reason
 
@@ -44,11 +43,11 @@ def verdicts(workdir: Storage) -> dict[str, tuple[str, str]]:
     """For each URL of the run: KEPT, or the reason it was rejected for, with the detail."""
     found: dict[str, tuple[str, str]] = {}
     for name in _WITH_REJECTS:
-        reader = DatasetReader(workdir / name, require_manifest(workdir, name))
+        reader = DatasetReader.open(workdir, name)
         for row in reader.table(kind="rejects", columns=["url", "reason", "detail"]).to_pylist():
             if row["url"] and row["reason"] != Reason.REPEATED_URL:
                 found[row["url"]] = (row["reason"], row["detail"] or "")
-    corpus = DatasetReader(workdir / "corpus", require_manifest(workdir, "corpus"))
+    corpus = DatasetReader.open(workdir, "corpus")
     for url in corpus.table(columns=["url"])["url"].to_pylist():
         found.setdefault(url, (KEPT, ""))
     return found

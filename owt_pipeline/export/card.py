@@ -1,4 +1,4 @@
-"""The dataset's card: `corpus/README.md`, in the form in which Hugging Face's hub and `datasets` read it."""
+"""The dataset's card: `ledger/corpus/README.md`, in the form in which Hugging Face's hub and `datasets` read it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 
-from schemas import DATASETS, Counts, Manifest
+from schemas import DATASETS
+from schemas.manifest import Counts, Manifest
 from schemas.settings import to_toml
 
 LANGUAGE = "language_"

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from owt_pipeline.export.apply import Policy, apply_decisions, forget
 from owt_pipeline.export.card import LANGUAGE
 from owt_pipeline.forget.takedowns import Takedowns
-from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
+from owt_pipeline.runtime.dataset import DatasetReader
 
 
 def export_shard(

@@ -12,7 +12,8 @@ import pyarrow as pa
 from owt_pipeline.fetch.acceptance import refuse_body, refuse_head
 from owt_pipeline.fetch.warc import Response, payload_digest
 from owt_pipeline.runtime.batches import rejects_batch, replace_columns
-from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
+from owt_pipeline.runtime.dataset import DatasetReader
 from schemas import DATASETS, Reason
 
 PAGES = DATASETS["pages"].schema

@@ -19,9 +19,10 @@ from owt_pipeline.fetch.answers import Answer, NoPage, Page, judge
 from owt_pipeline.fetch.captures import captures
 from owt_pipeline.fetch.http_message import MAX_HEAD_BYTES, TooLarge
 from owt_pipeline.fetch.warc import BadRecord, read_record, rewritten, single_member
-from owt_pipeline.runtime.shards import ShardRecord, ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
 from owt_pipeline.runtime.storage import Storage, open_source
 from schemas import Reason
+from schemas.manifest import ShardRecord
 
 BUCKETS = 256
 """Parts of a file's index, by hash of the host: a shard reads those of its hosts only."""

@@ -19,7 +19,8 @@ from owt_pipeline.fetch.crawl import Crawler, crawl, shared_loop
 from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.live import LiveOptions
 from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.shards import DatasetReader, ShardWriter, shard_name
+from owt_pipeline.runtime.commit import ShardWriter, shard_name
+from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS, Reason
 

@@ -32,8 +32,8 @@ from owt_pipeline.fetch.http_message import (
     header,
     split_response,
 )
+from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.shards import DatasetReader
 from schemas import DATASETS
 
 MAX_BODY_BYTES = 1 << 30
@@ -119,7 +119,7 @@ def pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.Rec
     Raises UserError where the WARC file is not as its index says.
     """
     (warc,) = reader.files("warc", shard)
-    with reader.folder.open(warc.path) as file:
+    with reader.workdir.open(warc.path) as file:
         for batch in reader.batches(shard, rows=rows):
             lengths = batch["warc_length"].to_pylist()
             records = []
@@ -129,9 +129,9 @@ def pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.Rec
                 records.append(file.read(length))
                 if len(records[-1]) != length:
                     raise UserError(
-                        f"{reader.folder.path(warc.path)} ends before byte {offset + length}, where its index has a "
-                        "record: it was changed after it was written; delete pages/manifest.json and run "
-                        "`owt fetch` again"
+                        f"{reader.workdir.path(warc.path)} ends before byte {offset + length}, where its index has a "
+                        "record: it was changed after it was written; run `owt verify --repair`, then "
+                        "`owt run` with the same settings"
                     )
             start, size = 0, 0
             for end, length in enumerate(lengths):

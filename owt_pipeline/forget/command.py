@@ -13,10 +13,11 @@ from owt_pipeline.forget.takedowns import FORGOTTEN, read_takedowns, write_taked
 from owt_pipeline.ledger.story import readers_of
 from owt_pipeline.runtime import console
 from owt_pipeline.runtime.command_line import CommandParser
+from owt_pipeline.runtime.dataset import is_discarded, read_manifest
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.lease import hold
-from owt_pipeline.runtime.stage import Runtime, Stage, read_manifest
-from owt_pipeline.runtime.standing import recorded_plan
+from owt_pipeline.runtime.plan import recorded_plan
+from owt_pipeline.runtime.stage import Runtime, Stage
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages import load
 from owt_pipeline.stages.command import checked_workers, reporting_errors
@@ -37,8 +38,9 @@ def build_parser() -> argparse.ArgumentParser:
         f"{FORGOTTEN}, and stays out whatever runs again; only the shards it is in are rewritten, and the\n"
         "report is made anew. Duplicates of a document that goes, go with it: their text is the same.\n"
         "Killed at any moment, it goes on when run again (as does owt run).\n\n"
-        "pages/, documents/ and clean/ still hold the text: they are what the corpus was made from. Delete these\n"
-        "folders once the corpus is final, or build the next corpus without the URLs (collect --deny_domains).",
+        "pages/, documents/ and clean/ still hold the text: they are what the corpus was made from. Discard them once\n"
+        "the corpus is final (owt discard fetch extract clean), or build the next corpus without the URLs (collect\n"
+        "--deny_domains).",
         epilog="example:\n  owt forget takedown.txt --workdir runs/2013 --reason 'request of 2026-11-20'\n\n"
         "takedown.txt has one URL, id or domain (example.org, with all hosts below it) a line; # begins a comment.\n"
         "What is not in the corpus goes on the list too: it will not come in. To bring a document back, take its\n"
@@ -67,12 +69,11 @@ def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
 
     Raises UserError where they are not options of this version of the stage.
     """
-    folder = workdir / stage.output
-    plan = recorded_plan(folder, read_manifest(folder))
+    plan = recorded_plan(workdir, stage.output)
     if plan is None:
         return None
     try:
-        return from_table(stage.options, plan["options"], f"{folder}/manifest.json")
+        return from_table(stage.options, plan.options, f"the manifest of {workdir}/{stage.output}")
     except SettingsError as error:
         raise UserError(f"{error}: it was made by another version; run `owt run` with your settings") from error
 
@@ -104,8 +105,12 @@ def _forget(arguments: argparse.Namespace) -> int:
             stages.append((stage, options))
     results = run_stages(stages, Runtime(workdir, workers))
     for stage, manifest, seconds in results:
-        say(f"{stage.output}/: {manifest.counts.left:,} documents{'' if seconds is not None else ' (stands)'}")
-    holding = [f"{name}/" for name in _WITH_TEXT if (workdir / name).exists("manifest.json")]
+        say(f"{stage.output}/: {manifest.counts.left:,} documents{'' if seconds is not None else ' (finished)'}")
+    holding = [
+        f"{name}/"
+        for name in _WITH_TEXT
+        if read_manifest(workdir, name) is not None and not is_discarded(workdir, name)
+    ]
     if holding:
         say(f"{', '.join(holding)} still hold what was collected: see owt forget --help")
     return 0

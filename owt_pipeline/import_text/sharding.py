@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from owt_pipeline.import_text.documents import PLACED, FieldNames, place, placed_batch
 from owt_pipeline.import_text.records import read_records
 from owt_pipeline.runtime.batches import Outcome
-from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
 from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS, REJECTS, Reason
 

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from owt_pipeline.ledger.find import find_id
+from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.errors import NotFound, UsageError
-from owt_pipeline.runtime.shards import DatasetReader
 from schemas import DATASETS, Reason
 from schemas.settings import did_you_mean
 
@@ -50,7 +50,7 @@ def sample(
             best = sorted(best)[:n]
     if not best:
         named = " ".join(filter(None, [f"of {domain}" if domain else "", f"rejected as {reason}" if reason else ""]))
-        raise NotFound(f"{reader.folder} holds no document {named}".rstrip())
+        raise NotFound(f"{reader.workdir}/{reader.name} holds no document {named}".rstrip())
     return [_document(readers, reader, identifier, shard, kind, reason) for _, identifier, shard in best]
 
 

@@ -10,13 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from owt_pipeline.runtime.dataset import DatasetReader, read_manifest, reading
 from owt_pipeline.runtime.errors import NotFound, UserError
 from owt_pipeline.runtime.lease import mention_running
-from owt_pipeline.runtime.shards import DatasetReader, reading
-from owt_pipeline.runtime.stage import read_manifest
 from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS
-from schemas.manifest import MANIFEST_NAME
 
 _WARC = (".warc", ".warc.gz", ".arc", ".arc.gz")
 
@@ -52,46 +50,48 @@ class Source:
 
 
 def open_source(name: str) -> Source:
-    """The dataset folder, its `rejects` folder, or the Parquet, Arrow or WARC file that `name` is.
+    """The dataset's folder, the folder of its rejects (`RUN/ledger/corpus/rejects`), or the Parquet, Arrow or WARC file
+    that `name` is.
 
     Raises NotFound for what is not there, UserError for what is none of these.
     """
-    head, _, tail = name.rstrip("/").rpartition("/")
-    folder = Storage(name)
-    if folder.exists(MANIFEST_NAME):
-        return _dataset(name, folder, "data")
-    if tail == "rejects" and Storage(head or ".").exists(MANIFEST_NAME):
-        return _dataset(name, Storage(head or "."), "rejects")
-    parent = Storage(head or ("/" if name.startswith("/") else "."))
+    parent, tail = _split(name)
+    if tail == "rejects":  # of ledger/DATASET/rejects
+        dataset, workdir = _split(parent.uri)[1], _split(_split(parent.uri)[0].uri)[0]
+        if (manifest := read_manifest(workdir, dataset)) is not None:
+            return _dataset(name, DatasetReader(workdir, manifest), "rejects")
+    if (manifest := read_manifest(parent, tail)) is not None:
+        return _dataset(name, DatasetReader.open(parent, tail), "data")
     if not parent.exists(tail):
         raise NotFound(f"there is no {name}: name a dataset's folder (runs/2013/corpus) or a file")
     if os.path.isdir(name):
-        inside = [dataset for dataset in DATASETS if (folder / dataset).exists(MANIFEST_NAME)]
+        inside = [dataset for dataset in DATASETS if read_manifest(Storage(name), dataset) is not None]
         hint = f"; it is a run: look into {', '.join(f'{name}/{dataset}' for dataset in inside)}" if inside else ""
-        raise UserError(f"{name} has no {MANIFEST_NAME}: it is no dataset that is whole{hint}")
+        raise UserError(f"{name} is not a finished dataset of a run{hint}")
     return _file(name, parent, tail)
 
 
-def _dataset(name: str, folder: Storage, kind: str) -> Source:
-    manifest = read_manifest(folder)
-    assert manifest is not None
-    workdir = folder.uri.rpartition("/")[0] or "."
-    if not workdir.endswith(":/"):  # of a dataset that is a bucket of its own
-        mention_running(Storage(workdir))
-    reader = DatasetReader(folder, manifest)
-    files = manifest.of_kind(kind)
+def _split(name: str) -> tuple[Storage, str]:
+    """The folder that `name` is in, and its last part."""
+    head, _, tail = name.rstrip("/").rpartition("/")
+    return Storage(head or ("/" if name.startswith("/") else ".")), tail
+
+
+def _dataset(name: str, reader: DatasetReader, kind: str) -> Source:
+    mention_running(reader.workdir)
+    manifest, files = reader.manifest, reader.files(kind)
     about = {
         "dataset": manifest.dataset + ("/rejects" if kind == "rejects" else ""),
         "written_by": f"{manifest.stage} (version {manifest.stage_version})",
         "rows": sum(file.rows for file in files),
         "shards": manifest.num_shards,
-        "bytes": sum(file.bytes for file in (files if kind == "rejects" else manifest.files)),
+        "bytes": manifest.total(kind).bytes if kind == "rejects" else manifest.total_bytes,
         "counts": str(manifest.counts),
         "options": manifest.options,
     }
     if not files:
-        raise NotFound(f"{folder} holds no rows: {', '.join(file.path for file in manifest.files) or 'nothing'}")
-    return Source(name, [(folder, file.path) for file in files], about, reader.schema(files[0]))
+        raise NotFound(f"{name} holds no rows")
+    return Source(name, [(reader.workdir, file.path) for file in files], about, reader.schema(files[0]))
 
 
 def _file(name: str, parent: Storage, path: str) -> Source:

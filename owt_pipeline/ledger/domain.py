@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.ledger.find import arrow_ids
-from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.runtime.dataset import DatasetReader
 
 _EXAMPLES = 3
 

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from owt_pipeline.runtime.shards import DatasetReader, reading
-from schemas import ShardFile
+from owt_pipeline.runtime.dataset import DatasetReader, reading
+from schemas.manifest import ShardFile
 
 
 class Found(NamedTuple):
@@ -48,7 +48,7 @@ def find_id(reader: DatasetReader, identifier: int, shards: Iterable[int]) -> li
 
 def arrow_ids(reader: DatasetReader, file: ShardFile) -> Iterator[pa.RecordBatch]:
     """`url_id` and `n_tokens` of a file of `tokens/`, batch by batch: the tokens themselves are not read."""
-    with reading(reader.folder.path(file.path)), reader.folder.open(file.path) as source:
+    with reading(reader.workdir.path(file.path)), reader.workdir.open(file.path) as source:
         about = pa.ipc.open_file(source).schema
         wanted = [about.get_field_index(name) for name in ("url_id", "n_tokens")]
         opened = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=wanted))
@@ -60,7 +60,7 @@ def _rows(reader: DatasetReader, file: ShardFile, identifier: int) -> Iterator[F
     if file.path.endswith(".arrow"):
         yield from _rows_of_arrow(reader, file, identifier)
     else:
-        with reading(reader.folder.path(file.path)), reader.folder.open(file.path) as source:
+        with reading(reader.workdir.path(file.path)), reader.workdir.open(file.path) as source:
             yield from _rows_of_parquet(source, file, identifier)
 
 

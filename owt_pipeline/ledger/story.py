@@ -16,9 +16,8 @@ from owt_pipeline.collect.spread import home_bucket
 from owt_pipeline.collect.urls import BadURL, canonicalize, unescaped, url_id
 from owt_pipeline.ledger.find import Found, find_id
 from owt_pipeline.ledger.side_by_side import differences
+from owt_pipeline.runtime.dataset import DatasetReader, is_discarded, read_manifest
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.shards import DatasetReader
-from owt_pipeline.runtime.stage import read_manifest
 from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS, Reason
 
@@ -54,10 +53,17 @@ def asked_for(text: str) -> Asked:
 
 
 def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
-    """A reader for each dataset that is whole, in the order of the stages; raises UserError where there is none."""
-    found = {name: read_manifest(workdir / name) for name in DATASETS}
-    readers = {name: DatasetReader(workdir / name, manifest) for name, manifest in found.items() if manifest}
-    if not readers:
+    """A reader for each finished dataset whose files are there, in the order of the stages.
+
+    Raises UserError where there is no dataset at all.
+    """
+    found = {name: read_manifest(workdir, name) for name in DATASETS}
+    readers = {
+        name: DatasetReader(workdir, manifest)
+        for name, manifest in found.items()
+        if manifest and not is_discarded(workdir, name)
+    }
+    if not any(found.values()):
         raise UserError(f"{workdir} holds no dataset of a run: is it the --workdir of `owt run`?")
     return readers
 
@@ -139,7 +145,7 @@ def _entries(
     kept = any(row.file.kind == "data" for row in found) and stage != "dedupe"
     repeats = [row.row["detail"] for row in found if kept and row.file.kind == "rejects"]
     for file, number, row in found:
-        where = {"file": reader.folder.path(file.path), "row": number}
+        where = {"file": reader.workdir.path(file.path), "row": number}
         if file.kind == "rejects":
             if kept:
                 continue  # another submission of a URL that stays: told with its row
@@ -149,7 +155,7 @@ def _entries(
         elif stage == "dedupe":
             yield {"stage": stage, "verdict": "duplicate", **_decision(readers, row, file.shard), **where}
         elif stage == "tokenize":
-            split = file.path.split("/", 1)[0]
+            split = file.path.split("/")[1]
             yield {"stage": stage, "verdict": "kept", "split": split, "n_tokens": row["n_tokens"], **where}
         else:
             again = {"repeated_by": repeats} if repeats else {}
@@ -207,9 +213,9 @@ def _keeper(readers: Mapping[str, DatasetReader], shard: int) -> tuple[DatasetRe
     standing = readers["duplicates"].manifest.properties
     for workdir, shards in zip(standing.get("against", []), standing["standing_shards"], strict=False):
         if shard < shards:
-            folder = Storage(workdir) / "clean"
-            manifest = read_manifest(folder)
-            return (DatasetReader(folder, manifest) if manifest else None), shard
+            other = Storage(workdir)
+            manifest = read_manifest(other, "clean")
+            return (DatasetReader(other, manifest) if manifest else None), shard
         shard -= shards
     return None, shard
 

@@ -1,28 +1,32 @@
 """`owt verify`: does everything a run's manifests say hold?
 
-Checked are every file's length, SHA-256 and rows, every schema, every sum, that each output was made from the
-inputs that are there now, and that each id which entered a stage left it exactly once. Memory is bounded by a
-shard.
+Checked are every file's length, SHA-256 and rows, every schema, every sum, that each output was made from the inputs
+that are there now, and that each id which entered a stage left it exactly once. Memory is bounded by a shard and the
+lists of files.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
+from owt_pipeline.runtime import console, progress
 from owt_pipeline.runtime.command_line import CommandParser
+from owt_pipeline.runtime.commit import listing_of
+from owt_pipeline.runtime.dataset import DatasetReader, is_discarded, read_manifest
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.lease import mention_running
-from owt_pipeline.runtime.shards import DatasetReader
-from owt_pipeline.runtime.stage import read_manifest
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.command import reporting_errors
-from schemas import DATASETS, REJECTS, Manifest, ShardFile
-from schemas.manifest import MANIFEST_NAME
+from schemas import DATASETS, REJECTS
+from schemas.manifest import Manifest, ShardFile, ledger_of
 
 _UPSTREAM = {
     "pages": "urls",
@@ -34,98 +38,149 @@ _UPSTREAM = {
 }
 
 
-def verify(workdir: Storage) -> Iterator[tuple[str, list[str]]]:
-    """For each dataset of the run, in order: its name and what does not hold, one line each.
+@dataclass
+class Finding:
+    """What is known of one dataset.
+
+    Attributes:
+      name: the dataset.
+      problems: what does not hold, one line each.
+      notes: what a reader should know besides.
+      damaged: files with other bytes than were written.
+    """
+
+    name: str
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+
+
+def verify(workdir: Storage, *, repair: bool = False) -> Iterator[Finding]:
+    """What holds of each dataset of the run, in order; with `repair`, damaged files are marked for the next run.
 
     Raises UserError where the folder holds no dataset at all.
     """
-    names = set(workdir.names())
-    found = [name for name in (*DATASETS, "report") if any(path.startswith(f"{name}/") for path in names)]
-    if not found:
-        raise UserError(f"{workdir} holds no dataset of a run")
+    found = [name for name in (*DATASETS, "report") if workdir.exists(ledger_of(name)) or workdir.exists(name)]
     manifests: dict[str, Manifest] = {}
+    empty = True
     for name in found:
-        folder = workdir / name
+        finding = Finding(name)
         try:
-            manifest = read_manifest(folder)
+            manifest = read_manifest(workdir, name)
         except UserError as error:
-            yield name, [str(error)]
+            empty = False
+            finding.problems.append(str(error))
+            yield finding
             continue
         if manifest is None:
-            yield name, [f"{folder} has no {MANIFEST_NAME}: its stage was broken off; run it again"]
+            if workdir.exists(ledger_of(name)):
+                empty = False
+                finding.problems.append(f"{workdir}/{name} is not finished: run the same command again")
+                yield finding
             continue
+        empty = False
         manifests[name] = manifest
-        yield name, list(_problems(workdir, manifest, manifests))
+        _examine(workdir, manifest, manifests, finding)
+        if repair and finding.damaged:
+            listing_of(workdir, name).distrust(finding.damaged)
+        yield finding
+    if empty:
+        raise UserError(f"{workdir} holds no dataset of a run")
 
 
-def _problems(workdir: Storage, manifest: Manifest, manifests: dict[str, Manifest]) -> Iterator[str]:
-    folder = workdir / manifest.dataset
+def _examine(workdir: Storage, manifest: Manifest, manifests: dict[str, Manifest], finding: Finding) -> None:
     if not manifest.counts.balanced:
-        yield f"the ledger does not balance: {manifest.counts}"
-    listed = {file.path for file in manifest.files} | {MANIFEST_NAME}
-    for path in folder.names():
-        if path not in listed and not path.startswith(".work/"):
-            yield f"{folder.path(path)} is not in the manifest"
+        finding.problems.append(f"the ledger does not balance: {manifest.counts}")
     for dataset, digest in manifest.inputs.items():
-        if dataset in manifests and manifests[dataset].digest != digest:
-            yield f"{dataset}/ has changed since this was made from it: run {manifest.stage} again"
-        elif not (workdir / dataset).exists(MANIFEST_NAME):
-            yield f"{dataset}/, from which this was made, is gone"
-    damaged = False
-    for file in manifest.files:
-        for problem in _file_problems(folder, file):
-            damaged = True
-            yield problem
-    if damaged:
+        if dataset not in manifests:
+            finding.problems.append(f"{dataset}/, from which this was made, is not finished or damaged")
+        elif manifests[dataset].digest != digest:
+            finding.problems.append(f"{dataset}/ has changed since this was made from it: run {manifest.stage} again")
+    reader = DatasetReader(workdir, manifest)
+    try:
+        files = reader.table_of_files.files
+    except UserError as error:
+        finding.problems.append(str(error))
+        return
+    if is_discarded(workdir, manifest.dataset):
+        finding.notes.append("discarded on purpose; what was made from it can be checked only by itself")
+        return
+    _look_for_strangers(workdir, manifest.dataset, {file.path for file in files}, finding)
+    with progress.step(f"verify {manifest.dataset}", shards=len(files), rows=manifest.total_bytes, unit="bytes"):
+        _read_every_byte(workdir, files, finding)
+    if finding.damaged or any("missing" in problem for problem in finding.problems):
         return  # what cannot be read cannot be counted
-    reader = DatasetReader(folder, manifest)
-    yield from _row_problems(reader)
+    finding.problems += _row_problems(reader)
     upstream = _UPSTREAM.get(manifest.dataset)
     if manifest.stage in ("collect", "import"):
-        yield from _unique_problems(reader)
-    elif upstream in manifests:
-        source = DatasetReader(workdir / upstream, manifests[upstream])
+        finding.problems += _unique_problems(reader)
+    elif upstream in manifests and not is_discarded(workdir, upstream):
+        source = DatasetReader(workdir, manifests[upstream])
         check = _decision_problems if manifest.dataset == "duplicates" else _id_problems
         try:
-            yield from check(source, reader)
+            finding.problems += check(source, reader)
         except UserError as error:
-            yield str(error)
+            finding.problems.append(str(error))
 
 
-def _file_problems(folder: Storage, file: ShardFile) -> Iterator[str]:
-    path = folder.path(file.path)
+def _look_for_strangers(workdir: Storage, dataset: str, known: set[str], finding: Finding) -> None:
+    """Files of the dataset's folders that the manifest does not name: of unfinished work, or of somebody else."""
+    listing = listing_of(workdir, dataset)
+    ledger = ledger_of(dataset)
+    strangers = [name for name in listing.entries if name not in known and not name.startswith(f"{ledger}/")]
+    if listing.unfinished_plans():
+        finding.notes.append(
+            f"its stage was interrupted while it made this dataset anew ({len(strangers)} of its files are there): run "
+            "it again with the same settings"
+        )
+    else:
+        finding.problems += [f"{workdir.path(path)} is not in the manifest" for path in strangers]
+
+
+def _read_every_byte(workdir: Storage, files: Sequence[ShardFile], finding: Finding) -> None:
+    with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
+        for file, problem in zip(files, threads.map(lambda file: _file_problem(workdir, file), files), strict=True):
+            if problem:
+                finding.problems.append(f"{workdir.path(file.path)} {problem}")
+                finding.damaged.append(file.path)
+            progress.advance(file.bytes)
+            progress.shard_done()
+
+
+def _file_problem(workdir: Storage, file: ShardFile) -> str:
+    """What is wrong with a file; "" for nothing."""
     try:
-        size = folder.size(file.path)
+        size = workdir.size(file.path)
         if size != file.bytes:
-            yield f"{path} has {size} bytes, its manifest says {file.bytes}"
-        elif folder.sha256(file.path) != file.sha256:
-            yield f"{path} has other bytes than were written: its SHA-256 differs"
+            return f"has {size} bytes, its manifest says {file.bytes}"
+        if workdir.sha256(file.path) != file.sha256:
+            return "has other bytes than were written: its SHA-256 differs"
     except FileNotFoundError:
-        yield f"{path} is missing"
+        return "is missing"
     except OSError as error:
-        yield f"{path} cannot be read: {error}"
+        return f"cannot be read: {error}"
+    return ""
 
 
 def _row_problems(reader: DatasetReader) -> Iterator[str]:
     """Rows of each file, its schema, and the reasons of the rejects against the manifest's counts."""
     manifest = reader.manifest
     rejected: Counter[str] = Counter()
-    for file in manifest.files:
-        if file.kind not in ("data", "rejects"):
-            continue
-        single = DatasetReader(reader.folder, _only(manifest, file))
-        rows = 0
+    for file in (*reader.files("data"), *reader.files("rejects")):
+        path = reader.workdir.path(file.path)
         try:
-            schema = single.schema(file)
+            schema = reader.schema(file)
             if not _schema_holds(schema, manifest.dataset if file.kind == "data" else "rejects"):
-                yield f"{reader.folder.path(file.path)} has another schema than docs/data.md says: {schema.names}"
-            table = single.table(kind=file.kind, columns=["reason"] if file.kind == "rejects" else ["url_id"])
+                yield f"{path} has another schema than docs/data.md says: {schema.names}"
+            columns = ["reason"] if file.kind == "rejects" else ["url_id"]
+            table = pa.Table.from_batches(
+                reader.batches_of(file, columns=columns, rows=1 << 16), _part(schema, columns)
+            )
         except (UserError, pa.ArrowInvalid) as error:
-            yield f"{reader.folder.path(file.path)} cannot be read: {error}"
+            yield f"{path} cannot be read: {error}"
             continue
-        rows = table.num_rows
-        if rows != file.rows:
-            yield f"{reader.folder.path(file.path)} has {rows} rows, its manifest says {file.rows}"
+        if table.num_rows != file.rows:
+            yield f"{path} has {table.num_rows} rows, its manifest says {file.rows}"
         if file.kind == "rejects":
             rejected.update(table["reason"].to_pylist())
     if manifest.dataset == "duplicates":
@@ -207,20 +262,25 @@ def _ids(reader: DatasetReader, shard: int, kind: str) -> np.ndarray:
     return np.concatenate(parts) if parts else np.array([], np.uint64)
 
 
-def _only(manifest: Manifest, file: ShardFile) -> Manifest:
-    import dataclasses
-
-    return dataclasses.replace(manifest, files=[file])
+def _part(schema: pa.Schema, columns: list[str]) -> pa.Schema:
+    return pa.schema([schema.field(name) for name in columns])
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt verify`."""
     parser = CommandParser(
         prog="owt verify",
-        description="Check a run: every sum, every checksum, and that every id is accounted for.",
-        epilog="example:\n  owt verify --workdir runs/2013",
+        description="Check a run: every sum, every checksum, and that every id is accounted for. Every byte is read.",
+        epilog="examples:\n  owt verify --workdir runs/2013\n  owt verify --workdir runs/2013 --repair && "
+        "owt run config.toml --workdir runs/2013",
     )
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="mark damaged files, so that the next run with the same settings makes them again",
+    )
+    console.add_flags(parser)
     return parser
 
 
@@ -230,12 +290,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print(arguments: argparse.Namespace) -> int:
+    console.configure(arguments)
     mention_running(Storage(arguments.workdir))
-    failed = 0
-    for name, problems in verify(Storage(arguments.workdir)):
-        print(f"{name}: {'holds' if not problems else f'{len(problems)} problem(s)'}", flush=True)
-        for problem in problems:
-            print(f"  {problem}")
-        failed += bool(problems)
+    failed = marked = 0
+    for finding in verify(Storage(arguments.workdir), repair=arguments.repair):
+        verdict = "holds" if not finding.problems else f"{len(finding.problems)} problem(s)"
+        print(f"{finding.name}: {verdict}", flush=True)
+        for line in (*finding.problems, *finding.notes):
+            print(f"  {line}")
+        failed += bool(finding.problems)
+        marked += len(finding.damaged)
     print("everything holds" if not failed else f"{failed} dataset(s) do not hold")
+    if marked:
+        todo = "are marked" if arguments.repair else "are damaged or missing: --repair marks them"
+        print(f"{marked} file(s) {todo}; `owt run` with the same settings then makes them again")
     return 1 if failed else 0

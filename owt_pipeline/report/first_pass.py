@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from owt_pipeline.report.keys import host_of, keys_of
 from owt_pipeline.report.summaries import MOST_REMOVALS, SCORE_EDGES, SIMILARITY_BINS, Summary
 from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.tokenize import encoding
 from schemas import Reason
 
@@ -132,7 +132,7 @@ def _tokenizer(tokens: DatasetReader) -> encoding.Encoding:
     about = tokens.manifest.properties["tokenizer"]
     if about["name"] == "gpt2":
         return encoding.load("gpt2")
-    return encoding.load(tokens.folder.path(about["file"]), tokens.manifest.options["eot_token"])
+    return encoding.load(tokens.workdir.path(about["file"]), tokens.manifest.options["eot_token"])
 
 
 def _posted_months(urls: DatasetReader, shard: int) -> Callable[[pa.Array], pa.Array]:

@@ -14,7 +14,7 @@ from owt_pipeline.report.keys import host_of, keys_of, site_of
 from owt_pipeline.report.sketches import Candidates
 from owt_pipeline.report.summaries import Details, Summary
 from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.runtime.dataset import DatasetReader
 
 _ROWS = 1 << 14
 _TEXT_CHARACTERS = 20_000

@@ -22,8 +22,8 @@ RATE_SECONDS = 30.0
 class _Display:
     """What is done of a step, and how it is shown; subclasses show it."""
 
-    def __init__(self, name: str, shards: int, rows: int | None):
-        self.name, self.shards, self.rows = name, shards, rows
+    def __init__(self, name: str, shards: int, rows: int | None, unit: str):
+        self.name, self.shards, self.rows, self.unit = name, shards, rows, unit
         self.shards_done, self.rows_done = 0, 0
         self.started = time.monotonic()
         self._marks = deque([(self.started, 0)])  # (when, rows done), a second apart
@@ -45,7 +45,10 @@ class _Display:
         return (self.rows_done - rows) / max(now - since, 1e-9)
 
     def line(self) -> str:
-        line = f"{self.name}: {self.shards_done}/{self.shards} shards, {self.rows_done:,} rows, {self.rate:,.0f}/s"
+        files = "shards" if self.unit == "rows" else "files"
+        line = (
+            f"{self.name}: {self.shards_done}/{self.shards} {files}, {self.rows_done:,} {self.unit}, {self.rate:,.0f}/s"
+        )
         return f"{line}, {self.doing()}" if self.doing is not None else line
 
     def fields(self) -> dict[str, Any]:
@@ -75,8 +78,8 @@ class _LogDisplay(_Display):
 class _TerminalDisplay(_Display):
     """One line that is cut to the terminal's width, whatever that becomes, and goes when the step is done."""
 
-    def __init__(self, name: str, shards: int, rows: int | None):
-        super().__init__(name, shards, rows)
+    def __init__(self, name: str, shards: int, rows: int | None, unit: str):
+        super().__init__(name, shards, rows, unit)
         from rich.console import Console
 
         self._console = Console(stderr=True)
@@ -118,10 +121,13 @@ def configure(*, quiet: bool, live: bool) -> None:
 
 
 @contextlib.contextmanager
-def step(name: str, *, shards: int, rows: int | None = None) -> Iterator[None]:
-    """Show the progress of a step over `shards` shards and, if known, `rows` rows, while the block runs."""
+def step(name: str, *, shards: int, rows: int | None = None, unit: str = "rows") -> Iterator[None]:
+    """Show the progress of a step over `shards` shards and, if known, `rows` rows, while the block runs.
+
+    A step that reads files and not rows counts in another `unit`, such as bytes.
+    """
     global _current
-    display = _current = _display(name, shards, rows)
+    display = _current = _display(name, shards, rows, unit)
     try:
         yield
     finally:

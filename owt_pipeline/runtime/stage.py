@@ -1,14 +1,13 @@
-"""The life of a stage: does its output stand, what is left to do, and what it comes to.
+"""Running a stage: what it has to do, its parts, and the manifest that makes its output finished.
 
-A stage reads datasets of the working directory and writes one. While it is at work, the dataset's folder holds
-`.work/plan.json` (what is being made) and a record for each shard that is whole; the manifest comes last and
-`.work` goes. So a rerun knows what stands, and a broken-off stage goes on at the shard where it stopped.
+A stage reads datasets of the working directory and writes one. While it works, `ledger/DATASET/.work/FINGERPRINT/`
+holds `plan.json` (what is being made) and a record for each finished shard; the manifest comes last, and `.work` goes.
+So a rerun skips finished stages, and an interrupted stage goes on at the shard where it stopped.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import logging
 import os
@@ -18,21 +17,31 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+import msgspec
 import pyarrow as pa
 
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.batches import Outcome
+from owt_pipeline.runtime.commit import ShardWriter, publish, record_name
+from owt_pipeline.runtime.dataset import DatasetReader, is_discarded, read_manifest, require_manifest
 from owt_pipeline.runtime.errors import LedgerError, UserError
 from owt_pipeline.runtime.lease import RENEW_SECONDS, Job, name_job, renew
 from owt_pipeline.runtime.pipeline import beam_spreads, run_pipeline
-from owt_pipeline.runtime.shards import DatasetReader, ShardRecord, ShardWriter, shard_name, step_stands
-from owt_pipeline.runtime.standing import made_from, prepare
+from owt_pipeline.runtime.plan import (
+    INTERRUPTED,
+    Output,
+    Plan,
+    finished_parts,
+    look_at,
+    make_plan,
+    prepare,
+    with_shards,
+)
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.runtime.without_pandas import keep_pandas_out
 from owt_pipeline.runtime.workers import map_batches, start_server, work_together, write_in_processes
-from schemas import DATASETS, Counts, Manifest, ManifestError, ShardFile, ShardSum
-from schemas.manifest import MANIFEST_NAME
-from schemas.settings import shaping_options
+from schemas import DATASETS
+from schemas.manifest import Counts, Manifest, ManifestError, ShardFile, ShardRecord, ledger_of
 
 logger = logging.getLogger("owt")
 
@@ -67,7 +76,9 @@ class Stage:
       optional_inputs: datasets it reads where they are there.
       libraries: distributions whose version shapes the bytes, for the manifest.
       shard_local: shard k of the output is made from shard k of the inputs alone: where an input has changed, the
-        shards whose part of it has not still stand.
+        shards whose part of it has not are kept.
+      irreplaceable: whether the output, once lost, cannot be made again: it is of the web as it was. What is lost of
+        it is an error, unless the options ask for it.
       lists: files of the working directory that shape the output where they are there.
       listed: what those lists say of one shard, as JSON: `listed(workdir, inputs, shard)`.
       preload: modules that all worker processes will need, costly to import: `preload(options, inputs, workers)`.
@@ -87,6 +98,7 @@ class Stage:
     optional_inputs: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     shard_local: bool = False
+    irreplaceable: Callable[[Any], bool] = lambda options: False
     lists: tuple[str, ...] = ()
     listed: Callable[[Storage, Mapping[str, DatasetReader], int], Any] = lambda workdir, inputs, shard: None
     preload: Callable[[Any, Mapping[str, DatasetReader], int], Sequence[str]] = lambda options, inputs, workers: ()
@@ -96,7 +108,7 @@ class Stage:
 
 @dataclass
 class StageRun:
-    """What `Stage.run` is given, and where it leaves what the manifest should say beside the shards.
+    """What `Stage.run` is given, and where it leaves what the manifest should say besides the shards.
 
     Attributes:
       stage: the stage.
@@ -104,11 +116,10 @@ class StageRun:
       runtime: where and how it runs.
       inputs: a reader for each dataset of `stage.inputs`, and of `stage.optional_inputs` where it is there.
       num_shards: shards of the output.
-      folder: the output's folder.
       work: the folder for intermediate steps; it goes when the stage is done.
       properties: to be set by the stage, for the manifest.
       counts: to be set by a stage whose ledger is not that of its shards (dedupe's decisions).
-      stats: further counts of the whole stage, beside those of its shards.
+      stats: further counts of the whole stage, besides those of its shards.
     """
 
     stage: Stage
@@ -116,18 +127,26 @@ class StageRun:
     runtime: Runtime
     inputs: Mapping[str, DatasetReader]
     num_shards: int
-    folder: Storage
     work: Storage
     properties: dict[str, Any] = field(default_factory=dict)
     counts: Counts | None = None
     stats: dict[str, int] = field(default_factory=dict)
     assets: list[ShardFile] = field(default_factory=list)
 
-    def write_asset(self, name: str, content: bytes) -> None:
-        """Write a file of the whole dataset, such as a tokenizer's; it is listed in the manifest."""
-        self.folder.write(name, content)
+    def write_asset(self, name: str, content: bytes, *, named_by_content: bool = False) -> str:
+        """Write a file of the complete dataset, such as a tokenizer's; returns its path in the working directory.
+
+        It lies with the manifest, so that the dataset's own folder holds rows alone; the report, which has none, is
+        its assets.
+        """
         digest = hashlib.sha256(content).hexdigest()
-        self.assets.append(ShardFile(name, "asset", -1, 0, len(content), digest))
+        if named_by_content:
+            stem, dot, suffix = name.rpartition(".")
+            name = f"{stem}-{digest[:8]}{dot}{suffix}"
+        path = f"{ledger_of(self.stage.output) if self.stage.output in DATASETS else self.stage.output}/{name}"
+        self.runtime.workdir.write(path, content)
+        self.assets.append(ShardFile(path, "asset", -1, 0, len(content), digest))
+        return path
 
     def map_batches(
         self,
@@ -170,11 +189,11 @@ class StageRun:
         write = partial(
             _write_shard,
             work,
-            folder=self.folder,
+            folder=self.runtime.workdir,
             records=self.work / "shards",
             outputs=outputs or {"": dataset.schema},
+            dataset=dataset.name,
             file_format=dataset.format,
-            rejects=True,
         )
         keys = range(self.num_shards)
         return self._for_each(self.stage.name, keys, self.work / "shards", write, rows, together, spread)
@@ -188,25 +207,29 @@ class StageRun:
         *,
         rows: Sequence[int] | int | None = None,
         file_format: str = "parquet",
+        named_by_content: bool = True,
         spread: Literal["", "shards", "batches"] = "",
     ) -> list[ShardRecord]:
         """Write an intermediate step below `self.work / name`, one file a key, by `work(key, writer)`.
 
         Each key is a unit of resume, as a shard is; `rows` and `spread` are those of `write_shards`. The files are at
-        `(self.work / name).open(record.files[0].path)`, and there until the stage is done.
+        `(self.work / name).open(record.files[0].path)`, and there until the stage is done. Steps that find each
+        other's files by their keys are not `named_by_content`; what they write follows from their input alone.
         """
+        folder, records = self.work / name, self.work / name / "records"
         write = partial(
             _write_shard,
             work,
-            folder=self.work / name,
-            records=self.work / name / "records",
+            folder=folder,
+            records=records,
             outputs={"": schema},
+            dataset="",
             file_format=file_format,
-            rejects=False,
+            named_by_content=named_by_content,
         )
-        folder, records = self.work / name, self.work / name / "records"
-        stands = partial(step_stands, folder, records)
-        return self._for_each(f"{self.stage.name} ({name})", keys, records, write, rows, 1, spread, stands)
+        if folder.is_local:
+            _drop_damaged(folder, records)
+        return self._for_each(f"{self.stage.name} ({name})", keys, records, write, rows, 1, spread)
 
     def pipeline(self, build: Callable[[Any], None]) -> None:
         """Run a Beam pipeline on the run's runner; the lease names its job, where it is one."""
@@ -224,15 +247,14 @@ class StageRun:
         rows: Sequence[int] | int | None,
         together: int = 1,
         spread: str = "",
-        stands: Callable[[int], bool] | None = None,
     ) -> list[ShardRecord]:
-        whole = set(records.names())
-        pending = [key for key in keys if f"{shard_name(key)}.json" not in whole or (stands and not stands(key))]
+        finished = set(records.names())
+        pending = [key for key in keys if record_name(key) not in finished]
         if pending:
             of_each = {key: rows[key] if isinstance(rows, Sequence) else 1 for key in pending}
             total = sum(of_each.values()) if isinstance(rows, Sequence) else rows
             if len(pending) < len(keys):
-                logger.info("%s: %d of %d are whole already; going on", title, len(keys) - len(pending), len(keys))
+                logger.info("%s: %d of %d parts are finished; going on", title, len(keys) - len(pending), len(keys))
                 total = total if isinstance(rows, Sequence) else None
             with progress.step(title, shards=len(pending), rows=total):
                 if beam_spreads(self.runtime.beam_flags):
@@ -242,105 +264,88 @@ class StageRun:
                     write_in_processes(write, of_each, self.runtime.workers, divisible=spread == "batches")
                 else:
                     work_together(pending, write, together)
-        return [ShardRecord.from_json(records.read(f"{shard_name(key)}.json")) for key in keys]
+        return read_records(records, keys)
 
 
 def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, bool]:
-    """Run `stage` unless its output stands; returns its manifest and whether it ran.
+    """Run `stage` unless its output is finished; returns its manifest and whether it ran.
 
     Raises UserError for what the user can mend, LedgerError where the stage's sum does not hold.
     """
     keep_pandas_out()
-    folder = runtime.workdir / stage.output
-    inputs = open_inputs(stage, runtime.workdir)
-    plan = make_plan(stage, options, inputs, runtime.workdir)
-    manifest = read_manifest(folder)
-    if manifest is not None and manifest.fingerprint == plan["fingerprint"]:
-        (folder / ".work").delete_all()  # a run killed between its manifest and this line left it
-        return manifest, False
-    work = folder / ".work"
-    num_shards = stage.num_shards(options) if stage.num_shards else inputs[stage.inputs[0]].num_shards
-    plan["made_from"] = made_from(stage, inputs, runtime.workdir, num_shards)
-    prepare(folder, work, plan, manifest, stage.lists)
-    folder.remove_dead_spools()
-    whole = len((work / "shards").names())
-    run = StageRun(
-        stage=stage,
-        options=options,
-        runtime=runtime,
-        inputs=inputs,
-        num_shards=num_shards,
-        folder=folder,
-        work=work,
-    )
+    workdir = runtime.workdir
+    inputs = open_inputs(stage, workdir)
+    plan = make_plan(stage, options, inputs, workdir)
+    output = look_at(workdir, stage.output)
+    if output.manifest is not None and output.is_finished(plan):
+        output.tidy()  # after a run that was killed between its manifest and this line, or had other options
+        return output.manifest, False
+    _check_replaceable(stage, options, plan, output, workdir)
+    inputs = _at_hand(stage, inputs, workdir)
+    plan = with_shards(plan, stage, options, inputs, workdir)
+    kept, why = finished_parts(workdir, stage.output, plan, output, stage.lists)
+    if why and why != INTERRUPTED:
+        again = f"{plan.num_shards - len(kept)} of {plan.num_shards} shards run" if kept else "running"
+        logger.info("%s: %s; %s again", stage.name, why, again)
+    workdir.remove_dead_spools()
+    work = prepare(workdir, stage.output, plan, kept)
+    run = StageRun(stage, options, runtime, inputs, plan.num_shards, work)
     logger.debug("%s: %s", stage.name, options)
     started = time.time()
     if runtime.workers > 1:
         start_server(stage.preload(options, inputs, runtime.workers))
     stage.run(run)
-    records = [ShardRecord.from_json((work / "shards").read(name)) for name in (work / "shards").names()]
-    manifest = _manifest(run, plan, records)
-    if runtime.owner:
-        renew(runtime.workdir, runtime.owner)  # raises where another run has taken over
-    folder.write(MANIFEST_NAME, manifest.to_json().encode())
-    work.delete_all()
-    folder.remove_dead_spools()
-    _log_run(runtime, manifest, started, len(records) - whole)
+    manifest = _publish(run, plan)
+    workdir.remove_dead_spools()
+    _log_run(runtime, manifest, started, plan.num_shards - len(kept))
     return manifest, True
 
 
 def open_inputs(stage: Stage, workdir: Storage) -> dict[str, DatasetReader]:
     """A reader for each dataset the stage reads; raises UserError where a required one is missing."""
-    inputs = {name: DatasetReader(workdir / name, require_manifest(workdir, name)) for name in stage.inputs}
+    inputs = {name: DatasetReader(workdir, require_manifest(workdir, name)) for name in stage.inputs}
     for name in stage.optional_inputs:
-        if (found := read_manifest(workdir / name)) is not None:
-            inputs[name] = DatasetReader(workdir / name, found)
+        if (found := read_manifest(workdir, name)) is not None:
+            inputs[name] = DatasetReader(workdir, found)
     return inputs
 
 
-def make_plan(stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage) -> dict[str, Any]:
-    """What is to be made, and its fingerprint."""
-    plan: dict[str, Any] = {
-        "stage": stage.name,
-        "stage_version": stage.version,
-        "options": shaping_options(options),
-        "inputs": {name: reader.manifest.digest for name, reader in inputs.items()},
-        "sources": stage.sources(options)
-        + [
-            {"name": name, "bytes": workdir.size(name), "sha256": workdir.sha256(name)}
-            for name in stage.lists
-            if workdir.exists(name)
-        ],
-    }
-    text = json.dumps(plan, sort_keys=True)
-    plan["fingerprint"] = hashlib.sha256(text.encode()).hexdigest()
-    plan["versions"] = {name: importlib.metadata.version(name) for name in ("pyarrow", *stage.libraries)}
-    return plan
+def _at_hand(stage: Stage, inputs: Mapping[str, DatasetReader], workdir: Storage) -> dict[str, DatasetReader]:
+    """The inputs but for optional ones that were discarded; raises UserError for a required one that was."""
+    found = dict(inputs)
+    for name, reader in inputs.items():
+        if is_discarded(workdir, name):
+            if name in stage.inputs:
+                raise UserError(
+                    f"{stage.name} has to run and reads {name}/, which was discarded: `owt discard "
+                    f"{reader.manifest.stage} --undo --workdir {workdir}` lets the next run make it again"
+                )
+            del found[name]
+    return found
 
 
-def read_manifest(folder: Storage) -> Manifest | None:
-    """The manifest in `folder`, or None where there is none; raises UserError for a damaged one."""
-    if not folder.exists(MANIFEST_NAME):
-        return None
-    try:
-        return Manifest.from_json(folder.read(MANIFEST_NAME), folder.path(MANIFEST_NAME))
-    except ManifestError as error:
-        raise UserError(str(error)) from error
+def _check_replaceable(stage: Stage, options: Any, plan: Plan, output: Output, workdir: Storage) -> None:
+    """Raise UserError where part of the output is lost and could only be fetched as it is now."""
+    if not stage.irreplaceable(options):
+        return
+    same = output.manifest is not None and output.manifest.fingerprint == plan.fingerprint
+    if same and output.table is not None:
+        shards = sorted({file.shard for file in output.table.files if file.path in output.problems})
+        lost = f"shards {', '.join(map(str, shards[:10]))}{' ...' if len(shards) > 10 else ''} of {stage.output}/ are"
+        first = next(f"{path} {problem}" for path, problem in sorted(output.problems.items()))
+    elif output.is_lost:
+        lost, first = f"the manifest of {stage.output}/ is", "its files are there, but nothing says which are complete"
+    else:
+        return
+    raise UserError(
+        f"{lost} missing or damaged ({first}), and came from the web: restore the files from a backup, or fetch them "
+        f"again as they are now with --refetch, or go on without them (`owt discard {stage.name} --workdir {workdir}`)"
+    )
 
 
-def require_manifest(workdir: Storage, dataset: str) -> Manifest:
-    """The manifest of `dataset`; raises UserError that names the stage to run where there is none."""
-    manifest = read_manifest(workdir / dataset)
-    if manifest is None:
-        stage = DATASETS[dataset].stage
-        raise UserError(f"{workdir}/{dataset} is not there, or not whole: run `owt {stage} --workdir {workdir}` first")
-    return manifest
-
-
-def _manifest(run: StageRun, plan: dict[str, Any], records: Sequence[ShardRecord]) -> Manifest:
-    shards = {record.shard for record in records}
-    if shards != set(range(run.num_shards)):
-        raise LedgerError(f"{run.stage.name}: {len(shards)} of {run.num_shards} shards were written")
+def _publish(run: StageRun, plan: Plan) -> Manifest:
+    """The manifest of what was written, from the shards' records."""
+    records = read_records(run.work / "shards", range(run.num_shards)) if run.num_shards else []
     stats = dict(run.stats)
     for record in records:
         for name, count in record.stats.items():
@@ -348,25 +353,51 @@ def _manifest(run: StageRun, plan: dict[str, Any], records: Sequence[ShardRecord
     counts = run.counts or sum((record.counts for record in records), Counts())
     if not counts.balanced:
         raise LedgerError(f"{run.stage.name}: the ledger does not balance: {counts}")
-    return Manifest(
+    if plan.made_from:
+        records = [msgspec.structs.replace(record, made_from=plan.made_from[record.shard]) for record in records]
+    return publish(
+        run.runtime.workdir,
+        records,
+        run.assets,
+        partial(renew, run.runtime.workdir, run.runtime.owner) if run.runtime.owner else lambda: None,
         dataset=run.stage.output,
         stage=run.stage.name,
         stage_version=run.stage.version,
-        fingerprint=plan["fingerprint"],
+        fingerprint=plan.fingerprint,
         num_shards=run.num_shards,
         counts=counts,
-        options=plan["options"],
-        inputs=plan["inputs"],
-        sources=plan["sources"],
+        options=plan.options,
+        inputs=plan.inputs,
+        sources=plan.sources,
         stats=dict(sorted(stats.items())),
         properties=run.properties,
-        files=sorted([*run.assets, *(file for record in records for file in record.files)], key=lambda file: file.path),
-        shards=[
-            ShardSum(record.shard, digest, record.counts, record.stats)
-            for record, digest in zip(sorted(records, key=lambda r: r.shard), plan["made_from"], strict=False)
-        ],
-        versions=plan["versions"],
+        versions=plan.versions,
     )
+
+
+def read_records(records: Storage, keys: Sequence[int]) -> list[ShardRecord]:
+    """The records of these parts; raises LedgerError where one was not written."""
+    found = []
+    for key in keys:
+        try:
+            found.append(ShardRecord.from_json(records.read(record_name(key)), records.path(record_name(key))))
+        except FileNotFoundError:
+            raise LedgerError(f"{records.path(record_name(key))} was not written") from None
+        except ManifestError as error:
+            raise UserError(f"{error}: run the same command again") from error
+    return found
+
+
+def _drop_damaged(folder: Storage, records: Storage) -> None:
+    """Drop the records of a step's parts whose files are not as they say: a step is not synced to the disk."""
+    for name in records.names():
+        try:
+            files = ShardRecord.from_json(records.read(name), name).files
+            holds = all(folder.size(f.path) == f.bytes and folder.sha256(f.path) == f.sha256 for f in files)
+        except (ManifestError, FileNotFoundError):
+            holds = False
+        if not holds:
+            records.delete(name)
 
 
 def _log_run(runtime: Runtime, manifest: Manifest, started: float, written: int) -> None:
@@ -383,7 +414,7 @@ def _log_run(runtime: Runtime, manifest: Manifest, started: float, written: int)
         "shards_written": written,
         "entered": manifest.counts.entered,
         "left": manifest.counts.left,
-        "bytes": sum(file.bytes for file in manifest.files),
+        "bytes": manifest.total_bytes,
     }
     with open(os.path.join(runtime.workdir.uri, RUN_LOG), "a", encoding="utf-8") as log:
         log.write(json.dumps(entry) + "\n")
@@ -408,10 +439,17 @@ def _write_shard(
     folder: Storage,
     records: Storage,
     outputs: Mapping[str, pa.Schema],
+    dataset: str,
     file_format: str,
-    rejects: bool,
+    named_by_content: bool = True,
 ) -> None:
-    with ShardWriter(folder, records, key, outputs, file_format=file_format, rejects=rejects) as writer:
+    """One attempt at a part; nothing, where an earlier attempt has finished it."""
+    if records.exists(record_name(key)):
+        progress.shard_done()
+        return
+    with ShardWriter(
+        folder, records, key, outputs, dataset=dataset, file_format=file_format, named_by_content=named_by_content
+    ) as writer:
         work(key, writer)
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import fnmatch
 import glob
 import hashlib
 import os
 import re
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -141,13 +139,6 @@ class Storage:
         disk is full.
         """
         return spool_file(self._files.spool_folder, self._files.put_file)
-
-    @contextlib.contextmanager
-    def create_file(self, name: str, sync: bool = True) -> Iterator[HashingFile]:
-        """A new file for writing that appears under `name` when the block ends without an error."""
-        with self.spool() as file:
-            yield file
-            file.publish(name, sync)
 
     def remove_dead_spools(self) -> None:
         """Remove what killed processes left of their spooled files."""

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from owt_pipeline.collect.rules import Rules
     from owt_pipeline.collect.sources import Source
     from owt_pipeline.collect.spread import Spread
-    from owt_pipeline.runtime.shards import ShardRecord, ShardWriter
+    from owt_pipeline.runtime.commit import ShardWriter
+    from schemas.manifest import ShardRecord
 
 logger = logging.getLogger("owt")
 

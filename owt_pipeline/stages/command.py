@@ -102,7 +102,7 @@ def _run(stage: Stage, argv: Sequence[str] | None) -> int:
     options = config.stage_options(stage, arguments.config, tables, given)
     with hold(runtime.workdir, arguments.take_over) as lease:
         manifest, ran = run_stage(stage, options, replace(runtime, owner=lease.owner))
-    logger.info("%s: %s%s", stage.name, manifest.counts, "" if ran else " (stands; nothing to do)")
+    logger.info("%s: %s%s", stage.name, manifest.counts, "" if ran else " (finished; nothing to do)")
     return 0
 
 

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from owt_pipeline.runtime import progress
+from owt_pipeline.runtime.commit import ShardWriter, record_name
+from owt_pipeline.runtime.dataset import DatasetReader, require_manifest
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.pipeline import beam_spreads, runs_locally
-from owt_pipeline.runtime.shards import DatasetReader, ShardRecord, ShardWriter, shard_name, step_stands
-from owt_pipeline.runtime.stage import Stage, StageRun, require_manifest
+from owt_pipeline.runtime.stage import Stage, StageRun, read_records
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.command import main
-from schemas import Counts, Reason, option
+from schemas import Reason, option
+from schemas.manifest import Counts, ShardRecord
 
 if TYPE_CHECKING:
     from owt_pipeline.dedupe.collection import Collection
@@ -116,7 +118,8 @@ def run(run: StageRun) -> None:
     partitions = range(_partitions(collection.documents))
     bands = sketcher.banding.bands
 
-    spread = partial(run.write_step, file_format="arrow", spread="shards")
+    write_step = partial(run.write_step, file_format="arrow", named_by_content=False)
+    spread = partial(write_step, spread="shards")
     own_parts, part_rows = range(len(collection.parts)), [part.rows for part in collection.parts]
     hash_texts = partial(hashes.hash_part, collection=collection, survivor=options.survivor)
     spread("hashes", own_parts, hash_texts, HASHED, rows=part_rows)
@@ -125,7 +128,7 @@ def run(run: StageRun) -> None:
     bring_together("exact", shards, read, partitions, find_exact, PLACED)
     split = partial(exact.split_exact, exact=work / "exact", partitions=partitions, by_shard=work / "exact_rows")
     split = partial(split, num_shards=len(shards))
-    run.write_step("exact_split", [0], split, NOTHING, file_format="arrow")
+    write_step("exact_split", [0], split, NOTHING)
 
     sketch = partial(sketches.sketch_part, collection=collection, exact_rows=work / "exact_rows", sketcher=sketcher)
     sketched = spread("sketches", own_parts, sketch, sketcher.stored_schema, rows=part_rows)
@@ -139,7 +142,7 @@ def run(run: StageRun) -> None:
         edge_files = _contract(run.work, bring_together, *edge_files, _partitions(_summed(found)["edges"]))
     join = partial(components.join_components, collection=collection, by_shard=work / "candidates")
     join = partial(join, edges=edge_files[0], keys=edge_files[1])
-    joined = run.write_step("components", [0], join, components.GROUP_PARTS, file_format="arrow")
+    joined = write_step("components", [0], join, components.GROUP_PARTS)
 
     where = read_step(work / "components", [0])
     collection = collection.with_texts_of(np.unique(where["shard"].to_numpy()).tolist())
@@ -155,7 +158,7 @@ def run(run: StageRun) -> None:
 
     settle = partial(decisions.decide_all, partitions=partitions, groups=groups, work=work)
     settle = partial(settle, by_shard=work / "decided", num_shards=run.num_shards)
-    run.write_step("decisions", [0], settle, CLUSTERS, file_format="arrow")
+    write_step("decisions", [0], settle, CLUSTERS)
     clusters = _raise_alarm(run, collection)
     write = partial(decisions.write_decisions, decisions=work / "decided", collection=collection)
     written = _summed(run.write_shards(partial(write, keep_sketches=options.keep_sketches), spread="shards"))
@@ -213,7 +216,7 @@ def _worth_compiling(options: DedupeOptions, clean: DatasetReader, workers: int)
     """Whether each worker has so much to sign that it should begin with numba's compiler."""
     from owt_pipeline.dedupe.minhash import COMPILED_FROM
 
-    shingles = sum(file.bytes for file in clean.files("data")) / _SHINGLE_BYTES[options.shingles]
+    shingles = clean.manifest.total("data").bytes / _SHINGLE_BYTES[options.shingles]
     return shingles >= COMPILED_FROM * workers
 
 
@@ -245,7 +248,7 @@ def _gather(
     from owt_pipeline.dedupe.steps.partitions import gather
 
     work = partial(gather, over=over, read=read, reduce=reduce)
-    return run.write_step(name, keys, work, schema, file_format=file_format, spread="shards")
+    return run.write_step(name, keys, work, schema, file_format=file_format, named_by_content=False, spread="shards")
 
 
 def _shuffle(
@@ -270,9 +273,9 @@ def _shuffle(
     with progress.step(f"dedupe ({name})", shards=len(keys)):
         for start in range(0, len(keys), together):
             some = keys[start : start + together]
-            if not all(step_stands(folder, records, key) for key in some):
+            if not all(records.exists(record_name(key)) for key in some):
                 run.pipeline(partial(_build, ReducePartitions(over, partial(read, keys=some), write)))
-    return [ShardRecord.from_json(records.read(f"{shard_name(key)}.json")) for key in keys]
+    return read_records(records, keys)
 
 
 def _build(transform: Any, pipeline: Any) -> None:
@@ -316,7 +319,7 @@ def _raise_alarm(run: StageRun, collection: Collection) -> list[dict[str, int]]:
         alarm.check(what, "max_cluster_share", documents, source.rows(), options.max_cluster_share, shown)
     shards = range(run.num_shards)
     count = partial(hosts.count_hosts, decisions=run.work / "decided", source=source)
-    run.write_step("hosts", shards, count, hosts.HOSTS, file_format="arrow", spread="shards")
+    run.write_step("hosts", shards, count, hosts.HOSTS, file_format="arrow", named_by_content=False, spread="shards")
     for host, documents, sample in hosts.most(read_step(run.work / "hosts", shards))[:1]:
         shown = partial(hosts.read_documents, collection, sample)
         alarm.check(f"the host {host}", "max_host_share", documents, source.rows(), options.max_host_share, shown)

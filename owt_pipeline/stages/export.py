@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from owt_pipeline.forget.takedowns import FORGOTTEN, forgotten_in_shard, read_takedowns
-from owt_pipeline.runtime.stage import Stage, StageRun, read_manifest
+from owt_pipeline.runtime.dataset import read_manifest
+from owt_pipeline.runtime.stage import Stage, StageRun
 from owt_pipeline.stages.command import main
-from schemas import DATASETS, Counts, option
+from schemas import DATASETS, option
+from schemas.manifest import Counts
 from schemas.settings import shaping_options
 
 
@@ -30,7 +32,7 @@ def run(run: StageRun) -> None:
     takedowns = read_takedowns(run.runtime.workdir)
     export = partial(export_shard, source=source, decisions=decisions, policy=policy, takedowns=takedowns)
     records = run.write_shards(export, rows=source.rows_of_shards(), spread="shards")
-    before = {name: read_manifest(run.runtime.workdir / name) for name in DATASETS if name not in ("corpus", "tokens")}
+    before = {name: read_manifest(run.runtime.workdir, name) for name in DATASETS if name not in ("corpus", "tokens")}
     stats: Counter[str] = Counter()
     for record in records:
         stats.update(record.stats)
@@ -57,7 +59,7 @@ STAGE = Stage(
     shard_local=True,
     help="Write the corpus: the clean documents without those that duplicates/ removes. Change the policy and export\n"
     "again: nothing is computed anew. What forgotten.jsonl names (owt forget) stays out.\n"
-    "corpus/README.md is the dataset card.",
+    "ledger/corpus/README.md is the dataset card.",
     example="owt export --workdir runs/2013 --rules exact --min_similarity 0.9",
 )
 

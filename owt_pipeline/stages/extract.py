@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from owt_pipeline.extract.pages import Work
-    from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
+    from owt_pipeline.runtime.commit import ShardWriter
+    from owt_pipeline.runtime.dataset import DatasetReader
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,9 @@ class Options:
     cdx_delay: float = option(
         1.0, "seconds between two requests to the index, or the data", minimum=0, shapes_bytes=False
     )
+    refetch: bool = option(
+        False, "fetch again, as they are now, pages of this run that were lost or damaged", shapes_bytes=False
+    )
     resolve: tuple[str, ...] = option(
         (),
         "connect to an address instead of resolving: *.demo.test=127.0.0.1:8123; it may be private",
@@ -235,6 +238,7 @@ STAGE = Stage(
     help="Fetch the page of every URL of urls/, over HTTP, from WARC files or out of Common Crawl. Writes pages/: a "
     "WARC file and its index a shard, and a reject row with its reason for each URL without a page.",
     sources=_archives,
+    irreplaceable=lambda options: _order(options) != ("archive",) and not options.refetch,
     libraries=("fastwarc", "isal"),
     example="owt fetch --workdir run --pages_from 'archives/*.warc.gz'",
 )

@@ -15,7 +15,8 @@ from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.stage import Stage, StageRun
 from owt_pipeline.runtime.storage import Storage, describe_source
 from owt_pipeline.stages.command import main
-from schemas import DATASETS, Counts, option
+from schemas import DATASETS, option
+from schemas.manifest import Counts
 
 
 @dataclass(frozen=True)
@@ -93,11 +94,13 @@ def _merged(
     from owt_pipeline.transforms.report import MergeSummaries
 
     file = f"{name}.pickle"
-    if not run.work.exists(file):
+    summary = _stored(run.work, file)
+    if summary is None:
         transform = MergeSummaries(parts, summarize, empty, partial(_store, folder=run.work, file=file))
         with progress.step(f"report ({name})", shards=len(parts)):
             run.pipeline(partial(_build, transform))
-    return pickle.loads(run.work.read(file))
+        summary = _stored(run.work, file)
+    return summary
 
 
 def _build(transform: Any, pipeline: Any) -> None:
@@ -105,7 +108,18 @@ def _build(transform: Any, pipeline: Any) -> None:
 
 
 def _store(summary: Any, *, folder: Storage, file: str) -> None:
-    folder.write(file, pickle.dumps(summary))
+    content = pickle.dumps(summary)
+    folder.write(file, hashlib.sha256(content).digest() + content)
+
+
+def _stored(folder: Storage, file: str) -> Any | None:
+    """The summary of `_store`; None where there is none, or it was damaged since."""
+    try:
+        stored = folder.read(file)
+    except FileNotFoundError:
+        return None
+    digest, content = stored[:32], stored[32:]
+    return pickle.loads(content) if hashlib.sha256(content).digest() == digest else None
 
 
 STAGE = Stage(

@@ -48,18 +48,18 @@ def run(run: StageRun) -> None:
 
     options: TokenizeOptions = run.options
     encoding = load(options.tokenizer, options.eot_token)
-    run.write_asset(TOKENIZER_FILE, encoding.tokenizer_json)
+    file = run.write_asset(TOKENIZER_FILE, encoding.tokenizer_json, named_by_content=True)
     run.properties["tokenizer"] = {
         "name": encoding.name,
-        "file": TOKENIZER_FILE,
+        "file": file,
         "sha256": hashlib.sha256(encoding.tokenizer_json).hexdigest(),
         "vocab_size": encoding.vocab_size,
         "eot": encoding.eot,
     }
     tokenize = partial(
         tokenize_batch,
-        # Workers read the copy beside the tokens: they may be on machines without the user's file or the hub.
-        tokenizer=options.tokenizer if options.tokenizer == "gpt2" else run.folder.path(TOKENIZER_FILE),
+        # Workers read the copy in the working directory: they may be on machines without the user's file or the hub.
+        tokenizer=options.tokenizer if options.tokenizer == "gpt2" else run.runtime.workdir.path(file),
         eot_token=options.eot_token,
         val_fraction=options.val_fraction,
     )

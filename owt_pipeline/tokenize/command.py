@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from owt_pipeline.runtime.command_line import CommandParser
+from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.errors import UsageError
-from owt_pipeline.runtime.shards import DatasetReader
-from owt_pipeline.runtime.stage import require_manifest
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.command import reporting_errors
 from schemas import SettingsError, option
@@ -53,7 +52,7 @@ def _run(argv: Sequence[str] | None) -> int:
     from owt_pipeline.tokenize.training import train_tokenizer
 
     workdir = Storage(options.workdir)
-    corpus = DatasetReader(workdir / "corpus", require_manifest(workdir, "corpus"))
+    corpus = DatasetReader.open(workdir, "corpus")
     out = options.out or workdir.path("tokenizer.json")
     folder, _, name = out.rpartition("/")
     Storage(folder or ("/" if out.startswith("/") else ".")).write(

@@ -136,14 +136,15 @@ def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_mended_b
     assert dag.test(run_conf={**run, "pages_from": [str(tmp_path / "missing.warc.gz")]}).state == "failed"
     assert manifest(workdir, "urls")["counts"]["left"] == PAGES
     assert not (workdir / "documents").exists()
-    collected = (workdir / "urls" / "manifest.json").stat()
+    collected = (workdir / "ledger/urls/manifest.json").stat()
 
     assert dag.test(run_conf={**run, "pages_from": [str(warc)]}).state == "success"
-    assert (workdir / "urls" / "manifest.json").stat() == collected, "collect ran again, though its output stood"
+    assert (workdir / "ledger/urls/manifest.json").stat() == collected, (
+        "collect ran again, though its output was finished"
+    )
     for dataset in ("pages", "documents", "clean", "corpus", "tokens"):
         assert manifest(workdir, dataset)["counts"]["left"] == PAGES, dataset
-    rows = sum(file["rows"] for file in manifest(workdir, "tokens")["files"])
-    assert rows == PAGES
+    assert manifest(workdir, "tokens")["totals"]["data"]["rows"] == PAGES
     assert "<html" in (workdir / "report" / "index.html").read_text()
 
 
@@ -233,5 +234,5 @@ def write_dump(dump: Path, urls: list[str]) -> None:
 
 
 def manifest(workdir: Path, dataset: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((workdir / dataset / "manifest.json").read_text())
+    content: dict[str, Any] = json.loads((workdir / "ledger" / dataset / "manifest.json").read_text())
     return content

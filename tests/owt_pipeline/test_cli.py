@@ -141,7 +141,7 @@ def test_an_interrupted_run_says_how_to_go_on(small_config: Path, tmp_path: Path
         owt("run", small_config, "--workdir", run, "--workers", 1), stderr=subprocess.PIPE, text=True
     ) as process:
         deadline = time.monotonic() + 60
-        while not list(run.glob("*/.work")) and time.monotonic() < deadline:
+        while not list(run.glob("ledger/*/.work")) and time.monotonic() < deadline:
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.estimate import SHIPPED, SHIPPED_RATES, duration, rate_of, size
+from owt_pipeline.runtime.plan import Plan, prepare
+from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages import ORDER
-from schemas import Manifest
-from tests.owt_pipeline.whole_runs import copy_of, run_owt, snapshot
+from tests.owt_pipeline.whole_runs import copy_of, manifest_of, run_owt, snapshot, table_of
 
 
 def planned(config: Path, run: Path, *flags: object) -> dict[str, dict]:
@@ -22,16 +23,16 @@ def planned(config: Path, run: Path, *flags: object) -> dict[str, dict]:
 def test_a_finished_run_has_nothing_to_do(small_config: Path, small_run: Path) -> None:
     before = snapshot(small_run)
     assert run_owt("run", small_config, "--workdir", small_run, "--dry_run").splitlines()[-1] == "nothing to do"
-    assert {step["verdict"] for step in planned(small_config, small_run).values()} == {"stands"}
+    assert {step["verdict"] for step in planned(small_config, small_run).values()} == {"finished"}
     assert snapshot(small_run) == before
 
 
 def test_a_changed_option_is_named_and_what_it_makes_run(small_config: Path, small_run: Path) -> None:
     steps = planned(small_config, small_run, "--min_tokens", 60)
-    assert [step["verdict"] for step in steps.values()] == ["stands"] * 3 + ["runs"] + ["may run"] * 4
+    assert [step["verdict"] for step in steps.values()] == ["finished"] * 3 + ["runs"] + ["may run"] * 4
     assert steps["clean"]["why"] == "min_tokens is 60, was 64"
     assert steps["export"]["why"] == "clean/, duplicates/ made anew"
-    documents = Manifest.from_json((small_run / "documents/manifest.json").read_bytes())
+    documents = manifest_of(small_run, "documents")
     assert steps["clean"]["rows"] == documents.counts.left
     assert steps["clean"]["bytes"] > 10_000
     assert all(steps[name]["seconds"] >= 0 < steps[name]["disk"] for name in ORDER[3:])
@@ -41,10 +42,10 @@ def test_what_is_said_is_what_then_runs(small_config: Path, small_run: Path, tmp
     run = copy_of(small_run, tmp_path / "run", without=("tokens",))
     shutil.rmtree(run / "report")
     steps = planned(small_config, run, "--rules", "exact")
-    assert [name for name, step in steps.items() if step["verdict"] != "stands"] == ["export", "tokenize", "report"]
+    assert [name for name, step in steps.items() if step["verdict"] != "finished"] == ["export", "tokenize", "report"]
     said = run_owt("run", small_config, "--workdir", run, "--rules", "exact", "--workers", 1)
     assert "export: rules is ['exact'], was ['exact', 'near']" in said
-    assert said.count("(stands)") == 5
+    assert said.count("(finished)") == 5
 
 
 def test_nothing_made_yet_is_estimated_from_the_dump_and_leaves_no_trace(small_config: Path, tmp_path: Path) -> None:
@@ -55,11 +56,15 @@ def test_nothing_made_yet_is_estimated_from_the_dump_and_leaves_no_trace(small_c
     assert not (tmp_path / "run").exists()
 
 
-def test_a_broken_off_stage_says_how_far_it_is(small_config: Path, small_run: Path, tmp_path: Path) -> None:
+def test_an_interrupted_stage_says_how_far_it_is(small_config: Path, small_run: Path, tmp_path: Path) -> None:
     run = copy_of(small_run, tmp_path / "run")
-    (run / "clean/manifest.json").rename(tmp_path / "manifest.json")
-    steps = planned(small_config, run)
-    assert steps["clean"]["why"] == "nothing is made yet"
+    records = table_of(run, "clean").records
+    plan = Plan.of_manifest(manifest_of(run, "clean"), [record.made_from for record in records])
+    (run / "ledger/clean/manifest.json").unlink()
+    assert planned(small_config, run)["clean"]["why"] == "nothing is made yet"
+    prepare(Storage(str(run)), "clean", plan, {record.shard: record for record in records[:2]})
+    step = planned(small_config, run)["clean"]
+    assert (step["verdict"], step["why"]) == ("goes on", "2 of 3 shards are finished")
 
 
 def test_a_runs_own_rates_count_where_it_ran_long_enough() -> None:

@@ -16,10 +16,10 @@ from scipy.stats import spearmanr
 
 from owt_pipeline.collect.urls import canonical_url, url_id
 from owt_pipeline.report.keys import site_of
-from schemas import Counts, Manifest
+from schemas.manifest import Counts
 from tests.owt_pipeline.report import test_figures as figures
 from tests.owt_pipeline.report.queries import queries
-from tests.owt_pipeline.whole_runs import run_owt
+from tests.owt_pipeline.whole_runs import manifest_of, run_owt
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def run(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def counts(run: Path, dataset: str) -> Counts:
-    return Manifest.from_json((run / dataset / "manifest.json").read_bytes()).counts
+    return manifest_of(run, dataset).counts
 
 
 def ids(run: Path, dataset: str) -> Counter[int]:
@@ -52,7 +52,7 @@ def test_every_submission_is_accounted_for(run: Path, testdata: Path) -> None:
     submissions = [orjson.loads(line) for line in lines]
     assert counts(run, "urls").entered == len(submissions) + 99_294
     kept = ids(run, "urls")
-    rejected = ids(run, "urls/rejects")
+    rejected = ids(run, "ledger/urls/rejects")
     assert max(kept.values()) == 1
     for submission in submissions:
         identifier = url_id(canonical_url(submission["url"]))

@@ -44,7 +44,7 @@ def at_work(config: Path, run: Storage) -> Iterator[subprocess.Popen[str]]:
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as first:
         try:
-            while not run.exists("urls/manifest.json"):
+            while not run.exists("ledger/urls/manifest.json"):
                 assert first.poll() is None
                 time.sleep(0.05)
             yield first

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from schemas.manifest import FileTable, Manifest, ShardFile, ledger_of
+
 CONFIG = """\
 [collect]
 dumps = ["{folder}/RS_demo.zst"]
@@ -45,10 +47,48 @@ def run_owt(*arguments: object, code: int = 0, env: dict[str, str] | None = None
     return output
 
 
+def folders_of(dataset: str) -> tuple[str, ...]:
+    """The folders of a run that a dataset's files are in."""
+    return (dataset, ledger_of(dataset), *(["warc"] if dataset == "pages" else []))
+
+
+def manifest_of(run: Path, dataset: str) -> Manifest:
+    """The manifest of a finished dataset."""
+    return Manifest.from_json((run / ledger_of(dataset) / "manifest.json").read_bytes())
+
+
+def table_of(run: Path, dataset: str) -> FileTable:
+    """The list of files of a finished dataset."""
+    listed = manifest_of(run, dataset).files
+    return FileTable.from_parquet((run / listed.path).read_bytes(), listed.path)
+
+
+def files_of(run: Path, dataset: str, kind: str = "data", shard: int | None = None) -> list[ShardFile]:
+    """The files of one kind (and shard) of a finished dataset."""
+    return table_of(run, dataset).of_kind(kind, shard)
+
+
+def shard_file(run: Path, dataset: str, shard: int, kind: str = "data", split: str = "") -> Path:
+    """A shard's one file of a kind; of the tokens, that of a split."""
+    (file,) = (file for file in files_of(run, dataset, kind, shard) if f"/{split}" in file.path)
+    return run / file.path
+
+
+def work_of(run: Path, dataset: str) -> Path:
+    """The folder of a dataset's unfinished work, of which there is one."""
+    (folder,) = (run / ledger_of(dataset) / ".work").iterdir()
+    return folder
+
+
+def is_same_in_all_runs(name: str) -> bool:
+    """Whether a file is none of those that differ between equal runs: times, locks, versions of files."""
+    return not {"run-log.jsonl", ".lock", ".lease", ".listing", ".tmp"} & set(name.split("/"))
+
+
 def snapshot(folder: Path) -> dict[str, bytes]:
-    """Every file of a run by its path, but for the log of its times."""
-    names = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "run-log.jsonl"]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in names}
+    """Every file of a run by its path, but for those that differ between equal runs."""
+    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: path.read_bytes() for name, path in files.items() if is_same_in_all_runs(name)}
 
 
 def differing(one: Path, other: Path) -> list[str]:
@@ -59,7 +99,10 @@ def differing(one: Path, other: Path) -> list[str]:
 
 def copy_of(run: Path, target: Path, without: tuple[str, ...] = ()) -> Path:
     """A copy of a run's folder but for some of its datasets."""
-    shutil.copytree(
-        run, target, ignore=lambda folder, names: [n for n in names if Path(folder) == run and n in without]
-    )
+    left_out = {folder for name in without for folder in folders_of(name)}
+
+    def ignore(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if (Path(folder) / name).relative_to(run).as_posix() in left_out]
+
+    shutil.copytree(run, target, ignore=ignore)
     return target

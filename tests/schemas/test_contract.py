@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from schemas import DATASETS, REJECTS, Counts, Manifest, ManifestError, Reason, ShardFile
+from schemas import DATASETS, REJECTS, Reason
+from schemas.manifest import Counts, FileList, FileTable, Manifest, ManifestError, ShardFile, ShardRecord, Total
 from schemas.reasons import http_reason
 from schemas.reference import data_reference
 from tests.conftest import REPOSITORY
 
 names = st.text("abcdefghij_/.-0123456789", min_size=1, max_size=12)
-files = st.builds(ShardFile, names, st.sampled_from(["data", "rejects"]), st.integers(0, 9), *[st.integers(0, 9)] * 2)
+digests = st.text("0123456789abcdef", min_size=64, max_size=64)
+counts = st.builds(
+    lambda left, rejected: Counts(left + sum(rejected.values()), left, rejected),
+    st.integers(0, 1000),
+    st.dictionaries(names, st.integers(0, 1000)),
+)
+numbers = st.integers(0, 2**62)
+
+
+@st.composite
+def file_tables(draw: st.DrawFn) -> FileTable:
+    """The files of a few shards, at least one of each, and of the complete dataset."""
+    paths = draw(st.lists(names, min_size=1, max_size=12, unique=True))
+    files = [
+        ShardFile(path, draw(st.sampled_from(["data", "rejects", "warc"])), shard, *[draw(numbers)] * 2, draw(digests))
+        for path, shard in zip(paths, sorted(draw(st.integers(-1, 3)) for _ in paths), strict=True)
+    ]
+    shards = sorted({file.shard for file in files} - {-1})
+    return FileTable(
+        [
+            ShardRecord(
+                shard,
+                draw(counts),
+                [file for file in files if file.shard == shard],
+                draw(st.dictionaries(names, numbers)),
+                draw(digests),
+            )
+            for shard in shards
+        ],
+        [file for file in files if file.shard == -1],
+    )
 
 
 def test_every_field_of_every_dataset_is_described() -> None:
@@ -51,29 +82,42 @@ def test_an_http_status_has_a_reason(status: int, reason: str) -> None:
     assert http_reason(status) == reason
 
 
-@given(
-    st.lists(st.tuples(names, st.integers(0, 99), st.text("0123456789abcdef", min_size=8, max_size=8))),
-    st.dictionaries(names, st.integers(0, 1000)),
-    st.integers(0, 1000),
-)
-def test_a_manifest_reads_back_as_it_was_written(
-    entries: list[tuple[str, int, str]], rejected: dict[str, int], left: int
-) -> None:
+@given(file_tables())
+def test_a_list_of_files_reads_back_as_it_was_written(table: FileTable) -> None:
+    content = table.to_parquet()
+    assert content == table.to_parquet()
+    read = FileTable.from_parquet(content, "files.parquet")
+    assert read.files == table.files == sorted(table.files, key=lambda file: file.path)
+    assert (read.digest, read.totals) == (table.digest, table.totals)
+    by_path = {"key": lambda file: file.path}
+    for ours, theirs in zip(read.records, table.records, strict=True):
+        assert ours == replace(theirs, files=sorted(theirs.files, **by_path))
+    assert read.assets == sorted(table.assets, **by_path)
+
+
+def a_manifest(**changes: object) -> Manifest:
     manifest = Manifest(
         dataset="clean",
         stage="clean",
         stage_version=1,
         fingerprint="f" * 64,
-        num_shards=2,
-        counts=Counts(left + sum(rejected.values()), left, rejected),
-        files=[ShardFile(path, "data", 0, rows, rows, sha) for path, rows, sha in entries],
+        num_shards=1,
+        counts=Counts(3, 2, {"too_short": 1}),
+        totals={"data": Total(1, 2, 3)},
+        files=FileList("ledger/clean/files-00000000.parquet", 3, "0" * 64, 1),
+        digest="1" * 64,
     )
+    return replace(manifest, **changes)
+
+
+@given(counts, st.dictionaries(names, numbers), st.dictionaries(names, st.lists(numbers) | names | st.booleans()))
+def test_a_manifest_and_a_record_read_back_as_they_were_written(
+    of_stage: Counts, stats: dict[str, int], options: dict[str, object]
+) -> None:
+    manifest = a_manifest(counts=of_stage, stats=stats, options=options)
     assert Manifest.from_json(manifest.to_json()) == manifest
-
-
-def a_manifest(**changes: object) -> Manifest:
-    manifest = Manifest("clean", "clean", 1, "f", 1, Counts(3, 2, {"too_short": 1}))
-    return dataclasses.replace(manifest, **changes)  # type: ignore[arg-type]
+    record = ShardRecord(7, of_stage, [ShardFile("clean/part-00007.parquet", "data", 7, 1, 1, "0" * 64)], stats)
+    assert ShardRecord.from_json(record.to_json()) == record
 
 
 def test_a_manifest_whose_sum_does_not_hold_is_not_written() -> None:
@@ -81,20 +125,37 @@ def test_a_manifest_whose_sum_does_not_hold_is_not_written() -> None:
         a_manifest(counts=Counts(3, 1, {"too_short": 1})).to_json()
 
 
-def test_a_manifest_of_another_schema_version_is_refused_with_what_to_do() -> None:
-    record = json.loads(a_manifest().to_json()) | {"schema_version": 99}
-    with pytest.raises(ManifestError, match=r"schema version 99.*delete the folder to make it anew"):
-        Manifest.from_json(json.dumps(record), "clean/manifest.json")
+@pytest.mark.parametrize("version", [1, 99])
+def test_a_manifest_of_another_schema_version_is_refused_with_what_to_do(version: int) -> None:
+    record = json.loads(a_manifest().to_json()) | {"schema_version": version}
+    with pytest.raises(ManifestError, match=rf"clean/manifest.json has schema version {version}, .*`owt migrate"):
+        Manifest.from_json(json.dumps(record).encode(), "clean/manifest.json")
 
 
 def test_a_manifest_changed_by_hand_is_refused() -> None:
-    record = json.loads(a_manifest(files=[ShardFile("a", "data", 0, 1, 1, "00")]).to_json())
-    record["files"][0]["sha256"] = "11"
+    record = json.loads(a_manifest().to_json())
+    record["counts"] = {"entered": 4, "left": 3, "rejected": {"too_short": 1}}
     with pytest.raises(ManifestError, match="changed by hand"):
-        Manifest.from_json(json.dumps(record))
+        Manifest.from_json(json.dumps(record).encode())
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema_version": 1}', "\x00"])
-def test_what_is_no_manifest_is_refused(text: str) -> None:
-    with pytest.raises(ManifestError, match="not a manifest"):
+RECORD = ShardRecord(0, Counts(3, 2, {"too_short": 1}), [ShardFile("a", "data", 0, 1, 1, "0" * 64)])
+
+
+@pytest.mark.parametrize("sealed", [a_manifest(), RECORD], ids=["manifest", "record"])
+@given(data=st.data())
+def test_a_changed_byte_of_a_manifest_or_a_record_is_noticed(
+    sealed: Manifest | ShardRecord, data: st.DataObject
+) -> None:
+    content = bytearray(sealed.to_json())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(ManifestError):
+        sealed.from_json(bytes(content))
+    with pytest.raises(ManifestError):
+        sealed.from_json(bytes(content[: data.draw(st.integers(0, len(content) - 1))]))
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"schema_version": 2}', b"\x00", b"\xff"])
+def test_what_is_no_manifest_is_refused(text: bytes) -> None:
+    with pytest.raises(ManifestError, match=r"manifest\.json is damaged"):
         Manifest.from_json(text)

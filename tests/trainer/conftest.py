@@ -13,7 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from schemas import DATASETS, Counts, Manifest, ShardFile
+from schemas import DATASETS
+from schemas.manifest import Counts, FileList, FileTable, Manifest, ShardFile, ShardRecord
 
 torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install torch")
 torch.set_num_threads(1)
@@ -21,6 +22,8 @@ torch.set_num_threads(1)
 WriteTokens = Callable[..., Path]
 REPOSITORY = Path(__file__).resolve().parents[2]
 EOT = "<|endoftext|>"
+TOKENIZER = "ledger/tokens/tokenizer.json"
+"""Where the tokenizer lies in a run that a test writes."""
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +81,8 @@ def write_token_dataset(
     schema = pa.schema(
         pa.field(f.name, pa.list_(kind) if f.name == "tokens" else f.type) for f in DATASETS["tokens"].schema
     )
-    files = []
+    folder = folder if folder.name == "tokens" else folder / "tokens"
+    records: dict[int, list[ShardFile]] = {shard: [] for shard in range(shards)}
     for split, documents in splits.items():
         (folder / split).mkdir(parents=True, exist_ok=True)
         for shard in range(shards):
@@ -94,30 +98,37 @@ def write_token_dataset(
             )
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
                 writer.write_table(table, max_chunksize=rows_per_batch)
-            files.append(_shard_file(folder, path, "data", shard, len(rows)))
-    (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
-    asset = _shard_file(folder, folder / "tokenizer.json", "asset", -1, 0)
-    n_rows = sum(map(len, splits.values()))
-    manifest = Manifest(
-        "tokens",
-        "tokenize",
-        1,
-        "0" * 64,
-        shards,
-        Counts(n_rows, n_rows),
-        files=sorted([*files, asset], key=lambda file: file.path),
-        properties={
-            "tokenizer": {
-                "name": "test",
-                "file": "tokenizer.json",
-                "sha256": asset.sha256,
-                "vocab_size": vocab_size,
-                "eot": vocab_size - 1,
-            }
-        },
-    )
-    (folder / "manifest.json").write_text(manifest.to_json(), encoding="utf-8")
+            records[shard].append(describe_file(folder.parent, path, "data", shard, len(rows)))
+    copy = folder.parent / TOKENIZER
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_bytes(tokenizer.read_bytes())
+    written = [ShardRecord(shard, Counts(), files) for shard, files in records.items()]
+    rows_written = sum(map(len, splits.values()))
+    write_ledger(folder.parent, written, {"vocab_size": vocab_size, "eot": vocab_size - 1}, rows_written)
     return folder
+
+
+def write_ledger(run: Path, records: list[ShardRecord], tokenizer: dict[str, object], rows: int) -> None:
+    """The manifest and the list of files of the tokens in `run`, as the tokenize stage writes them."""
+    asset = describe_file(run, run / TOKENIZER, "asset", -1, 0)
+    table = FileTable(records, [asset])
+    content = table.to_parquet()
+    digest = hashlib.sha256(content).hexdigest()
+    listed = FileList(f"ledger/tokens/files-{digest[:8]}.parquet", len(content), digest, len(table.files))
+    manifest = Manifest(
+        dataset="tokens",
+        stage="tokenize",
+        stage_version=1,
+        fingerprint="0" * 64,
+        num_shards=len(records),
+        counts=Counts(rows, rows),
+        files=listed,
+        digest=table.digest,
+        totals=table.totals,
+        properties={"tokenizer": {"name": "test", **tokenizer, "file": asset.path, "sha256": asset.sha256}},
+    )
+    (run / listed.path).write_bytes(content)
+    (run / "ledger/tokens/manifest.json").write_bytes(manifest.to_json())
 
 
 @pytest.fixture
@@ -184,5 +195,5 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _shard_file(folder: Path, path: Path, kind: str, shard: int, rows: int) -> ShardFile:
+def describe_file(folder: Path, path: Path, kind: str, shard: int, rows: int) -> ShardFile:
     return ShardFile(path.relative_to(folder).as_posix(), kind, shard, rows, path.stat().st_size, sha256(path))

@@ -69,7 +69,7 @@ def test_a_model_of_hugging_faces_is_finetuned_on_imported_text_and_goes_back(
     said = run("trainer.train", "--data", "verse/tokens", "--init_from", "base", "--out", "tuned", *flags)
 
     assert "weights from base" in said
-    stats = json.loads((tmp_path / "verse" / "tokens" / "manifest.json").read_text())["stats"]
+    stats = json.loads((tmp_path / "verse/ledger/tokens/manifest.json").read_text())["stats"]
     records = [json.loads(line) for line in (tmp_path / "tuned" / "metrics.jsonl").read_text().splitlines()]
     steps = math.ceil((stats["tokens_train"] + stats["documents_train"]) / 512)
     warmup = max(1, steps // 100)

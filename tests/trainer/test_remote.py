@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow.fs
 import pytest
 
-from schemas import ShardFile
 from schemas.buckets import open_bucket
+from schemas.manifest import ShardFile
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 from trainer.corpora import Corpora, open_corpora
@@ -43,8 +43,10 @@ def tokens(tmp_path: Path, write_tokens: Callable[..., Path]) -> Path:
 def uploaded(bucket: str, tokens: Path, tmp_path: Path) -> str:
     uri = f"{bucket}/{tmp_path.name}"
     fs, root = open_bucket(uri)
-    pyarrow.fs.copy_files(str(tokens), root, destination_filesystem=fs)
-    return uri
+    for folder in (tokens, tokens.parent / "ledger/tokens"):
+        name = folder.relative_to(tokens.parent)
+        pyarrow.fs.copy_files(str(folder), f"{root}/{name}", destination_filesystem=fs)
+    return f"{uri}/tokens"
 
 
 def change(uri: str, name: str, content: Callable[[bytes], bytes] | None) -> None:

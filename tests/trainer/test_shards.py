@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from schemas.manifest import Counts, ShardRecord
+from tests.trainer.conftest import describe_file, write_ledger
 from trainer.data import make_sampler
 from trainer.shards import ShardError, open_dataset
 
@@ -77,6 +79,7 @@ def test_shards_of_an_unknown_schema_version_are_refused(tokens: Path) -> None:
     ("change", "message"),
     [
         ({"sha256": "0" * 64}, "the tokenizer tokenizer.json should be 000000000000…, but is of SHA-256"),
+        ({"file": "ledger/tokens/other.json"}, "the tokenizer other.json should be"),
         ({"file": "other.json"}, "but is not among its files"),
         ({"eot": None}, "names no tokenizer this program knows"),
         ({"eot": 400}, "end-of-text is 400, outside the vocabulary of 400"),
@@ -94,6 +97,16 @@ def test_a_column_of_another_type_is_named(tokens: Path, write_tokens: WriteToke
     folder = write_tokens(tmp_path / "signed", DOCUMENTS, kind=pa.int64())
     with pytest.raises(ShardError, match=r"part-00000\.arrow: column tokens is list<item: int64>, expected list"):
         open_dataset(folder).documents("train")
+
+
+def test_a_list_of_files_that_is_damaged_or_missing_is_named(tokens: Path) -> None:
+    (listed,) = (tokens.parent / "ledger/tokens").glob("files-*.parquet")
+    listed.write_bytes(listed.read_bytes()[:-1])
+    with pytest.raises(ShardError, match=rf"ledger/tokens/{listed.name} was changed or damaged; copy it again"):
+        open_dataset(tokens)
+    listed.unlink()
+    with pytest.raises(ShardError, match=rf"ledger/tokens/{listed.name}, the list of files, is missing; copy it again"):
+        open_dataset(tokens)
 
 
 def test_a_folder_without_a_manifest_is_told_what_to_do(tokens: Path, tmp_path: Path) -> None:
@@ -125,21 +138,17 @@ def test_a_million_documents_open_in_under_a_second(tmp_path: Path, write_tokens
     )
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=10_000)
-    _edit(folder, lambda record: _resize(record, path, len(lengths)))
+    shard = describe_file(folder.parent, path, "data", 0, len(lengths))
+    write_ledger(folder.parent, [ShardRecord(0, Counts(), [shard])], {"vocab_size": 400, "eot": 399}, len(lengths))
     start = time.perf_counter()
     sampler = make_sampler(open_dataset(folder), "train", "packed", 1024, 0)
     assert sampler.windows(10, 1).shape == (1, 1025)
     assert time.perf_counter() - start < 1
 
 
-def _resize(record: dict[str, Any], path: Path, rows: int) -> None:
-    entry = next(file for file in record["files"] if file["path"] == "train/part-00000.arrow")
-    entry.update(rows=rows, bytes=path.stat().st_size)
-
-
 def _edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the manifest as another program might have written it, its digest in order."""
-    path = folder / "manifest.json"
+    """Change the manifest as another program might have written it."""
+    path = folder.parent / "ledger/tokens/manifest.json"
     record = json.loads(path.read_text())
     change(record)
     path.write_text(json.dumps(record))

@@ -13,7 +13,7 @@ from owt_pipeline.dedupe.components import connected_components
 from owt_pipeline.dedupe.places import row_of, shard_of
 from owt_pipeline.dedupe.step_files import scatter
 from owt_pipeline.dedupe.steps.edges import read_edges
-from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
 from owt_pipeline.runtime.storage import Storage
 
 GROUP_PARTS = pa.schema([(name, pa.uint32()) for name in ("group", "shard", "part", "batch", "documents")])
@@ -39,7 +39,7 @@ def join_components(
     part = collection.part_of(place)
     group = _groups(component, _sizes(place, part, collection))
     rows = pa.table({"row": row_of(place), "component": component.astype(np.uint64), "group": group})
-    scatter(by_shard, rows, shards, collection.num_shards)
+    scatter(writer, by_shard, rows, shards, collection.num_shards)
     # A part's file of shingles holds one record batch a group, in the order of the groups.
     pairs, first, documents = np.unique(part << 32 | group, return_index=True, return_counts=True)
     part_of_pair = pairs >> 32

@@ -11,7 +11,7 @@ from owt_pipeline.dedupe.decisions import decide, largest_clusters
 from owt_pipeline.dedupe.places import shard_of
 from owt_pipeline.dedupe.step_files import one_batch, read_step, scatter
 from owt_pipeline.dedupe.verification import PROVEN
-from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
 from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS
 
@@ -29,7 +29,7 @@ def decide_all(
     """Tell each shard its decisions; write the largest clusters."""
     near = read_step(work / "proofs", groups) if groups else PROVEN.empty_table()
     decided = decide(read_step(work / "exact", partitions), near)
-    scatter(by_shard, decided, shard_of(decided["place"].to_numpy()), num_shards)
+    scatter(writer, by_shard, decided, shard_of(decided["place"].to_numpy()), num_shards)
     writer.write(largest_clusters(decided))
 
 
@@ -53,7 +53,7 @@ def write_decisions(
     if keep_sketches:
         sketches = collection.sketches(shard)
         stay = pc.invert(pc.is_in(sketches["url_id"], rows["url_id"].combine_chunks()))
-        file, count = writer.open_file(SKETCHES, "sketches")
+        file, count = writer.open_file(".arrow", SKETCHES)
         with pa.ipc.new_file(file, sketches.schema) as kept:
             kept.write_table(sketches.filter(stay).combine_chunks())
         count[0] = pc.sum(stay).as_py() or 0

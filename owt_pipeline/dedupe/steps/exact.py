@@ -12,7 +12,7 @@ from owt_pipeline.dedupe.exact import exact_duplicates
 from owt_pipeline.dedupe.places import places, row_of, shard_of
 from owt_pipeline.dedupe.step_files import one_batch, read_step, scatter
 from owt_pipeline.dedupe.steps.partitions import partitioned
-from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
 from owt_pipeline.runtime.storage import Storage
 
 _COLUMNS = ["text_high", "text_low", "precedence", "url_id"]
@@ -39,4 +39,4 @@ def split_exact(
 ) -> None:
     """Tell each shard which of its rows go."""
     gone = np.sort(read_step(exact, partitions, ["place"])["place"].to_numpy())
-    scatter(by_shard, pa.table({"row": row_of(gone)}), shard_of(gone), num_shards)
+    scatter(writer, by_shard, pa.table({"row": row_of(gone)}), shard_of(gone), num_shards)

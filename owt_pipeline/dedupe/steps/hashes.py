@@ -7,14 +7,14 @@ from owt_pipeline.dedupe.exact import hash_documents
 from owt_pipeline.dedupe.parts import read_part
 from owt_pipeline.dedupe.survivors import COLUMNS
 from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
 
 
 def hash_part(number: int, writer: ShardWriter, *, collection: Collection, survivor: str) -> None:
     """Write the hashes of a part's documents, row for row."""
     part = collection.parts[number]
     row = part.first
-    for batch in read_part(part, collection.own.clean.folder, COLUMNS):
+    for batch in read_part(part, collection.own.clean.workdir, COLUMNS):
         writer.write(hash_documents(batch, row, survivor))
         row += batch.num_rows
         progress.advance(batch.num_rows)

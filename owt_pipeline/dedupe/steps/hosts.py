@@ -10,7 +10,8 @@ from owt_pipeline.dedupe.collection import Collection
 from owt_pipeline.dedupe.parts import read_part
 from owt_pipeline.dedupe.places import row_of
 from owt_pipeline.dedupe.step_files import read_step
-from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
+from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.storage import Storage
 
 HOSTS = pa.schema([("host", pa.string()), ("documents", pa.uint32()), ("sample", pa.list_(pa.uint64()))])
@@ -49,7 +50,7 @@ def read_documents(collection: Collection, places: list[int]) -> list[tuple[str,
     found = []
     for place in np.array(places, np.uint64):
         part = collection.parts[int(collection.part_of(place))]
-        folder = collection.find(part.shard)[0].clean.folder
+        folder = collection.find(part.shard)[0].clean.workdir
         table = pa.Table.from_batches(read_part(part, folder, ["url", "text"], row_of(place)[None]))
         found.append((table["url"][0].as_py(), table["text"][0].as_py()))
     return found

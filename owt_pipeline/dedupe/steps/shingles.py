@@ -12,7 +12,7 @@ from owt_pipeline.dedupe.sketches import Sketcher
 from owt_pipeline.dedupe.step_files import read_step
 from owt_pipeline.dedupe.verification import candidates_schema
 from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
 from owt_pipeline.runtime.storage import Storage
 
 
@@ -27,7 +27,7 @@ def shingle_candidates(
     known = collection.sketches_of(number, rows, ["precedence", "url_id", *sketcher.band_columns])
     bands = np.column_stack([known[name].to_numpy() for name in sketcher.band_columns])
     sets: list[np.ndarray] = []
-    for batch in read_part(part, collection.find(part.shard)[0].clean.folder, ["text"], rows):
+    for batch in read_part(part, collection.find(part.shard)[0].clean.workdir, ["text"], rows):
         sets += sketcher.shingle_sets(batch["text"])
         progress.advance(batch.num_rows)
     order = np.argsort(group, kind="stable")

@@ -10,7 +10,7 @@ from owt_pipeline.dedupe.parts import read_part
 from owt_pipeline.dedupe.sketches import Sketcher
 from owt_pipeline.dedupe.step_files import one_batch, read_step
 from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
 from owt_pipeline.runtime.storage import Storage
 
 
@@ -25,7 +25,7 @@ def sketch_part(
     hashed = one_batch(hashed.filter(pa.array(stay)).combine_chunks().to_batches(), hashed.schema)
     writer.count({"sketched": len(hashed)})
     done = 0
-    for batch in read_part(part, collection.own.clean.folder, ["text"], rows[stay]):
+    for batch in read_part(part, collection.own.clean.workdir, ["text"], rows[stay]):
         known, sketches = hashed.slice(done, batch.num_rows), sketcher.sketch(batch["text"])
         writer.write(pa.RecordBatch.from_arrays([*known.columns, *sketches.columns], schema=sketcher.stored_schema))
         done += batch.num_rows

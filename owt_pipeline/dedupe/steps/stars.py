@@ -11,7 +11,7 @@ from owt_pipeline.dedupe.shingles import mix
 from owt_pipeline.dedupe.stars import checksum, large_star, small_star
 from owt_pipeline.dedupe.steps.edges import EDGES, read_edges
 from owt_pipeline.dedupe.steps.partitions import partitioned
-from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
 from owt_pipeline.runtime.storage import Storage
 
 MODULUS = 1 << 62

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from owt_pipeline.runtime.dataset import read_manifest
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.storage import Storage
 from schemas.stats import STATS_VERSION
@@ -17,10 +18,10 @@ _TOP_DOMAINS = 30
 
 def read_stats(workdir: str) -> tuple[bytes, dict[str, Any]]:
     """report/stats.json of another run, as bytes and parsed; raises UserError where there is none of this version."""
-    folder = Storage(workdir) / "report"
-    if not folder.exists("manifest.json"):
+    run = Storage(workdir)
+    if read_manifest(run, "report") is None:
         raise UserError(f"--compare {workdir}: no report is there: run `owt report --workdir {workdir}` first")
-    content = folder.read("stats.json")
+    content = run.read("report/stats.json")
     stats = json.loads(content)
     if stats["schema_version"] != STATS_VERSION:
         raise UserError(

@@ -9,7 +9,7 @@ from typing import Any
 from owt_pipeline.report.differences import Segment, side_by_side
 from owt_pipeline.report.figures.shares import share
 from owt_pipeline.report.summaries import SIMILARITY_BINS, Details, Summary
-from schemas import Manifest
+from schemas.manifest import Manifest
 
 _TOP_DOMAINS = 50
 

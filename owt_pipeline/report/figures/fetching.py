@@ -8,7 +8,7 @@ from typing import Any
 
 from owt_pipeline.report.figures.shares import by_count, by_key, distribution, share
 from owt_pipeline.report.summaries import Details, Summary
-from schemas import Manifest
+from schemas.manifest import Manifest
 
 _TOP_DOMAINS = 50
 

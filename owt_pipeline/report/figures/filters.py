@@ -9,7 +9,8 @@ from typing import Any
 from owt_pipeline.report.figures.shares import share
 from owt_pipeline.report.sketches import LogHistogram
 from owt_pipeline.report.summaries import Summary
-from schemas import Manifest, Reason
+from schemas import Reason
+from schemas.manifest import Manifest
 
 
 def filters(manifests: Mapping[str, Manifest], summary: Summary) -> dict[str, Any]:

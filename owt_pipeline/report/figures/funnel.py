@@ -9,7 +9,8 @@ from typing import Any
 from owt_pipeline.report.figures.shares import share
 from owt_pipeline.report.sketches import LogHistogram
 from owt_pipeline.report.summaries import Summary
-from schemas import Manifest, Reason
+from schemas import Reason
+from schemas.manifest import Manifest
 
 
 def funnel(manifests: Mapping[str, Manifest], summary: Summary) -> list[dict[str, Any]]:
@@ -21,7 +22,7 @@ def funnel(manifests: Mapping[str, Manifest], summary: Summary) -> list[dict[str
             "entered": manifest.counts.entered,
             "left": manifest.counts.left,
             "share": share(manifest.counts.left, manifest.counts.entered),
-            "bytes": sum(file.bytes for file in manifest.files),
+            "bytes": manifest.total_bytes,
             "rejected": [
                 {
                     "reason": reason,

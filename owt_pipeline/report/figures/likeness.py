@@ -14,7 +14,7 @@ from owt_pipeline.report.sketches import LogHistogram
 from owt_pipeline.report.summaries import Details, Summary
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.storage import open_source
-from schemas import Manifest
+from schemas.manifest import Manifest
 
 # Of Gokaslan and Cohen's OpenWebText, tokenized with GPT-2's BPE.
 OPENWEBTEXT = {"tokens_per_document": 1128, "bytes_per_token": 4.40}

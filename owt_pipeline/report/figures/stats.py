@@ -15,7 +15,7 @@ from owt_pipeline.report.figures.sampler import sampler
 from owt_pipeline.report.figures.tokens import lengths, tokens
 from owt_pipeline.report.sketches import Candidates
 from owt_pipeline.report.summaries import Details, Summary
-from schemas import Manifest
+from schemas.manifest import Manifest
 from schemas.stats import STATS_VERSION
 
 _TOP_SUBREDDITS = 100

@@ -8,7 +8,7 @@ from typing import Any
 from owt_pipeline.report.figures.shares import distribution, share
 from owt_pipeline.report.sketches import LogHistogram
 from owt_pipeline.report.summaries import Summary
-from schemas import Manifest
+from schemas.manifest import Manifest
 
 
 def lengths(summary: Summary) -> dict[str, Any]:

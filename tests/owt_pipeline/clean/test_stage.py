@@ -10,12 +10,15 @@ import pytest
 
 from owt_pipeline.clean.filters import FILTERS
 from owt_pipeline.clean.signals import EDGES
+from owt_pipeline.runtime.commit import ShardWriter
+from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
 from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.clean import STAGE, Options
-from schemas import DATASETS, Manifest
+from schemas import DATASETS
+from schemas.manifest import Manifest
+from tests.owt_pipeline.whole_runs import snapshot
 
 SENTENCE = "The river ran past the old mill, and nobody in the village could say how long it had done so. "
 ENGLISH = SENTENCE * 10
@@ -42,21 +45,17 @@ def workdir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 def test_the_stage_writes_the_same_bytes_with_any_number_of_workers(workdir: Path) -> None:
     written = []
     for workers in (1, 2):
         manifest, ran = run_stage(STAGE, Options(), Runtime(Storage(str(workdir)), workers))
         assert ran
-        written.append(files(workdir / "clean"))
-        (workdir / "clean" / "manifest.json").unlink()
+        written.append(snapshot(workdir))
+        (workdir / "ledger/clean/manifest.json").unlink()
     assert written[0] == written[1]
     assert str(manifest.counts) == "308 in = 304 out + 2 too_short + 2 wrong_language"
     assert manifest.stats["changed_texts"] == 4  # the others had nothing to repair
-    row = DatasetReader(Storage(str(workdir / "clean")), manifest).table().to_pylist()[1]
+    row = DatasetReader(Storage(str(workdir)), manifest).table().to_pylist()[1]
     assert row["url"] == "http://h/0/3"
     assert row["text"].endswith("é")
 
@@ -83,7 +82,7 @@ def test_unaltered_text_is_passed_on_byte_for_byte(tmp_path: Path) -> None:
     run_stage(make, Options(), Runtime(Storage(str(tmp_path))))
     for options, wanted in ((Options(unaltered=True), True), (Options(), False)):
         manifest, _ = run_stage(STAGE, options, Runtime(Storage(str(tmp_path))))
-        rows = DatasetReader(Storage(str(tmp_path / "clean")), manifest).table().to_pylist()
+        rows = DatasetReader(Storage(str(tmp_path)), manifest).table().to_pylist()
         assert [row["text"] == UNTIDY for row in rows] == [wanted]
         assert manifest.counts.rejected == {"too_short": 1}
         assert manifest.stats["changed_texts"] == (not wanted)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from owt_pipeline.runtime.shards import DatasetReader
-from owt_pipeline.runtime.stage import Runtime, read_manifest, run_stage
+from owt_pipeline.runtime.dataset import DatasetReader, read_manifest
+from owt_pipeline.runtime.stage import Runtime, run_stage
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.collect import STAGE, Options
-from schemas import Manifest
+from schemas.manifest import Manifest
+from tests.owt_pipeline.whole_runs import snapshot
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,13 @@ class Collected:
         return self._rows("rejects")
 
     def bytes(self) -> dict[str, bytes]:
-        folder = self.workdir / "urls"
-        return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+        return snapshot(self.workdir)
 
     def urls_of(self, shard: int) -> list[dict[str, Any]]:
         return self._rows("data", shard)
 
     def _rows(self, kind: str, shard: int | None = None) -> list[dict[str, Any]]:
-        reader = DatasetReader(Storage(str(self.workdir / "urls")), self.manifest)
+        reader = DatasetReader(Storage(str(self.workdir)), self.manifest)
         return [row for batch in reader.batches(shard, kind=kind) for row in batch.to_pylist()]
 
 
@@ -48,7 +48,7 @@ def collect(workdir: Path, *, workers: int = 1, **options: Any) -> Collected:
 
 
 def collected(workdir: Path) -> Collected:
-    manifest = read_manifest(Storage(str(workdir / "urls")))
+    manifest = read_manifest(Storage(str(workdir)), "urls")
     assert manifest is not None
     return Collected(workdir, manifest)
 

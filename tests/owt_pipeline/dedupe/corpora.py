@@ -11,12 +11,14 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
+from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.dedupe import STAGE as DEDUPE
 from owt_pipeline.stages.dedupe import DedupeOptions
-from schemas import DATASETS, Manifest, option
+from schemas import DATASETS, option
+from schemas.manifest import Manifest
 
 CLEAN = DATASETS["clean"].schema
 
@@ -64,7 +66,7 @@ def dedupe(
 ) -> tuple[Manifest, list[dict[str, Any]]]:
     """Run dedupe; returns its manifest and the decisions of all shards."""
     manifest, _ = run_stage(DEDUPE, DedupeOptions(**options), Runtime(Storage(str(workdir)), workers, beam_flags))
-    return manifest, DatasetReader(Storage(str(workdir / "duplicates")), manifest).table().to_pylist()
+    return manifest, DatasetReader(Storage(str(workdir)), manifest).table().to_pylist()
 
 
 def decide(workdir: Path, texts: Sequence[str], num_shards: int = 3, **options: Any) -> dict[int, dict[str, Any]]:

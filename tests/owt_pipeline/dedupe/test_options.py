@@ -13,12 +13,13 @@ import pytest
 from owt_pipeline.dedupe import alarm
 from owt_pipeline.ledger.story import asked_for, readers_of, story
 from owt_pipeline.ledger.verify import verify
+from owt_pipeline.runtime.dataset import read_manifest
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.stage import read_manifest
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages import dedupe as stage
 from tests.owt_pipeline.dedupe import plain
 from tests.owt_pipeline.dedupe.corpora import ELSEWHERE, corpus_with_copies, dedupe, edited, prose, url_id, write_clean
+from tests.owt_pipeline.whole_runs import files_of, shard_file, work_of
 
 
 def essence(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -30,9 +31,7 @@ def test_components_are_the_same_distributed(tmp_path: Path) -> None:
     for name in ("one_worker", "distributed"):
         write_clean(tmp_path / name, texts)
         dedupe(tmp_path / name, components=name)
-    for shard in range(3):
-        path = f"duplicates/part-{shard:05d}.parquet"
-        assert (tmp_path / "one_worker" / path).read_bytes() == (tmp_path / "distributed" / path).read_bytes()
+    assert files_of(tmp_path / "one_worker", "duplicates") == files_of(tmp_path / "distributed", "duplicates")
 
 
 def test_components_that_do_not_converge_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,10 +46,9 @@ def test_a_half_round_that_is_whole_is_not_run_again(tmp_path: Path, monkeypatch
     from owt_pipeline.dedupe.steps import stars
 
     write_clean(tmp_path, corpus_with_copies(seed=10))
-    work = tmp_path / "duplicates/.work"
 
     def full(*_: Any, **__: Any) -> None:
-        if (work / "stars_1_large").exists():
+        if (work_of(tmp_path, "duplicates") / "stars_1_large").exists():
             raise OSError(28, "No space left on device")
         return small_star(*_, **__)
 
@@ -58,7 +56,7 @@ def test_a_half_round_that_is_whole_is_not_run_again(tmp_path: Path, monkeypatch
     monkeypatch.setattr(stars, "small_star", full)
     with pytest.raises(OSError, match="No space left"):
         dedupe(tmp_path, components="distributed")
-    written = {path: path.stat().st_mtime_ns for path in work.glob("stars_*/*.parquet")}
+    written = {path: path.stat().st_mtime_ns for path in work_of(tmp_path, "duplicates").glob("stars_*/*.parquet")}
     assert {path.parent.name for path in written} == {"stars_0_large", "stars_0_small", "stars_1_large"}
     found: dict[Path, int] = {}
 
@@ -83,9 +81,7 @@ def test_decisions_are_the_same_on_workers_that_share_no_memory(
     for name, flags in (("here", ()), ("elsewhere", ELSEWHERE)):
         write_clean(tmp_path / name, texts)
         dedupe(tmp_path / name, beam_flags=flags, components="distributed")
-    for shard in range(3):
-        path = f"duplicates/part-{shard:05d}.parquet"
-        assert (tmp_path / "here" / path).read_bytes() == (tmp_path / "elsewhere" / path).read_bytes()
+    assert files_of(tmp_path / "here", "duplicates") == files_of(tmp_path / "elsewhere", "duplicates")
 
 
 def test_decisions_do_not_depend_on_how_the_work_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +193,7 @@ def test_signatures_of_a_standing_corpus_are_taken_as_they_are(standing: tuple[P
         return sum(row["kept_shard"] >= 2 for row in dedupe(new, against=(str(old),))[1])
 
     assert repeat_what_stands() > len(copies) * 0.8
-    for path in (old / "duplicates").glob("*.sketches.arrow"):
+    for path in (old / "ledger/duplicates/sketches").iterdir():
         with pa.ipc.open_file(path) as file:
             table = file.read_all()
         for name in table.column_names:
@@ -206,7 +202,7 @@ def test_signatures_of_a_standing_corpus_are_taken_as_they_are(standing: tuple[P
                 table = table.set_column(table.column_names.index(name), name, other)
         with pa.ipc.new_file(path, table.schema) as writer:
             writer.write_table(table)
-    (new / "duplicates/manifest.json").unlink()
+    (new / "ledger/duplicates/manifest.json").unlink()
     assert repeat_what_stands() == 0
 
 
@@ -239,7 +235,7 @@ def test_sketches_that_cannot_be_compared_with_are_refused(
     earlier, _ = dedupe(old.parent / "new")
     with pytest.raises(UserError, match=message):
         dedupe(old.parent / "new", against=(str(old),))
-    still = read_manifest(Storage(str(old.parent / "new" / "duplicates")))
+    still = read_manifest(Storage(str(old.parent / "new")), "duplicates")
     assert still is not None
     assert still.fingerprint == earlier.fingerprint
 
@@ -265,13 +261,13 @@ def test_a_run_that_is_compared_with_itself_is_refused(standing: tuple[Path, lis
 def test_kept_sketches_are_files_of_the_dataset(standing: tuple[Path, list[str]]) -> None:
     old, texts = standing
     manifest, rows = dedupe(old, keep_sketches=True)
-    assert sum(file.rows for file in manifest.of_kind("sketches")) == manifest.counts.left < len(texts)
+    assert manifest.total("sketches").rows == manifest.counts.left < len(texts)
     gone = {row["url_id"] for row in rows}
-    with pa.ipc.open_file(old / "duplicates/part-00000.sketches.arrow") as file:
+    with pa.ipc.open_file(shard_file(old, "duplicates", 0, "sketches")) as file:
         assert set(file.read_all()["url_id"].to_pylist()) == {url_id(i) for i in range(0, len(texts), 2)} - gone
-    path = old / "duplicates/part-00001.sketches.arrow"
+    path = shard_file(old, "duplicates", 1, "sketches")
     path.write_bytes(path.read_bytes()[:-1])
-    assert any("part-00001.sketches.arrow" in str(problem) for problem in verify(Storage(str(old))))
+    assert any(str(path) in problem for finding in verify(Storage(str(old))) for problem in finding.problems)
 
 
 def test_a_cluster_of_too_large_a_share_stops_the_run_and_shows_it(

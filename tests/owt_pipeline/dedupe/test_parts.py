@@ -9,10 +9,9 @@ import pytest
 
 from owt_pipeline.dedupe import parts as module
 from owt_pipeline.dedupe.parts import cut, read_part
-from owt_pipeline.runtime import shards
+from owt_pipeline.runtime import commit
+from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.shards import DatasetReader
-from owt_pipeline.runtime.stage import require_manifest
 from owt_pipeline.runtime.storage import Storage
 from tests.owt_pipeline.dedupe.corpora import write_clean
 
@@ -22,9 +21,9 @@ ROWS = 25_000
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetReader:
     """One shard of five row groups of 5,000 rows each."""
-    monkeypatch.setattr(shards, "ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr(commit, "ROW_GROUP_BYTES", 1)
     write_clean(tmp_path, [f"text {i}" for i in range(ROWS)], 1)
-    return DatasetReader(Storage(str(tmp_path / "clean")), require_manifest(Storage(str(tmp_path)), "clean"))
+    return DatasetReader.open(Storage(str(tmp_path)), "clean")
 
 
 @pytest.mark.parametrize(
@@ -44,20 +43,21 @@ def test_parts_are_the_rows_in_order(
         assert part.first == row
         row += part.rows
         mine = wanted[(wanted >= part.first) & (wanted < row)]
-        every += [text for batch in read_part(part, source.folder, ["text"]) for text in batch["text"].to_pylist()]
-        some += [text for batch in read_part(part, source.folder, ["text"], mine) for text in batch["text"].to_pylist()]
+        for texts, only in ((every, None), (some, mine)):
+            for batch in read_part(part, source.workdir, ["text"], only):
+                texts += batch["text"].to_pylist()
     assert every == [f"text {i}" for i in range(ROWS)]
     assert some == [f"text {i}" for i in wanted]
 
 
 def test_a_shard_without_rows_has_a_part(tmp_path: Path) -> None:
     write_clean(tmp_path, ["one"], 2)
-    source = DatasetReader(Storage(str(tmp_path / "clean")), require_manifest(Storage(str(tmp_path)), "clean"))
+    source = DatasetReader.open(Storage(str(tmp_path)), "clean")
     assert [(part.shard, part.rows) for part in cut(source, range(2))] == [(0, 1), (1, 0)]
 
 
 def test_a_damaged_file_is_named(source: DatasetReader) -> None:
-    path = Path(source.folder.path("part-00000.parquet"))
+    path = Path(source.workdir.path(source.files("data")[0].path))
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match=r"part-00000\.parquet cannot be read"):
+    with pytest.raises(UserError, match=f"{path} cannot be read"):
         cut(source, [0])

@@ -18,8 +18,7 @@ from owt_pipeline.demo.dump import all_fates
 from owt_pipeline.demo.judge import KEPT, deviations, verdicts
 from owt_pipeline.demo.site import Site
 from owt_pipeline.ledger.verify import verify
-from owt_pipeline.runtime.shards import DatasetReader
-from owt_pipeline.runtime.stage import require_manifest
+from owt_pipeline.runtime.dataset import DatasetReader, require_manifest
 from owt_pipeline.runtime.storage import Storage
 
 FINISHED_TEXT = ("corpus", "tokens")  # what does not hold the time of the fetch
@@ -38,8 +37,8 @@ def test_every_link_fares_as_it_should(finished: Path, site: Site) -> None:
 
 
 def test_the_run_verifies(finished: Path) -> None:
-    problems = {name: found for name, found in verify(Storage(str(finished))) if found}
-    assert problems == {}
+    problems = [problem for finding in verify(Storage(str(finished))) for problem in finding.problems]
+    assert problems == []
 
 
 def test_a_deviation_is_found(finished: Path, site: Site) -> None:
@@ -55,7 +54,7 @@ def test_a_deviation_is_found(finished: Path, site: Site) -> None:
 
 
 def test_the_corpus_holds_the_articles_and_their_metadata(finished: Path, site: Site) -> None:
-    corpus = DatasetReader(Storage(str(finished / "corpus")), require_manifest(Storage(str(finished)), "corpus"))
+    corpus = DatasetReader.open(Storage(str(finished)), "corpus")
     rows = {row["url"]: row for row in corpus.table().to_pylist()}
     checked = 0
     for fate in site.fates:
@@ -78,14 +77,16 @@ def test_two_workers_write_the_same_corpus_and_tokens(finished: Path, site: Site
         assert one.digest == two.digest, name
 
 
-def test_a_second_demo_in_the_same_folder_finds_every_stage_standing(finished: Path, site: Site) -> None:
+def test_a_second_demo_in_the_same_folder_finds_every_stage_finished(finished: Path, site: Site) -> None:
     before = (finished / "run-log.jsonl").read_bytes()
     assert run_stages(site, finished, workers=2) == 0
     assert (finished / "run-log.jsonl").read_bytes() == before
 
 
 def test_the_funnel_loses_nothing(finished: Path) -> None:
-    for manifest in finished.glob("*/manifest.json"):
+    manifests = list(finished.glob("ledger/*/manifest.json"))
+    assert len(manifests) == 8
+    for manifest in manifests:
         counts = json.loads(manifest.read_text())["counts"]
         assert counts["entered"] == counts["left"] + sum(counts["rejected"].values())
     kept = [verdict for verdict, _ in verdicts(Storage(str(finished))).values() if verdict == KEPT]

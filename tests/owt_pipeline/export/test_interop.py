@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from owt_pipeline.export.card import card
-from schemas import DATASETS, Counts, Manifest
+from schemas import DATASETS
+from schemas.manifest import Counts
+from tests.owt_pipeline.whole_runs import manifest_of, table_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,19 +31,18 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
 
 
-def manifest(run: Path, name: str) -> Manifest:
-    return Manifest.from_json((run / name / "manifest.json").read_bytes())
-
-
 def texts(run: Path) -> list[str]:
     return [t for path in sorted((run / "corpus").glob("part-*")) for t in pq.read_table(path)["text"].to_pylist()]
 
 
-def test_datasets_loads_the_corpus_by_its_files_and_by_its_card(small_run: Path, tmp_path: Path) -> None:
+def test_datasets_loads_the_corpus_by_its_files_its_folder_and_its_card(small_run: Path, tmp_path: Path) -> None:
     files = str(small_run / "corpus/part-*.parquet")
     by_files = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path / "a"))
-    by_card = datasets.load_dataset(str(small_run / "corpus"), split="train", cache_dir=str(tmp_path / "b"))
-    for corpus in (by_files, by_card):
+    by_folder = datasets.load_dataset(str(small_run / "corpus"), split="train", cache_dir=str(tmp_path / "b"))
+    shutil.copytree(small_run / "corpus", tmp_path / "published")
+    shutil.copy(small_run / "ledger/corpus/README.md", tmp_path / "published")
+    by_card = datasets.load_dataset(str(tmp_path / "published"), split="train", cache_dir=str(tmp_path / "c"))
+    for corpus in (by_files, by_folder, by_card):
         assert list(corpus["text"]) == texts(small_run)
         assert corpus.column_names == DATASETS["corpus"].schema.names
         assert all(isinstance(names, list) for names in corpus["subreddits"])
@@ -48,14 +51,14 @@ def test_datasets_loads_the_corpus_by_its_files_and_by_its_card(small_run: Path,
 def test_datasets_loads_the_tokens(small_run: Path, tmp_path: Path) -> None:
     files = str(small_run / "tokens/train/part-*.arrow")
     tokens = datasets.load_dataset("arrow", data_files=files, split="train", cache_dir=str(tmp_path))
-    assert tokens.num_rows == manifest(small_run, "tokens").stats["documents_train"]
+    assert tokens.num_rows == manifest_of(small_run, "tokens").stats["documents_train"]
     assert all(len(row["tokens"]) == row["n_tokens"] for row in tokens)
 
 
 def test_polars_and_duckdb_read_every_file_of_every_dataset(small_run: Path) -> None:
     for name in DATASETS:
-        for file in manifest(small_run, name).files:
-            path = str(small_run / name / file.path)
+        for file in table_of(small_run, name).files:
+            path = str(small_run / file.path)
             if path.endswith(".parquet"):
                 assert pl.scan_parquet(path).select(pl.len()).collect().item() == file.rows
                 assert len(pl.read_parquet(path)) == file.rows
@@ -69,7 +72,7 @@ def test_polars_and_duckdb_read_every_file_of_every_dataset(small_run: Path) -> 
 
 def test_the_card_says_what_duckdb_counts(small_run: Path) -> None:
     huggingface_hub = pytest.importorskip("huggingface_hub")
-    text = (small_run / "corpus/README.md").read_text()
+    text = (small_run / "ledger/corpus/README.md").read_text()
     read = huggingface_hub.DatasetCard(text)
     assert read.data.license == "other"
     assert read.data.language == ["en"]
@@ -81,7 +84,7 @@ def test_the_card_says_what_duckdb_counts(small_run: Path) -> None:
         assert f"| {name} | {count:,} |" in text
     assert f"| bytes of text (UTF-8) | {size:,} |" in text
     for stage, dataset in (("collect", "urls"), ("clean", "clean"), ("export", "corpus")):
-        counts = manifest(small_run, dataset).counts
+        counts = manifest_of(small_run, dataset).counts
         assert f"| `{stage}` | {counts.entered:,} | {counts.left:,} |" in text
     assert "RS_demo.zst" in text
     assert str(small_run.parent) not in text
@@ -90,9 +93,9 @@ def test_the_card_says_what_duckdb_counts(small_run: Path) -> None:
     assert settings["fetch"]["pages_from"] == ["demo.warc.gz"]
 
 
-def test_a_card_of_imported_text_does_not_say_it_came_from_reddit() -> None:
+def test_a_card_of_imported_text_does_not_say_it_came_from_reddit(small_run: Path) -> None:
     web, own = (
-        card({"documents": Manifest("documents", stage, 1, "", 1, Counts())}, Counts(), {}, {}, 0, 1)
+        card({"documents": replace(manifest_of(small_run, "documents"), stage=stage)}, Counts(), {}, {}, 0, 1)
         for stage in ("extract", "import")
     )
     assert "Reddit" in web

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.stage import Runtime, run_stage
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.export import STAGE, ExportOptions
-from schemas import Manifest
+from schemas.manifest import Manifest
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, write_clean
 
 
 def export(workdir: Path, **options: Any) -> tuple[Manifest, DatasetReader]:
     manifest, _ = run_stage(STAGE, ExportOptions(**options), Runtime(Storage(str(workdir))))
-    return manifest, DatasetReader(Storage(str(workdir / "corpus")), manifest)
+    return manifest, DatasetReader(Storage(str(workdir)), manifest)
 
 
 @pytest.fixture
@@ -29,9 +29,7 @@ def decided(tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
 def test_the_corpus_is_clean_without_the_duplicates(decided: tuple[Path, list[dict[str, Any]]]) -> None:
     workdir, decisions = decided
     manifest, corpus = export(workdir)
-    clean = DatasetReader(
-        Storage(str(workdir / "clean")), Manifest.from_json((workdir / "clean/manifest.json").read_text())
-    )
+    clean = DatasetReader.open(Storage(str(workdir)), "clean")
     gone = {row["url_id"] for row in decisions}
     for shard in range(3):
         rows = clean.table(shard).to_pylist()
@@ -66,12 +64,12 @@ def test_another_policy_exports_again_from_the_same_decisions(
 ) -> None:
     workdir, decisions = decided
     export(workdir)
-    before = (workdir / "duplicates/manifest.json").read_bytes()
+    before = (workdir / "ledger/duplicates/manifest.json").read_bytes()
     manifest, corpus = export(workdir, **options)
     gone = {row["url_id"] for row in corpus.table(kind="rejects").to_pylist()}
     assert gone == {row["url_id"] for row in decisions if applies(row)}
     assert manifest.counts.left == manifest.counts.entered - len(gone)
-    assert (workdir / "duplicates/manifest.json").read_bytes() == before
+    assert (workdir / "ledger/duplicates/manifest.json").read_bytes() == before
 
 
 def test_a_corpus_without_duplicates_is_exported_whole(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import xxhash
 
 from owt_pipeline.fetch.warc import payload_digest, response_record
-from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
 from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
 from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.extract.extractor import Extracted, Page, Settings
+from owt_pipeline.runtime.dataset import DatasetReader, require_manifest
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.shards import DatasetReader
-from owt_pipeline.runtime.stage import Runtime, require_manifest, run_stage
+from owt_pipeline.runtime.stage import Runtime, run_stage
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.extract import STAGE, Options
 
@@ -79,7 +79,7 @@ READABLE = (
 def extract(workdir: Path, pages: dict[str, bytes], workers: int = 2, **options: object) -> dict[str, tuple[str, str]]:
     """URL → ("text", text) or (reason, detail)."""
     run_stage(STAGE, Options(**options), Runtime(Storage(str(workdir)), workers))  # type: ignore[arg-type]
-    reader = DatasetReader(Storage(str(workdir / "documents")), require_manifest(Storage(str(workdir)), "documents"))
+    reader = DatasetReader.open(Storage(str(workdir)), "documents")
     kept, rejects = reader.table().to_pylist(), reader.table(kind="rejects").to_pylist()
     results = {row["url"]: ("text", row["text"]) for row in kept}
     results |= {row["url"]: (row["reason"], row["detail"]) for row in rejects}

@@ -6,13 +6,13 @@ from typing import Any
 
 from owt_pipeline.fetch.warc import Response, pages, read_record
 from owt_pipeline.ledger.story import asked_for, readers_of, story
-from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.stage import Runtime
-from schemas import Manifest
+from schemas.manifest import Manifest
 
 
 def reader(runtime: Runtime, manifest: Manifest) -> DatasetReader:
-    return DatasetReader(runtime.workdir / "pages", manifest)
+    return DatasetReader(runtime.workdir, manifest)
 
 
 def responses(runtime: Runtime, manifest: Manifest) -> dict[str, Response]:

@@ -27,7 +27,7 @@ from owt_pipeline.fetch.warc import gzip_member, response_record, single_member
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.stage import Runtime, run_stage
 from owt_pipeline.stages.fetch import STAGE, Options
-from schemas import Manifest
+from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, capture_row
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
 from tests.servers.pywb import pywb
@@ -113,8 +113,8 @@ def test_a_page_is_handed_on_as_it_lies_in_the_archive(
     (row,) = reader(runtime, manifest).table().to_pylist()
     assert row["source"] == "commoncrawl"
     assert (row["final_url"], row["fetched_at"]) == ("http://www.a.example/x/", SPRING[0])
-    (warc,) = manifest.of_kind("warc")
-    assert runtime.workdir.read(f"pages/{warc.path}") == record
+    (warc,) = reader(runtime, manifest).files("warc")
+    assert runtime.workdir.read(warc.path) == record
     assert manifest.stats["from_commoncrawl"] == 1
     assert archive.agents == {AGENT}
 
@@ -402,8 +402,8 @@ def test_pages_found_by_pywb_are_those_of_the_archive_itself(
     for shard in range(2):
         ours, theirs = (reader(*run).table(shard).to_pylist() for run in ((runtime, manifest), (local, expected)))
         assert [{**row, "source": "archive", "fetch_ms": 0} for row in ours] == theirs
-        name = f"pages/part-{shard:05}.warc.gz"
-        assert runtime.workdir.read(name) == local.workdir.read(name)
+        ours, theirs = (reader(*run).files("warc", shard) for run in ((runtime, manifest), (local, expected)))
+        assert ours == theirs
 
 
 def test_pywb_has_the_nearest_capture(
@@ -423,5 +423,5 @@ def test_records_of_an_archive_that_are_no_members_are_written_anew(
     runtime = write_urls([("http://a.example/x", SPRING[0])], num_shards=1)
     manifest = fetch(runtime, archive)
     assert texts(runtime, manifest) == {"x": "page"}
-    (warc,) = manifest.of_kind("warc")
-    assert single_member(runtime.workdir.read(f"pages/{warc.path}"), 1 << 20) == (gzip_member(plain), plain)
+    (warc,) = reader(runtime, manifest).files("warc")
+    assert single_member(runtime.workdir.read(warc.path), 1 << 20) == (gzip_member(plain), plain)

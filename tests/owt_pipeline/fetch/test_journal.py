@@ -19,9 +19,11 @@ from owt_pipeline.fetch.journal import Appender, Journal, encode_entry
 from owt_pipeline.fetch.live import LiveOptions
 from owt_pipeline.fetch.shards import Sources, fetch_shard
 from owt_pipeline.fetch.warc import response_record
-from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
-from owt_pipeline.runtime.stage import Runtime, read_manifest
+from owt_pipeline.runtime.commit import ShardWriter
+from owt_pipeline.runtime.dataset import DatasetReader
+from owt_pipeline.runtime.stage import Runtime
 from schemas import DATASETS, Reason
+from schemas.manifest import ShardRecord
 
 RECORD = response_record("http://a.example/", 1, "HTTP/1.1 200 OK", [], b"<p>page")
 
@@ -99,9 +101,7 @@ def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
     write_urls: Callable[..., Runtime], tmp_path: Path
 ) -> None:
     runtime = write_urls([f"http://a.example/{i}" for i in range(4)], num_shards=1)
-    manifest = read_manifest(runtime.workdir / "urls")
-    assert manifest is not None
-    urls = DatasetReader(runtime.workdir / "urls", manifest)
+    urls = DatasetReader.open(runtime.workdir, "urls")
     ids = urls.table()["url_id"].to_pylist()
     known: list[Answer] = [
         Page("live", f"http://a.example/{i}", 200, "text/html", 5, 6, 7, "D", RECORD, (RECORD,) * i) for i in range(3)
@@ -114,8 +114,9 @@ def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
         folder = runtime.workdir / f"pages{number}"
         write(f"{folder}/journals/part-00000.live.journal", {ids[i]: known[i] for i in order})
         sources = Sources(("live",), None, live, None, False, f"{folder}/journals")
-        with ShardWriter(folder, folder / "records", 0, {"": DATASETS["pages"].schema}) as writer:
+        with ShardWriter(folder, folder / "records", 0, {"": DATASETS["pages"].schema}, dataset="pages") as writer:
             fetch_shard(0, writer, urls=urls, sources=sources)
-        files = ("part-00000.parquet", "part-00000.warc.gz", "rejects/part-00000.parquet", "records/part-00000.json")
-        written.add(tuple(folder.read(name) for name in files))
+        record = ShardRecord.from_json(folder.read("records/part-00000.json"))
+        assert [file.kind for file in record.files] == ["data", "rejects", "warc"]
+        written.add((record.to_json(), *(folder.read(file.path) for file in record.files)))
     assert len(written) == 1

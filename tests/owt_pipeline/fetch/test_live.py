@@ -22,13 +22,12 @@ from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 from owt_pipeline.fetch.warc import Response
 from owt_pipeline.runtime import children, progress
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.shards import DatasetReader
 from owt_pipeline.runtime.stage import Runtime, run_stage
 from owt_pipeline.runtime.workers import WorkerError
 from owt_pipeline.stages.fetch import STAGE, Options
-from schemas import Manifest
+from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request, Way
-from tests.owt_pipeline.fetch.reading import rejects, responses
+from tests.owt_pipeline.fetch.reading import reader, rejects, responses
 
 AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
 
@@ -85,11 +84,11 @@ def test_a_page_is_kept_as_it_was_sent(serve: Callable[..., BadServer], write_ur
     assert (response.status, response.body, response.charset) == (200, body, "iso-8859-1")
     assert ("X-A", "b") in response.headers
     assert ("Content-Encoding", "gzip") in response.headers
-    (row,) = DatasetReader(runtime.workdir / "pages", manifest).table().to_pylist()
+    (row,) = reader(runtime, manifest).table().to_pylist()
     assert (row["source"], row["final_url"], row["body_bytes"]) == ("live", response.url, len(body))
     assert before <= row["fetched_at"] <= time.time()
     assert row["subreddits"] == ["news"]
-    path = runtime.workdir.path("pages/part-00000.warc.gz")
+    path = runtime.workdir.path(reader(runtime, manifest).files("warc")[0].path)
     records = [(r.headers["WARC-Target-URI"], r.http_headers.status_code) for r in ArchiveIterator(path)]
     assert records == [(f"http://apples.{DOMAIN}/old", 302), (response.url, 200)]
     with open(path, "rb") as stream:
@@ -272,7 +271,7 @@ def test_after_a_kill_only_what_was_in_flight_is_fetched_again(
     assert (len(found), len(rejects)) == (88, 8)
     # One in flight a host, and those that waited to be recorded: on a busy machine, a few.
     assert asked() - 96 <= 4 * len(hosts)
-    assert not (runtime.workdir / "pages" / ".work").exists()
+    assert not (runtime.workdir / "ledger/pages/.work").exists()
 
 
 def test_ctrl_c_ends_a_crawl_at_once(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> None:

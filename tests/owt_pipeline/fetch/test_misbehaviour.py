@@ -9,10 +9,10 @@ import pytest
 
 from owt_pipeline.collect.urls import canonical_url
 from owt_pipeline.ledger.why import main as why
-from owt_pipeline.runtime.shards import DatasetReader
+from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.stage import Runtime, run_stage
 from owt_pipeline.stages.fetch import STAGE, Options
-from schemas import Manifest
+from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer
 from tests.owt_pipeline.fetch.conftest import write_urls_to
 from tests.owt_pipeline.fetch.misbehaviour import WAYS
@@ -46,7 +46,7 @@ class Crawl:
             self.seconds = time.monotonic() - started
         finally:
             server.close()
-        reader = DatasetReader(self.runtime.workdir / "pages", self.manifest)
+        reader = DatasetReader(self.runtime.workdir, self.manifest)
         self.pages = {row["url"]: row for row in reader.table().to_pylist()}
         self.rejects = {row["url"]: row for row in reader.table(kind="rejects").to_pylist()}
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.fetch.warc import response_record
+from owt_pipeline.runtime.dataset import read_manifest
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.stage import Runtime, read_manifest, run_stage
+from owt_pipeline.runtime.stage import Runtime, run_stage
 from owt_pipeline.stages.fetch import STAGE, Options
 from tests.owt_pipeline.fetch.archive_server import ArchiveServer, capture_row
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
@@ -104,4 +105,4 @@ def test_options_that_cannot_be_are_a_clear_error_and_cost_no_page(
     manifest, _ = run_stage(STAGE, Options(pages_from=(str(tmp_path / "empty.warc"),)), runtime)
     with pytest.raises(UserError, match=message):
         run_stage(STAGE, options, runtime)
-    assert read_manifest(runtime.workdir / "pages") == manifest
+    assert read_manifest(runtime.workdir, "pages") == manifest

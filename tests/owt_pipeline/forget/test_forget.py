@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -15,8 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.collect.urls import host_of, url_id
-from schemas import Manifest
-from tests.owt_pipeline.whole_runs import copy_of, differing, owt, run_owt
+from tests.owt_pipeline.whole_runs import copy_of, differing, manifest_of, owt, run_owt, shard_file
 
 
 def table(run: Path, name: str) -> list[dict]:
@@ -29,14 +29,14 @@ def tokenized(run: Path) -> set[int]:
 
 
 def named(run: Path) -> set[int]:
-    return {row["url_id"] for row in table(run, "corpus/rejects") if row["reason"] == "forgotten"}
+    return {row["url_id"] for row in table(run, "ledger/corpus/rejects") if row["reason"] == "forgotten"}
 
 
 @pytest.fixture(scope="module")
 def request_file(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two documents of shard 1: one that stands for duplicates, by its id, and another by a variant of its URL."""
     kept = {row["kept_url_id"] for row in table(small_run, "duplicates")}
-    rows = pq.read_table(small_run / "corpus/part-00001.parquet").to_pylist()
+    rows = pq.read_table(shard_file(small_run, "corpus", 1)).to_pylist()
     stands = next(row["url_id"] for row in rows if row["url_id"] in kept)
     alone = next(row["url"] for row in rows if row["url_id"] not in kept)
     path = tmp_path_factory.mktemp("request") / "takedown.txt"
@@ -61,9 +61,9 @@ def test_what_is_named_leaves_the_corpus_and_the_tokens_and_the_ledger_says_why(
 ) -> None:
     assert len(gone) == 2
     assert tokenized(small_run) - tokenized(forgotten) == gone
-    rejects = {row["url_id"]: row for row in table(forgotten, "corpus/rejects") if row["reason"] == "forgotten"}
+    rejects = {row["url_id"]: row for row in table(forgotten, "ledger/corpus/rejects") if row["reason"] == "forgotten"}
     assert {rejects[i]["detail"] for i in gone} == {"notice 17"}
-    counts = Manifest.from_json((forgotten / "corpus/manifest.json").read_bytes()).counts
+    counts = manifest_of(forgotten, "corpus").counts
     assert counts.rejected["forgotten"] == len(rejects)
     assert "everything holds" in run_owt("verify", "--workdir", forgotten)
     assert "rejected by export: forgotten" in run_owt("why", min(gone), "--workdir", forgotten)
@@ -72,7 +72,7 @@ def test_what_is_named_leaves_the_corpus_and_the_tokens_and_the_ledger_says_why(
 def test_duplicates_of_what_goes_are_forgotten_with_it(small_run: Path, forgotten: Path, gone: set[int]) -> None:
     """So other options of deduplication do not bring the same text back under another URL."""
     copies = {row["url_id"] for row in table(small_run, "duplicates") if row["kept_url_id"] in gone}
-    rejects = {row["url_id"]: row for row in table(forgotten, "corpus/rejects")}
+    rejects = {row["url_id"]: row for row in table(forgotten, "ledger/corpus/rejects")}
     assert copies
     assert {rejects[i]["reason"] for i in copies} == {"forgotten"}
     assert all(rejects[i]["detail"].startswith("repeats ") for i in copies)
@@ -91,17 +91,24 @@ def test_no_text_of_what_goes_is_left_in_corpus_tokens_or_report(forgotten: Path
         assert json.dumps(paragraph)[1:-1] not in report
 
 
+def part(path: Path, run: Path) -> str:
+    """A shard's file without the digits of its content."""
+    return re.sub(r"-[0-9a-f]{8}\.", ".", path.relative_to(run).as_posix())
+
+
 def test_only_the_shards_it_is_in_are_rewritten(small_run: Path, request_file: Path, tmp_path: Path) -> None:
     run = copy_of(small_run, tmp_path / "run")
     before = {path: path.stat().st_ino for path in run.rglob("part-*")}
     run_owt("forget", request_file, "--workdir", run, "--workers", 1)
-    written = {str(path.relative_to(run)) for path, inode in before.items() if path.stat().st_ino != inode}
-    clean = [set(pq.read_table(run / f"clean/part-0000{k}.parquet")["url_id"].to_pylist()) for k in range(3)]
+    written = {part(path, run) for path in run.rglob("part-*") if before.get(path) != path.stat().st_ino}
+    gone = {part(path, run) for path in before if not path.exists()}
+    clean = [set(pq.read_table(shard_file(run, "clean", k))["url_id"].to_pylist()) for k in range(3)]
     concerned = {k for k in range(3) if clean[k] & named(run)}
-    expected = {f"corpus/{folder}part-0000{k}.parquet" for k in concerned for folder in ("", "rejects/")}
+    corpus = {f"{folder}/part-0000{k}.parquet" for k in concerned for folder in ("corpus", "ledger/corpus/rejects")}
     # Duplicates in other shards are rejected for another reason now, but no row of the corpus or the tokens changes.
-    files = ("train/part-00001.arrow", "val/part-00001.arrow", "rejects/part-00001.parquet")
-    assert written == expected | {f"tokens/{name}" for name in files}
+    tokens = {f"tokens/{split}/part-00001.arrow" for split in ("train", "val")}
+    assert written == corpus | tokens | {"ledger/tokens/rejects/part-00001.parquet"}
+    assert {"corpus/part-00001.parquet", "tokens/train/part-00001.arrow"} <= gone <= written
 
 
 def test_the_bytes_are_those_of_a_run_that_had_the_list_from_the_start(
@@ -114,7 +121,7 @@ def test_the_bytes_are_those_of_a_run_that_had_the_list_from_the_start(
 
 def test_a_later_run_brings_nothing_back_and_does_nothing(small_config: Path, forgotten: Path, tmp_path: Path) -> None:
     run = copy_of(forgotten, tmp_path / "run")
-    assert run_owt("run", small_config, "--workdir", run, "--workers", 1).count("(stands)") == 8
+    assert run_owt("run", small_config, "--workdir", run, "--workers", 1).count("(finished)") == 8
     assert differing(forgotten, run) == []
     run_owt("export", "--workdir", run, "--rules", "none")
     assert len(named(run)) == len(named(forgotten))

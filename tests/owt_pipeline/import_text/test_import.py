@@ -25,12 +25,13 @@ from owt_pipeline.import_text import records, sharding
 from owt_pipeline.import_text.decompress import open_decompressed
 from owt_pipeline.import_text.records import MAX_RECORD_BYTES, read_records
 from owt_pipeline.ledger.verify import verify
+from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.shards import DatasetReader
-from owt_pipeline.runtime.stage import Runtime, read_manifest, run_stage
+from owt_pipeline.runtime.stage import Runtime, run_stage
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.import_text import STAGE, ImportOptions
-from schemas import DATASETS, Manifest
+from schemas import DATASETS
+from schemas.manifest import Manifest
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": lambda content: content,
@@ -51,10 +52,7 @@ def imported(workdir: Path, *files: Path | str, **options: Any) -> Manifest:
 
 
 def reader_of(workdir: Path) -> DatasetReader:
-    folder = Storage(str(workdir)) / "documents"
-    manifest = read_manifest(folder)
-    assert manifest is not None
-    return DatasetReader(folder, manifest)
+    return DatasetReader.open(Storage(str(workdir)), "documents")
 
 
 def documents(workdir: Path) -> list[dict[str, Any]]:
@@ -113,7 +111,7 @@ def test_every_record_comes_in_or_is_rejected_with_its_place(tmp_path: Path) -> 
         "no field 'text'; it has body",
         "'text' is int, not text",
     ]
-    assert {name: problems for name, problems in verify(Storage(str(tmp_path / "run"))) if problems} == {}
+    assert [problem for found in verify(Storage(str(tmp_path / "run"))) for problem in found.problems] == []
 
 
 def test_of_equal_urls_the_first_document_stays(tmp_path: Path) -> None:
@@ -244,7 +242,7 @@ def test_shards_go_by_id_and_do_not_depend_on_the_buffer(tmp_path: Path, monkeyp
     assert imported(tmp_path / "pieces", tmp_path / "*.jsonl").digest == whole.digest
 
 
-def test_it_stands_until_a_byte_in_the_middle_of_a_file_changes(tmp_path: Path) -> None:
+def test_it_is_finished_until_a_byte_in_the_middle_of_a_file_changes(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(json_lines(*({"text": f"{i} " + "x" * 1000} for i in range(5000))))
     options, runtime = ImportOptions(files=(str(path),)), Runtime(Storage(str(tmp_path / "run")))

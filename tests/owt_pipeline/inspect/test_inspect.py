@@ -15,6 +15,7 @@ from owt_pipeline.inspect import command, sample_command
 from owt_pipeline.inspect.where import parse_condition
 from owt_pipeline.runtime.errors import UserError
 from schemas import DATASETS
+from tests.owt_pipeline.whole_runs import shard_file
 
 
 def inspected(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
@@ -67,19 +68,19 @@ def test_conditions_choose_the_rows_that_sql_does(
 
 
 def test_rejects_single_files_and_warc_records_are_shown(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rejects = inspected(capsys, small_run / "clean/rejects", "--where", "reason=too_short", "--rows", 1)
+    rejects = inspected(capsys, small_run / "ledger/clean/rejects", "--where", "reason=too_short", "--rows", 1)
     assert "tokens, fewer than 64" in rejects
-    arrow = json.loads(inspected(capsys, small_run / "tokens/train/part-00000.arrow", "--rows", 1, "--json"))
+    arrow = json.loads(inspected(capsys, shard_file(small_run, "tokens", 0, split="train"), "--rows", 1, "--json"))
     assert len(arrow["rows_shown"][0]["tokens"]) == arrow["rows_shown"][0]["n_tokens"]
-    records = json.loads(inspected(capsys, small_run / "pages/part-00000.warc.gz", "--rows", 999, "--json"))
-    offsets = query("select warc_offset from '{run}/pages/part-00000.parquet'", run=small_run)
+    records = json.loads(inspected(capsys, shard_file(small_run, "pages", 0, "warc"), "--rows", 999, "--json"))
+    offsets = query("select warc_offset from '{pages}'", pages=shard_file(small_run, "pages", 0))
     assert {o for (o,) in offsets} <= {record["offset"] for record in records["rows_shown"]}
 
 
 def test_what_cannot_be_looked_into_says_what_can(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"look into {small_run}/urls" in inspected(capsys, small_run, code=1)
     assert "name a dataset's folder" in inspected(capsys, small_run / "nothing", code=3)
-    assert "neither Parquet" in inspected(capsys, small_run / "corpus/manifest.json", code=1)
+    assert "neither Parquet" in inspected(capsys, small_run / "ledger/corpus/manifest.json", code=1)
     assert "did you mean 'score'?" in inspected(capsys, small_run / "urls", "--where", "scor=1", code=2)
     assert "is no int32" in inspected(capsys, small_run / "urls", "--where", "score=high", code=2)
     with pytest.raises(UserError, match="is no condition"):

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from owt_pipeline.ledger.verify import verify
 from owt_pipeline.runtime.batches import Outcome, rejects_batch
-from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
 from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
 from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS, Reason
+from schemas.manifest import FileTable
+from tests.owt_pipeline.whole_runs import manifest_of, shard_file, table_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,79 +67,87 @@ def run(tmp_path: Path) -> Path:
 
 
 def problems(folder: Path) -> str:
-    return "\n".join(line for _, lines in verify(Storage(str(folder))) for line in lines)
+    return "\n".join(line for finding in verify(Storage(str(folder))) for line in finding.problems)
 
 
 def test_an_undisturbed_run_holds(run: Path) -> None:
-    assert [(name, lines) for name, lines in verify(Storage(str(run)))] == [("urls", []), ("pages", [])]
+    found = [(finding.name, finding.problems, finding.notes) for finding in verify(Storage(str(run)))]
+    assert found == [("urls", [], []), ("pages", [], [])]
 
 
-@pytest.mark.parametrize("name", ["urls/part-00001.parquet", "pages/rejects/part-00000.parquet"])
+@pytest.mark.parametrize(("dataset", "shard", "kind"), [("urls", 1, "data"), ("pages", 0, "rejects")])
 @pytest.mark.parametrize("place", [0, 0.5, 1])
-def test_a_flipped_byte_is_found(run: Path, name: str, place: float) -> None:
-    content = bytearray((run / name).read_bytes())
+def test_a_flipped_byte_is_found(run: Path, dataset: str, shard: int, kind: str, place: float) -> None:
+    path = shard_file(run, dataset, shard, kind)
+    content = bytearray(path.read_bytes())
     content[round(place * (len(content) - 1))] ^= 1
-    (run / name).write_bytes(content)
-    assert f"{name} has other bytes than were written" in problems(run)
+    path.write_bytes(content)
+    assert f"{path} has other bytes than were written" in problems(run)
 
 
 def test_a_truncated_a_missing_and_a_foreign_file_are_found(run: Path) -> None:
-    path = run / "pages/part-00000.parquet"
-    path.write_bytes(path.read_bytes()[:-1])
-    (run / "urls/part-00000.parquet").unlink()
-    (run / "urls/part-00007.parquet").write_bytes(b"")
+    truncated, missing, foreign = shard_file(run, "pages", 0), shard_file(run, "urls", 0), run / "urls/part-00007.arrow"
+    size = truncated.stat().st_size
+    truncated.write_bytes(truncated.read_bytes()[:-1])
+    missing.unlink()
+    foreign.write_bytes(b"")
     found = problems(run)
-    assert "pages/part-00000.parquet has" in found
-    assert "urls/part-00000.parquet is missing" in found
-    assert "urls/part-00007.parquet is not in the manifest" in found
+    assert f"{truncated} has {size - 1} bytes, its manifest says {size}" in found
+    assert f"{missing} is missing" in found
+    assert f"{foreign} is not in the manifest" in found
 
 
-def rewrite(run: Path, name: str, rows: pa.Table) -> None:
+def rewrite(run: Path, path: Path, rows: pa.Table) -> None:
     """Replace a file and make its manifest agree in length and digest: only the ids can tell."""
-    from schemas import Manifest
-
-    pq.write_table(rows, run / name)
-    dataset, path = name.split("/", 1)
-    storage = Storage(str(run / dataset))
-    manifest = Manifest.from_json(storage.read("manifest.json"))
-    files = [
-        dataclasses.replace(f, bytes=storage.size(path), sha256=storage.sha256(path)) if f.path == path else f
-        for f in manifest.files
-    ]
-    storage.write("manifest.json", dataclasses.replace(manifest, files=files).to_json().encode())
+    pq.write_table(rows, path)
+    content, name = path.read_bytes(), path.relative_to(run)
+    now = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    dataset = name.parts[0]
+    before, manifest = table_of(run, dataset), manifest_of(run, dataset)
+    table = FileTable(
+        [
+            replace(record, files=[replace(file, **now) if file.path == str(name) else file for file in record.files])
+            for record in before.records
+        ]
+    )
+    listed = table.to_parquet()
+    (run / manifest.files.path).write_bytes(listed)
+    files = replace(manifest.files, bytes=len(listed), sha256=hashlib.sha256(listed).hexdigest())
+    manifest = replace(manifest, files=files, digest=table.digest, totals=table.totals)
+    (run / "ledger" / dataset / "manifest.json").write_bytes(manifest.to_json())
 
 
 def test_an_id_that_was_swapped_for_another_is_found(run: Path) -> None:
-    rows = pq.read_table(run / "pages/part-00000.parquet")
+    rows = pq.read_table(shard_file(run, "pages", 0))
     ids = rows["url_id"].to_pylist()
     ids[3] = 999
     rows = rows.set_column(0, rows.schema.field("url_id"), pa.array(ids, pa.uint64()))
-    rewrite(run, "pages/part-00000.parquet", rows)
+    rewrite(run, shard_file(run, "pages", 0), rows)
     found = problems(run)
     assert "shard 0: 1 ids neither left nor were rejected, such as 5" in found
     assert "shard 0: 1 ids never entered, such as 999" in found
 
 
 def test_an_id_that_left_twice_is_found(run: Path) -> None:
-    rows = pq.read_table(run / "pages/part-00001.parquet")
+    rows = pq.read_table(shard_file(run, "pages", 1))
     ids = rows["url_id"].to_pylist()
     ids[1] = ids[0]
     rows = rows.set_column(0, rows.schema.field("url_id"), pa.array(ids, pa.uint64()))
-    rewrite(run, "pages/part-00001.parquet", rows)
+    rewrite(run, shard_file(run, "pages", 1), rows)
     assert "1 ids left or were rejected more than once, such as 101" in problems(run)
 
 
 def test_a_file_of_another_schema_is_found(run: Path) -> None:
-    rows = pq.read_table(run / "pages/part-00001.parquet")
-    rewrite(run, "pages/part-00001.parquet", rows.drop_columns(["status"]))
-    assert "pages/part-00001.parquet has another schema" in problems(run)
+    rows = pq.read_table(shard_file(run, "pages", 1))
+    rewrite(run, shard_file(run, "pages", 1), rows.drop_columns(["status"]))
+    assert f"{shard_file(run, 'pages', 1)} has another schema" in problems(run)
 
 
 def test_an_output_older_than_its_input_is_found(run: Path) -> None:
-    rewrite(run, "urls/part-00000.parquet", pq.read_table(run / "urls/part-00000.parquet"))
+    rewrite(run, shard_file(run, "urls", 0), pq.read_table(shard_file(run, "urls", 0)))
     assert "urls/ has changed since this was made from it: run fetch again" in problems(run)
 
 
-def test_a_broken_off_stage_is_found(run: Path) -> None:
-    (run / "pages/manifest.json").unlink()
-    assert "its stage was broken off" in problems(run)
+def test_an_interrupted_stage_is_found(run: Path) -> None:
+    (run / "ledger/pages/manifest.json").unlink()
+    assert "pages is not finished: run the same command again" in problems(run)

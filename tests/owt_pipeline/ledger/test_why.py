@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +19,10 @@ from owt_pipeline.ledger.side_by_side import differences, side_by_side
 from owt_pipeline.ledger.story import asked_for, readers_of, story
 from owt_pipeline.ledger.why import main
 from owt_pipeline.runtime.batches import Outcome, rejects_batch
-from owt_pipeline.runtime.shards import ShardRecord, ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
+from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
 from owt_pipeline.runtime.storage import Storage
-from schemas import DATASETS, Manifest
+from schemas import DATASETS
 from tests.owt_pipeline.whole_runs import copy_of, run_owt
 
 
@@ -47,7 +50,7 @@ def test_each_urls_verdict_is_where_it_ended(run: Path) -> None:
     """One URL of each end: kept, and each reason of each stage."""
     ends = {row["url"]: ("kept", "tokenize", None) for row in rows(run, "corpus")[:1]}
     for name, stage in {"urls": "collect", "pages": "fetch", "clean": "clean", "corpus": "export"}.items():
-        by_reason = {row["reason"]: row["url"] for row in rows(run, f"{name}/rejects") if row["url"]}
+        by_reason = {row["reason"]: row["url"] for row in rows(run, f"ledger/{name}/rejects") if row["url"]}
         by_reason.pop("repeated_url", None)
         ends |= {url: ("rejected", stage, reason) for reason, url in list(by_reason.items())[:3]}
     assert len(ends) > 6
@@ -94,7 +97,7 @@ def test_a_domain_is_summed_up_stage_by_stage(run: Path) -> None:
     for stage, dataset in zip(told["stages"], ("urls", "pages", "documents", "clean", None, "corpus"), strict=False):
         if dataset:
             assert stage["kept"] == sum(1 for row in rows(run, dataset) if "demo.test/" in row["url"]), stage
-    gone = [row for row in rows(run, "corpus/rejects") if "demo.test/" in row["url"]]
+    gone = [row for row in rows(run, "ledger/corpus/rejects") if "demo.test/" in row["url"]]
     assert sum(told["stages"][5]["rejected"].values()) == len(gone)
     kept = {row["url"].split("/")[2] for row in rows(run, "corpus")}
     host = next(host for host in told["hosts"] if host in kept)  # the hosts with most URLs are told
@@ -114,17 +117,25 @@ def test_an_unknown_url_is_told_with_what_is_nearest(run: Path) -> None:
     assert "is it the --workdir" in run_owt("why", url, "--workdir", run.parent / "elsewhere", code=1)
 
 
+@dataclass(frozen=True)
+class NoOptions:
+    pass
+
+
+def run_one_shard(run: Path, name: str, dataset: str, write: Callable[[int, ShardWriter], None]) -> None:
+    """Make a dataset of one shard."""
+    stage = Stage(name, dataset, (), NoOptions, 1, lambda run: run.write_shards(write) and None, "",
+                  num_shards=lambda options: 1)  # fmt: skip
+    run_stage(stage, NoOptions(), Runtime(Storage(str(run))))
+
+
 def test_what_redirected_to_a_url_is_told(tmp_path: Path) -> None:
     page = {"url_id": 7, "url": "https://short.example/a", "final_url": "http://www.long.example/article",
             "source": "live", "status": 200, "fetched_at": 0, "fetch_ms": 0, "body_bytes": 0,
             "payload_digest": "", "warc_offset": 0,
             "warc_length": 0, "subreddits": []}  # fmt: skip
-    pages = DATASETS["pages"].schema
-    with ShardWriter(Storage(str(tmp_path / "pages")), Storage(str(tmp_path)), 0, {"": pages}) as writer:
-        writer.add(1, Outcome(pa.RecordBatch.from_pylist([page], pages)))
-    record = ShardRecord.from_json((tmp_path / "part-00000.json").read_bytes())
-    manifest = Manifest("pages", "fetch", 1, "", 1, record.counts, files=record.files)
-    (tmp_path / "pages/manifest.json").write_text(manifest.to_json())
+    batch = pa.RecordBatch.from_pylist([page], DATASETS["pages"].schema)
+    run_one_shard(tmp_path, "fetch", "pages", lambda shard, writer: writer.add(1, Outcome(batch)))
     near = why(tmp_path, "long.example/article", code=3)
     assert near["redirected_from"] == ["https://short.example/a"]
     assert "redirect from https://short.example/a" in run_owt(
@@ -133,14 +144,9 @@ def test_what_redirected_to_a_url_is_told(tmp_path: Path) -> None:
 
 
 def test_what_strangers_wrote_commands_no_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    urls = DATASETS["urls"].schema
     reject = (7, "https://a.example/", "bad_redirect", "status 302 to \x1b]0;owned\x07\x9b2J")
-    with ShardWriter(Storage(str(tmp_path / "urls")), Storage(str(tmp_path)), 0, {"": urls}) as writer:
-        writer.enter(1)
-        writer.reject(rejects_batch([reject]))
-    record = ShardRecord.from_json((tmp_path / "part-00000.json").read_bytes())
-    manifest = Manifest("urls", "collect", 1, "", 1, record.counts, files=record.files)
-    (tmp_path / "urls/manifest.json").write_text(manifest.to_json())
+    outcome = Outcome(pa.RecordBatch.from_pylist([], DATASETS["urls"].schema), rejects_batch([reject]))
+    run_one_shard(tmp_path, "collect", "urls", lambda shard, writer: writer.add(1, outcome))
     assert main(["7", "--workdir", str(tmp_path)]) == 0
     assert r"status 302 to \x1b]0;owned\x07\x9b2J" in capsys.readouterr().out
 

@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 
 from owt_pipeline.runtime import progress
 from owt_pipeline.runtime.batches import Outcome
+from owt_pipeline.runtime.commit import ShardWriter
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.shards import ShardWriter
 from owt_pipeline.runtime.stage import Runtime, Stage, StageRun, run_stage
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.runtime.workers import WorkerError, map_batches, write_in_processes
 from schemas import DATASETS
+from tests.owt_pipeline.whole_runs import snapshot
 
 ROWS = (40, 700, 60, 50, 0, 70)
 
@@ -87,7 +88,7 @@ def write_documents(
         ]
         writer.add(10, Outcome(pa.RecordBatch.from_pylist(rows, DATASETS["documents"].schema)))
         if shard == 1 and start == 200 and (kill or error):
-            while not (folder / "documents" / "part-00005.parquet").exists():
+            while not list(folder.glob("ledger/documents/.work/*/shards/part-00005.json")):
                 time.sleep(0.01)
             if error is not None:
                 raise error("the disk was pulled out")
@@ -101,7 +102,7 @@ def documents_in(folder: Path, workers: int, beam_flags: tuple[str, ...] = (), *
 
     stage = Stage("extract", "documents", (), NoOptions, 1, run, "", num_shards=lambda options: len(ROWS))
     run_stage(stage, NoOptions(), Runtime(Storage(str(folder)), workers, beam_flags))
-    return {str(path): path.read_bytes() for path in sorted((folder / "documents").rglob("*")) if path.is_file()}
+    return snapshot(folder)
 
 
 @pytest.mark.parametrize(
@@ -118,17 +119,19 @@ def test_a_shard_that_fails_says_why_and_a_rerun_goes_on_at_it(
 ) -> None:
     with pytest.raises(error, match=message):
         documents_in(tmp_path, 2, **fault)
-    assert (tmp_path / "documents" / "part-00005.parquet").exists()
+    assert list((tmp_path / "documents").glob("part-00005-*.parquet"))
     caplog.set_level("INFO", logger="owt")
     resumed = documents_in(tmp_path, 2)
-    assert re.search("[1-5] of 6 are whole already", caplog.text)
+    assert re.search("[1-5] of 6 parts are finished", caplog.text)
     assert not list(tmp_path.rglob("*-*.tmp"))  # which those that were killed had begun
+    shutil.rmtree(tmp_path / "ledger")
     shutil.rmtree(tmp_path / "documents")
     assert resumed == documents_in(tmp_path, 1)
 
 
 def test_threads_of_beam_s_write_the_bytes_of_our_processes(tmp_path: Path) -> None:
     ours = documents_in(tmp_path, 2)
+    shutil.rmtree(tmp_path / "ledger")
     shutil.rmtree(tmp_path / "documents")
     flags = ("--direct_running_mode=multi_threading", "--direct_num_workers=2")
     assert documents_in(tmp_path, 1, flags) == ours

@@ -16,12 +16,14 @@ import pyarrow.compute as pc
 import pytest
 
 from owt_pipeline.runtime.batches import Outcome, rejects_batch
+from owt_pipeline.runtime.commit import ShardWriter
+from owt_pipeline.runtime.dataset import DatasetReader, read_manifest
 from owt_pipeline.runtime.errors import LedgerError, UserError
-from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
 from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.runtime.workers import WorkerDied, WorkerPool, map_batches
 from schemas import DATASETS, Reason, option
+from tests.owt_pipeline.whole_runs import differing, snapshot
 
 DOCUMENTS = DATASETS["documents"].schema
 ROWS = 50
@@ -68,16 +70,12 @@ FILTER = Stage(
 )  # fmt: skip
 
 
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
 @pytest.fixture
 def runtime(tmp_path: Path) -> Runtime:
     return Runtime(Storage(str(tmp_path)), workers=1)
 
 
-def test_a_stage_balances_and_stands_when_run_again(runtime: Runtime) -> None:
+def test_a_stage_balances_and_is_finished_when_run_again(runtime: Runtime) -> None:
     run_stage(MAKE, MakeOptions(), runtime)
     manifest, ran = run_stage(FILTER, FilterOptions(), runtime)
     assert ran
@@ -86,7 +84,7 @@ def test_a_stage_balances_and_stands_when_run_again(runtime: Runtime) -> None:
     again, ran = run_stage(FILTER, FilterOptions(), runtime)
     assert not ran
     assert again == manifest
-    rows = DatasetReader(runtime.workdir / "clean", manifest).table()
+    rows = DatasetReader(runtime.workdir, manifest).table()
     assert rows["url_id"].to_pylist() == [1000 * s + i for s in range(3) for i in range(1, ROWS, 2)]
 
 
@@ -100,6 +98,16 @@ def test_a_changed_option_reruns_the_stage_and_says_so(runtime: Runtime, caplog:
     assert "divisor is 5, was 2" in caplog.text
 
 
+def test_an_option_whose_output_fails_leaves_the_old_output_as_it_was(runtime: Runtime, tmp_path: Path) -> None:
+    run_stage(MAKE, MakeOptions(), runtime)
+    before = (run_stage(FILTER, FilterOptions(), runtime)[0], snapshot(tmp_path))
+    with pytest.raises(LedgerError):
+        run_stage(FILTER, FilterOptions(divisor=5, lose=True), runtime)
+    assert snapshot(tmp_path).items() >= before[1].items()
+    assert run_stage(FILTER, FilterOptions(), runtime) == (before[0], False)
+    assert snapshot(tmp_path) == before[1]
+
+
 def test_two_workers_write_the_bytes_of_one(tmp_path: Path) -> None:
     snapshots = []
     for workers in (1, 2):
@@ -107,7 +115,6 @@ def test_two_workers_write_the_bytes_of_one(tmp_path: Path) -> None:
         runtime = Runtime(Storage(str(folder)), workers)
         run_stage(MAKE, MakeOptions(), runtime)
         run_stage(FILTER, FilterOptions(), runtime)
-        (folder / "run-log.jsonl").unlink()
         snapshots.append(snapshot(folder))
     assert snapshots[0] == snapshots[1]
 
@@ -116,7 +123,7 @@ def test_a_lost_row_fails_the_stage(runtime: Runtime) -> None:
     run_stage(MAKE, MakeOptions(), runtime)
     with pytest.raises(LedgerError, match="50 in ≠ 21 out"):
         run_stage(FILTER, FilterOptions(lose=True), runtime)
-    assert not (runtime.workdir / "clean").exists("manifest.json")
+    assert read_manifest(runtime.workdir, "clean") is None
 
 
 WRITTEN: list[int] = []
@@ -133,21 +140,20 @@ def note_and_write(shard: int, writer: ShardWriter) -> None:
     write_documents(shard, writer)
 
 
-def test_a_broken_off_stage_goes_on_at_its_next_shard(tmp_path: Path) -> None:
+def test_an_interrupted_stage_goes_on_at_its_next_shard(tmp_path: Path) -> None:
     def stage(work: Callable[[int, ShardWriter], None]) -> Stage:
         return dataclasses.replace(MAKE, run=lambda run: run.write_shards(work) and None)
 
-    broken, whole = Runtime(Storage(str(tmp_path / "broken"))), Runtime(Storage(str(tmp_path / "whole")))
+    interrupted, undisturbed = (Runtime(Storage(str(tmp_path / name))) for name in ("interrupted", "undisturbed"))
     with pytest.raises(UserError, match="pulled out"):
-        run_stage(stage(fail_at_two), MakeOptions(), broken)
-    assert not (broken.workdir / "documents").exists("part-00002.parquet")
+        run_stage(stage(fail_at_two), MakeOptions(), interrupted)
+    written = [file.name for file in (tmp_path / "interrupted/documents").iterdir()]
+    assert [name.partition("-")[2][:5] for name in sorted(written)] == ["00000", "00001"]
     WRITTEN.clear()
-    run_stage(stage(note_and_write), MakeOptions(), broken)
+    run_stage(stage(note_and_write), MakeOptions(), interrupted)
     assert WRITTEN == [2]
-    run_stage(stage(write_documents), MakeOptions(), whole)
-    for name in ("broken", "whole"):
-        (tmp_path / name / "run-log.jsonl").unlink()
-    assert snapshot(tmp_path / "broken") == snapshot(tmp_path / "whole")
+    run_stage(stage(write_documents), MakeOptions(), undisturbed)
+    assert differing(tmp_path / "interrupted", tmp_path / "undisturbed") == []
 
 
 def test_a_missing_input_names_the_stage_to_run(runtime: Runtime) -> None:

@@ -124,7 +124,7 @@ def test_a_signal_ends_owt_and_says_so(small_config: Path, tmp_path: Path, numbe
         start_new_session=True,
     ) as process:  # fmt: skip
         deadline = time.monotonic() + 60
-        while not list(run.glob("*/.work")) and time.monotonic() < deadline:
+        while not list(run.glob("ledger/*/.work")) and time.monotonic() < deadline:
             time.sleep(0.02)
         os.killpg(process.pid, number)  # as a terminal does, and a service manager
         _, said = process.communicate(timeout=60)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from owt_pipeline.runtime.batches import Outcome
-from owt_pipeline.runtime.shards import ShardWriter
+from owt_pipeline.runtime.commit import ShardWriter
 from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
 from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS

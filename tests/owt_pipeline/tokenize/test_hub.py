@@ -15,8 +15,8 @@ import pytest
 
 from owt_pipeline.tokenize import gpt2
 from owt_pipeline.tokenize.hub import is_hub_name
-from schemas import Manifest
 from tests.owt_pipeline.tokenize.corpus import write_corpus
+from tests.owt_pipeline.whole_runs import manifest_of
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -68,9 +68,9 @@ def test_a_name_is_fetched_once_then_found_in_the_cache_and_missed_with_what_to_
     workdir = write_corpus(tmp_path / "run", ["Hello world", "a<|endoftext|>b"] * 30, shards=1)
     first = tokenize(workdir, hub, tmp_path / "home", "some/model")
     assert first.returncode == 0, first.stderr
-    manifest = Manifest.from_json((workdir / "tokens" / "manifest.json").read_bytes())
+    manifest = manifest_of(workdir, "tokens")
     assert manifest.properties["tokenizer"]["name"] == "some/model"
-    assert (workdir / "tokens" / "tokenizer.json").read_bytes() == gpt2.tokenizer_json()
+    assert (workdir / manifest.properties["tokenizer"]["file"]).read_bytes() == gpt2.tokenizer_json()
 
     unknown = tokenize(workdir, hub, tmp_path / "home", "some/other")
     assert unknown.returncode == 1
@@ -78,10 +78,10 @@ def test_a_name_is_fetched_once_then_found_in_the_cache_and_missed_with_what_to_
 
     hub.shutdown()
     hub.server_close()
-    (workdir / "tokens" / "manifest.json").unlink()
+    (workdir / "ledger/tokens/manifest.json").unlink()
     again = tokenize(workdir, hub, tmp_path / "home", "some/model")
     assert again.returncode == 0, again.stderr
-    assert Manifest.from_json((workdir / "tokens" / "manifest.json").read_bytes()).digest == manifest.digest
+    assert manifest_of(workdir, "tokens").digest == manifest.digest
 
     offline = tokenize(workdir, hub, tmp_path / "empty", "some/model")
     assert offline.returncode == 1

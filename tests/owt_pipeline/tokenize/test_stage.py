@@ -15,14 +15,17 @@ from tokenizers import Tokenizer
 
 from owt_pipeline.ledger.verify import verify
 from owt_pipeline.runtime.batches import Outcome
+from owt_pipeline.runtime.commit import ShardWriter
+from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.shards import DatasetReader, ShardWriter
 from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.tokenize import STAGE, TokenizeOptions
 from owt_pipeline.tokenize import gpt2
-from schemas import DATASETS, Manifest
+from schemas import DATASETS
+from schemas.manifest import Manifest
 from tests.owt_pipeline.tokenize import corpus
+from tests.owt_pipeline.whole_runs import files_of, manifest_of, shard_file
 
 ROWS = 600
 
@@ -62,10 +65,6 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def manifest_of(workdir: Path) -> Manifest:
-    return Manifest.from_json((workdir / "tokens" / "manifest.json").read_bytes())
-
-
 def read_mapped(path: Path) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
@@ -75,7 +74,7 @@ def test_every_document_is_in_one_split_with_openais_ids(workdir: Path) -> None:
     found: dict[int, list[int]] = {}
     for split in ("train", "val"):
         for shard in range(2):
-            table = read_mapped(workdir / "tokens" / split / f"part-0000{shard}.arrow")
+            table = read_mapped(shard_file(workdir, "tokens", shard, split=split))
             assert table.schema == DATASETS["tokens"].schema
             assert table.num_rows > 0
             for row in table.to_pylist():
@@ -90,7 +89,7 @@ def test_every_document_is_in_one_split_with_openais_ids(workdir: Path) -> None:
 
 
 def test_the_ledger_holds_and_counts_what_was_written(workdir: Path) -> None:
-    manifest = manifest_of(workdir)
+    manifest = manifest_of(workdir, "tokens")
     assert manifest.counts.entered == 2 * ROWS
     assert manifest.counts.rejected == {"no_tokens": 12}
     tables = {
@@ -101,34 +100,35 @@ def test_the_ledger_holds_and_counts_what_was_written(workdir: Path) -> None:
         assert manifest.stats[f"documents_{split}"] == table.num_rows
         assert manifest.stats[f"tokens_{split}"] == np.sum(table["n_tokens"].to_numpy())
     assert manifest.stats["text_bytes"] == 2 * sum(len(text_of(i).encode()) for i in range(ROWS))
-    rejects = DatasetReader(Storage(str(workdir / "tokens")), manifest).table(kind="rejects")
+    rejects = DatasetReader(Storage(str(workdir)), manifest).table(kind="rejects")
     assert set(rejects["reason"].to_pylist()) == {"no_tokens"}
     assert rejects["url"].to_pylist()[0] == "http://h/7"
-    assert {name: problems for name, problems in verify(Storage(str(workdir))) if problems} == {}
+    assert [problem for found in verify(Storage(str(workdir))) for problem in found.problems] == []
 
 
-def test_the_tokenizer_is_beside_the_tokens_and_named_in_the_manifest(workdir: Path) -> None:
-    manifest = manifest_of(workdir)
-    content = (workdir / "tokens" / "tokenizer.json").read_bytes()
+def test_the_tokenizer_is_with_the_manifest_that_names_it(workdir: Path) -> None:
+    manifest = manifest_of(workdir, "tokens")
+    (asset,) = files_of(workdir, "tokens", "asset")
+    content = (workdir / asset.path).read_bytes()
     assert manifest.properties["tokenizer"] == {
         "name": "gpt2",
-        "file": "tokenizer.json",
+        "file": asset.path,
         "sha256": hashlib.sha256(content).hexdigest(),
         "vocab_size": 50_257,
         "eot": 50_256,
     }
-    (asset,) = manifest.of_kind("asset")
-    assert (asset.path, asset.bytes) == ("tokenizer.json", len(content))
+    assert (asset.path, asset.bytes) == (f"ledger/tokens/tokenizer-{asset.sha256[:8]}.json", len(content))
     assert Tokenizer.from_buffer(content).encode("Hello world").ids == [15496, 995]
 
 
 def test_two_workers_write_the_bytes_of_one(workdir: Path, tmp_path: Path) -> None:
-    assert tokenized(tmp_path, TokenizeOptions(val_fraction=0.1), workers=2).digest == manifest_of(workdir).digest
+    manifest = tokenized(tmp_path, TokenizeOptions(val_fraction=0.1), workers=2)
+    assert manifest.digest == manifest_of(workdir, "tokens").digest
 
 
 def test_pyarrow_maps_the_shards_without_a_copy(workdir: Path) -> None:
     before = pa.total_allocated_bytes()
-    table = read_mapped(workdir / "tokens" / "train" / "part-00000.arrow")
+    table = read_mapped(shard_file(workdir, "tokens", 0, split="train"))
     assert table["tokens"].chunk(0).values.to_numpy(zero_copy_only=True).dtype == np.uint16
     assert pa.total_allocated_bytes() == before
 
@@ -138,19 +138,19 @@ def test_duckdb_reads_the_shards_as_they_are(workdir: Path) -> None:
 
     tokens = pa.dataset.dataset(workdir / "tokens" / "train", format="arrow")
     counted = duckdb.connect().register("tokens", tokens).execute("select sum(len(tokens)), sum(n_tokens) from tokens")
-    total = manifest_of(workdir).stats["tokens_train"]
+    total = manifest_of(workdir, "tokens").stats["tokens_train"]
     assert counted.fetchall() == [(total, total)]
 
 
 def test_polars_reads_the_shards_as_they_are(workdir: Path) -> None:
     import polars
 
-    path = workdir / "tokens" / "train" / "part-00000.arrow"
+    path = shard_file(workdir, "tokens", 0, split="train")
     frame = polars.read_ipc(path)
     assert frame.schema["tokens"] == polars.List(polars.UInt16)
     assert frame["tokens"].to_list() == read_mapped(path)["tokens"].to_pylist()
     lazy = polars.scan_ipc(workdir / "tokens" / "train" / "*.arrow").select(polars.col("n_tokens").sum())
-    assert lazy.collect().item() == manifest_of(workdir).stats["tokens_train"]
+    assert lazy.collect().item() == manifest_of(workdir, "tokens").stats["tokens_train"]
 
 
 def test_datasets_reads_the_shards_as_they_are(workdir: Path, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_tokenizer_of_ones_own_with_a_large_vocabulary_is_written_as_32_bits(t
     manifest = tokenized(tmp_path / "run", options)
     assert manifest.properties["tokenizer"]["name"] == "mine.json"
     assert manifest.properties["tokenizer"]["vocab_size"] == 50_257 + (1 << 15)
-    table = read_mapped(tmp_path / "run" / "tokens" / "train" / "part-00000.arrow")
+    table = read_mapped(shard_file(tmp_path / "run", "tokens", 0, split="train"))
     assert table.schema.field("tokens").type.value_type == pa.uint32()
     assert table.num_rows > 0
     tokenizer.add_tokens(["another"])

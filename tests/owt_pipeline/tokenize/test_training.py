@@ -16,10 +16,9 @@ from tokenizers import Tokenizer
 from owt_pipeline.cli import main
 from owt_pipeline.tokenize.encoding import load
 from owt_pipeline.tokenize.training import train_tokenizer
-from schemas import Manifest
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.tokenize.corpus import write_corpus
-from tests.owt_pipeline.whole_runs import run_owt
+from tests.owt_pipeline.whole_runs import manifest_of, run_owt
 
 SOURCES = [path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "owt_pipeline").rglob("*.py"))]
 
@@ -37,10 +36,10 @@ def trained(workdir: Path) -> Path:
 
 def test_the_corpus_is_tokenized_by_it_and_decodes_to_itself(workdir: Path, trained: Path) -> None:
     assert main(["tokenize", "--workdir", str(workdir), "--tokenizer", str(trained), "--workers", "1", "--quiet"]) == 0
-    manifest = Manifest.from_json((workdir / "tokens" / "manifest.json").read_bytes())
+    manifest = manifest_of(workdir, "tokens")
     assert manifest.properties["tokenizer"]["vocab_size"] == 1000
     assert manifest.properties["tokenizer"]["eot"] == 999
-    assert (workdir / "tokens" / "tokenizer.json").read_bytes() == trained.read_bytes()
+    assert (workdir / manifest.properties["tokenizer"]["file"]).read_bytes() == trained.read_bytes()
     text_bytes, tokens = manifest.stats["text_bytes"], manifest.stats["tokens_train"] + manifest.stats["tokens_val"]
     assert text_bytes / tokens > 2.5  # it learned words: a byte a token would be none
 

@@ -1,0 +1,70 @@
+"""This version beside an earlier one, from WARC files to tokens, in turns on the same machine.
+
+    python benchmarks/before_and_after.py --before REVISION --dumps RS.zst --pages_from PAGES.warc.gz
+
+Checks the revision out into a temporary folder and runs `owt run --until tokenize` with each version's code, one after
+the other, `--repeats` times. Prints the seconds of the clock and of the CPU, of the children too, and the ratio of the
+rates by the medians. Exits 1 where this version has less than `--floor` of the earlier one's rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def measure(code: Path, workdir: Path, arguments: argparse.Namespace) -> tuple[float, float]:
+    """(seconds of the clock, seconds of the CPU) of one run with the packages below `code`."""
+    inputs = ["--dumps", arguments.dumps, "--pages_from", arguments.pages_from, "--num_shards", arguments.num_shards]
+    command = [sys.executable, "-m", "owt_pipeline", "run", "--until", "tokenize", "--workdir", workdir, *inputs]
+    command += ["--workers", arguments.workers, "--quiet"]
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(
+        list(map(str, command)), check=True, env={**os.environ, "PYTHONPATH": str(code)}, stdout=subprocess.DEVNULL
+    )
+    seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", required=True, metavar="REVISION")
+    parser.add_argument("--dumps", required=True)
+    parser.add_argument("--pages_from", required=True)
+    parser.add_argument("--num_shards", type=int, default=8)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--floor", type=float, default=0.95)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="before-and-after-") as folder:
+        old = Path(folder) / "before"
+        checkout = ["git", "-C", str(REPOSITORY), "worktree", "add", "--quiet", "--detach", str(old), arguments.before]
+        subprocess.run(checkout, check=True)
+        try:
+            taken: dict[str, list[tuple[float, float]]] = {"before": [], "after": []}
+            for repeat in range(arguments.repeats):
+                order = [("before", old), ("after", REPOSITORY)]
+                for name, code in order if repeat % 2 == 0 else reversed(order):
+                    taken[name].append(measure(code, Path(folder) / f"{name}-{repeat}", arguments))
+                    print(f"{name:6} {taken[name][-1][0]:6.1f} s  {taken[name][-1][1]:6.1f} CPU s", flush=True)
+        finally:
+            subprocess.run(["git", "-C", str(REPOSITORY), "worktree", "remove", "--force", str(old)], check=True)
+    clock, cpu = (
+        statistics.median(t[k] for t in taken["before"]) / statistics.median(t[k] for t in taken["after"])
+        for k in (0, 1)
+    )
+    print(f"rate after / before: {clock:.2f} by the clock, {cpu:.2f} by the CPU")
+    return 0 if max(clock, cpu) >= arguments.floor else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

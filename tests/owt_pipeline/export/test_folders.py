@@ -1,0 +1,89 @@
+"""The folder of a dataset opens as it is in the readers people have: nothing but rows lies in it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import polars
+import pyarrow.dataset
+import pyarrow.parquet as pq
+import pytest
+
+from schemas import DATASETS
+from tests.owt_pipeline.whole_runs import manifest_of
+from tests.servers.process import program
+
+datasets = pytest.importorskip("datasets", reason="the package datasets is not installed")
+pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+
+PARQUET = [name for name, dataset in DATASETS.items() if dataset.format == "parquet"]
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def by_datasets(folder: str) -> int:
+    return datasets.load_dataset(folder, split="train").num_rows
+
+
+READERS: dict[str, Callable[[str], int]] = {
+    "pyarrow": lambda folder: pq.read_table(folder).num_rows,
+    "pandas": lambda folder: len(pandas.read_parquet(folder)),
+    "polars": lambda folder: polars.scan_parquet(folder).collect().height,
+    "duckdb, folder": lambda folder: len(duckdb.sql(f"select * from read_parquet('{folder}')").fetchall()),
+    "duckdb, glob": lambda folder: len(duckdb.sql(f"select * from '{folder}/**/*.parquet'").fetchall()),
+    "datasets": by_datasets,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("name", PARQUET)
+def test_every_parquet_dataset_opens_as_a_folder(small_run: Path, name: str, reader: str) -> None:
+    assert READERS[reader](str(small_run / name)) == manifest_of(small_run, name).total("data").rows
+
+
+@pytest.mark.parametrize("name", [*PARQUET, "tokens"])
+def test_the_rejects_open_as_a_folder(small_run: Path, name: str) -> None:
+    rejects = manifest_of(small_run, name).total("rejects").rows
+    assert polars.scan_parquet(small_run / "ledger" / name / "rejects").collect().height == rejects
+
+
+def test_the_tokens_open_as_a_folder_in_what_reads_arrow(small_run: Path) -> None:
+    rows = manifest_of(small_run, "tokens").total("data").rows
+    folder = str(small_run / "tokens")
+    assert pyarrow.dataset.dataset(folder, format="ipc").count_rows() == rows
+    assert polars.scan_ipc(folder).collect().height == rows
+    splits = datasets.load_dataset(folder)
+    stats = manifest_of(small_run, "tokens").stats
+    assert {name: split.num_rows for name, split in splits.items()} == {
+        "train": stats["documents_train"],
+        "validation": stats["documents_val"],
+    }
+
+
+_COUNT = """
+import sys
+from pyspark.sql import SparkSession
+settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+builder = SparkSession.builder.master("local[1]")
+for name, value in settings.items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+for folder in sys.argv[1:]:
+    print("rows", spark.read.parquet(folder).count())
+"""
+
+
+@pytest.mark.slow
+def test_spark_reads_every_parquet_dataset_as_a_folder(small_run: Path) -> None:
+    python = program("spark-submit").with_name("python")
+    folders = [str(small_run / name) for name in PARQUET]
+    done = subprocess.run([python, "-c", _COUNT, *folders], capture_output=True, text=True, timeout=300, check=True)
+    counted = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("rows")]
+    assert counted == [manifest_of(small_run, name).total("data").rows for name in PARQUET]
