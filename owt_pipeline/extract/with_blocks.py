@@ -12,6 +12,7 @@ from owt_pipeline.extract.embedded import embedded_text, linked_data
 from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
 from owt_pipeline.extract.main_content import BALANCED, PRECISION, RECALL, main_content
 from owt_pipeline.extract.metadata import read_metadata
+from owt_pipeline.extract.notices import without_notice
 from owt_pipeline.extract.rendering import markdown, plain_text
 from owt_pipeline.extract.tree import body_of, parse
 
@@ -38,6 +39,7 @@ def _extract(page: Page, settings: Settings) -> Extracted | None:
     if not settings.include_tables:
         blocks = [block for block in blocks if block.form != ROW]
     content = main_content(blocks, containers, _THRESHOLDS[settings.favor], comments=settings.include_comments)
+    content = without_notice(content)
     text = markdown(content, containers) if settings.text_format == "markdown" else plain_text(content)
     if len(text) < _LITTLE_TEXT:
         text = max(text, embedded_text(root, data, _plain), key=len)
