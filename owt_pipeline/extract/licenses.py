@@ -24,8 +24,6 @@ _DECLARES = re.compile(
     r"licen[cs]|lizen[zs]|licenci|licença|ライセンス|лиценз|except where|unless otherwise|some rights reserved",
     re.IGNORECASE,
 )
-_LINKS = etree.XPath("//a[contains(@href, 'creativecommons.org/')]")
-_RELATIONS = etree.XPath("//*[(self::a or self::link or self::area) and contains(@rel, 'licen')]")
 _LONGEST = 200
 _AROUND = 300  # characters of the paragraph that says what a link to a licence is for
 
@@ -37,15 +35,20 @@ def read_license(root: etree._Element, metas: dict[str, str], nodes: list[dict[s
       metas: content of its `<meta>` elements by name.
       nodes: the things that its linked data describes.
     """
-    related = [
-        element for element in _RELATIONS(root) if {"license", "licence"} & set(element.get("rel").lower().split())
-    ]
+    related, linked = [], []
+    for element in root.iter("link", "a", "area"):
+        relation, target = element.get("rel"), element.get("href")
+        if target is not None and relation is not None and "licen" in relation:
+            if {"license", "licence"} & set(relation.lower().split()):
+                related.append(element)
+        elif target is not None and "creativecommons.org/" in target:
+            linked.append(element)
     for candidates in (
         (_named(element.get("href")) for element in related if element.tag == "link"),
         (_of_data(node.get("license")) for node in nodes),
         (_named(element.get("href")) for element in related if not _is_credit(element)),
         (_named(metas.get(name)) for name in _META_NAMES),
-        _of_statements(root),
+        _of_statements(linked),
     ):
         found = list(dict.fromkeys(filter(None, candidates)))
         if found:
@@ -53,8 +56,8 @@ def read_license(root: etree._Element, metas: dict[str, str], nodes: list[dict[s
     return None
 
 
-def _of_statements(root: etree._Element) -> Iterator[str | None]:
-    for link in _LINKS(root):
+def _of_statements(links: list[etree._Element]) -> Iterator[str | None]:
+    for link in links:
         above = link.getparent()
         if above is None or _is_credit(link) or not _CREATIVE_COMMONS.search(link.get("href")):
             continue

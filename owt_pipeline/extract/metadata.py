@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any
 
@@ -48,19 +49,13 @@ _AFTER_NAME = re.compile(
     rf"|(?:,\s*|\s+)(?:{MONTH}\.?\s+)?\d.*$",
     re.IGNORECASE | re.DOTALL,
 )
-_AUTHORS = etree.XPath(
-    "//*[@rel='author' or @itemprop='author' or contains(@class, 'uthor') or contains(@class, 'yline')]"
-)
+_MARKED = re.compile(r"uthor|yline|[dD]ate|publish|timestamp|posted")  # what classes of such elements hold
 _NAMES_AUTHOR = re.compile(
     r"(?:^|\s)(?:(?:[a-z]+[-_]+)*(?:by-?line|by-?author|author)(?:s|[-_]+(?:name|link|text|vcard|by-?line))*"
     r"|[A-Za-z]*(?:Byline|Author|AuthorName))(?:\s|$)"
 )
 _NAMES_OTHER_AUTHOR = re.compile(r"comment|reply|related|sidebar|widget|avatar|(?<!v)card|quote", re.IGNORECASE)
-_DATES = etree.XPath(
-    "//*[self::time or contains(@class, 'date') or contains(@class, 'Date') or contains(@class, 'publish') or "
-    "contains(@class, 'timestamp') or contains(@class, 'yline') or contains(@class, 'posted') or "
-    "@itemprop='datePublished']"
-)
+_NAMES_DATE = re.compile(r"[dD]ate|publish|timestamp|yline|posted")
 _NAMES_OTHER_DATE = re.compile(
     r"updat(?!e[ds]?-?publi)|modif|comment|related|copyright|footer|event|birth|valid", re.IGNORECASE
 )
@@ -97,10 +92,11 @@ def read_metadata(root: etree._Element, data: list[Any], url: str, fetched_at: i
     site_name = site_name or next(
         filter(None, (_short(_name(n.get("publisher"))) for n in nodes if _is_article(n))), None
     )
+    marked = _Marked(root)
     return Metadata(
         title=_title(root, metas, nodes, site_name),
-        author=_author(root, metas, nodes),
-        date=_date(root, metas, nodes, url, fetched_at),
+        author=_author(marked, metas, nodes),
+        date=_date(marked, metas, nodes, url, fetched_at),
         site_name=site_name,
         language=_language(root, metas),
         license=read_license(root, metas, nodes),
@@ -157,23 +153,56 @@ def _without_site(title: str, site: str | None) -> str:
     return parts[0] or title
 
 
-def _author(root: etree._Element, metas: dict[str, str], nodes: list[dict[str, Any]]) -> str | None:
+class _Marked:
+    """The elements of a page whose names say something of an author or a date, found once and only where needed."""
+
+    def __init__(self, root: etree._Element) -> None:
+        self._root = root
+
+    @cached_property
+    def elements(self) -> list[etree._Element]:
+        return [element for element in self._root.iter() if element.tag == "time" or _is_marked(element)]
+
+
+def _is_marked(element: etree._Element) -> bool:
+    classes = element.get("class")
+    if classes is not None and _holds_mark(classes):
+        return True
+    return element.get("itemprop") in ("author", "datePublished") or element.get("rel") == "author"
+
+
+@lru_cache(maxsize=4096)
+def _holds_mark(classes: str) -> bool:
+    return _MARKED.search(classes) is not None
+
+
+def _author(marked: _Marked, metas: dict[str, str], nodes: list[dict[str, Any]]) -> str | None:
     for stated in (
         *map(metas.get, _AUTHOR_NAMES),
         *(_name(node.get("author") or node.get("creator")) for node in nodes),
     ):
         if name := _name_of_person(stated):
             return name
-    for element in islice(_AUTHORS(root), 12):
-        if (element.tag != "a" or element.get("rel") != "author") and element.get("itemprop") != "author":
-            names = element.get("class") or ""
-            if not _NAMES_AUTHOR.search(names) or _NAMES_OTHER_AUTHOR.search(names):
-                continue
+    for element in islice((e for e in marked.elements if _is_author(e)), 12):
         inner = element.find(".//*[@itemprop='name']")
         inner = element.find(".//*[@class='fn']") if inner is None else inner
         if name := _name_of_person(_AFTER_NAME.sub("", _BY.sub("", text_of(element if inner is None else inner)))):
             return name
     return None
+
+
+def _is_author(element: etree._Element) -> bool:
+    if element.get("rel") == "author" or element.get("itemprop") == "author":
+        return True
+    names = element.get("class") or ""
+    return _NAMES_AUTHOR.search(names) is not None and _NAMES_OTHER_AUTHOR.search(names) is None
+
+
+def _is_date(element: etree._Element) -> bool:
+    names = element.get("class") or ""
+    if _NAMES_OTHER_DATE.search(names):
+        return False
+    return element.tag == "time" or element.get("itemprop") == "datePublished" or bool(_NAMES_DATE.search(names))
 
 
 def _name_of_person(text: str | None) -> str | None:
@@ -190,9 +219,7 @@ def _name_of_person(text: str | None) -> str | None:
     return None
 
 
-def _date(
-    root: etree._Element, metas: dict[str, str], nodes: list[dict[str, Any]], url: str, fetched_at: int
-) -> str | None:
+def _date(marked: _Marked, metas: dict[str, str], nodes: list[dict[str, Any]], url: str, fetched_at: int) -> str | None:
     def candidates() -> Iterator[date | None]:
         published = [metas.get("article:published_time"), *(n.get("datePublished") for n in nodes if _is_article(n))]
         yield min(filter(None, map(_stated_date, published)), default=None)  # the later one is a new version's
@@ -201,7 +228,7 @@ def _date(
             yield from (_stated_date(node.get(key)) for node in nodes)
         if match := _DATE_IN_URL.search(url):
             yield iso_date("-".join(match.groups()))
-        elements = [e for e in islice(_DATES(root), 20) if not _NAMES_OTHER_DATE.search(e.get("class") or "")]
+        elements = list(islice(filter(_is_date, marked.elements), 20))
         for element in elements:
             yield iso_date(element.get("datetime") or element.get("content") or "")
         for element in elements:
