@@ -172,6 +172,7 @@ def measure_stage(pages: dict[str, bytes]) -> float:
             log = json.loads((workdir / "run-log.jsonl").read_text().splitlines()[-1])
             rates[workers] = COPIES * len(pages) / log["seconds"]
             rmtree(workdir / "documents")
+            rmtree(workdir / "ledger/documents")
     print(
         f"`owt extract`, {COPIES * len(pages):,} pages, by the clock: {rates[1]:.0f} pages/s with one worker, "
         f"{rates[2]:.0f} with two ({rates[2] / rates[1]:.2f} times)"

@@ -123,9 +123,8 @@ def memory(count: int) -> int:
         seconds = time.monotonic() - started
         assert process.returncode == 0
         written = sum(entry.bytes for folder in ("pages", "warc") for entry in (Storage(work) / folder).list())
-    print(
-        f"{count:,} URLs of {hosts:,} hosts in one shard: {seconds:,.0f} s, {written / 1e6:,.0f} MB of pages/ and warc/"
-    )
+    took = f"{seconds:,.0f} s, {written / 1e6:,.0f} MB of pages/ and warc/"
+    print(f"{count:,} URLs of {hosts:,} hosts in one shard: {took}")
     print(f"peak memory: {peak / 1e6:.0f} MB, of which the main process {peak_main / 1e6:.0f} MB")
     return 0 if peak < MEMORY_LIMIT else 1
 

@@ -9,8 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from owt_pipeline.estimate import BYTES_PER_SUBMISSION, SHIPPED_RATES, Rate, busy, duration, rate_of, read_log, size
-from owt_pipeline.runtime.dataset import DatasetReader, read_manifest
-from owt_pipeline.runtime.plan import INTERRUPTED, Output, Plan, finished_parts, look_at, make_plan, with_shards
+from owt_pipeline.runtime.dataset import DatasetReader
+from owt_pipeline.runtime.plan import (
+    INTERRUPTED,
+    Output,
+    Plan,
+    finished_parts,
+    look_at,
+    make_plan,
+    usable_manifest,
+    with_shards,
+)
 from owt_pipeline.runtime.stage import Runtime, Stage
 from owt_pipeline.runtime.storage import Storage
 from schemas.manifest import Manifest
@@ -57,7 +66,7 @@ class _Expected:
 def steps(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]:
     """What would become of each stage, in order; raises UserError where a source cannot be read."""
     workdir, log = runtime.workdir, read_log(runtime.workdir)
-    imported = read_manifest(workdir, "documents")
+    imported = usable_manifest(workdir, "documents")
     is_imported = imported is not None and imported.stage == "import"
     expected: dict[str, _Expected] = {}
     if is_imported and imported is not None:

@@ -14,9 +14,9 @@ import msgspec
 
 from owt_pipeline import config, dry_run
 from owt_pipeline.runtime.command_line import CommandParser
-from owt_pipeline.runtime.dataset import read_manifest
 from owt_pipeline.runtime.errors import UsageError
 from owt_pipeline.runtime.lease import hold
+from owt_pipeline.runtime.plan import usable_manifest
 from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.stages.command import check_flags, reporting_errors, runtime_of
@@ -46,7 +46,7 @@ def run_stages(
     results: list[tuple[Stage, Manifest, float | None]] = []
     with hold(runtime.workdir, take_over) as lease:
         runtime = replace(runtime, owner=lease.owner)
-        imported = read_manifest(runtime.workdir, "documents")
+        imported = usable_manifest(runtime.workdir, "documents")
         for stage, options in stages:
             if imported is not None and imported.stage == "import" and stage.name in ("collect", "fetch", "extract"):
                 continue

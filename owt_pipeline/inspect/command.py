@@ -28,9 +28,9 @@ def build_parser() -> argparse.ArgumentParser:
         "rejects, or of one Parquet, Arrow or WARC file.",
         epilog="examples:\n"
         "  owt inspect runs/2013/corpus --rows 2\n"
-        "  owt inspect runs/2013/clean/rejects --where reason=too_short --rows 20\n"
+        "  owt inspect runs/2013/ledger/clean/rejects --where reason=too_short --rows 20\n"
         "  owt inspect runs/2013/urls --where 'score>=1000' --where subreddits=science --columns url score\n"
-        "  owt inspect runs/2013/pages/part-00000.warc.gz --json",
+        "  owt inspect runs/2013/warc/part-00000-3f2a9c1b.warc.gz --json",
     )
     parser.add_argument("dataset", metavar="DATASET", help="a dataset's folder, its rejects folder, or a file")
     parser.add_argument("--rows", type=int, default=3, metavar="N", help="rows to print (default: 3)")

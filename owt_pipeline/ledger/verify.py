@@ -26,7 +26,7 @@ from owt_pipeline.runtime.lease import mention_running
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.command import reporting_errors
 from schemas import DATASETS, REJECTS
-from schemas.manifest import Manifest, ShardFile, ledger_of
+from schemas.manifest import MANIFEST_NAME, Manifest, ShardFile, ledger_of
 
 _UPSTREAM = {
     "pages": "urls",
@@ -75,7 +75,10 @@ def verify(workdir: Storage, *, repair: bool = False) -> Iterator[Finding]:
         if manifest is None:
             if workdir.exists(ledger_of(name)):
                 empty = False
-                finding.problems.append(f"{workdir}/{name} is not finished: run the same command again")
+                finding.problems.append(
+                    f"{workdir.path(f'{ledger_of(name)}/{MANIFEST_NAME}')} is missing: the stage was interrupted, or "
+                    "the file was lost; run the same command again"
+                )
                 yield finding
             continue
         empty = False

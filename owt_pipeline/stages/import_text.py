@@ -86,7 +86,7 @@ def run(run: StageRun) -> None:
     merge = partial(merge_shard, folder=run.work / "records", paths=paths)
     written = run.write_shards(merge, rows=sum(record.files[0].rows for record in records))
     if not any(record.counts.left for record in written):
-        logger.warning("import: no document came in; documents/rejects/ says why (is --text_field right?)")
+        logger.warning("import: no document came in; ledger/documents/rejects/ says why (is --text_field right?)")
 
 
 def _named(options: ImportOptions) -> list[tuple[str, str]]:

@@ -150,4 +150,4 @@ def test_an_output_older_than_its_input_is_found(run: Path) -> None:
 
 def test_an_interrupted_stage_is_found(run: Path) -> None:
     (run / "ledger/pages/manifest.json").unlink()
-    assert "pages is not finished: run the same command again" in problems(run)
+    assert "ledger/pages/manifest.json is missing: the stage was interrupted" in problems(run)
