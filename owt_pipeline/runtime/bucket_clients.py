@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import re
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -243,10 +244,12 @@ class GoogleBucket(Bucket):
 
     def __init__(self, scheme: str, name: str, anonymous: bool, seconds: float):
         try:
-            import google.auth
-            import google.cloud.storage as storage
-            from google.auth.credentials import AnonymousCredentials
-            from google.cloud.storage.retry import DEFAULT_RETRY
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # that Python 3.10 will have no further versions
+                import google.auth
+                import google.cloud.storage as storage
+                from google.auth.credentials import AnonymousCredentials
+                from google.cloud.storage.retry import DEFAULT_RETRY
         except ImportError as error:
             raise UserError("gs:// needs Google's client: pip install 'owt-pipeline[gcp]'") from error
 
