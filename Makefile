@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-all test-dags lint docs bench-peers clean
+.PHONY: demo test test-all test-dags lint docs bench-peers gpu-check gpu-check-all clean
 
 demo: $(VENV)/installed  ## the whole job, offline, from a small web it serves itself
 	$(BIN)/owt demo
@@ -28,6 +28,12 @@ docs: $(VENV)/installed .venv-docs/installed  ## the documentation as web pages,
 	$(BIN)/python -m schemas.reference > docs/data.md
 	$(BIN)/python docs/reference.py > docs/options.md
 	.venv-docs/bin/python -m sphinx --fail-on-warning --quiet docs build/docs
+
+gpu-check:  ## on a GPU, with the torch that $(PYTHON) has: tests, 124M, checkpoints, resuming; writes benchmarks/gpu.md
+	$(PYTHON) benchmarks/gpu_check.py
+
+gpu-check-all:  ## the rest too, in pieces of at most 8 minutes; goes on where it was interrupted
+	$(PYTHON) benchmarks/gpu_check.py --all
 
 bench-peers: .venv-peers/installed  ## the environment of the peers that benchmarks/ measures beside us
 

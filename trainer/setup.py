@@ -90,7 +90,9 @@ class Run:
         config = self.config
         if not self.ranks.main or not config.sample_tokens or config.fsdp:
             return []
-        return write_texts(self.model, self.tokenizer, self.blocks.eot, count=2, max_tokens=config.sample_tokens)
+        # Blocks are compiled for the shape of a micro-batch; a text has another at every token.
+        with torch.compiler.set_stance("force_eager"):
+            return write_texts(self.model, self.tokenizer, self.blocks.eot, count=2, max_tokens=config.sample_tokens)
 
     def preflight(self) -> str:
         """Memory, work and time that the run will take, in lines for people."""

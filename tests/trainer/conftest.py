@@ -26,6 +26,14 @@ TOKENIZER = "ledger/tokens/tokenizer.json"
 """Where the tokenizer lies in a run that a test writes."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU; where there is one: make gpu-check"))
+
+
 @pytest.fixture(scope="session")
 def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A byte-level BPE of 400 entries, end-of-text last, trained on this file."""

@@ -185,7 +185,7 @@ def test_micro_batches_are_of_one_shape_and_what_fills_them_is_no_target(
     assert sum(counted) == pytest.approx(1)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["packed", "longbiased"])
 def test_on_cuda_batches_come_from_pinned_memory_with_the_ids_of_the_cpu(name: str) -> None:
     there, here = (Loader(_sampler(name), 16, 8, device=device) for device in ("cuda", "cpu"))

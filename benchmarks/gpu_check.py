@@ -1,0 +1,420 @@
+"""All that is to be shown on a GPU, by one command, without a network: benchmarks/gpu.md and gpu.json.
+
+    make gpu-check        the core, within 8 minutes on an H200: tests, 124M, checkpoints, resuming
+    make gpu-check-all    the rest too; each piece ends within 8 minutes
+    python benchmarks/gpu_check.py [PIECE …] [--all] [--again] [--data TOKENS] [--out FOLDER]
+    python benchmarks/gpu_check.py --tiny --device cpu --out FOLDER     tries the command itself, on anything
+
+Each piece runs in processes of its own, and its result is written as soon as it is there: the same command
+continues where it was interrupted, and a piece that failed is tried again. A result counts for one commit, GPU
+and torch.
+Needs torch 2.9 or later with CUDA, and for the tests pytest. Exits 1 where a piece failed or an aim was missed.
+
+Rates are those of the trainer's own command, over made-up tokens of GPT-2's vocabulary in documents whose
+lengths are those of web pages (or over `--data`); `curve` trains on the bytes of Python's standard library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from token_shards import write_shards
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+SECONDS = 480  # of a piece, at most
+DETERMINISTIC = (
+    "import sys, torch; torch.use_deterministic_algorithms(True, warn_only=True); "
+    "from trainer.train import main; sys.exit(main(sys.argv[1:]))"
+)
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What the pieces have in common.
+
+    Attributes:
+      scratch: a folder for tokens and runs.
+      data: token shards to measure rates on.
+      tiny: the smallest model and a few steps, to try the command itself.
+      memory: of the GPU, in 10**9 bytes.
+      deadline: when the piece must have ended, by `time.perf_counter`.
+    """
+
+    scratch: Path
+    data: Path
+    device: str
+    tiny: bool
+    memory: float
+    deadline: float
+
+    def train(self, name: str, *flags: object, steps: int, launcher: tuple[str, ...] = ("-m", "trainer.train")) -> Path:
+        """A run of the trainer by its command; returns its folder, to which it adds output.txt."""
+        run = self.scratch / name
+        own: list[object] = ["--data", self.data, "--out", run, "--device", self.device, "--compile"]
+        own += ["--tracker", "none", "--sample_tokens", 0]
+        own += ["--val_every", 0, "--save_every", 0, "--micro_batch", 32 if self.memory > 70 else 8, "--log_every", 5]
+        own += ["--max_spike", 0, *flags, "--max_steps", min(steps, 12) if self.tiny else steps]
+        if self.tiny:
+            own += ["--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 256, "--no_compile"]
+        output = self.call(*launcher, *own)
+        (run / "output.txt").write_text(output, encoding="utf-8")
+        return run
+
+    def call(self, *arguments: object) -> str:
+        """What Python printed with `arguments`; raises RuntimeError with the end of it where it fails."""
+        done = subprocess.run(
+            [sys.executable, *map(str, arguments)],
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=max(1.0, self.deadline - time.perf_counter()),
+            check=False,
+        )
+        if done.returncode:
+            lines = done.stdout.splitlines()
+            telling = [line for line in lines if re.search(r"Error|FAILED|trainer\.\w+: ", line)] or lines
+            raise RuntimeError(f"exit code {done.returncode}: {' / '.join(telling[-4:])[-600:]}")
+        return done.stdout
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def rates(run: Path) -> Result:
+    """The median rate after the first intervals, which hold the compilation; and what those took longer."""
+    found = records(run)
+    warm = found[len(found) // 3 :]
+    rate = statistics.median(record["tokens_per_s"] for record in warm)
+    seconds = [record["tokens"] / record["tokens_per_s"] for record in found]
+    settled = statistics.median(seconds[len(found) // 3 :])
+    return {
+        "tokens_per_s": round(rate),
+        "mfu": warm[-1]["mfu"],
+        "memory_gb": round(max(record["memory_gb"] for record in found), 2),
+        "compile_s": round(sum(max(0.0, own - settled) for own in seconds[: len(found) // 3]), 1),
+        "micro_batch": int(re.findall(r"micro-batches of (\d+)", (run / "output.txt").read_text())[-1]),
+        "loss": round(found[-1]["loss"], 4),
+    }
+
+
+def rate_of(preset: str, *flags: object, steps: int = 30, batch: int = 524288) -> Callable[[Check], Result]:
+    """A piece: the trainer's rate with `flags`."""
+    return lambda check: rates(check.train("rate", "--preset", preset, "--batch_tokens", batch, *flags, steps=steps))
+
+
+def sharded(preset: str, *flags: object, batch: int) -> Callable[[Check], Result]:
+    """The same through torchrun, weights spread by FSDP2 over one GPU."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "-m", "trainer.train")
+    common = ("--preset", preset, "--batch_tokens", batch, "--fsdp", *flags)
+    return lambda check: rates(check.train("rate", *common, steps=15, launcher=launcher))
+
+
+def tests(check: Check) -> Result:
+    output = check.call("-m", "pytest", "-m", "gpu", "tests/trainer", "-p", "no:cacheprovider", "--timeout=400")
+    counts = {kind: int(number) for number, kind in re.findall(r"(\d+) (passed|failed|skipped)", output)}
+    if not check.tiny and not counts.get("passed"):
+        raise RuntimeError(f"no test ran: {output.splitlines()[-1]}")
+    return {"passed": 0, "failed": 0, "skipped": 0} | counts
+
+
+def checkpoint_cost(check: Check) -> Result:
+    """How long the loop waits for a checkpoint, and how much slower the steps are while it is being written."""
+    every = 5 if check.tiny else 15
+    flags = ("--preset", "124M", "--batch_tokens", 524288, "--save_every", every, "--log_every", 1)
+    run = check.train("saved", *flags, steps=3 * every, launcher=("-c", TIMED))
+    seconds = [record["tokens"] / record["tokens_per_s"] for record in records(run)]
+    # The first save pins its memory; the last is at the end, where the run waits for it.
+    waits = json.loads((run / "waits.json").read_text())
+    after = [own for step, own in enumerate(seconds, 1) if step > every and step % every in range(1, 4)]
+    quiet = statistics.median(
+        own for step, own in enumerate(seconds, 1) if step > every // 2 and step % every > 10 % every
+    )
+    slower = sum(max(0.0, own - quiet) for own in after) / max(1, len(after) // 3)
+    cost = statistics.median(waits[1:] or waits) + slower
+    return {
+        "first_wait_s": round(waits[0], 3),
+        "wait_s": round(statistics.median(waits[1:] or waits), 3),
+        "slower_after_s": round(slower, 3),
+        "share_at_1000_steps": cost / (1000 * quiet),
+        "step_s": round(quiet, 4),
+    }
+
+
+TIMED = """
+import json, sys, time
+from pathlib import Path
+from trainer import resume, train
+save, waits = resume.RunCheckpoints.save, []
+def timed(self, *arguments):
+    start = time.perf_counter()
+    save(self, *arguments)
+    waits.append(time.perf_counter() - start)
+resume.RunCheckpoints.save = timed
+if train.main(sys.argv[1:]):
+    sys.exit(1)
+Path(sys.argv[sys.argv.index("--out") + 1], "waits.json").write_text(json.dumps(waits))
+"""
+
+
+def resumed(check: Check) -> Result:
+    """Whether a run that is cut in the middle has the losses and weights of one that is not, bit for bit."""
+    flags = ("--preset", "124M", "--batch_tokens", 65536, "--log_every", 1, "--save_every", 4, "--keep_last", 9)
+    launcher = ("-c", DETERMINISTIC)
+    whole = check.train("whole", *flags, steps=8, launcher=launcher)
+    shutil.copytree(whole, check.scratch / "cut")
+    shutil.rmtree(check.scratch / "cut" / "checkpoints" / "step-00000008")
+    cut = check.train("cut", *flags, steps=8, launcher=launcher)
+    same = [[[record[key] for record in records(run)] for key in ("loss", "grad_norm")] for run in (whole, cut)]
+    weights = "checkpoints/step-00000008/model.safetensors"
+    return {
+        "losses_equal": same[0] == same[1],
+        "weights_equal": (whole / weights).read_bytes() == (cut / weights).read_bytes(),
+        "steps": len(records(cut)),
+    }
+
+
+def curve(check: Check) -> Result:
+    """Three minutes of training on the bytes of Python's standard library (or on `--data`)."""
+    data = check.scratch / "library"
+    if not data.exists():
+        library_tokens(data, files=40 if check.tiny else 10**6)
+    seconds = 5 if check.tiny else 180
+    flags = ("--data", data, "--preset", "124M", "--batch_tokens", 65536, "--val_every", 6 if check.tiny else 50)
+    quick = rates(check.train("probe", *flags, "--val_every", 0, steps=20))
+    steps = max(10, int(seconds * quick["tokens_per_s"] / 65536))
+    started = time.perf_counter()
+    run = check.train("curve", *flags, "--warmup_steps", max(1, steps // 50), steps=steps)
+    points = [(r["step"] * r["tokens"], round(r["val_loss"], 4)) for r in records(run) if "val_loss" in r]
+    return {
+        **rates(run),
+        "seconds": round(time.perf_counter() - started),
+        "first_loss": round(records(run)[0]["loss"], 4),
+        "curve": points[:: max(1, len(points) // 12)],
+    }
+
+
+def uses(check: Check) -> Result:
+    """Validation and sampling of a checkpoint, in bfloat16, as they are and compiled."""
+    run = check.train("used", "--preset", "124M", "--batch_tokens", 65536, steps=2)
+    result: Result = {}
+    for name, flags in {"": (), "compiled_": () if check.tiny else ("--compile",)}.items():
+        start = time.perf_counter()
+        command = ("-m", "trainer.evaluate", run, "--data", check.data, "--device", check.device, *flags)
+        output = check.call(*command, "--windows", 8 if check.tiny else 512, "--micro_batch", 16)
+        loss = json.loads(output[output.index("{") :])["val_loss"]
+        result |= {f"{name}evaluate_s": round(time.perf_counter() - start, 1), f"{name}val_loss": loss}
+    return result
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of the check; `core` ones are what `make gpu-check` runs."""
+
+    title: str
+    run: Callable[[Check], Result]
+    core: bool = False
+
+
+PIECES: dict[str, Piece] = {
+    "tests": Piece("tests marked gpu", tests, core=True),
+    "124M": Piece("124M, packed", rate_of("124M"), core=True),
+    "checkpoint": Piece("checkpoint cost, 124M", checkpoint_cost, core=True),
+    "resume": Piece("resume, 124M", resumed, core=True),
+    "longbiased": Piece("124M, longbiased", rate_of("124M", "--sampler", "longbiased")),
+    "mask": Piece("124M, document mask and positions", rate_of("124M", "--document_mask", "--reset_positions")),
+    "uncompiled": Piece("124M, not compiled", rate_of("124M", "--no_compile", steps=15)),
+    "recomputed": Piece(
+        "124M, mask, activations recomputed", rate_of("124M", "--document_mask", "--checkpoint_activations")
+    ),
+    "micro_batch": Piece("124M, the micro-batch that fits", rate_of("124M", "--micro_batch", 0)),
+    "loss_chunk": Piece("124M, logits of 8,192 tokens at a time", rate_of("124M", "--loss_chunk", 8192)),
+    "muon": Piece("124M, Muon", rate_of("124M", "--optimizer", "muon")),
+    "fsdp_124M": Piece("124M, FSDP on one GPU", sharded("124M", batch=524288)),
+    "prettybig": Piece(
+        "PrettyBig, FSDP on one GPU, checkpointed",
+        sharded("prettybig", "--save_every", 10, "--micro_batch", 8, batch=131072),
+    ),
+    "1.5B": Piece(
+        "1.5B, FSDP on one GPU, checkpointed, activations recomputed",
+        sharded("1.5B", "--save_every", 10, "--micro_batch", 8, "--checkpoint_activations", batch=65536),
+    ),
+    "uses": Piece("evaluate, 124M", uses),
+    "curve": Piece("three minutes of training", curve),
+}
+AIM = 490_000  # tokens/s of 124M on an H200
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("pieces", nargs="*", metavar="PIECE", help=f"of {', '.join(PIECES)} (default: the core)")
+    parser.add_argument("--all", action="store_true", help="every piece")
+    parser.add_argument("--again", action="store_true", help="pieces that have a result, too")
+    parser.add_argument("--data", type=Path, help="token shards for the rates (default: made up)")
+    parser.add_argument("--out", type=Path, default=REPOSITORY / "benchmarks", help="folder of gpu.md and gpu.json")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--tiny", action="store_true", help="a tiny model and a few steps: to try the command itself")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.pieces) - set(PIECES):
+        parser.error(f"no piece {', '.join(sorted(unknown))}; known: {', '.join(PIECES)}")
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        print("gpu-check: torch finds no CUDA device; run it where there is one", file=sys.stderr)
+        return 1
+    wanted = arguments.pieces or [name for name, piece in PIECES.items() if piece.core or arguments.all]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    path, machine = arguments.out / "gpu.json", machine_of(arguments.device)
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    if found.get("machine") != machine or found.get("tiny", False) != arguments.tiny:
+        found = {"machine": machine, "tiny": arguments.tiny, "pieces": {}}
+    failed = False
+    with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
+        tokens = arguments.data or made_up_tokens(Path(scratch) / "tokens", arguments.tiny)
+        for name in wanted:
+            if "error" not in found["pieces"].get(name, {"error": ""}) and not arguments.again:
+                print(f"{name}: done already (--again measures it anew)", flush=True)
+                continue
+            print(f"{name}: {PIECES[name].title} …", flush=True)
+            start = time.perf_counter()
+            result = in_time(name, arguments, tokens, Path(scratch) / name) | {
+                "wall_s": round(time.perf_counter() - start, 1)
+            }
+            failed |= "error" in result
+            found["pieces"][name] = result
+            path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            (arguments.out / "gpu.md").write_text(page(found), encoding="utf-8")
+            print(f"{name}: {json.dumps(result)}", flush=True)
+    missed = misses(found)
+    for line in missed:
+        print(f"missed: {line}", flush=True)
+    return int(failed or bool(missed))
+
+
+def in_time(name: str, arguments: argparse.Namespace, tokens: Path, scratch: Path) -> Result:
+    """The result of a piece; an `error` where it failed or took too long."""
+    scratch.mkdir()
+    memory = torch.cuda.get_device_properties(0).total_memory / 1e9 if arguments.device == "cuda" else 0.0
+    check = Check(scratch, tokens, arguments.device, arguments.tiny, memory, time.perf_counter() + SECONDS)
+    try:
+        return PIECES[name].run(check)
+    except subprocess.TimeoutExpired:
+        return {"error": f"not finished in {SECONDS} s"}
+    except Exception as error:  # of a piece: the next has its turn
+        return {"error": f"{type(error).__name__}: {error}"}
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def misses(found: dict[str, Any]) -> list[str]:
+    """The aims that a finished piece missed."""
+    pieces, lines = found["pieces"], []
+    if pieces.get("tests", {}).get("failed"):
+        lines.append(f"{pieces['tests']['failed']} tests failed")
+    if "H200" in found["machine"]["device"] and pieces.get("124M", {}).get("tokens_per_s", AIM) < AIM:
+        lines.append(f"124M: {pieces['124M']['tokens_per_s']:,} tokens/s, not {AIM:,}")
+    if not found["tiny"] and pieces.get("checkpoint", {}).get("share_at_1000_steps", 0) > 0.02:
+        lines.append(f"checkpoints take {pieces['checkpoint']['share_at_1000_steps']:.1%} of the time, not 2%")
+    for key in ("losses_equal", "weights_equal"):
+        if not pieces.get("resume", {}).get(key, True):
+            lines.append(f"resume: {key.replace('_', ' ')}: no")
+    return lines
+
+
+def machine_of(device: str) -> dict[str, str]:
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    cuda = device == "cuda"
+    return {
+        "device": torch.cuda.get_device_name() if cuda else "CPU",
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda) if cuda else "",
+        "commit": commit.stdout.strip() or "unknown",
+    }
+
+
+def page(found: dict[str, Any]) -> str:
+    """gpu.md."""
+    machine = found["machine"]
+    lines = [
+        "# On a GPU",
+        "",
+        f"{machine['device']}, torch {machine['torch']}, CUDA {machine['cuda'] or 'none'}, "
+        f"commit {machine['commit'][:12]}."
+        + (" A tiny model, to try the command itself: no figure here means anything." if found["tiny"] else "")
+        + " `make gpu-check`, `make gpu-check-all`; `gpu.json` has the same.",
+        "",
+        "| | tokens/s | MFU | memory | compiling | other |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, result in found["pieces"].items():
+        cells = [
+            f"{result['tokens_per_s']:,}" if "tokens_per_s" in result else "",
+            f"{result['mfu']:.1%}" if result.get("mfu") else "",
+            f"{result['memory_gb']:.1f} GB" if "memory_gb" in result else "",
+            f"{result['compile_s']:.0f} s" if "compile_s" in result else "",
+        ]
+        known = {"tokens_per_s", "mfu", "memory_gb", "compile_s", "curve"}
+        other = ", ".join(f"{key} {shown(value)}" for key, value in result.items() if key not in known)
+        lines.append(f"| {PIECES[name].title} | {' | '.join(cells)} | {other} |")
+    if points := found["pieces"].get("curve", {}).get("curve"):
+        lines += [
+            "",
+            "Validation loss, nats a byte of Python's standard library:",
+            "",
+            "| tokens | loss |",
+            "|---|---|",
+        ]
+        lines += [f"| {tokens:,} | {loss:.4f} |" for tokens, loss in points]
+    return "\n".join(lines) + "\n"
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "/")
+
+
+def made_up_tokens(folder: Path, tiny: bool) -> Path:
+    """Random ids of GPT-2's vocabulary, in documents whose lengths are log-normal about 1,000, as web pages' are."""
+    rng = np.random.default_rng(0)
+    splits = {}
+    for split, shards, count in (("train", 4, 20 if tiny else 8000), ("val", 1, 20 if tiny else 1000)):
+        lengths = [
+            np.maximum(1, rng.lognormal(np.log(1000) - 0.5, 1.0, count)).astype(np.uint32) for _ in range(shards)
+        ]
+        splits[split] = [(own, rng.integers(0, 50256, int(own.sum()), dtype=np.uint16)) for own in lengths]
+    return write_shards(folder, splits, tokenizer="{}", vocab_size=50257, eot=50256)
+
+
+def library_tokens(folder: Path, files: int) -> Path:
+    """The bytes of Python's standard library, a document a file; every twentieth is for validation."""
+    splits: dict[str, list[np.ndarray]] = {"train": [], "val": []}
+    for number, path in enumerate(sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py"))[:files]):
+        if "site-packages" not in path.parts and path.stat().st_size:
+            splits["val" if number % 20 == 0 else "train"].append(np.frombuffer(path.read_bytes(), np.uint8))
+    shards = {
+        split: [(np.array(list(map(len, parts))), np.concatenate(parts).astype(np.uint16))]
+        for split, parts in splits.items()
+    }
+    return write_shards(folder, shards, tokenizer="{}", vocab_size=257, eot=256)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

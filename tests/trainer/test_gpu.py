@@ -1,0 +1,203 @@
+"""What only a GPU can show: run by `make gpu-check`, skipped where there is no CUDA device."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from trainer import evaluate, sample
+from trainer.config import TrainConfig
+from trainer.distributed import Ranks
+from trainer.documents import DocumentBlocks, block_mask, document_numbers
+from trainer.evaluate import EvaluateOptions
+from trainer.model import GPT, ModelConfig
+from trainer.muon import orthogonalize_shared
+from trainer.preflight import Passes, pass_bytes
+from trainer.sample import SampleOptions
+from trainer.train import train
+from trainer.training_state import BackgroundSaver, load_training_state, training_state
+
+pytestmark = pytest.mark.gpu
+
+SHAPE = ModelConfig(vocab_size=203, context=256, n_layer=2, n_head=2, width=64)
+BLOCKS = DocumentBlocks(202, mask=True, reset_positions=True)
+SMALL = ("--preset", "tiny", "--width", 64, "--context", 128, "--batch_tokens", 1024, "--micro_batch", 3)
+
+
+@pytest.fixture
+def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
+    return TrainConfig(
+        data=str(text_tokens),
+        out=str(tmp_path / "run"),
+        preset="tiny",
+        context=128,
+        batch_tokens=1024,
+        micro_batch=3,
+        max_steps=12,
+        save_every=6,
+        val_every=6,
+        val_windows=7,
+        log_every=1,
+        compile=True,
+        device="cuda",
+        tracker="none",
+    )
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch._dynamo.reset()
+    counters.clear()
+
+
+def records(run: Path | str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_compiled_bfloat16_trains_as_the_cpu_in_float32(config: TrainConfig, tmp_path: Path) -> None:
+    loss = train(config)
+    slow = dataclasses.replace(config, device="cpu", compile=False, out=str(tmp_path / "cpu"))
+    assert loss == pytest.approx(train(slow), rel=2e-2)
+    last = records(config.out)[-1]
+    assert last["memory_gb"] > 0
+    assert last["val_loss"] == pytest.approx(records(slow.out)[-1]["val_loss"], rel=2e-2)
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_a_masked_run_compiles_once_for_training_and_once_for_validation(config: TrainConfig, recomputed: bool) -> None:
+    """Micro-batches and validation windows that do not divide, a mask of its own for each batch."""
+    train(dataclasses.replace(config, document_mask=True, reset_positions=True, checkpoint_activations=recomputed))
+    # The model, or its blocks and its output, in training and in evaluation; and what makes the masks.
+    assert counters["stats"]["unique_graphs"] <= (6 if recomputed else 4)
+    assert not counters["graph_break"]
+
+
+@pytest.mark.parametrize("compiled", ["no", "whole", "parts"])
+def test_masked_loss_and_gradients_are_those_of_the_cpu(compiled: str) -> None:
+    torch.manual_seed(0)
+    inputs = torch.randint(203, (4, 256))
+    losses, gradients = [], []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(1)
+        model = GPT(SHAPE).to(device)
+        model.checkpoint_activations = compiled == "parts"
+        net: Any = model
+        if device == "cuda" and compiled == "whole":
+            net = torch.compile(model, dynamic=False)
+        elif device == "cuda" and compiled == "parts":
+            model.compile_parts()
+        own = inputs.to(device)
+        loss = net(own, own.roll(-1, 1), **BLOCKS(own))
+        loss.backward()
+        losses.append(loss.item())
+        gradients.append(model.h[0].attn.c_attn.weight.grad.cpu())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-2, atol=1e-4)
+
+
+def test_compiled_masks_are_those_of_plain_code_and_compiled_once() -> None:
+    for seed in range(3):
+        ids = torch.randint(203, (4, 256), generator=torch.Generator().manual_seed(seed))
+        numbers = document_numbers(ids, 202)
+        plain, compiled = block_mask(numbers), block_mask(numbers.cuda())
+        assert torch.equal(plain.to_dense(), compiled.to_dense().cpu())
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_cut_run_resumes_bit_by_bit(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        config = dataclasses.replace(config, dropout=0.1)
+        train(config)
+        cut = tmp_path / "cut"
+        shutil.copytree(config.out, cut)
+        shutil.rmtree(cut / "checkpoints" / "step-00000012")
+        train(dataclasses.replace(config, out=str(cut)))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for key in ("loss", "grad_norm"):
+        assert [r[key] for r in records(cut)] == [r[key] for r in records(config.out)]
+    weights = "checkpoints/step-00000012/model.safetensors"
+    assert (cut / weights).read_bytes() == (Path(config.out) / weights).read_bytes()
+
+
+def test_a_checkpoint_is_copied_by_pinned_memory_and_holds_its_step(tmp_path: Path) -> None:
+    ranks = Ranks.join("cuda")
+    saver, written = BackgroundSaver(ranks), []
+    p = torch.nn.Parameter(torch.ones(1000, 1000, device="cuda"))
+    optimizer = torch.optim.AdamW([p], fused=True)
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    average = optimizer.state[p]["exp_avg"]
+
+    def finish(weights: dict[str, torch.Tensor]) -> None:
+        written.append((weights["p"].device.type, weights["p"].is_pinned(), weights["p"].mean().item()))
+
+    for number in (1, 2):
+        saver.start(tmp_path / str(number), training_state([optimizer], ranks), {"p": p.detach()}, finish)
+        with torch.no_grad():
+            p.fill_(number + 1)  # the loop goes on
+        average.add_(1)
+    saver.wait()
+    assert [entry[0] for entry in written] == ["cpu", "cpu"]
+    assert [entry[1] for entry in written] == [True, True]
+    assert written[1][2] == 2
+    load_training_state(tmp_path / "1", [optimizer], ranks, 1)
+    assert optimizer.state[p]["exp_avg"].is_cuda
+    assert optimizer.state[p]["exp_avg"].mean().item() == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("flags", [("--fsdp",), ("--fsdp", "--checkpoint_activations", "--document_mask"), ()], ids=str)
+def test_through_torchrun_the_same_is_trained(text_tokens: Path, tmp_path: Path, trainer: Any, flags: tuple) -> None:
+    common = ("--data", text_tokens, *SMALL, "--max_steps", 10, "--save_every", 5, "--compile", "--device", "cuda")
+    common += ("--val_windows", 7, "--val_every", 5, "--tracker", "none", "--log_every", 1)
+    masked = ("--document_mask",) if "--document_mask" in flags else ()
+    assert trainer.run(*common, *masked, "--out", tmp_path / "one").returncode == 0
+    for _ in range(2):  # the second time from the middle
+        result = trainer.run(*common, *flags, "--out", tmp_path / "ranks", ranks=1)
+        assert result.returncode == 0, result.stdout + result.stderr
+        for key in ("loss", "grad_norm"):
+            found = [[r[key] for r in records(tmp_path / run)] for run in ("ranks", "one")]
+            assert found[0] == pytest.approx(found[1], rel=3e-2)
+        shutil.rmtree(tmp_path / "ranks" / "checkpoints" / "step-00000010")
+
+
+def test_the_micro_batch_is_found_for_the_compiled_model(config: TrainConfig) -> None:
+    train(dataclasses.replace(config, micro_batch=0, max_steps=2, out=config.out))
+    assert len(records(config.out)) == 2
+    model = GPT(SHAPE).cuda()
+    autocast = torch.autocast("cuda", torch.bfloat16)
+    plain = Passes(model, model, autocast, BLOCKS)
+    compiled = Passes(model, torch.compile(model, dynamic=False), autocast, BLOCKS)
+    assert 0 < pass_bytes(compiled, 16) < pass_bytes(plain, 16)
+
+
+def test_muon_makes_the_same_matrices_orthogonal_as_on_the_cpu() -> None:
+    torch.manual_seed(0)
+    matrices = [torch.randn(64, 64).bfloat16() for _ in range(5)] + [torch.randn(256, 64).bfloat16()]
+    for slow, fast in zip(
+        orthogonalize_shared(matrices), orthogonalize_shared([m.cuda() for m in matrices]), strict=True
+    ):
+        assert (slow.float() - fast.float().cpu()).abs().mean() < 0.02  # of values of about an eighth
+        singular = torch.linalg.svdvals(fast.float())
+        assert 0.7 < singular.median() < 1.2
+        assert singular.max() < 1.3
+
+
+def test_evaluation_and_sampling_in_bfloat16_and_compiled(config: TrainConfig) -> None:
+    train(config)
+    options = EvaluateOptions(data=config.data, windows=21, device="cuda")
+    exact = evaluate.evaluate(config.out, dataclasses.replace(options, dtype="float32"))["val_loss"]
+    for compiled in (False, True):
+        result = evaluate.evaluate(config.out, dataclasses.replace(options, compile=compiled))
+        assert result["val_loss"] == pytest.approx(exact, rel=1e-2)
+        text = SampleOptions(prompt=("def ",), max_tokens=20, temperature=0, device="cuda", compile=compiled)
+        assert len("".join(sample.sample(config.out, text))) > 10
