@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import os
 import resource
 import subprocess
 import sys
@@ -40,7 +39,6 @@ def write(run: Path, shards: int) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(REJECTS.empty_table(), sink)
     empty = sink.getvalue().to_pybytes()
-    (run / "empty").write_bytes(empty)
     name = hashlib.sha256(empty).hexdigest()[:8]
     for shard in range(shards):
         ids = range(shard * ROWS, shard * ROWS + ROWS)
@@ -56,8 +54,7 @@ def write(run: Path, shards: int) -> None:
         content = sink.getvalue().to_pybytes()
         digest = hashlib.sha256(content).hexdigest()
         (run / f"urls/part-{shard:05d}-{digest[:8]}.parquet").write_bytes(content)
-        os.link(run / "empty", rejects / f"part-{shard:05d}-{name}.parquet")
-    (run / "empty").unlink()
+        (rejects / f"part-{shard:05d}-{name}.parquet").write_bytes(empty)
 
 
 def records(run: Path) -> list[ShardRecord]:

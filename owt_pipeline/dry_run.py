@@ -118,7 +118,7 @@ def table(found: Sequence[Step], runtime: Runtime) -> str:
 def _step(
     stage: Stage, options: Any, runtime: Runtime, expected: dict[str, _Expected], log: list[dict]
 ) -> tuple[Step, _Expected]:
-    output = look_at(runtime.workdir, stage.output)
+    output = look_at(runtime.workdir, stage.output, remember=False)
     manifest = output.manifest
     reads = [name for name in (*stage.inputs, *stage.optional_inputs) if name in expected]
     anew = [name for name in reads if expected[name].manifest is None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +101,7 @@ def open_dataset(
     if is_remote(str(folder)):
         kept = Cache(Path(cache) if cache else default_cache_folder(), int(cache_gb * 1e9))
         return _open_remote(str(folder).rstrip("/"), kept, verify)
-    folder = Path(folder).resolve()
+    folder = Path(os.path.abspath(folder))  # links are kept: the ledger is next to the folder that was named
     ledger = Path(ledger_of(str(folder)))
     try:
         manifest = read_manifest(lambda name: (ledger / name).read_bytes(), str(ledger))

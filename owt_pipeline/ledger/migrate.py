@@ -85,8 +85,10 @@ def _convert(
         origins = made_from(stage, readers, workdir, old["num_shards"])
     records = []
     for shard in range(old["num_shards"]):
-        counts, stats = _sum_of(workdir, of_shard.get(shard, []), parts.get(shard), old)
-        records.append(ShardRecord(shard, counts, of_shard.get(shard, []), stats, origins[shard] if origins else ""))
+        if shard not in of_shard:
+            raise UserError(f"{workdir.path(dataset)}: its manifest names no file of shard {shard}; restore it")
+        counts, stats = _sum_of(workdir, of_shard[shard], parts.get(shard), old)
+        records.append(ShardRecord(shard, counts, of_shard[shard], stats, origins[shard] if origins else ""))
     properties = dict(old["properties"])
     if "tokenizer" in properties:
         tokenizer = next(file for file in of_shard[-1] if file.sha256 == properties["tokenizer"]["sha256"])

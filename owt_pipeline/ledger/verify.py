@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from owt_pipeline.runtime import console, progress
 from owt_pipeline.runtime.command_line import CommandParser
-from owt_pipeline.runtime.commit import listing_of
+from owt_pipeline.runtime.commit import Listing
 from owt_pipeline.runtime.dataset import DatasetReader, is_discarded, read_manifest
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.lease import mention_running
@@ -85,7 +85,7 @@ def verify(workdir: Storage, *, repair: bool = False) -> Iterator[Finding]:
         manifests[name] = manifest
         _examine(workdir, manifest, manifests, finding)
         if repair and finding.damaged:
-            listing_of(workdir, name).distrust(finding.damaged)
+            Listing(workdir, name).distrust(finding.damaged)
         yield finding
     if empty:
         raise UserError(f"{workdir} holds no dataset of a run")
@@ -128,7 +128,7 @@ def _examine(workdir: Storage, manifest: Manifest, manifests: dict[str, Manifest
 
 def _look_for_strangers(workdir: Storage, dataset: str, known: set[str], finding: Finding) -> None:
     """Files of the dataset's folders that the manifest does not name: of unfinished work, or of somebody else."""
-    listing = listing_of(workdir, dataset)
+    listing = Listing(workdir, dataset)
     ledger = ledger_of(dataset)
     strangers = [name for name in listing.entries if name not in known and not name.startswith(f"{ledger}/")]
     if listing.unfinished_plans():

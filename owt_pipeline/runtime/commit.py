@@ -238,11 +238,12 @@ class Listing:
     its version is another. A lost or damaged `.listing` costs hashing the files once.
     """
 
-    def __init__(self, workdir: Storage, dataset: str, *folders: str):
-        self._workdir, self._dataset = workdir, dataset
+    def __init__(self, workdir: Storage, dataset: str, remember: bool = True):
+        """List the folders of a dataset; without `remember`, nothing is written."""
+        self._workdir, self._dataset, self._remember = workdir, dataset, remember
         self._cache = f"{ledger_of(dataset)}/{_LISTING}"
         self.entries: dict[str, Entry] = {}
-        for folder in (dataset, ledger_of(dataset), *folders):
+        for folder in (dataset, ledger_of(dataset), *([WARC] if dataset == "pages" else [])):
             self.entries |= {f"{folder}/{entry.name}": entry for entry in (workdir / folder).list()}
         self._seen: dict[str, str] = {}
         if self._cache in self.entries:
@@ -295,7 +296,8 @@ class Listing:
         self._save()
 
     def _save(self) -> None:
-        self._workdir.write(self._cache, msgspec.json.encode(self._seen, order="sorted"))
+        if self._remember:
+            self._workdir.write(self._cache, msgspec.json.encode(self._seen, order="sorted"))
 
     def tidy(self, manifest: Manifest, table: FileTable, *more: str) -> None:
         """Remove what attempts and earlier outputs left: files named by the stage that the manifest does not name.
@@ -337,7 +339,7 @@ def publish(
     """
     table = FileTable(records, assets)
     dataset = str(about["dataset"])
-    listing = listing_of(workdir, dataset)
+    listing = Listing(workdir, dataset)
     gone = listing.problems(table.files, hash_unknown=False)
     if gone:
         path, problem = next(iter(gone.items()))
@@ -357,11 +359,6 @@ def publish(
 def work_of(workdir: Storage, dataset: str) -> Storage:
     """The folder of a dataset's unfinished work: below it, one for each plan, by the plan's fingerprint."""
     return workdir / ledger_of(dataset) / ".work"
-
-
-def listing_of(workdir: Storage, dataset: str) -> Listing:
-    """A listing of all folders that files of `dataset` are in."""
-    return Listing(workdir, dataset, *([WARC] if dataset == "pages" else []))
 
 
 def _file_list(dataset: str, content: bytes, files: int) -> FileList:

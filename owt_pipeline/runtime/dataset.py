@@ -155,8 +155,12 @@ def reading(path: str) -> Iterator[None]:
 @functools.lru_cache(maxsize=32)
 def _file_table(workdir: Storage, path: str, sha256: str) -> FileTable:
     """Cached: a process that reads shard after shard reads the list of files once."""
-    with reading(workdir.path(path)):
+    try:
         data = workdir.read(path)
+    except OSError as error:
+        raise UserError(
+            f"{workdir.path(path)}, the list of files, cannot be read ({error}): run its stage again"
+        ) from error
     if hashlib.sha256(data).hexdigest() != sha256:
         raise UserError(f"{workdir.path(path)} has other bytes than were written: run its stage again")
     try:

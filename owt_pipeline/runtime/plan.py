@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from owt_pipeline.runtime.commit import Listing, listing_of, record_name, work_of
+from owt_pipeline.runtime.commit import Listing, record_name, work_of
 from owt_pipeline.runtime.dataset import DISCARDED, DatasetReader, is_discarded, read_manifest
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.storage import Storage
@@ -178,10 +178,13 @@ class Output:
             self.listing.tidy(self.manifest, self.table, f"{ledger_of(self.manifest.dataset)}/{DISCARDED}")
 
 
-def look_at(workdir: Storage, dataset: str) -> Output:
-    """What there is of a dataset: one listing, compared with its manifest; files that changed since are hashed."""
+def look_at(workdir: Storage, dataset: str, remember: bool = True) -> Output:
+    """What there is of a dataset: one listing, compared with its manifest; files that changed since are hashed.
+
+    Without `remember`, nothing is written: what was hashed will be hashed again.
+    """
     manifest = usable_manifest(workdir, dataset)
-    listing = listing_of(workdir, dataset)
+    listing = Listing(workdir, dataset, remember)
     table = DatasetReader(workdir, manifest).table_of_files if manifest is not None else None
     problems = listing.problems(table.files) if table is not None else {}
     return Output(manifest, table, problems, listing, is_discarded(workdir, dataset))

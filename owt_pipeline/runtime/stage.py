@@ -175,7 +175,7 @@ class StageRun:
         together: int = 1,
         spread: Literal["", "shards", "batches"] = "",
     ) -> list[ShardRecord]:
-        """Write every shard of the output that is not whole yet, by `work(shard, writer)`.
+        """Write every shard of the output that is not finished, by `work(shard, writer)`.
 
         Args:
           work: a picklable function.

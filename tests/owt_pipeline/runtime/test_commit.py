@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.runtime.commit import ShardWriter, listing_of, publish, record_name, work_of
+from owt_pipeline.runtime.commit import Listing, ShardWriter, publish, record_name, work_of
 from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.stage import read_records
@@ -85,7 +85,7 @@ def published(workdir: Storage) -> tuple[Manifest, list[dict[str, Any]]]:
         counts=sum((record.counts for record in records), Counts()),
     )
     reader = DatasetReader(workdir, manifest)
-    assert listing_of(workdir, "clean").problems(reader.table_of_files.files) == {}
+    assert Listing(workdir, "clean").problems(reader.table_of_files.files) == {}
     for file in reader.table_of_files.files:
         assert workdir.sha256(file.path) == file.sha256
     return manifest, reader.table().to_pylist()
@@ -131,11 +131,11 @@ def test_an_attempt_that_ends_after_publication_harms_nothing(workdir: Storage) 
     attempts[2].end("succeeds")
     attempts[3].end("fails")
     reader = DatasetReader(workdir, manifest)
-    assert listing_of(workdir, "clean").problems(reader.table_of_files.files) == {}
+    assert Listing(workdir, "clean").problems(reader.table_of_files.files) == {}
     assert reader.table().to_pylist() == rows
     left = [name for name in workdir.names() if name not in {file.path for file in reader.table_of_files.files}]
     assert any(name.startswith("clean/") for name in left), "the late file is there until the next publication"
-    listing_of(workdir, "clean").tidy(manifest, reader.table_of_files)
+    Listing(workdir, "clean").tidy(manifest, reader.table_of_files)
     assert sorted(name for name in workdir.names() if name.startswith("clean/")) == [reader.files("data")[0].path]
 
 
