@@ -22,7 +22,7 @@ from owt_pipeline.runtime.command_line import CommandParser
 from owt_pipeline.runtime.commit import Listing
 from owt_pipeline.runtime.dataset import DatasetReader, is_discarded, read_manifest
 from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.lease import mention_running
+from owt_pipeline.runtime.lease import hold, mention_running
 from owt_pipeline.runtime.storage import Storage
 from owt_pipeline.stages.command import reporting_errors
 from schemas import DATASETS, REJECTS
@@ -294,9 +294,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print(arguments: argparse.Namespace) -> int:
     console.configure(arguments)
-    mention_running(Storage(arguments.workdir))
+    workdir = Storage(arguments.workdir)
+    if arguments.repair:  # which writes marks that a run would not expect
+        with hold(workdir):
+            return _report(workdir, repair=True)
+    mention_running(workdir)
+    return _report(workdir, repair=False)
+
+
+def _report(workdir: Storage, repair: bool) -> int:
     failed = marked = 0
-    for finding in verify(Storage(arguments.workdir), repair=arguments.repair):
+    for finding in verify(workdir, repair=repair):
         verdict = "holds" if not finding.problems else f"{len(finding.problems)} problem(s)"
         print(f"{finding.name}: {verdict}", flush=True)
         for line in (*finding.problems, *finding.notes):
@@ -305,6 +313,6 @@ def _print(arguments: argparse.Namespace) -> int:
         marked += len(finding.damaged)
     print("everything holds" if not failed else f"{failed} dataset(s) do not hold")
     if marked:
-        todo = "are marked" if arguments.repair else "are damaged or missing: --repair marks them"
+        todo = "are marked" if repair else "are damaged or missing: --repair marks them"
         print(f"{marked} file(s) {todo}; `owt run` with the same settings then makes them again")
     return 1 if failed else 0

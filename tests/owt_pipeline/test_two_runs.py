@@ -60,6 +60,7 @@ def test_one_works_the_other_refuses_and_a_killed_one_is_replaced_at_once(config
         refusal = run_owt("collect", "--config", config, "--workdir", run, code=1)
         assert refusal.startswith(f"owt: error: {held}")
         assert len(refusal.splitlines()) == 1
+        assert run_owt("verify", "--repair", "--workdir", run, code=1).startswith(f"owt: error: {held}")
         for reader in (["why", "http://nobody.example/", "--workdir", run], ["inspect", run.path("urls")]):
             assert held in run_owt(*reader, code=3 if reader[0] == "why" else 0)
         verify = subprocess.run(owt("verify", "--workdir", run), capture_output=True, text=True, check=False)
