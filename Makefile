@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-all test-dags lint docs bench-peers gpu-check gpu-check-all clean
+.PHONY: demo test test-all test-dags lint docs bench-peers gpu-check gpu-check-all extraction-model clean
 
 demo: $(VENV)/installed  ## the whole job, offline, from a small web it serves itself
 	$(BIN)/owt demo
@@ -36,6 +36,10 @@ gpu-check-all:  ## the rest too, in pieces of at most 8 minutes; goes on where i
 	$(PYTHON) benchmarks/gpu_check.py --all
 
 bench-peers: .venv-peers/installed  ## the environment of the peers that benchmarks/ measures beside us
+
+extraction-model: $(VENV)/installed  ## fit the model of main text again: make extraction-model DATA=FOLDER
+	@test -n "$(DATA)" || { echo "make extraction-model DATA=FOLDER: docs/benchmarks/extract.md says what is in it"; exit 2; }
+	$(BIN)/python -m owt_pipeline.extract.training $(DATA)
 
 clean:  ## everything that can be made again
 	rm -rf $(VENV) .venv-airflow .venv-docs .venv-peers .venv-servers build demo-run

@@ -67,6 +67,8 @@ _ROLES = {
     **dict.fromkeys(("math", "script", "img"), _MAY_BE_FORMULA),
     "br": _IS_BREAK,
 }
+# A page for browsers without scripts; a button that is never closed has all that follows in it.
+_MAY_HOLD_A_PAGE = frozenset(("noscript", "button"))
 _CODE_TAGS = frozenset(("code", "samp", "tt"))
 _SPECIAL_TAGS = frozenset(("ol", "li", "table", "pre", "listing", "xmp", "plaintext"))
 _LINKS_TO_SELF = frozenset((PERMALINK, "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
@@ -126,24 +128,17 @@ class Container:
       tag: its name.
       names: its classes, id, role and `itemprop`, as the page gives them; without an id that a heading gave it.
       parent: index of the container it stands in; -1 for the body.
-      kind: what its names say it is, and `because` of which word.
+      kind: what its names say it is.
       names_content: whether its names say that it holds the content.
       number: of an item in a numbered list, its number; of such a list, that of its next item; else -1.
       note: the label by which an earlier text refers to it; "" if none does.
-      chars, prose: characters of all its text, and of its prose; set by `main_content`.
-      has_title: whether a first-level heading stands in it.
     """
 
-    __slots__ = (
-        "because", "chars", "has_title", "kind", "names", "names_content", "note", "number", "parent", "prose", "tag",
-    )  # fmt: skip
+    __slots__ = ("kind", "names", "names_content", "note", "number", "parent", "tag")
 
-    def __init__(self, tag: str, parent: int, kind: int, because: str, content: bool, names: str = ""):
-        self.names = names
-        self.tag, self.parent, self.kind, self.because, self.names_content = tag, parent, kind, because, content
+    def __init__(self, tag: str, parent: int, kind: int, content: bool, names: str):
+        self.tag, self.parent, self.kind, self.names_content, self.names = tag, parent, kind, content, names
         self.number, self.note = -1, ""
-        self.chars = self.prose = 0
-        self.has_title = False
 
 
 def read_blocks(body: etree._Element) -> tuple[list[Block], list[Container]]:
@@ -222,6 +217,9 @@ class _Reader:
                 self._pieces.append(_BREAK)
             elif role == _MAY_BE_FORMULA:
                 self._read_formula(child, tag)
+            elif role == _IS_NO_TEXT:
+                if tag in _MAY_HOLD_A_PAGE and next(child.iter("p", "article"), None) is not None:
+                    self.read_container(child, tag, container, form, depth + 1)
             elif role == 0:
                 if self._is_within_text(child, tag):
                     self._read_inline(child, tag, container, form, depth)
@@ -388,22 +386,22 @@ def _container(element: etree._Element, tag: str, parent: int) -> Container:
         tag in HEADINGS or ((tag == "section" or _SECTION.match(classes)) and _is_anchor(element, identifier))
     ):
         identifier = ""
-    kind, because, content = read_name(tag, classes, identifier)
+    kind, content = read_name(tag, classes, identifier)
     if tag == "figure" and next(element.iter("table", "pre"), None) is not None:
         kind = 0
     role = get("role")
     if role is not None and is_chrome_role(role):
-        kind, because = kind | CHROME, because or role
+        kind |= CHROME
     hidden = get("hidden")
     if hidden is not None and is_streamed(identifier):
         hidden = None
     if is_hidden(None, get("style"), hidden, get("aria-hidden")):
-        kind, because = kind | HIDDEN, because or "hidden"
+        kind |= HIDDEN
     names = classes
     for further in (identifier, role, get("itemprop")):
         if further:
             names = f"{names} {further}" if names else further
-    return Container(tag, parent, kind, because, content, names)
+    return Container(tag, parent, kind, content, names)
 
 
 def _is_anchor(element: etree._Element, identifier: str) -> bool:

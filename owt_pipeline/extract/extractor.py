@@ -29,6 +29,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from owt_pipeline.extract.model import digest
+
 BUILT_IN = {
     "blocks": ("owt_pipeline.extract.with_blocks:make", "lxml"),
     "trafilatura": ("owt_pipeline.extract.with_trafilatura:make", "trafilatura"),
@@ -109,11 +111,12 @@ def load(name: str, settings: Settings) -> Extract:
 def describe(name: str) -> dict[str, Any]:
     """Name and version of the extractor `name`, for the manifest; raises ExtractorError.
 
-    One's own has no version: the digest of its module's file stands for it.
+    `blocks` has the digest of its model, too. One's own has the digest of its module's file in place of a version.
     """
     factory = _factory(name)
     if name in BUILT_IN:
-        return {"name": name, "version": importlib.metadata.version(BUILT_IN[name][1])}
+        known = {"name": name, "version": importlib.metadata.version(BUILT_IN[name][1])}
+        return known | ({"sha256": digest()} if name == "blocks" else {})
     module = sys.modules[factory.__module__]
     if not getattr(module, "__file__", None):
         return {"name": name}

@@ -1,8 +1,7 @@
-"""What the names and words on pages say: of elements by tag, role, class and id; of short lines by what they read.
+"""What the names and words on pages say: of elements by tag, role, class and id; of headings by what they read.
 
-The lists are of the web's habits: WordPress' and other systems' class names, ARIA's roles, the labels of share
-buttons. A name counts as a whole word (`nav` in `main-nav` and `mainNav`, not in `navy`), and what a page as a
-whole contradicts does not count at all (see `main_content`).
+The lists are of the web's habits: WordPress' and other systems' class names, ARIA's roles. A name counts as a complete
+word (`nav` in `main-nav` and `mainNav`, not in `navy`). They decide nothing: the model weighs them with all else.
 """
 
 from __future__ import annotations
@@ -72,20 +71,29 @@ _CONTENT_NAME = re.compile(
 )
 
 
+_AFTERWARDS = re.compile(
+    r"\W*(?:related|you (?:may|might|'ll|will) (?:also )?(?:like|love|enjoy|be interested)"
+    r"|more (?:from|on|stories|articles|posts|news|like this|in)\b|recommended|read (?:next|more|also)|also read"
+    r"|see also|keep reading|further reading|trending|most (?:popular|read)|popular|(?:our )?latest|recent|comments?\b"
+    r"|\d+ (?:comments|responses|thoughts|replies)|leave a|add a comment|join the|post a|about the author"
+    r"|about (?:me|us)\b|author|written by|meet the|tags|share|newsletter|subscribe|sign up"
+    r"|stay (?:connected|informed|updated|in touch)|follow|get in touch|contact us|connect with|editor'?s picks?"
+    r"|what to read|up next|don'?t miss|explore more|discover more|other (?:articles|posts|stories|news)|similar"
+    r"|people also|featured|filed under|categories|advertisement|inbound links|resources|log ?in|quick links"
+    r"|navigation)",
+    re.IGNORECASE,
+)
+_LONGEST_HEADING = 79
+
+
 @lru_cache(maxsize=8192)
-def read_name(tag: str, classes: str, identifier: str) -> tuple[int, str, bool]:
-    """What tag, class and id say of an element: its kind, the word that says so, whether it holds the content."""
-    kind, because = 0, ""
-    if tag in _CHROME_TAGS:
-        kind, because = CHROME, tag
-    elif tag == "header":
-        kind, because = HEADER, tag
+def read_name(tag: str, classes: str, identifier: str) -> tuple[int, bool]:
+    """What tag, class and id say of an element: its kind, and whether it holds the content."""
+    kind = CHROME if tag in _CHROME_TAGS else HEADER if tag == "header" else 0
     for name in [*classes.split(), identifier]:
-        found, word = _kind_of_name(name)
-        kind |= found
-        because = because or word
+        kind |= _kind_of_name(name)
     content = tag in ("article", "main") or _CONTENT_NAME.search(f"{classes} {identifier}") is not None
-    return kind, because, content
+    return kind, content
 
 
 def is_chrome_role(role: str) -> bool:
@@ -102,20 +110,25 @@ def is_hidden(classes: str | None, style: str | None, hidden: str | None, aria_h
     )
 
 
+def heads_afterwards(text: str) -> bool:
+    """Whether a heading is of a part that follows an article without belonging to it."""
+    return len(text) <= _LONGEST_HEADING and _AFTERWARDS.match(text) is not None
+
+
 def is_streamed(identifier: str) -> bool:
     return _STREAMED.fullmatch(identifier) is not None
 
 
 @lru_cache(maxsize=8192)
-def _kind_of_name(name: str) -> tuple[int, str]:
+def _kind_of_name(name: str) -> int:
     if _HIDDEN_NAME.fullmatch(name):
-        return HIDDEN, name
+        return HIDDEN
     if _SAYS_NOTHING.search(name):
-        return 0, ""
+        return 0
     for word in _WORD.findall(name):
         word = word.lower()
         if word in _CHROME_WORDS:
-            return CHROME, word
+            return CHROME
         if word in _COMMENT_WORDS:
-            return COMMENT, word
-    return (CHROME, name) if name in _CHROME_NAMES else (0, "")
+            return COMMENT
+    return CHROME if name in _CHROME_NAMES else 0

@@ -48,7 +48,7 @@ def _length_of_notice(blocks: Sequence[Block], most: float) -> int:
     chars, length = 0, 0
     for index, block in enumerate(blocks):
         chars += block.chars
-        is_notice = _NOTICE.search(block.text) is not None
+        is_notice = _NOTICE.search(block.text, 0, _MOST) is not None  # some blocks have megabytes
         if is_notice and chars > most:
             return 0
         if is_notice or (length and _BUTTON.fullmatch(block.text)):

@@ -97,9 +97,13 @@ def _rows(pages: DatasetReader, shard: int) -> Iterator[pa.RecordBatch]:
 
 
 def _sources(options: Options) -> list[dict[str, Any]]:
-    """An extractor of one's own is code that the output follows from."""
+    """The model of ours, or the code of one's own: the output follows from it."""
     from owt_pipeline.extract.extractor import BUILT_IN, ExtractorError, describe
 
+    if options.extractor == "blocks":
+        from owt_pipeline.extract.model import digest
+
+        return [{"name": "the model of blocks", "sha256": digest()}]
     if options.extractor in BUILT_IN:
         return []
     try:

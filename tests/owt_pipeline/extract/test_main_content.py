@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from owt_pipeline.extract.extractor import Extracted, Page, Settings, load
-from owt_pipeline.extract.labels import is_label
+from owt_pipeline.extract.training.labelled_pages import read_labelled
 
 SENTENCE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for a while. "
 P = f"<p>{SENTENCE * 3}</p>"
@@ -62,30 +64,18 @@ def test_comments_are_the_page_where_there_is_little_else() -> None:
 
 
 def test_runs_of_links_are_left_out_but_not_a_page_of_links() -> None:
-    related = "<p>See also:</p>" + "".join(f'<p><a href="/{n}">Another story, number {n}</a></p>' for n in range(6))
+    links = "".join(f'<li><a href="/{n}">Another story, number {n}</a></li>' for n in range(6))
+    related = f'<div class="related-posts"><h3>Related posts</h3><ul>{links}</ul></div>'
     assert "Another story" not in extract(page(f"<article>{P * 4}{related}</article>"))
     listing = "".join(f'<li><a href="/{n}">A story with a longer title, number {n}</a></li>' for n in range(30))
     assert extract(page(f"<ul>{listing}</ul>")).count("longer title") == 30
 
 
-@pytest.mark.parametrize(
-    ("line", "label"),
-    [
-        ("Facebook | Twitter | YouTube", True),
-        ("You must be logged in to post a comment", True),
-        ("Hide caption", True),
-        ("Facebook bought a company.", False),
-        ("You must be kind.", False),
-    ],
-)
-def test_labels_of_buttons_are_told_from_sentences(line: str, label: bool) -> None:
-    assert is_label(line) is label
-
-
 def test_what_follows_an_article_is_cut_and_what_belongs_to_it_is_not() -> None:
-    body = f"<h2>Background</h2>{P}<h2>Related stories</h2><p>{SENTENCE.replace('fox', 'cat')}</p><h2>Sources</h2>{P}"
+    cards = "".join(f'<li><a href="/{n}">Cats, part {n}</a></li>' for n in range(4))
+    body = f"<h2>Background</h2>{P}<h2>Sources</h2>{P}<h2>Related stories</h2><ul>{cards}</ul>"
     text = extract(page(f"<article><h1>Foxes</h1>{P * 4}{body}</article>"))
-    assert "cat" not in text
+    assert "Cats" not in text
     assert "Background" in text
     assert text.count("quick brown") == 18
 
@@ -100,15 +90,23 @@ def test_tables_of_old_pages_are_read_as_layout() -> None:
     assert text == "\n".join(["Foxes", *[(SENTENCE * 2).strip()] * 2])
 
 
-def test_favor_orders_what_is_kept() -> None:
-    html = page(
-        f'<div class="top"><p>{SENTENCE.replace("fox", "owl") * 2}</p></div><div class="post-content">'
-        f"<h1>Foxes</h1>{P * 2}"
-        f'<p><a href="/x">One link to a longer story elsewhere</a></p></div>'
-    )
-    lengths = [len(extract(html, favor=favor)) for favor in ("precision", "balanced", "recall")]
-    assert lengths == sorted(lengths)
-    assert lengths[0] < lengths[2]
+def test_favor_orders_what_is_kept(testdata: Path) -> None:
+    pages = read_labelled(testdata / "web", ("readability",))[:20]
+    words = []
+    for favor in ("precision", "balanced", "recall"):
+        extractor = load("blocks", Settings(favor=favor))
+        found = [extractor(Page(labelled.url, labelled.html, 1_767_225_600)) for labelled in pages]
+        words.append([len(document.text.split()) if document else 0 for document in found])
+    assert all(less <= balanced <= more for less, balanced, more in zip(*words, strict=True))
+    assert sum(words[0]) < sum(words[1]) < sum(words[2])
+
+
+def test_lists_are_kept_as_a_whole_and_code_between_kept_paragraphs() -> None:
+    items = "".join(f"<li>{name}</li>" for name in ("One fox that rests", "a", "Another fox that jumps", "42"))
+    code = "<pre>x = 1\n\nprint(x)</pre>"
+    text = extract(page(f"<article><h1>Foxes</h1>{P}<ul>{items}</ul>{P}{code}{P}</article>"))
+    assert "One fox that rests\na\nAnother fox that jumps\n42" in text
+    assert "\nx = 1\n\nprint(x)\n" in text
 
 
 @pytest.mark.parametrize("depth", [1, 40])

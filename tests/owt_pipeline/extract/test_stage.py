@@ -1,19 +1,14 @@
-"""The stage `extract` over real pages: same bytes however it runs, at least as good as what it replaces."""
+"""The stage `extract` over real pages: same bytes however it runs."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import re
-from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from owt_pipeline.extract.extractor import Page, Settings, load
+from owt_pipeline.extract.model import digest
 from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.runtime.errors import UserError
 from owt_pipeline.runtime.stage import Runtime, run_stage
@@ -22,7 +17,6 @@ from owt_pipeline.stages.extract import STAGE, Options
 from tests.owt_pipeline.whole_runs import differing
 
 Pages = dict[str, tuple[bytes, str]]
-FETCHED_AT = 1_767_225_600
 
 
 def documents(workdir: Path) -> dict[str, dict]:
@@ -62,7 +56,9 @@ def test_a_row_holds_what_the_page_says_and_what_was_known_of_it(
     assert (row["title"], row["language"], row["score"], row["subreddits"]) == ("Größe", "de", 3, ["a", "b"])
     assert str(manifest.counts) == "2 in = 1 out + 1 no_text"
     assert manifest.stats == {"charset_cp1252": 1}
-    assert manifest.properties["extractor"] == {"name": extractor, "version": version(library)}
+    model = {"sha256": digest()} if extractor == "blocks" else {}
+    assert manifest.properties["extractor"] == {"name": extractor, "version": version(library)} | model
+    assert [source["sha256"] for source in manifest.sources] == list(model.values())
 
 
 @pytest.mark.parametrize("extractor", ["blocks", "trafilatura"])
@@ -82,27 +78,3 @@ def test_markdown_of_an_extractor_that_writes_none_is_refused(
     pages_writer(tmp_path, {"http://h/a": (b"<p>x", "text/html")}, 1)
     with pytest.raises(UserError, match="resiliparse writes no Markdown; use the extractor"):
         run_stage(STAGE, Options(extractor="resiliparse", text_format="markdown"), Runtime(Storage(str(tmp_path))))
-
-
-def words(text: str) -> Counter[str]:
-    return Counter(re.findall(r"\w+", text.lower()))
-
-
-def f1(found: str, wanted: str) -> float:
-    common = sum((words(found) & words(wanted)).values())
-    return 2 * common / max(1, sum(words(found).values()) + sum(words(wanted).values()))
-
-
-def test_the_main_text_is_found_as_well_as_the_benchmark_says(testdata: Path, real_pages: Pages) -> None:
-    """Plain trafilatura at its best: 0.938 on articles, 0.844 on all pages (benchmarks/extract.py)."""
-    extract = load("blocks", Settings())
-    scores: dict[str, list[float]] = {"article": [], "all": []}
-    with gzip.open(testdata / "web" / "wcxb-dev.truth.jsonl.gz", "rt", encoding="utf-8") as lines:
-        for row in map(json.loads, islice(lines, 0, None, 2)):
-            found = extract(Page(row["url"], real_pages[row["url"]][0].decode("utf-8", "replace"), FETCHED_AT))
-            score = f1(found.text if found else "", row["main_content"])
-            scores["all"].append(score)
-            if row["page_type"] == "article":
-                scores["article"].append(score)
-    assert sum(scores["article"]) / len(scores["article"]) > 0.94
-    assert sum(scores["all"]) / len(scores["all"]) > 0.865

@@ -1,0 +1,323 @@
+"""What the model of main text sees of a page: numbers for each block, from its text, its neighbours and its markup.
+
+Everything is counts, shares of counts, and comparisons:
+no function whose last bit depends on the processor, so that the same page gives the same text everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from owt_pipeline.extract.blocks import CAPTION, CELL, HEADING, ITEM, PARAGRAPH, PREFORMATTED, ROW, Block, Container
+from owt_pipeline.extract.names import CHROME, COMMENT, HEADER, HEADINGS, HIDDEN, heads_afterwards
+from owt_pipeline.extract.sums import Tree, grouped, shift, window
+
+_FORMS = (HEADING, ITEM, ROW, CELL, PARAGRAPH, PREFORMATTED, CAPTION)
+_AROUND = (
+    "nav", "footer", "aside", "header", "form", "figure", "table", "ul", "ol", "dl", "blockquote", "article", "main",
+    "section", "details", "figcaption", "noscript", "button",
+)  # fmt: skip
+_BITS = {tag: 1 << index for index, tag in enumerate(_AROUND)}
+_DIGITS = re.compile(r"\d+")
+_ENDS = tuple(".!?…。！？:;\"”»'’)")
+_TEXT_WORD = re.compile(r"\w+")
+_SHORT = 160  # characters up to which a text's words are looked up
+_FAR = 1000
+
+
+@dataclass(frozen=True)
+class PageView:
+    """A page as arrays; n blocks, m containers.
+
+    Attributes:
+      weight (n): how much a block counts: its words.
+      container (n): the container each is in.
+      parent, end, depth (m): of containers; the descendants of c are c + 1 to end[c] - 1.
+      signatures: for each kind of signature, one number a block (n): equal where the markup around is.
+      names (m): what each container is called: tag, classes, id.
+      words (n): the lower-case words of each short text.
+      heading (n): the heading that each block is under, by its number; -1 for none.
+      in_comments (n): whether the names around a block say that it is a reader's comment.
+      static (n, features): what does not depend on the model.
+    """
+
+    weight: np.ndarray
+    container: np.ndarray
+    parent: np.ndarray
+    end: np.ndarray
+    depth: np.ndarray
+    signatures: tuple[np.ndarray, ...]
+    names: list[str]
+    words: list[tuple[str, ...]]
+    texts: list[str]
+    heading: np.ndarray
+    in_comments: np.ndarray
+    static: np.ndarray
+
+
+def view(blocks: Sequence[Block], containers: Sequence[Container], title: str) -> PageView:
+    """The page with these blocks; `title` is the content of its `<title>`."""
+    parent = [container.parent for container in containers]
+    count = len(containers)
+    end = list(range(1, count + 1))
+    for index in range(count - 1, 0, -1):
+        around = parent[index]
+        if end[index] > end[around]:
+            end[around] = end[index]
+    depth, around_bits, kinds, chrome_depth, content_depth = _inherited(containers)
+    tag_paths, class_paths, local = _signatures(containers)
+    home = np.array([block.container for block in blocks], dtype=np.intp)
+    counts = _count_texts(blocks)
+    tree = Tree(home, np.array(parent), np.array(end))
+    depths = np.array(depth)
+    signatures = tuple(np.array(values)[home] for values in (tag_paths, class_paths, local))
+    columns = _of_texts(blocks, containers, counts, title)
+    columns += _of_order(counts)
+    columns += _of_containers(counts, tree)
+    columns += _of_signatures(counts, signatures)
+    bits = np.array(around_bits)[home]
+    columns += [(bits >> index) & 1 for index in range(len(_AROUND))]
+    kind = np.array(kinds)[home]
+    of_kind = [(kind & flag) != 0 for flag in (HIDDEN, CHROME, COMMENT, HEADER)]
+    columns += of_kind
+    columns += _of_kinds(counts, of_kind)
+    columns += [depths[home], np.array(chrome_depth)[home], np.array(content_depth)[home]]
+    static = np.empty((len(columns), len(blocks)), dtype=np.float32)
+    for row, column in zip(static, columns, strict=True):
+        row[:] = column
+    return PageView(
+        weight=counts.words,
+        container=home,
+        parent=tree.parent,
+        end=tree.end,
+        depth=depths,
+        signatures=signatures,
+        names=[f"<{container.tag}> {container.names}" for container in containers],
+        words=[_short_words(block.text) for block in blocks],
+        texts=[block.text for block in blocks],
+        heading=_headings(blocks),
+        in_comments=of_kind[2],
+        static=static.T,
+    )
+
+
+@dataclass(frozen=True)
+class _Counts:
+    chars: np.ndarray
+    words: np.ndarray
+    links: np.ndarray
+    heading: np.ndarray
+    prose: np.ndarray
+
+
+def _count_texts(blocks: Sequence[Block]) -> _Counts:
+    chars = np.array([block.chars for block in blocks], dtype=np.float64)
+    words = [block.text.count(" ") + 1 for block in blocks]
+    links = np.array([block.link_chars for block in blocks], dtype=np.float64)
+    heading = np.array([block.form == HEADING for block in blocks])
+    return _Counts(
+        chars,
+        np.maximum(np.array(words, dtype=np.float64), np.floor(chars / 12)),  # some scripts have no spaces
+        links,
+        heading,
+        (chars > 80) & (links < 0.4 * chars) & ~heading,
+    )
+
+
+def _of_texts(
+    blocks: Sequence[Block], containers: Sequence[Container], counts: _Counts, title: str
+) -> list[np.ndarray]:
+    texts = [block.text for block in blocks]
+    forms = [block.form for block in blocks]
+    count = len(texts)
+    times = Counter(texts)
+    title = " ".join(title.lower().split())
+    in_title = [10 < len(text) <= len(title) and text.lower() in title for text in texts]
+    levels = [HEADINGS.get(containers[block.container].tag, 7) if block.form == HEADING else 7 for block in blocks]
+    after = [level < 7 and heads_afterwards(text) for level, text in zip(levels, texts, strict=True)]
+    ends = [text.endswith(_ENDS) for text in texts]
+    first_title, titles = _FAR, 0
+    since_heading, since_after = [], []
+    last_heading, last_after = -_FAR, -_FAR
+    for index, level in enumerate(levels):
+        if level == 1 or (level < 7 and in_title[index]):
+            titles += 1
+            if first_title == _FAR:
+                first_title = index
+        if level < 7:
+            last_heading = index
+            if after[index]:
+                last_after = index
+            elif level <= 2:
+                last_after = -_FAR
+        since_heading.append(min(index - last_heading, _FAR))
+        since_after.append(min(index - last_after, _FAR))
+    position = np.arange(count)
+    columns = [counts.chars, counts.words, counts.chars / counts.words, counts.links / counts.chars]
+    columns += [
+        np.array([text.count(",") for text in texts]) / counts.words,
+        np.array([_sentences(text) + end for text, end in zip(texts, ends, strict=True)]),
+        np.array(ends),
+        np.array([len(_DIGITS.findall(text, 0, _SHORT)) for text in texts]) / counts.words,
+        np.array([text[0].isupper() for text in texts]),
+        np.array([text[0].islower() for text in texts]),
+        np.array([text.count("\n") for text in texts]),
+        np.array([times[text] for text in texts]),
+        np.array(in_title),
+        np.array(after),
+        np.array(levels),
+        np.array(since_heading),
+        np.array(since_after),
+        position - first_title if first_title < _FAR else np.full(count, -_FAR),
+        np.full(count, titles),
+    ]
+    columns += [np.array([form == name for form in forms]) for name in _FORMS]
+    return columns
+
+
+def _headings(blocks: Sequence[Block]) -> np.ndarray:
+    """For each block the number of the last heading before it; -1 for none."""
+    own = np.array([index if block.form == HEADING else -1 for index, block in enumerate(blocks)])
+    above = np.full(len(own), -1)
+    above[1:] = np.maximum.accumulate(own)[:-1]
+    return above
+
+
+def _sentences(text: str) -> int:
+    """How many sentences end within a text, about."""
+    count = text.count
+    return count(". ") + count("? ") + count("! ") + count("。") if len(text) > 20 else 0
+
+
+def _of_order(counts: _Counts) -> list[np.ndarray]:
+    """Where a block is on the page, and what is next to it."""
+    chars, links, prose = counts.chars, counts.links, counts.prose
+    count = len(chars)
+    before = np.cumsum(chars)
+    total = before[-1]
+    prose_chars = chars * prose
+    prose_before = np.cumsum(prose_chars)
+    position = np.arange(count)
+    density = links / chars
+    columns = [position, count - position, position / count, (before - chars) / total, total - before]
+    columns += [prose_before - prose_chars, prose_before[-1] - prose_before]
+    for distance in (1, 2):
+        for step in (distance, -distance):
+            columns += [shift(chars, step), shift(density, step)]
+    columns += [shift(prose_chars, 1), shift(prose_chars, -1), shift(counts.heading, 1), shift(counts.heading, -1)]
+    for reach in (2, 5, 12):
+        around = window(chars, reach)
+        columns += [around, window(links, reach) / around, window(prose_chars, reach) / around]
+    last = np.maximum.accumulate(np.where(prose, position, -_FAR))
+    following = np.minimum.accumulate(np.where(prose, position, count + _FAR)[::-1])[::-1]
+    columns += [np.minimum(position - last, _FAR), np.minimum(following - position, _FAR)]
+    page = [count, total, links.sum() / total, prose_before[-1] / total, prose.sum(), chars.max(), prose_before[-1]]
+    return columns + [np.full(count, value) for value in page]
+
+
+def _of_containers(counts: _Counts, tree: Tree) -> list[np.ndarray]:
+    """What the containers around a block hold."""
+    chars = tree.below(counts.chars)
+    links = tree.below(counts.links)
+    prose = tree.below(counts.chars * counts.prose)
+    blocks = tree.below(np.ones(len(counts.chars)))
+    some = np.maximum(chars, 1)
+    total, all_prose = max(chars[0], 1.0), max(prose[0], 1.0)
+    columns = []
+    for level in tree.levels(5):
+        columns += [(links / some)[level], (prose / some)[level], (chars / total)[level], (prose / all_prose)[level]]
+        columns.append(blocks[level])
+    siblings = np.bincount(np.maximum(tree.parent, 0), minlength=len(tree.parent))
+    levels = tree.levels(3)
+    return columns + [siblings[level] for level in levels[1:]]
+
+
+def _of_kinds(counts: _Counts, of_kind: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Where the page's prose is, by what the names around it say."""
+    prose = counts.chars * counts.prose
+    elsewhere = float(prose[~(of_kind[0] | of_kind[1] | of_kind[2])].sum())
+    shares = [float(prose[kind].sum()) / max(float(prose.sum()), 1.0) for kind in of_kind[:3]]
+    return [np.full(len(prose), value) for value in (elsewhere, *shares)]
+
+
+def _of_signatures(counts: _Counts, signatures: tuple[np.ndarray, ...]) -> list[np.ndarray]:
+    """What the blocks with the same markup around them are, taken together."""
+    prose = counts.chars * counts.prose
+    all_prose, total = max(prose.sum(), 1.0), counts.chars.sum()
+    columns = []
+    for signature in signatures:
+        chars, number = grouped(signature, counts.chars), grouped(signature, np.ones(len(signature)))
+        mine, some = grouped(signature, prose), np.maximum(chars, 1)
+        columns += [(mine / some)[signature], (mine / all_prose)[signature], (chars / total)[signature]]
+        columns += [number[signature], (chars / np.maximum(number, 1))[signature]]
+        columns.append((grouped(signature, counts.links) / some)[signature])
+    return columns
+
+
+def _inherited(containers: Sequence[Container]) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
+    """For each container: depth, the tags around it, what the names around it say, levels below such names."""
+    depth: list[int] = []
+    bits: list[int] = []
+    kinds: list[int] = []
+    chrome: list[int] = []
+    content: list[int] = []
+    left_out = CHROME | COMMENT | HIDDEN
+    bit_of = _BITS.get
+    for container in containers:
+        around = container.parent
+        bit, kind = bit_of(container.tag, 0), container.kind
+        if around < 0:
+            depth.append(0)
+            bits.append(bit)
+            kinds.append(kind)
+            chrome.append(_FAR)
+            content.append(_FAR)
+        else:
+            depth.append(depth[around] + 1)
+            bits.append(bits[around] | bit)
+            kinds.append(kinds[around] | kind)
+            chrome.append(0 if kind & left_out else chrome[around] + 1)
+            content.append(0 if container.names_content else content[around] + 1)
+    return depth, bits, kinds, chrome, content
+
+
+def _signatures(containers: Sequence[Container]) -> tuple[list[int], list[int], list[int]]:
+    """For each container three numbers: of the tags from the body to it, of tags and names, of the last two."""
+    known: dict[tuple[object, object], int] = {}
+    number = known.setdefault
+    own: list[str] = []
+    paths: list[int] = []
+    named: list[int] = []
+    local: list[int] = []
+    for container in containers:
+        around = container.parent
+        tag = container.tag
+        name = f"{tag} {_without_digits(container.names)}" if container.names else tag
+        own.append(name)
+        if around < 0:
+            above_path = above_named = -1
+            above = ""
+        else:
+            above_path, above_named, above = paths[around], named[around], own[around]
+        paths.append(number((above_path, tag), len(known)))
+        named.append(number((-2 - above_named, name), len(known)))
+        local.append(number((above, name), len(known)))
+    return paths, named, local
+
+
+@lru_cache(maxsize=16384)
+def _without_digits(names: str) -> str:
+    return _DIGITS.sub("", names)
+
+
+def _short_words(text: str) -> tuple[str, ...]:
+    if len(text) > _SHORT:
+        return ()
+    words = _TEXT_WORD.findall(text.lower())
+    return (*words, " ".join(words[:2])) if len(words) > 1 else tuple(words)

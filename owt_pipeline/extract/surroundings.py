@@ -1,0 +1,108 @@
+"""What a first judgement of a page's blocks says of each one's surroundings, and of the page."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from owt_pipeline.extract.features import PageView
+from owt_pipeline.extract.sums import Tree, grouped, shift, window
+
+
+def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
+    """What the first pass's probabilities `p` (n) say of a block's surroundings (n, features)."""
+    weight = page.weight
+    mass = weight * p
+    tree = Tree(page.container, page.parent, page.end)
+    columns = [p]
+    for signature in page.signatures:
+        columns.append((grouped(signature, mass) / np.maximum(grouped(signature, weight), 1))[signature])
+    weights, masses = tree.below(weight), tree.below(mass)
+    total = max(float(masses[0]), 1e-6)
+    for level in tree.levels(4):
+        columns.append((masses / np.maximum(weights, 1))[level])
+        columns.append((masses / total)[level])
+    for reach in (1, 2, 5, 10):
+        columns.append(window(mass, reach) / np.maximum(window(weight, reach), 1))
+    columns += [shift(p, 1), shift(p, -1), shift(p, 2), shift(p, -2)]
+    columns += _of_runs(mass, p)
+    for share in (0.5, 0.8, 0.95):
+        target = int(np.flatnonzero(masses >= share * masses[0])[-1])
+        columns.append(_distance(page, target)[page.container])
+        columns.append(np.full(len(p), weights[target] / max(float(weights[0]), 1.0)))
+    before = np.cumsum(mass)
+    columns += [before / total, (before - mass) / total]
+    columns += _of_page(weight, p)
+    in_comments = float(mass[page.in_comments].sum())
+    columns += [np.full(len(p), in_comments / total), np.full(len(p), float(masses[0]) - in_comments)]
+    columns.append(_overlap(page, p))
+    return np.stack(columns, axis=1).astype(np.float32)
+
+
+def expected_f1(weight: np.ndarray, p: np.ndarray) -> float:
+    """The largest F1 to be expected of any cut: blocks are kept in order of their probability `p`."""
+    order = np.argsort(-p, kind="stable")
+    kept = np.cumsum(weight[order])
+    found = np.cumsum((weight * p)[order])
+    return float(np.max(2 * found / (kept + found[-1] + 1e-9))) if len(p) else 0.0
+
+
+def _of_runs(mass: np.ndarray, p: np.ndarray) -> list[np.ndarray]:
+    """Runs of likely blocks: each one's own, the heaviest, and how far it is."""
+    likely = p > 0.5
+    starts = np.flatnonzero(np.diff(likely, prepend=~likely[:1]))
+    run = np.cumsum(np.bincount(starts, minlength=len(p))) - 1
+    weights = np.bincount(run, mass)
+    masses = np.where(likely[starts], weights, 0)
+    heaviest = int(np.argmax(masses))
+    begin = int(starts[heaviest])
+    finish = int(starts[heaviest + 1]) - 1 if heaviest + 1 < len(starts) else len(p) - 1
+    position = np.arange(len(p))
+    total = max(float(mass.sum()), 1e-6)
+    lengths = np.bincount(run)
+    first = int(np.argmax(likely)) if likely.any() else 0
+    last = len(p) - 1 - int(np.argmax(likely[::-1])) if likely.any() else len(p) - 1
+    return [
+        (weights / total)[run],
+        lengths[run] * np.where(likely, 1, -1),
+        np.full(len(p), masses[heaviest] / total),
+        np.maximum(position - finish, 0),
+        np.maximum(begin - position, 0),
+        position - first,
+        last - position,
+    ]
+
+
+def _of_page(weight: np.ndarray, p: np.ndarray) -> list[np.ndarray]:
+    mass = weight * p
+    total = max(float(mass.sum()), 1e-6)
+    values = [
+        expected_f1(weight, p),
+        total / max(float(weight.sum()), 1.0),
+        float(p.max()),
+        total,
+        float((weight * p * (1 - p)).sum()) / total,
+    ]
+    return [np.full(len(p), value) for value in values]
+
+
+def _overlap(page: PageView, p: np.ndarray) -> np.ndarray:
+    """The share of a short text's words that are in text that surely belongs to the page's."""
+    sure: set[str] = set()
+    for text, likely in zip(page.texts, (p > 0.7).tolist(), strict=True):
+        if likely:
+            sure.update(text.lower().split())
+    return np.array(
+        [sum(word in sure for word in words) / len(words) if words else -1.0 for words in page.words], dtype=np.float32
+    )
+
+
+def _distance(page: PageView, target: int) -> np.ndarray:
+    """For each container, how many levels above `target` the innermost one is that holds both."""
+    steps = np.zeros(len(page.parent) + 1, dtype=np.int64)
+    around = target
+    while around >= 0:
+        steps[around] += 1
+        steps[page.end[around]] -= 1
+        around = int(page.parent[around])
+    shared: np.ndarray = np.cumsum(steps[:-1])
+    return shared[target] - shared

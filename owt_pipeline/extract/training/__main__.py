@@ -1,0 +1,44 @@
+"""Fit the model of main text on labelled pages and write it.
+
+    python -m owt_pipeline.extract.training DATA [--model FILE] [--cache FILE] [--seed N]
+
+DATA, or DATA/web, holds the files of `labelled_pages.FILES`. `--cache` keeps the pages' features in a file, and takes
+them from there if it exists. The same pages and versions of lxml and trafilatura give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from pathlib import Path
+
+from owt_pipeline.extract.model import PATH, write
+from owt_pipeline.extract.training.examples import examples
+from owt_pipeline.extract.training.fitting import fit_model
+from owt_pipeline.extract.training.labelled_pages import digests, read_labelled
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m owt_pipeline.extract.training", description=__doc__)
+    parser.add_argument("data", type=Path, metavar="DATA", help="the folder with the labelled pages")
+    parser.add_argument("--model", type=Path, default=PATH, metavar="FILE", help="where the model goes")
+    parser.add_argument("--cache", type=Path, metavar="FILE", help="keep features in this file, or take them from it")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    arguments = parser.parse_args()
+    data = arguments.data / "web" if (arguments.data / "web").is_dir() else arguments.data
+    try:
+        for name, digest in digests(data).items():
+            print(f"{digest}  {name}")
+        found = examples(read_labelled(data), arguments.cache)
+    except FileNotFoundError as error:
+        sys.exit(
+            f"{error.filename}: no such file; DATA is the folder with the labelled pages (docs/benchmarks/extract.md)"
+        )
+    print(f"{len(found):,} pages, {sum(len(example.label) for example in found):,} blocks")
+    write(fit_model(found, arguments.seed), arguments.model)
+    print(f"{hashlib.sha256(arguments.model.read_bytes()).hexdigest()}  {arguments.model.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Labels of blocks from labels of pages: how much of each belongs to the main text, and how sure that is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from rapidfuzz.distance import LCSseq
+
+from owt_pipeline.extract.training.labelled_pages import LabelledPage
+
+RUN = 5
+"""Tokens in a row that both have in common from which on that is no accident."""
+LEAST_COVERED = 0.6
+"""Pages whose blocks have less of their truth are left out: a script or an error shows something else."""
+UNSURE = 0.15
+"""The weight of a block that no snippet labels, but that other extractors agree on."""
+
+_TOKEN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
+
+
+def labels(page: LabelledPage, texts: Sequence[str], opinions: Sequence[str]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Label (0 to 1) and sureness (0 to 1) of each block; None for a page that cannot be learned from.
+
+    Args:
+      page: with its truth or its snippets.
+      texts: of the page's blocks.
+      opinions: what other extractors take for its main text; used where there are only snippets.
+    """
+    if page.truth is not None:
+        found = _from_text(page.truth, texts)
+        return None if found is None else (found, np.ones(len(texts)))
+    return _from_snippets(page, texts, opinions)
+
+
+def _from_text(truth: str, texts: Sequence[str]) -> np.ndarray | None:
+    """The share of each block's tokens that are in runs in common with `truth`."""
+    tokens = [_TOKEN.findall(text.lower()) for text in texts]
+    flat = [token for block in tokens for token in block]
+    wanted = _TOKEN.findall(truth.lower())
+    if not flat or not wanted:
+        return None
+    run = np.zeros(len(flat), dtype=np.int64)  # of tokens in common: the length of the one that each is in
+    place = np.full(len(flat), -1)  # and where it is in `wanted`
+    for code in LCSseq.opcodes(flat, wanted):
+        if code.tag == "equal":
+            run[code.src_start : code.src_end] = code.src_end - code.src_start
+            place[code.src_start : code.src_end] = np.arange(code.dest_start, code.dest_end)
+    if (run > 0).sum() < LEAST_COVERED * len(wanted):
+        return None
+    ends = np.cumsum([len(block) for block in tokens])
+    shares, first, last = [], [], []
+    for block, end in zip(tokens, ends.tolist(), strict=True):
+        part = slice(end - len(block), end)
+        shares.append(float((run[part] >= RUN).mean()) if block else 0.0)
+        first.append(int(place[part.start]) if block else -1)
+        last.append(int(place[end - 1]) if block else -1)
+    complete = [
+        bool(block) and bool((place[e - len(block) : e] >= 0).all()) for block, e in zip(tokens, ends, strict=True)
+    ]
+    # A block too short for a run belongs if all of it is in common and the one next to it belongs. So does a title
+    # that is matched elsewhere, in a menu, while it precedes its text in the truth as on the page.
+    for index in range(len(tokens) - 2, -1, -1):
+        size, at = len(tokens[index]), first[index + 1]
+        if size and shares[index] < 0.5 <= shares[index + 1]:
+            if at >= size and tokens[index] == wanted[at - size : at]:
+                shares[index], first[index] = 1.0, at - size
+            elif complete[index]:
+                shares[index] = 1.0
+    for index in range(1, len(tokens)):
+        size, at = len(tokens[index]), last[index - 1] + 1
+        if size and shares[index] < 0.5 <= shares[index - 1]:
+            if at > 0 and tokens[index] == wanted[at : at + size]:
+                shares[index], last[index] = 1.0, at + size - 1
+            elif complete[index]:
+                shares[index] = 1.0
+    return np.array(shares)
+
+
+def _from_snippets(
+    page: LabelledPage, texts: Sequence[str], opinions: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    wanted, unwanted = ([" ".join(snippet.split()) for snippet in some] for some in (page.wanted, page.unwanted))
+    others = [" ".join(opinion.split()) for opinion in opinions]
+    label, sure = np.zeros(len(texts)), np.zeros(len(texts))
+    for index, text in enumerate(texts):
+        flat = " ".join(text.split())
+        good = any(snippet in flat or (len(flat) > 20 and flat in snippet) for snippet in wanted)
+        bad = any(snippet in flat or (len(flat) > 20 and flat in snippet) for snippet in unwanted)
+        if good != bad:
+            label[index], sure[index] = float(good), 1.0
+        elif not good:
+            votes = [flat in other for other in others]
+            if not any(votes) or (all(votes) and len(flat) > 20):  # a few letters are in any text
+                label[index], sure[index] = float(any(votes)), UNSURE
+    return (label, sure) if (label * sure).any() else None

@@ -1,0 +1,73 @@
+"""What the model sees of a page: the same as plain loops over its blocks would give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from owt_pipeline.extract.blocks import read_blocks
+from owt_pipeline.extract.features import PageView, view
+from owt_pipeline.extract.lexicon import Odds, lexical, name_words
+from owt_pipeline.extract.surroundings import contextual, expected_f1
+from owt_pipeline.extract.tree import body_of, parse
+
+PROSE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for quite a while. "
+PAGE = (
+    '<div class="menu"><ul><li><a href=/>Home</a><li><a href=/n>News</a></ul></div>'
+    f'<div class="post-12 post"><h1>Foxes</h1><p>{PROSE}</p><p>{PROSE}</p></div><footer>All rights reserved</footer>'
+)
+
+
+def seen(body: str, title: str = "Foxes") -> PageView:
+    root = parse(f"<html><body>{body}</body></html>")
+    assert root is not None
+    return view(*read_blocks(body_of(root)), title)
+
+
+def test_every_block_has_a_row_and_every_container_its_part_of_the_page() -> None:
+    page = seen(PAGE)
+    assert page.texts == ["Home", "News", "Foxes", PROSE.strip(), PROSE.strip(), "All rights reserved"]
+    assert page.static.shape[0] == 6
+    for container, (start, end) in enumerate(zip(range(len(page.parent)), page.end, strict=True)):
+        below = {container}
+        for index, parent in enumerate(page.parent):
+            if parent in below:
+                below.add(index)
+        assert below == set(range(start, end))
+
+
+def test_numbers_in_names_do_not_set_blocks_apart() -> None:
+    page = seen(f'<div class="post-1"><p>{PROSE}</p></div><div class="post-2"><p>{PROSE}</p></div><p>{PROSE}</p>')
+    for signature in page.signatures[1:]:
+        assert signature[0] == signature[1] != signature[2]
+
+
+def test_odds_come_from_names_around_a_block_and_from_words_of_short_texts() -> None:
+    page = seen(PAGE)
+    found = lexical(page, Odds({"post": 2.0, "menu": -3.0, "<footer>": -1.0}, {"rights": -4.0}))
+    lows, highs = found[:, 0], found[:, 1]
+    assert lows.tolist() == [-3, -3, 0, 0, 0, -1]
+    assert highs.tolist() == [0, 0, 2, 2, 2, 0]
+    assert found[:, 8].tolist() == [0, 0, 0, 0, 0, -4]
+    assert name_words("<div> mainNav post-12") == ["<div>", "mainnav", "main", "nav", "post-12", "post"]
+
+
+def test_the_expected_f1_is_that_of_the_best_cut() -> None:
+    weight, p = np.array([10.0, 5.0, 1.0, 20.0]), np.array([0.9, 0.2, 0.7, 0.5])
+    best = max(
+        2 * (weight * p)[kept].sum() / (weight[kept].sum() + (weight * p).sum())
+        for kept in (p >= cut for cut in (0.9, 0.7, 0.5, 0.2))
+    )
+    assert expected_f1(weight, p) == pytest.approx(best)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(["<div class=a>", "</div>", "<p>", "one two", PROSE, "<li><a href=x>go</a>", "<h2>"])))
+def test_any_page_has_finite_features(pieces: list[str]) -> None:
+    page = seen("".join(pieces) + "end")
+    p = np.linspace(0, 1, len(page.texts))
+    for values in (page.static, lexical(page, Odds({}, {})), contextual(page, p), contextual(page, 0 * p)):
+        assert values.shape[0] == len(page.texts)
+        assert np.isfinite(values).all()

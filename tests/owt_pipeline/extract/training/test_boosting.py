@@ -1,0 +1,58 @@
+"""Boosted trees: they learn, the same bytes each time, and numpy evaluates them as a plain loop would."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from owt_pipeline.extract.forest import SCALE, Forest
+from owt_pipeline.extract.training.boosting import BINS, Growth, binned, borders, fit
+
+GROWTH = Growth(trees=30, depth=4, rate=0.3, rows=4000, features=1.0)
+
+
+def learned(seed: int = 0) -> tuple[Forest, np.ndarray, np.ndarray]:
+    """A forest for labels that need two features together, a third that says nothing, and a constant one."""
+    generator = np.random.default_rng(1)
+    values = np.column_stack([generator.normal(size=(5000, 3)), np.ones(5000)]).astype(np.float32)
+    labels = ((values[:, 0] > 0) ^ (values[:, 1] > 0.5)).astype(np.float64)
+    weights = generator.random(5000) + 0.1
+    thresholds = borders(values, weights)
+    return fit(binned(values, thresholds), thresholds, labels, weights, GROWTH, seed), values, labels
+
+
+def test_a_forest_learns_what_needs_two_features_together() -> None:
+    forest, values, labels = learned()
+    assert np.mean((forest.probabilities(values) > 0.5) == labels) > 0.97
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_others() -> None:
+    one, again, other = learned()[0], learned()[0], learned(seed=1)[0]
+    assert one.leaves.tobytes() == again.leaves.tobytes()
+    assert one.cuts.tobytes() == again.cuts.tobytes()
+    assert one.leaves.tobytes() != other.leaves.tobytes()
+
+
+def test_a_forest_is_evaluated_as_a_plain_loop_would() -> None:
+    forest, values, _ = learned()
+    found = forest.probabilities(values[:50])
+    for row, probability in zip(values[:50], found, strict=True):
+        score = forest.base
+        for features, cuts, leaves in zip(forest.features, forest.cuts, forest.leaves, strict=True):
+            score += leaves[sum(1 << level for level in range(len(cuts)) if row[features[level]] > cuts[level])]
+        assert probability == pytest.approx(1 / (1 + np.exp(-score / SCALE)), abs=0.01)
+
+
+def test_rows_are_evaluated_alike_whatever_comes_with_them() -> None:
+    forest, values, _ = learned()
+    alone = np.concatenate([forest.probabilities(values[start : start + 7]) for start in range(0, 4999, 7)])
+    assert (alone == forest.probabilities(values)[: len(alone)]).all()
+
+
+def test_bins_agree_with_the_thresholds_between_them() -> None:
+    values = np.array([[0.0], [1.0], [1.0], [5.0]], dtype=np.float32)
+    (thresholds,) = borders(values, np.ones(4))
+    assert len(thresholds) == 2
+    assert binned(values, [thresholds]).tolist() == [[0, 1, 1, 2]]
+    many = np.random.default_rng(0).normal(size=(1000, 1)).astype(np.float32)
+    assert len(borders(many, np.ones(1000))[0]) <= BINS - 1

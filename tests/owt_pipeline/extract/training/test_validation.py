@@ -1,0 +1,62 @@
+"""The model on pages that it was not fitted on, and the training that makes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from owt_pipeline.extract.model import load, read, write
+from owt_pipeline.extract.training.boosting import Growth
+from owt_pipeline.extract.training.examples import Example, examples
+from owt_pipeline.extract.training.fitting import Recipe, fit_model
+from owt_pipeline.extract.training.labelled_pages import LabelledPage, read_labelled
+from owt_pipeline.extract.training.scores import score
+from owt_pipeline.extract.training.validation import by_host, by_set, extracted, held_out_texts
+
+Labelled = tuple[list[LabelledPage], list[Example]]
+SMALL = Recipe(Growth(trees=10, rows=2000), Growth(trees=10, rows=2000), forests=1)
+
+
+@pytest.fixture(scope="module")
+def labelled(testdata: Path) -> Labelled:
+    pages = read_labelled(testdata / "web")
+    return pages, examples(pages)
+
+
+def test_training_gives_the_same_bytes_and_a_file_the_same_model(testdata: Path, tmp_path: Path) -> None:
+    pages = read_labelled(testdata / "web", ("readability",))[:40]
+    found = examples(pages)
+    for name in ("one.npz", "other.npz"):
+        write(fit_model(found, 0, SMALL), tmp_path / name)
+    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "other.npz").read_bytes()
+    model = read(tmp_path / "one.npz")
+    view = found[0].view
+    assert (model.probabilities(view) == fit_model(found, 0, SMALL).probabilities(view)).all()
+    assert dict(extracted(model, pages[:3]))
+
+
+def test_the_model_in_the_package_was_fitted_on_features_as_they_are_now(testdata: Path) -> None:
+    """It has seen these pages, so this says nothing of others; but with shifted features it would know none."""
+    pages = read_labelled(testdata / "web", ("readability",))
+    assert score(pages, dict(extracted(load(), pages)))["readability"].f1 >= 0.94
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_folds_by_host_are_as_good_as_promised(labelled: Labelled) -> None:
+    pages, found = labelled
+    scores = score(pages, held_out_texts(pages, found, by_host()))
+    assert scores["trafilatura"].f1 >= 0.945
+    assert scores["wcxb"].f1 >= 0.890
+    assert scores["wcxb article"].f1 >= 0.960
+    assert scores["readability"].f1 >= 0.948
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_sets_that_are_left_out_are_as_good_as_promised(labelled: Labelled) -> None:
+    pages, found = labelled
+    scores = score(pages, held_out_texts(pages, found, by_set, only=("trafilatura", "wcxb")))
+    assert scores["trafilatura"].f1 >= 0.932
+    assert scores["wcxb article"].f1 >= 0.950
