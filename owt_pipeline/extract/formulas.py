@@ -130,6 +130,8 @@ def _write(element: etree._Element) -> str:
     if not parts:
         return _leaf(tag, (element.text or "").strip())
     if tag == "mfrac" and len(parts) == 2:
+        if (element.get("linethickness") or "").strip() in ("0", "0px", "0pt"):
+            return rf"{{{parts[0]} \atop {parts[1]}}}"
         return rf"\frac{{{parts[0]}}}{{{parts[1]}}}"
     if tag == "msqrt":
         return rf"\sqrt{{{_joined(parts)}}}"

@@ -155,6 +155,11 @@ KATEX = (
             "<mn>2</mn></msubsup></math>",
             r"$\frac{a}{\sqrt{2\pi}}\le x_{i}^{2}$",
         ),
+        (
+            "<math><mo>(</mo><mfrac linethickness=0><mi>n</mi><mi>k</mi></mfrac><mo>)</mo><munderover><mo>∑</mo><mrow>"
+            "<mi>i</mi><mo>=</mo><mn>1</mn></mrow><mi>n</mi></munderover><mover><mi>x</mi><mo>¯</mo></mover></math>",
+            r"$({n \atop k})\sum_{i=1}^{n}\bar{x}$",
+        ),
         ('<img class="photo" alt="a fox">', ""),
     ],
 )
