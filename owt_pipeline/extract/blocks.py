@@ -88,7 +88,7 @@ _SHORTCODE = re.compile(
     r"\[/?(?:caption|gallery|embed|playlist|audio|video|soundcloud|youtube|vimeo|contact-form-7|mc4wp_form|wpforms"
     r"|dropcap|pullquote|advanced_iframe|adrotate|sc_\w+|vc_\w+|et_pb_\w+|fusion_\w+|su_\w+|wp_\w+|ngg\w*|av_\w+"
     r"|fl_\w+|elementor-template|toc|rev_slider|tabs?|tabgroup|one_half(?:_last)?|one_third(?:_last)?)"
-    r"(?:\s+[^\[\]\n]*=[^\[\]\n]*)?\s*/?\]"
+    r"(?:\s[^\[\]\n=]{1,200}=[^\[\]\n]{0,500})?\s*/?\]"
 )
 
 

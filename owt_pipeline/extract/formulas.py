@@ -44,6 +44,7 @@ for _char, _name in zip(
     _COMMANDS[_char] = f"\\{_name}"
 _ACCENTS = {"^": "hat", "ˆ": "hat", "¯": "bar", "‾": "overline", "→": "vec", "˙": "dot", "¨": "ddot", "~": "tilde",
             "˜": "tilde", "⏞": "overbrace"}  # fmt: skip
+_MAX_DEPTH = 100  # of elements in a formula; Python's recursion has a limit
 _FUNCTIONS = frozenset("sin cos tan cot sec csc log ln exp lim max min sup inf det dim ker arg gcd deg".split())
 
 
@@ -95,7 +96,7 @@ def _of_math(math: etree._Element) -> str:
     for annotation in math.iter("annotation"):
         if (annotation.get("encoding") or "").lower() in _TEX_ENCODINGS:
             return "".join(annotation.itertext())
-    return math.get("alttext") or _row(math)
+    return math.get("alttext") or _joined([_write(child, 0) for child in math])
 
 
 def _clean(latex: str) -> str:
@@ -109,10 +110,6 @@ def _clean(latex: str) -> str:
     return latex
 
 
-def _row(element: etree._Element) -> str:
-    return _joined([_write(child) for child in element])
-
-
 def _joined(parts: list[str]) -> str:
     """Parts in a row; a command and the letter after it are set apart."""
     text = ""
@@ -123,10 +120,12 @@ def _joined(parts: list[str]) -> str:
     return text
 
 
-def _write(element: etree._Element) -> str:
+def _write(element: etree._Element, depth: int) -> str:
     """One MathML element as LaTeX; of an unknown one, its content."""
+    if depth > _MAX_DEPTH:
+        return "".join(element.itertext())
     tag = element.tag
-    parts = [_write(child) for child in element]
+    parts = [_write(child, depth + 1) for child in element]
     if not parts:
         return _leaf(tag, (element.text or "").strip())
     if tag == "mfrac" and len(parts) == 2:

@@ -25,6 +25,7 @@ _DECLARES = re.compile(
     re.IGNORECASE,
 )
 _LONGEST = 200
+_LINKS = 20  # to Creative Commons that are looked at: a page of pictures has one for each
 _AROUND = 300  # characters of the paragraph that says what a link to a licence is for
 
 
@@ -57,7 +58,7 @@ def read_license(root: etree._Element, metas: dict[str, str], nodes: list[dict[s
 
 
 def _of_statements(links: list[etree._Element]) -> Iterator[str | None]:
-    for link in links:
+    for link in links[:_LINKS]:
         above = link.getparent()
         if above is None or _is_credit(link) or not _CREATIVE_COMMONS.search(link.get("href")):
             continue

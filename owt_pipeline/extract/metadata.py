@@ -186,7 +186,8 @@ def _author(marked: _Marked, metas: dict[str, str], nodes: list[dict[str, Any]])
     for element in islice((e for e in marked.elements if _is_author(e)), 12):
         inner = element.find(".//*[@itemprop='name']")
         inner = element.find(".//*[@class='fn']") if inner is None else inner
-        if name := _name_of_person(_AFTER_NAME.sub("", _BY.sub("", text_of(element if inner is None else inner)))):
+        text = text_of(element if inner is None else inner)[:_LONGEST]
+        if name := _name_of_person(_AFTER_NAME.sub("", _BY.sub("", text))):
             return name
     return None
 

@@ -8,7 +8,8 @@ from lxml import etree
 
 _LAYS_OUT = ("table", "h1", "h2", "form", "article", "section", "textarea")  # in a cell: this is no table of data
 _PARAGRAPHS = ("p", "div", "ul", "ol", "pre", "dl", "h3", "h4", "h5", "blockquote", "figure", "center")
-_MAX_SPAN = 50  # columns; some pages say 1000 and mean "all"
+_MAX_SPAN = 50  # columns or rows; some pages say 1000 and mean "all"
+_MAX_COLUMNS = 100  # beyond which cells that span several count once
 
 # The longest cell of a table of data, in characters, by how sure the rest of its markup makes us: with neither
 # headers nor only lines in its cells, it is taken for one only where it is a grid of short cells.
@@ -61,7 +62,8 @@ def _grid(rows: list[etree._Element], cells: list[list[etree._Element]]) -> list
             for column in range(_span(cell, "colspan")):
                 if rows_spanned:
                     below[len(placed)] = rows_spanned
-                placed.append(None if column else cell)
+                if not column or len(placed) < _MAX_COLUMNS:
+                    placed.append(None if column else cell)
         _skip_spanned(placed, below)
         parent = row.getparent()
         in_head = parent is not None and parent.tag == "thead"
@@ -70,7 +72,7 @@ def _grid(rows: list[etree._Element], cells: list[list[etree._Element]]) -> list
 
 
 def _skip_spanned(placed: list[etree._Element | None], below: dict[int, int]) -> None:
-    while below.get(len(placed), 0) > 0:
+    while len(placed) < _MAX_COLUMNS and below.get(len(placed), 0) > 0:
         below[len(placed)] -= 1
         placed.append(None)
 

@@ -168,6 +168,12 @@ def test_formulas_are_latex(html: str, latex: str) -> None:
     assert plain(f"<p>{html}</p>") == latex.replace("$", "")
 
 
+def test_formulas_and_tables_of_hostile_pages_stay_small() -> None:
+    assert rendered("<math>" + "<mrow>" * 1500 + "<mi>x</mi>") == "$x$"
+    spans = "<tr><td rowspan=99999 colspan=99999>a<td>b" * 500
+    assert len(rendered(f"<table>{spans}</table>")) < 50 * len(spans)
+
+
 def test_notes_are_referred_to_and_defined() -> None:
     html = (
         '<p>A claim<sup><a href="#fn1">1</a></sup> and a power: 10<sup>6</sup>.</p><h2>Notes</h2>'
