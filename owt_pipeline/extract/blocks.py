@@ -120,6 +120,12 @@ class Block:
         """Long enough for a sentence or two, and no list of links: what articles are made of."""
         return self.chars > 80 and self.link_chars < 0.4 * self.chars and self.form != HEADING
 
+    @property
+    def is_formula(self) -> bool:
+        """Whether it is a formula and nothing else but a mark of punctuation."""
+        marked = (self.marked or "").rstrip(" .,;")
+        return len(marked) > 2 and marked[0] in (FORMULA, DISPLAY) and marked.find(marked[0], 1) == len(marked) - 1
+
 
 class Container:
     """A block-level element.

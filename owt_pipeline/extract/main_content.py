@@ -62,7 +62,7 @@ def main_content(
     page = view(blocks, containers, title)
     p = model.probabilities(page)
     least = min(max(expected_f1(page.weight, p) - cut.margin, cut.least), cut.most)
-    forms = [block.form for block in blocks]
+    forms = [PREFORMATTED if block.is_formula else block.form for block in blocks]
     keep = _together(page, forms, p) >= least
     _keep_code(forms, keep)
     if comments:
@@ -86,7 +86,7 @@ def _together(page: PageView, forms: Sequence[str], p: np.ndarray) -> np.ndarray
 
 
 def _keep_code(forms: Sequence[str], keep: np.ndarray) -> None:
-    """Keep preformatted text that follows a kept block and precedes one, or ends the page."""
+    """Keep preformatted text, and formulas, between two kept blocks or between one and the page's end."""
     before = False
     waiting: list[int] = []
     for index, form in enumerate(forms):

@@ -133,3 +133,9 @@ def test_an_id_that_a_heading_gave_its_section_is_no_name() -> None:
     assert names[1:] == [
         ("h2", ""), ("section", ""), ("h2", ""), ("div", "section"), ("h3", ""), ("div", "related"), ("h3", ""),
     ]  # fmt: skip
+
+
+def test_a_block_that_is_a_formula_is_known_as_one() -> None:
+    image = '<img class="latex" alt="x^2">'
+    found = blocks(f"<p>{image}.</p><p>So {image}</p><p>{image} and {image}</p><p>x</p>")
+    assert [block.is_formula for block in found] == [True, False, False, False]
