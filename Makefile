@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-all test-dags lint docs bench-peers gpu-check gpu-check-all extraction-model clean
+.PHONY: demo test test-all test-dags test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model clean
 
 demo: $(VENV)/installed  ## the whole job, offline, from a small web it serves itself
 	$(BIN)/owt demo
@@ -18,6 +18,9 @@ test-all: $(VENV)/installed .venv-servers/installed  ## all tests; one whose ser
 
 test-dags: $(VENV)/installed .venv-airflow/installed  ## the Airflow DAG, run by Airflow in an environment of its own
 	.venv-airflow/bin/python -m pytest tests/dags
+
+test-xla: .venv-xla/installed  ## training through torch_xla, in an environment of its own (8 GB), on the CPU
+	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/trainer/test_xla.py
 
 lint: $(VENV)/installed  ## lint, formatting and types
 	$(BIN)/ruff check .
@@ -42,7 +45,7 @@ extraction-model: $(VENV)/installed  ## fit the model of main text again: make e
 	$(BIN)/python -m owt_pipeline.extract.training $(DATA)
 
 clean:  ## everything that can be made again
-	rm -rf $(VENV) .venv-airflow .venv-docs .venv-peers .venv-servers build demo-run
+	rm -rf $(VENV) .venv-airflow .venv-docs .venv-peers .venv-servers .venv-xla build demo-run
 
 .venv-airflow/installed: dags/requirements.txt dags/constraints.txt
 	$(PYTHON) -m venv .venv-airflow
@@ -73,6 +76,11 @@ clean:  ## everything that can be made again
 		--constraint tests/servers/constraints.txt
 	GOBIN="$(abspath .venv-servers/bin)" go install github.com/fsouza/fake-gcs-server@v1.56.1
 	npm install --silent --no-save --no-audit --no-fund --prefix .venv-servers azurite@3.35.0
+	touch $@
+
+.venv-xla/installed: tests/trainer/xla-requirements.txt
+	$(PYTHON) -m venv .venv-xla
+	.venv-xla/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/trainer/xla-requirements.txt
 	touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt

@@ -21,6 +21,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+DEVICES = ("auto", "cpu", "cuda", "xla")
 LEARNING_RATES = {
     "tiny": 3e-3,
     "124M": 6e-4,
@@ -95,8 +96,10 @@ class TrainConfig:
     beta2: float = option(0.95, "AdamW's second", minimum=0, maximum=1)
     clip: float = option(1.0, "largest norm of the gradient; 0 for none", minimum=0)
 
-    device: str = option("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"), shapes_bytes=False)
-    dtype: str = option("auto", "of autocast; auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
+    device: str = option("auto", "auto is cuda where there is one; xla is a TPU", choices=DEVICES, shapes_bytes=False)
+    dtype: str = option(
+        "auto", "of autocast; auto is bfloat16 on cuda and xla", choices=("auto", "float32", "bfloat16")
+    )
     compile: bool = option(False, "torch.compile the model", shapes_bytes=False)
     fsdp: bool = option(
         False, "spread weights and optimizer over the ranks (FSDP2), where they do not fit", shapes_bytes=False
@@ -147,6 +150,12 @@ class TrainConfig:
             raise SettingsError("torch's Adafactor does not work on weights spread by fsdp; use adamw or muon")
         if self.document_mask and self.dropout:
             raise SettingsError("FlexAttention has no dropout: give document_mask or dropout, not both")
+        if self.device == "xla":
+            wrong = [name for name in ("fsdp", "compile", "preflight") if getattr(self, name)]
+            wrong += [f"optimizer {self.optimizer}"] * (self.optimizer != "adamw")
+            wrong += ["micro_batch 0"] * (not self.micro_batch)
+            if wrong:
+                raise SettingsError(f"device xla does not take {', '.join(wrong)}: it trains with adamw, as it is")
         if self.fsdp and not self.micro_batch:
             raise SettingsError("with fsdp, give the micro_batch: ranks cannot try one by one what fits")
 

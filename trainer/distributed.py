@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
@@ -39,11 +39,15 @@ class Ranks:
 
     @classmethod
     def join(cls, device: str) -> Ranks:
-        """Join the process group torchrun describes, if it does. `device` is auto, cpu or cuda.
+        """Join the process group torchrun describes, if it does. `device` is auto, cpu, cuda or xla.
 
         Raises:
-          ValueError: cuda is asked for and there is none.
+          ValueError: cuda is asked for and there is none, or xla without torch_xla.
         """
+        if device == "xla":
+            from trainer import xla
+
+            return xla.join()
         if device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device is cuda, but torch finds no CUDA device; use --device cpu")
         kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
@@ -99,6 +103,19 @@ class Ranks:
         dist.broadcast_object_list(box, 0, group=self._control)
         return box[0]
 
+    def share_weights(self, model: nn.Module) -> None:
+        """Give every rank rank 0's weights, where nothing else does."""
+
+    def average_gradients(self, model: nn.Module) -> None:
+        """Average the gradients over the ranks, where DDP or FSDP have not done so in the backward pass."""
+
+    def sync(self) -> None:
+        """End a step, on a device that records work to run it as one program."""
+
+    def stack(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Scalars of this rank's device as one tensor (N,)."""
+        return torch.stack(list(values))
+
     def leave(self) -> None:
         if self.distributed:
             dist.destroy_process_group()
@@ -119,7 +136,12 @@ def shard(model: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, bfloat16:
 
 
 def averaging(model: nn.Module, ranks: Ranks) -> nn.Module:
-    """`model` as DDP calls it: gradients are averaged over the ranks while earlier blocks' are computed."""
+    """`model` as DDP calls it: gradients are averaged over the ranks while earlier blocks' are computed.
+
+    On XLA the model itself: a step is one program, in which XLA overlaps what it can.
+    """
+    if ranks.device.type == "xla":
+        return model
     place = [ranks.device.index] if ranks.device.type == "cuda" else None
     return DistributedDataParallel(model, device_ids=place, gradient_as_bucket_view=True)
 
@@ -145,18 +167,20 @@ def whole(state: Any, keep: bool = True) -> Any:
     if isinstance(state, DTensor):
         full = state.full_tensor()
         return full.cpu() if keep else None
+    if isinstance(state, torch.Tensor) and state.device.type == "xla":  # which nothing copies in the background
+        return state.cpu() if keep else None
     if isinstance(state, dict):
         return {key: whole(value, keep) for key, value in state.items()}
     return [whole(value, keep) for value in state] if isinstance(state, list) else state
 
 
 def autocast_of(dtype: str, device: torch.device) -> torch.autocast:
-    """Autocast for `dtype`: float32, bfloat16, or auto, which is bfloat16 on CUDA."""
+    """Autocast for `dtype`: float32, bfloat16, or auto, which is bfloat16 on GPUs and TPUs."""
     return torch.autocast(device.type, torch.bfloat16, enabled=in_bfloat16(dtype, device))
 
 
 def in_bfloat16(dtype: str, device: torch.device) -> bool:
-    return dtype == "bfloat16" or (dtype == "auto" and device.type == "cuda")
+    return dtype == "bfloat16" or (dtype == "auto" and device.type != "cpu")
 
 
 class StopSignals:

@@ -123,7 +123,8 @@ class RunCheckpoints:
 
         weights = whole(model.state_dict(), keep=ranks.main)
         state = training_state(optimizers, ranks)
-        self._saver.start(part / TRAINING, state, weights, finish if ranks.main else None)
+        if ranks.main or ranks.saving:  # XLA's processes hold the same, which rank 0 writes
+            self._saver.start(part / TRAINING, state, weights, finish if ranks.main else None)
         self._saved = step
 
     def wait(self) -> None:

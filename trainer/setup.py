@@ -85,10 +85,11 @@ class Run:
     def samples(self) -> list[str]:
         """What the model writes now, on rank 0: two new documents, by the same draws each time.
 
-        None where weights are spread over ranks, or where the package tokenizers is not installed.
+        None where weights are spread over ranks, on XLA (each length would be a program of its own), or where the
+        package tokenizers is not installed.
         """
         config = self.config
-        if not self.ranks.main or not config.sample_tokens or config.fsdp:
+        if not self.ranks.main or not config.sample_tokens or config.fsdp or config.device == "xla":
             return []
         # Blocks are compiled for the shape of a micro-batch; a text has another at every token.
         with torch.compiler.set_stance("force_eager"):
@@ -152,6 +153,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     autocast, bfloat16 = autocast_of(config.dtype, device), in_bfloat16(config.dtype, device)
     if not config.fsdp:
         model.to(device)
+    ranks.share_weights(model)
     forward: nn.Module = model
     if config.compile and (ranks.distributed or config.checkpoint_activations):
         model.compile_parts()

@@ -55,12 +55,14 @@ def _loop(run: Run, stop: StopSignals) -> float:
                     part = run.net(inputs, targets, **run.blocks(inputs)) * share
                 part.backward()
             loss += part.detach()
+        ranks.average_gradients(run.model)
         norm = clip_gradients(run.model, config.clip)
         for optimizer in run.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        ranks.sync()
         step += 1
         log.add(step, rate, loss, norm)
 

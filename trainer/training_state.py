@@ -57,7 +57,7 @@ class BackgroundSaver:
             storage_writer=FileSystemWriter(folder),
             process_group=self._ranks.saving,
             async_stager=self._state_stager,
-            no_dist=not self._ranks.distributed,
+            no_dist=self._ranks.saving is None,
         )
         assert isinstance(written, Future)
         copy = self._weights_stager.stage(weights) if finish else {}
@@ -86,7 +86,7 @@ def training_state(optimizers: Optimizers, ranks: Ranks) -> dict[str, torch.Tens
     for number, optimizer in enumerate(optimizers):
         for index, p in enumerate(_parameters(optimizer)):
             for key, value in optimizer.state[p].items():
-                state[f"optimizers.{number}.{index}.{key}"] = value
+                state[f"optimizers.{number}.{index}.{key}"] = value.cpu() if value.device.type == "xla" else value
     state[f"rng.{ranks.rank}.cpu"] = torch.get_rng_state()
     if ranks.device.type == "cuda":
         state[f"rng.{ranks.rank}.cuda"] = torch.cuda.get_rng_state(ranks.device)
@@ -115,7 +115,7 @@ def load_training_state(folder: Path, optimizers: Optimizers, ranks: Ranks, worl
         elif int(number) != ranks.rank or world_size != ranks.world_size:
             continue
         state[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
-    dcp.load(state, storage_reader=reader, process_group=ranks.saving, no_dist=not ranks.distributed)
+    dcp.load(state, storage_reader=reader, process_group=ranks.saving, no_dist=ranks.saving is None)
     own: list[dict[int, dict[str, torch.Tensor]]] = [{} for _ in optimizers]
     for name, value in state.items():
         kind, number, *rest = name.split(".")
