@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/metadata.py [--data SHARED_DATA] [--misses FIELD]
 
-The truth is what Mozilla Readability's test pages state of themselves, and the titles of WCXB's. `right` is the share
-of pages with a known value for which the same is found, `wrong` that for which another is; the rest find none. Names
-are the same if all words of one are in the other (truths hold "By" and dates); dates by day; sites and titles by
+The truth is what Mozilla Readability's test pages state of themselves, and the titles of a fourth of WCXB's pages.
+`right` is the share of pages with a known value for which the same is found, `wrong` that for which another is; the
+rest find none. Names are the same if all words of one are in the other (truths hold "By" and dates); dates by day; sites and titles by
 their words. Milliseconds are of one core's CPU time a page, parsing included. Exits 1 where ours is right less often.
 """
 
@@ -149,7 +149,8 @@ def wcxb_pages(data: Path) -> list[tuple[str, str, dict[str, Any]]]:
     with open(data / "web" / "wcxb-dev.warc.gz", "rb") as file:
         records = ArchiveIterator(file, record_types=WarcRecordType.response)
         pages = [(record.headers["WARC-Target-URI"], record.reader.read()) for record in records]
-    return [(url, decode(body, "utf-8")[0], {"title": titles[url]}) for url, body in pages if url in titles]
+    every = [(url, decode(body, "utf-8")[0], {"title": titles[url]}) for url, body in pages if url in titles]
+    return every[::4]  # enough for titles; htmldate takes its time
 
 
 if __name__ == "__main__":
