@@ -4,8 +4,9 @@
 
 The truth is what Mozilla Readability's test pages state of themselves, and the titles of a fourth of WCXB's pages.
 `right` is the share of pages with a known value for which the same is found, `wrong` that for which another is; the
-rest find none. Names are the same if all words of one are in the other (truths hold "By" and dates); dates by day; sites and titles by
-their words. Milliseconds are of one core's CPU time a page, parsing included. Exits 1 where ours is right less often.
+rest find none. Names are the same if all words of one are in the other (truths hold "By" and dates); dates by day;
+sites and titles by their words. Milliseconds are of one core's CPU time a page, parsing included. Exits 1 where ours
+is right less often.
 """
 
 from __future__ import annotations
