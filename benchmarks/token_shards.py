@@ -1,26 +1,27 @@
-"""Token shards for the benchmarks, written from flat arrays."""
+"""Token shards for the benchmarks, written from flat arrays by numpy and pyarrow alone: more, a GPU's machine lacks."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from owt_pipeline.runtime.commit import publish
-from owt_pipeline.runtime.storage import Storage
-from schemas.manifest import Counts, ShardFile, ShardRecord
+from schemas.datasets import LEDGER, SCHEMA_VERSION
 
 Shard = tuple[np.ndarray, np.ndarray]
 """Lengths of the documents, and all their ids one after the other as uint16."""
 
 
 def write_shards(folder: Path, splits: dict[str, list[Shard]], *, tokenizer: str, vocab_size: int, eot: int) -> Path:
-    """`tokens/` (the folder, or below it) and its ledger as the tokenize stage writes them, 1,000 documents a batch."""
+    """`tokens/` (the folder, or below it), 1,000 documents a batch, and of its ledger what the trainer reads."""
     folder = folder if folder.name == "tokens" else folder / "tokens"
-    run = Storage(str(folder.parent))
-    files: dict[int, list[ShardFile]] = {}
+    ledger = folder.parent / LEDGER / "tokens"
+    ledger.mkdir(parents=True)
+    files = []
     for split, shards in splits.items():
         (folder / split).mkdir(parents=True, exist_ok=True)
         for number, (lengths, ids) in enumerate(shards):
@@ -35,26 +36,29 @@ def write_shards(folder: Path, splits: dict[str, list[Shard]], *, tokenizer: str
             path = folder / split / f"part-{number:05d}.arrow"
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
                 writer.write_table(table, max_chunksize=1000)
-            files.setdefault(number, []).append(_file(folder.parent, path, "data", number, len(lengths)))
-    run.write("ledger/tokens/tokenizer.json", tokenizer.encode())
-    asset = _file(folder.parent, folder.parent / "ledger/tokens/tokenizer.json", "asset", -1, 0)
-    known = {"name": "benchmark", "file": asset.path, "sha256": asset.sha256, "vocab_size": vocab_size, "eot": eot}
-    rows = sum(file.rows for of_shard in files.values() for file in of_shard)
-    publish(
-        run,
-        [ShardRecord(number, Counts(), of_shard) for number, of_shard in files.items()],
-        [asset],
-        dataset="tokens",
-        stage="tokenize",
-        stage_version=1,
-        fingerprint="0" * 64,
-        num_shards=len(files),
-        counts=Counts(rows, rows),
-        properties={"tokenizer": known},
-    )
+            files.append(_file(folder.parent, path, "data", len(lengths)))
+    (ledger / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+    asset = _file(folder.parent, ledger / "tokenizer.json", "asset", 0)
+    pq.write_table(pa.Table.from_pylist([*files, asset]), ledger / "files.parquet")
+    listed = _file(folder.parent, ledger / "files.parquet", "", 0)
+    known = {"name": "benchmark", "file": asset["path"], "sha256": asset["sha256"]}
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
+        "dataset": "tokens",
+        "files": {key: listed[key] for key in ("path", "sha256")},
+        "digest": listed["sha256"],
+        "properties": {"tokenizer": {**known, "vocab_size": vocab_size, "eot": eot}},
+    }
+    (ledger / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     return folder
 
 
-def _file(folder: Path, path: Path, kind: str, shard: int, rows: int) -> ShardFile:
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    return ShardFile(path.relative_to(folder).as_posix(), kind, shard, rows, path.stat().st_size, sha256)
+def _file(run: Path, path: Path, kind: str, rows: int) -> dict[str, str | int]:
+    content = path.read_bytes()
+    return {
+        "path": path.relative_to(run).as_posix(),
+        "kind": kind,
+        "rows": rows,
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }

@@ -9,12 +9,15 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from schemas import DATASETS
-from schemas.manifest import Counts, FileList, FileTable, Manifest, ShardFile, ShardRecord
+
+if TYPE_CHECKING:  # where test_gpu.py runs, msgspec may be missing
+    from schemas.manifest import ShardFile, ShardRecord
 
 torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install torch")
 torch.set_num_threads(1)
@@ -85,6 +88,8 @@ def write_token_dataset(
 ) -> Path:
     from tokenizers import Tokenizer
 
+    from schemas.manifest import Counts, ShardRecord
+
     vocab_size = Tokenizer.from_file(str(tokenizer)).get_vocab_size()
     schema = pa.schema(
         pa.field(f.name, pa.list_(kind) if f.name == "tokens" else f.type) for f in DATASETS["tokens"].schema
@@ -118,6 +123,8 @@ def write_token_dataset(
 
 def write_ledger(run: Path, records: list[ShardRecord], tokenizer: dict[str, object], rows: int) -> None:
     """The manifest and the list of files of the tokens in `run`, as the tokenize stage writes them."""
+    from schemas.manifest import Counts, FileList, FileTable, Manifest
+
     asset = describe_file(run, run / TOKENIZER, "asset", -1, 0)
     table = FileTable(records, [asset])
     content = table.to_parquet()
@@ -204,4 +211,6 @@ def sha256(path: Path) -> str:
 
 
 def describe_file(folder: Path, path: Path, kind: str, shard: int, rows: int) -> ShardFile:
+    from schemas.manifest import ShardFile
+
     return ShardFile(path.relative_to(folder).as_posix(), kind, shard, rows, path.stat().st_size, sha256(path))

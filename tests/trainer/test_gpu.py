@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
 from trainer import evaluate, sample
 from trainer.config import TrainConfig
+from trainer.data import Loader, make_sampler
 from trainer.distributed import Ranks
 from trainer.documents import DocumentBlocks, block_mask, document_numbers
 from trainer.evaluate import EvaluateOptions
@@ -21,14 +24,37 @@ from trainer.model import GPT, ModelConfig
 from trainer.muon import orthogonalize_shared
 from trainer.preflight import Passes, pass_bytes
 from trainer.sample import SampleOptions
+from trainer.shards import open_dataset
 from trainer.train import train
 from trainer.training_state import BackgroundSaver, load_training_state, training_state
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.append(str(REPOSITORY / "benchmarks"))
+from token_shards import write_shards  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
 SHAPE = ModelConfig(vocab_size=203, context=256, n_layer=2, n_head=2, width=64)
 BLOCKS = DocumentBlocks(202, mask=True, reset_positions=True)
 SMALL = ("--preset", "tiny", "--width", 64, "--context", 128, "--batch_tokens", 1024, "--micro_batch", 3)
+
+
+@pytest.fixture
+def text_tokens(tmp_path: Path, tokenizer_file: Path) -> Path:
+    """tokens/ of the trainer's sources, made without the packages that a GPU's machine may lack."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "trainer").glob("*.py")))
+    documents = [tokenizer.encode(part).ids for part in text.split("\n\n") if part.strip()]
+    splits = {"train": documents[100:], "val": documents[:100]}
+    shards = {
+        split: [(np.array(list(map(len, own))), np.concatenate(own).astype(np.uint16))] for split, own in splits.items()
+    }
+    vocab_size = tokenizer.get_vocab_size()
+    return write_shards(
+        tmp_path / "tokens", shards, tokenizer=tokenizer_file.read_text(), vocab_size=vocab_size, eot=vocab_size - 1
+    )
 
 
 @pytest.fixture
@@ -190,6 +216,19 @@ def test_muon_makes_the_same_matrices_orthogonal_as_on_the_cpu() -> None:
         singular = torch.linalg.svdvals(fast.float())
         assert 0.7 < singular.median() < 1.2
         assert singular.max() < 1.3
+
+
+@pytest.mark.parametrize("name", ["packed", "longbiased"])
+def test_batches_come_from_pinned_memory_with_the_ids_of_the_cpu(text_tokens: Path, name: str) -> None:
+    sampler = make_sampler(open_dataset(text_tokens), "train", name, 64, 1, long_min_tokens=100)
+    there, here = (Loader(sampler, 16, 8, device=device) for device in ("cuda", "cpu"))
+    assert there._read(0).is_pinned()
+    batches = there.batches(3)
+    for micro_step in range(2):
+        for got, expected in zip(next(batches), here.batch(3, micro_step), strict=True):
+            assert (got.device.type, got.dtype) == ("cuda", torch.int64)
+            assert torch.equal(got.cpu(), expected)
+    batches.close()
 
 
 def test_evaluation_and_sampling_in_bfloat16_and_compiled(config: TrainConfig) -> None:

@@ -185,19 +185,6 @@ def test_micro_batches_are_of_one_shape_and_what_fills_them_is_no_target(
     assert sum(counted) == pytest.approx(1)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", ["packed", "longbiased"])
-def test_on_cuda_batches_come_from_pinned_memory_with_the_ids_of_the_cpu(name: str) -> None:
-    there, here = (Loader(_sampler(name), 16, 8, device=device) for device in ("cuda", "cpu"))
-    assert there._read(0).is_pinned()
-    batches = there.batches(3)
-    for micro_step in range(2):
-        for got, expected in zip(next(batches), here.batch(3, micro_step), strict=True):
-            assert (got.device.type, got.dtype) == ("cuda", torch.int64)
-            assert torch.equal(got.cpu(), expected)
-    batches.close()  # type: ignore[attr-defined]
-
-
 @given(share=st.floats(0, 1), seed=st.integers(0, 50), first=st.integers(0, 10**9))
 @settings(max_examples=40)
 def test_a_mixture_realises_its_share_within_binomial_error(share: float, seed: int, first: int) -> None:
