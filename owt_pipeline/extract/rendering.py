@@ -106,6 +106,8 @@ class _Writer:
                 first += self._indentation(index)
             else:
                 marker = self._marker(self._containers[index])
+                if self._containers[index].note:  # which often starts with a link back, of the same label
+                    text = text.removeprefix(_note(self._containers[index].note)).lstrip()
                 self._started[index] = len(marker) if not marker.startswith("[") else 4
                 first += marker
             rest += self._indentation(index)

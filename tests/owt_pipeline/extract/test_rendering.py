@@ -189,6 +189,11 @@ def test_notes_are_referred_to_and_defined() -> None:
     )
 
 
+def test_a_note_that_links_back_by_its_label_has_it_once() -> None:
+    html = '<p>Alerts<sup><a href="#n22" id="r22">22</a></sup></p><p id="n22"><sup><a href="#r22">22</a></sup>Known as spam.</p>'
+    assert rendered(html) == "Alerts[^22]\n\n[^22]: Known as spam."
+
+
 def test_captions_stay_where_they_are() -> None:
     assert rendered("<p>A</p><figure><img><figcaption>A fox</figcaption></figure><p>B</p>") == "A\n\nA fox\n\nB"
 
