@@ -30,20 +30,21 @@ def linked_data(root: etree._Element) -> list[Any]:
     return found
 
 
-def embedded_text(root: etree._Element, data: list[Any], plain: Callable[[str], str]) -> str:
+def embedded_text(root: etree._Element, data: list[Any], write: Callable[[str], str], between: str) -> str:
     """The posts of a Discourse forum, or the longest article or thread in the linked data; else an empty string.
 
     Args:
       root: the page.
       data: its linked data.
-      plain: turns a piece of HTML into text.
+      write: turns a piece of HTML into text.
+      between: what is put between two posts.
     """
     posts = list(_discourse_posts(root))
     if posts:
-        return "\n".join(map(plain, posts))
+        return between.join(map(write, posts))
     texts = ["\n".join(_texts(value, 0)) for value in data]
     text = max(texts, key=len, default="")
-    return plain(text) if "<" in text or "&" in text else text.strip()
+    return write(text) if "<" in text or "&" in text else text.strip()
 
 
 def _discourse_posts(root: etree._Element) -> Iterator[str]:

@@ -8,6 +8,7 @@ of text and their link density), readability and trafilatura (names of elements)
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from lxml import etree
@@ -60,34 +61,42 @@ def _extract(page: Page, settings: Settings, model: Model) -> Extracted | None:
         comments=settings.include_comments,
     )
     content = without_notice(content)
-    text = markdown(content, containers) if settings.text_format == "markdown" else plain_text(content)
-    if len(text) < _LITTLE_TEXT:
-        text = _from_elsewhere(page, root, data, blocks) or text
-    if not text:
+    text, elsewhere = plain_text(content), ""
+    if len(text) < _LITTLE_TEXT:  # of the plain text, whichever is written: both have the same content
+        elsewhere = _from_elsewhere(page, root, data, blocks, settings.text_format)
+    if settings.text_format == "markdown":
+        text = markdown(content, containers)
+    if not text and not elsewhere:
         return None
-    return Extracted(text, **vars(metadata))
+    return Extracted(elsewhere or text, **vars(metadata))
 
 
-def _from_elsewhere(page: Page, root: etree._Element, data: list[Any], blocks: list[Block]) -> str:
+def _from_elsewhere(page: Page, root: etree._Element, data: list[Any], blocks: list[Block], text_format: str) -> str:
     """The text that a page has as data, or that trafilatura finds, where that is more than all its blocks have."""
     shown = sum(block.chars for block in blocks)
     if shown > _MUCH_SHOWN:
         return ""
     least = max(_LITTLE_TEXT, shown)
     others: tuple[Callable[[], str], ...] = (
-        lambda: embedded_text(root, data, _plain),
-        lambda: _by_trafilatura(page),
+        lambda: embedded_text(
+            root, data, partial(_written, text_format), "\n\n" if text_format == "markdown" else "\n"
+        ),
+        lambda: _by_trafilatura(page, text_format),
     )
     return next((text for text in (other() for other in others) if len(text) > least), "")
 
 
-def _by_trafilatura(page: Page) -> str:
+def _by_trafilatura(page: Page, text_format: str) -> str:
     from trafilatura import extract  # takes as long to import as a hundred pages, and few need it
 
-    return extract(page.html, fast=True, include_comments=False) or ""
+    output_format = "markdown" if text_format == "markdown" else "txt"
+    return extract(page.html, output_format=output_format, fast=True, include_comments=False) or ""
 
 
-def _plain(html: str) -> str:
+def _written(text_format: str, html: str) -> str:
     """All the text of a piece of HTML."""
     root = parse(f"<div>{html}</div>")
-    return plain_text(read_blocks(body_of(root))[0]) if root is not None else ""
+    if root is None:
+        return ""
+    blocks, containers = read_blocks(body_of(root))
+    return markdown(blocks, containers) if text_format == "markdown" else plain_text(blocks)

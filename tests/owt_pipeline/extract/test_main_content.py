@@ -120,6 +120,17 @@ def test_a_forum_that_preloads_its_posts_as_data_is_read(depth: int) -> None:
     assert extract(page(body)).splitlines() == [f"Post {n}: {SENTENCE.strip()}" for n in range(3)]
 
 
+def test_posts_that_are_data_have_their_structure_in_markdown() -> None:
+    import html
+    import json
+
+    posts = [{"cooked": f"<p>{SENTENCE * 2}</p><pre>x = {n}\n  y</pre>"} for n in range(2)]
+    preloaded = json.dumps({"topic_7": json.dumps({"post_stream": {"posts": posts}})})
+    text = extract(page(f'<div data-preloaded="{html.escape(preloaded)}"></div>'), text_format="markdown")
+    post = (SENTENCE * 2).strip() + "\n\n```\nx = {}\n  y\n```"
+    assert text == post.format(0) + "\n\n" + post.format(1)
+
+
 def test_an_article_in_linked_data_is_read_where_the_markup_has_none() -> None:
     data = '<script type="application/ld+json">{"@graph":[{"@type":"NewsArticle","articleBody":"%s"}]}</script>'
     assert extract(page("<div id=root></div>", data % (SENTENCE * 5).strip())) == (SENTENCE * 5).strip()
