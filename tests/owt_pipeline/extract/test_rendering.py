@@ -190,7 +190,10 @@ def test_notes_are_referred_to_and_defined() -> None:
 
 
 def test_a_note_that_links_back_by_its_label_has_it_once() -> None:
-    html = '<p>Alerts<sup><a href="#n22" id="r22">22</a></sup></p><p id="n22"><sup><a href="#r22">22</a></sup>Known as spam.</p>'
+    html = (
+        '<p>Alerts<sup><a href="#n22" id="r22">22</a></sup></p>'
+        '<p id="n22"><sup><a href="#r22">22</a></sup>Known as spam.</p>'
+    )
     assert rendered(html) == "Alerts[^22]\n\n[^22]: Known as spam."
 
 
