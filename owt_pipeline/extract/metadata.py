@@ -55,9 +55,9 @@ _NAMES_AUTHOR = re.compile(
     r"|[A-Za-z]*(?:Byline|Author|AuthorName))(?:\s|$)"
 )
 _NAMES_OTHER_AUTHOR = re.compile(r"comment|reply|related|sidebar|widget|avatar|(?<!v)card|quote", re.IGNORECASE)
-_NAMES_DATE = re.compile(r"[dD]ate|publish|timestamp|yline|posted")
+_NAMES_DATE = re.compile(r"[dD]ate|(?<!status-)publish(?!er)|timestamp|yline|posted")
 _NAMES_OTHER_DATE = re.compile(
-    r"updat(?!e[ds]?-?publi)|modif|comment|related|copyright|footer|event|birth|valid", re.IGNORECASE
+    r"updat(?!e[ds]?-?publi)|modif|comment|related|copyright|footer|event|birth|valid|review", re.IGNORECASE
 )
 _ARTICLES = ("Article", "NewsArticle", "BlogPosting", "ReportageNewsArticle", "TechArticle", "ScholarlyArticle",
              "SocialMediaPosting", "DiscussionForumPosting", "QAPage", "Report", "OpinionNewsArticle")  # fmt: skip

@@ -87,6 +87,7 @@ def test_author(head: str, body: str, author: str | None) -> None:
         ("", "<div class=date>2019年5月3日</div>", "http://h/", "2019-05-03"),
         ("", "<div class=date>3/5/2019</div>", "http://h/", None),  # in May or in March
         ("", "<div class=event-date>3 May 2019</div>", "http://h/", None),
+        ("", "<time class=review__published-date datetime=2019-05-03>May</time>", "http://h/", None),
         (
             "",
             "<time class=updated datetime=2019-06-01>x</time><time datetime=2019-05-03>y</time>",
