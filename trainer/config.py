@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,6 +64,16 @@ class TrainConfig:
     context: int | None = option(None, "tokens of a window, where not the preset's", minimum=1)
     dropout: float = option(0.0, "dropout on attention and residuals", minimum=0, maximum=0.99)
 
+    rope: bool = option(False, "positions by rotating queries and keys, without a position embedding")
+    qk_norm: bool = option(False, "divide the queries and keys of each head by their RMS")
+    activation: str = option("gelu", "of the MLP; relu2 is the squared ReLU", choices=("gelu", "relu2"))
+    separate_head: bool = option(False, "an output with weights of its own, zero at the start")
+    value_embeddings: int = option(0, "embeddings added to the values of as many first and last layers", minimum=0)
+    window_start: int = option(
+        0, "attention reaches so far at first, and doubles until it is full; 0 for full", minimum=0
+    )
+    window_fraction: float = option(0.5, "share of the steps until attention is full", minimum=0, maximum=1)
+
     sampler: str = option("packed", "how documents become windows", choices=("packed", "longbiased"))
     long_min_tokens: int = option(512, "longbiased: a long document has this many tokens", minimum=1)
     long_fraction: float = option(0.7, "longbiased: share of windows from long documents", minimum=0, maximum=1)
@@ -94,6 +105,7 @@ class TrainConfig:
     weight_decay: float = option(0.1, "on matrices only", minimum=0)
     beta1: float = option(0.9, "AdamW's first", minimum=0, maximum=1)
     beta2: float = option(0.95, "AdamW's second", minimum=0, maximum=1)
+    momentum_warmup: int = option(0, "muon: steps over which its momentum rises from 0.85 to 0.95", minimum=0)
     clip: float = option(1.0, "largest norm of the gradient; 0 for none", minimum=0)
 
     device: str = option("auto", "auto is cuda where there is one; xla is a TPU", choices=DEVICES, shapes_bytes=False)
@@ -170,6 +182,11 @@ class TrainConfig:
                 width=self.width,
                 context=self.context,
                 dropout=self.dropout,
+                rope=self.rope,
+                qk_norm=self.qk_norm,
+                activation=self.activation,
+                separate_head=self.separate_head,
+                value_embeddings=self.value_embeddings,
             )
         except ValueError as error:
             raise SettingsError(str(error)) from error
@@ -197,6 +214,19 @@ class TrainConfig:
         steps = self.max_steps or (steps_an_epoch if self.init_from else 19073)
         schedule = self.schedule or ("linear" if self.init_from else "cosine")
         return dataclasses.replace(self, max_steps=steps, schedule=schedule)
+
+    def window_of(self, step: int) -> int:
+        """How many positions attention reaches at a step, or 0 for all: window_start, doubled at even intervals."""
+        context = self.context or PRESETS[self.preset].context
+        if not 0 < self.window_start < context:
+            return 0
+        doublings = math.ceil(math.log2(context / self.window_start))
+        done = doublings * step / max(1.0, self.window_fraction * self.max_steps)
+        return self.window_start << int(done) if done < doublings else 0
+
+    def momentum_of(self, step: int) -> float:
+        """Muon's momentum at a step."""
+        return 0.95 if step >= self.momentum_warmup else 0.85 + 0.10 * step / self.momentum_warmup
 
     def learning_rate_of(self, step: int) -> float:
         """The learning rate of step 0 … max_steps−1, of a run that is `resolved`."""
@@ -257,6 +287,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def changes(before: dict[str, Any], now: TrainConfig) -> tuple[list[str], list[str]]:
     """What a resumed run's settings differ in: (what may not change, what may but changes the result)."""
     frozen = {"init_from", "preset", "n_layer", "n_head", "width", "context", "sampler", "long_min_tokens"}
+    frozen |= {"rope", "qk_norm", "activation", "separate_head", "value_embeddings"}
     frozen |= {"document_mask", "reset_positions", "long_fraction", "seed", "batch_tokens", "optimizer"}
     refused: list[str] = []
     noted: list[str] = []

@@ -32,8 +32,11 @@ def to_huggingface(model: GPT) -> dict[str, torch.Tensor]:
       ValueError: the model has a factorised embedding or shared layers, which that class has not.
     """
     config = model.config
-    if config.embedding_width or config.shared_layers:
-        raise ValueError("a model with a factorised embedding or shared layers is no GPT-2 that transformers knows")
+    if not config.is_gpt2:
+        raise ValueError(
+            "a model with a factorised embedding, shared layers or pieces of the speedrun preset is no GPT-2 that "
+            "transformers knows"
+        )
     state = {}
     for name, tensor in model.state_dict().items():
         if name == "wte.weight":

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trainer.documents import Mask
 from trainer.loss import fused_cross_entropy
+from trainer.rotation import Rotation, rotate, rotation_of
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,12 @@ class ModelConfig:
       embedding_width: width of the embedding, projected up to `width`; 0 for the same (GPT-2).
         With `shared_layers`, one block's weights in every layer, it makes ALBERT's savings
         (Lan et al., 2019).
+      rope: positions by rotating queries and keys (Su et al., 2021), and no position embedding.
+      qk_norm: queries and keys of each head are divided by their RMS (Henry et al., 2020).
+      activation: `gelu`, or `relu2` for the squared ReLU (So et al., 2021).
+      separate_head: the output has weights of its own, zero at the start.
+      value_embeddings: that many embeddings of the tokens are added to the values of the first and, again, the last
+        layers (Zhou et al., 2024; Jordan's modded-nanogpt).
     """
 
     vocab_size: int = 50257
@@ -44,10 +51,27 @@ class ModelConfig:
     dropout: float = 0.0
     embedding_width: int = 0
     shared_layers: bool = False
+    rope: bool = False
+    qk_norm: bool = False
+    activation: str = "gelu"
+    separate_head: bool = False
+    value_embeddings: int = 0
 
     def __post_init__(self) -> None:
         if self.width % self.n_head:
             raise ValueError(f"width {self.width} does not divide into {self.n_head} heads")
+        if self.rope and self.width // self.n_head % 2:
+            raise ValueError(f"rope turns pairs of channels: a head of {self.width // self.n_head} has an odd number")
+        if self.value_embeddings and (self.shared_layers or 2 * self.value_embeddings > self.n_layer):
+            raise ValueError(
+                f"{self.value_embeddings} value_embeddings need twice as many layers, of their own weights"
+            )
+
+    @property
+    def is_gpt2(self) -> bool:
+        """Whether this is a model as published, without a piece that GPT-2 lacks."""
+        plain = ModelConfig(self.vocab_size, self.context, self.n_layer, self.n_head, self.width, self.dropout)
+        return self == plain
 
     @property
     def padded_vocab_size(self) -> int:
@@ -85,24 +109,32 @@ class GPT(nn.Module):
         self.config = config
         embedding = config.embedding_width or config.width
         self.wte = nn.Embedding(config.padded_vocab_size, embedding)  # the output's weight too
-        self.wpe = nn.Embedding(config.context, embedding)
+        if not config.rope:
+            self.wpe = nn.Embedding(config.context, embedding)
         if config.embedding_width:
             self.embedding_up = nn.Linear(embedding, config.width)
             self.embedding_down = nn.Linear(config.width, embedding)
         self.h = nn.ModuleList(Block(config) for _ in range(1 if config.shared_layers else config.n_layer))
         self.ln_f = nn.LayerNorm(config.width)
+        if config.separate_head:
+            self.lm_head = nn.Linear(embedding, config.padded_vocab_size, bias=False)
+        if config.value_embeddings:
+            tables = (nn.Embedding(config.padded_vocab_size, config.width) for _ in range(config.value_embeddings))
+            self.value_embeddings = nn.ModuleList(tables)
         self.checkpoint_activations = False
         self.loss_chunk = 0  # about the tokens whose logits exist at a time; 0 for the plain loss
         self.apply(self._init)
         with torch.no_grad():
             self.wte.weight[config.vocab_size :] = 0
+            if config.separate_head:
+                self.lm_head.weight.zero_()
 
     def _init(self, module: nn.Module) -> None:
         if isinstance(module, (nn.Linear, nn.Embedding)):
             # Projections into the residual stream: their sum over 2·n_layer keeps the variance.
             scale = 1 / math.sqrt(2 * self.config.n_layer) if getattr(module, "into_residual", False) else 1.0
             nn.init.normal_(module.weight, std=0.02 * scale)
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
 
     def forward(
@@ -143,7 +175,7 @@ class GPT(nn.Module):
             return self._logits(x)[..., : self.config.vocab_size]
         if self.loss_chunk and reduction != "none":
             x, wanted, vocab_size = self._narrow(x).flatten(0, 1), targets.flatten(), self.config.vocab_size
-            return fused_cross_entropy(x, self.wte.weight, wanted, vocab_size, self.loss_chunk, reduction)
+            return fused_cross_entropy(x, self._head, wanted, vocab_size, self.loss_chunk, reduction)
         loss = F.cross_entropy(
             self._logits(x).flatten(0, 1).float(), targets.flatten(), reduction=reduction, ignore_index=-100
         )
@@ -170,23 +202,36 @@ class GPT(nn.Module):
             raise ValueError(f"{past + ids.shape[1]} tokens exceed the context of {self.config.context}")
         if positions is None:
             positions = torch.arange(past, past + ids.shape[1], device=ids.device)
-        x = self.wte(ids) + self.wpe(positions)
+        x = self.wte(ids) if self.config.rope else self.wte(ids) + self.wpe(positions)
+        rotation = rotation_of(positions, self.config.width // self.config.n_head) if self.config.rope else None
         if self.config.embedding_width:
             x = self.embedding_up(x)
         for layer in range(self.config.n_layer):
             block = self.h[0 if self.config.shared_layers else layer]
             if self.checkpoint_activations and self.training:
-                x = checkpoint(block, x, None, mask, use_reentrant=False)
+                x = checkpoint(block, x, None, mask, rotation, self._values(layer, ids), use_reentrant=False)
             else:
-                x = block(x, (cache.store[layer], past) if cache else None, mask)
+                cached = (cache.store[layer], past) if cache else None
+                x = block(x, cached, mask, rotation, self._values(layer, ids))
         return x
+
+    @property
+    def _head(self) -> torch.Tensor:
+        return self.lm_head.weight if self.config.separate_head else self.wte.weight
+
+    def _values(self, layer: int, ids: torch.Tensor) -> torch.Tensor | None:
+        """What is added to the values of `layer`: the first layers' embeddings, and the same again for the last."""
+        count = self.config.value_embeddings
+        from_end = layer - (self.config.n_layer - count)
+        number = layer if layer < count else from_end
+        return self.value_embeddings[number](ids) if count and number >= 0 else None
 
     def _narrow(self, x: torch.Tensor) -> torch.Tensor:
         x = self.ln_f(x)
         return self.embedding_down(x) if self.config.embedding_width else x
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        logits = F.linear(self._narrow(x), self.wte.weight)
+        logits = F.linear(self._narrow(x), self._head)
         # The vocabulary's padding gets no probability, so its gradient is zero by itself: autograd need not know.
         logits.detach()[..., self.config.vocab_size :].fill_(-math.inf)
         return logits
@@ -194,7 +239,9 @@ class GPT(nn.Module):
     @property
     def n_parameters(self) -> int:
         """Trained parameters, the padding of the vocabulary left out."""
-        padding = (self.config.padded_vocab_size - self.config.vocab_size) * self.wte.embedding_dim
+        config = self.config
+        channels = self.wte.embedding_dim * (1 + config.separate_head) + config.value_embeddings * config.width
+        padding = (config.padded_vocab_size - config.vocab_size) * channels
         return sum(p.numel() for p in self.parameters()) - padding
 
     @property
@@ -222,9 +269,14 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(
-        self, x: torch.Tensor, cache: tuple[torch.Tensor, int] | None = None, mask: Mask | None = None
+        self,
+        x: torch.Tensor,
+        cache: tuple[torch.Tensor, int] | None = None,
+        mask: Mask | None = None,
+        rotation: Rotation | None = None,
+        values: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        x = x + self.attn(self.ln_1(x), cache, mask)
+        x = x + self.attn(self.ln_1(x), cache, mask, rotation, values)
         return x + self.mlp(self.ln_2(x))
 
 
@@ -233,17 +285,33 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.n_head, self.dropout = config.n_head, config.dropout
+        self.n_head, self.dropout, self.qk_norm = config.n_head, config.dropout, config.qk_norm
         self.c_attn = nn.Linear(config.width, 3 * config.width)
         self.c_proj = nn.Linear(config.width, config.width)
         self.c_proj.into_residual = True  # type: ignore[assignment]
         self.resid_dropout = nn.Dropout(config.dropout)
+        if config.value_embeddings:
+            self.value_mix = nn.Parameter(torch.full((1,), 0.5))
 
-    def forward(self, x: torch.Tensor, cache: tuple[torch.Tensor, int] | None, mask: Mask | None) -> torch.Tensor:
+    def forward(
+        self,
+        x: torch.Tensor,
+        cache: tuple[torch.Tensor, int] | None,
+        mask: Mask | None,
+        rotation: Rotation | None,
+        values: torch.Tensor | None,
+    ) -> torch.Tensor:
         q, k, v = (
             part.unflatten(2, (self.n_head, -1)).transpose(1, 2)  # (B, H, T, D)
             for part in self.c_attn(x).chunk(3, dim=2)
         )
+        if values is not None:
+            values = values.unflatten(2, (self.n_head, -1)).transpose(1, 2)
+            v = v + (self.value_mix * values).type_as(v)
+        if self.qk_norm:
+            q, k = F.rms_norm(q, q.shape[-1:]), F.rms_norm(k, k.shape[-1:])
+        if rotation is not None:
+            q, k = rotate(q, rotation).type_as(v), rotate(k, rotation).type_as(v)
         causal = False
         if x.shape[1] > 1:  # asked so, since compiled code may have a symbol for the length, and SDPA wants a bool
             causal = True
@@ -271,17 +339,19 @@ def _flex_attention(device: str) -> Any:
 
 
 class MLP(nn.Module):
-    """Four times wider inside, GELU in its tanh form."""
+    """Four times wider inside, GELU in its tanh form, or the squared ReLU."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.relu2 = config.activation == "relu2"
         self.c_fc = nn.Linear(config.width, 4 * config.width)
         self.c_proj = nn.Linear(4 * config.width, config.width)
         self.c_proj.into_residual = True  # type: ignore[assignment]
         self.resid_dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.resid_dropout(self.c_proj(F.gelu(self.c_fc(x), approximate="tanh")))
+        x = self.c_fc(x)
+        return self.resid_dropout(self.c_proj(F.relu(x).square() if self.relu2 else F.gelu(x, approximate="tanh")))
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:

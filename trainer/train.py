@@ -44,7 +44,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
     step, batches = run.step, loader.batches(run.step)
 
     while step < config.max_steps:
-        rate = config.learning_rate_of(step)
+        rate, momentum, window = config.learning_rate_of(step), config.momentum_of(step), config.window_of(step)
         loss = torch.zeros((), device=ranks.device)
         for micro_step in range(loader.accumulation):
             inputs, targets = next(batches)
@@ -52,7 +52,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
             share = loader.weight(micro_step) * ranks.world_size
             with reduced_when(run.net, micro_step == loader.accumulation - 1):
                 with run.autocast:
-                    part = run.net(inputs, targets, **run.blocks(inputs)) * share
+                    part = run.net(inputs, targets, **run.blocks(inputs, window)) * share
                 part.backward()
             loss += part.detach()
         ranks.average_gradients(run.model)
@@ -60,6 +60,8 @@ def _loop(run: Run, stop: StopSignals) -> float:
         for optimizer in run.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
+                if "momentum" in group:
+                    group["momentum"] = momentum
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         ranks.sync()
