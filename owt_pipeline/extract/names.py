@@ -33,7 +33,7 @@ BLOCK = frozenset(
 )
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
-_CHROME_TAGS = frozenset("nav footer aside figure form fieldset".split())
+_KIND_OF_TAG = dict.fromkeys("nav footer aside figure form fieldset".split(), CHROME) | {"header": HEADER}
 _CHROME_ROLES = frozenset(
     "navigation banner contentinfo complementary search menu menubar menuitem dialog alert alertdialog tooltip".split()
 )
@@ -86,14 +86,33 @@ _AFTERWARDS = re.compile(
 _LONGEST_HEADING = 79
 
 
-@lru_cache(maxsize=8192)
 def read_name(tag: str, classes: str, identifier: str) -> tuple[int, bool]:
     """What tag, class and id say of an element: its kind, and whether it holds the content."""
-    kind = CHROME if tag in _CHROME_TAGS else HEADER if tag == "header" else 0
-    for name in [*classes.split(), identifier]:
-        kind |= _kind_of_name(name)
-    content = tag in ("article", "main") or _CONTENT_NAME.search(f"{classes} {identifier}") is not None
+    kind = _KIND_OF_TAG.get(tag, 0)
+    content = tag in ("article", "main")
+    if classes:
+        found, holds_content = _of_classes(classes)
+        kind |= found
+        content = content or holds_content
+    if identifier:
+        found, holds_content = _of_identifier(identifier)
+        kind |= found
+        content = content or holds_content
     return kind, content
+
+
+# Classes and ids apart: many elements have the same classes, and few the same id.
+@lru_cache(maxsize=8192)
+def _of_classes(classes: str) -> tuple[int, bool]:
+    kind = 0
+    for name in classes.split():
+        kind |= _kind_of_name(name)
+    return kind, _CONTENT_NAME.search(f"{classes} ") is not None
+
+
+@lru_cache(maxsize=8192)
+def _of_identifier(identifier: str) -> tuple[int, bool]:
+    return _kind_of_name(identifier), _CONTENT_NAME.search(f" {identifier}") is not None
 
 
 def is_chrome_role(role: str) -> bool:
