@@ -1,10 +1,11 @@
-"""This version beside an earlier one, from WARC files to tokens, in turns on the same machine.
+"""This version and an earlier one, from WARC files to tokens, in turns on the same machine.
 
     python benchmarks/before_and_after.py --before REVISION --dumps RS.zst --pages_from PAGES.warc.gz
 
-Checks the revision out into a temporary folder and runs `owt run --until tokenize` with each version's code, one after
-the other, `--repeats` times. Prints the seconds of the clock and of the CPU, of the children too, and the ratio of the
-rates by the medians. Exits 1 where this version has less than `--floor` of the earlier one's rate.
+Checks the revision out into a temporary folder (and another one for `--after`, to compare two of them), and runs
+`owt run --until tokenize` with each version's code in turns, `--repeats` times. Prints the seconds of the clock and of
+the CPU, and the ratio of the rates by the medians. Exits 1 where this version has less than `--floor` of the earlier
+one's rate by both.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def measure(code: Path, workdir: Path, arguments: argparse.Namespace) -> tuple[f
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", required=True, metavar="REVISION")
+    parser.add_argument("--after", metavar="REVISION", help="in place of this checkout")
     parser.add_argument("--dumps", required=True)
     parser.add_argument("--pages_from", required=True)
     parser.add_argument("--num_shards", type=int, default=8)
@@ -46,18 +48,21 @@ def main() -> int:
     parser.add_argument("--floor", type=float, default=0.95)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="before-and-after-") as folder:
-        old = Path(folder) / "before"
-        checkout = ["git", "-C", str(REPOSITORY), "worktree", "add", "--quiet", "--detach", str(old), arguments.before]
-        subprocess.run(checkout, check=True)
+        code = {"before": Path(folder) / "before", "after": Path(folder) / "after" if arguments.after else REPOSITORY}
+        revisions = {"before": arguments.before, "after": arguments.after}
+        checked_out = [name for name in code if revisions[name]]
+        git = ["git", "-C", str(REPOSITORY), "worktree"]
+        for name in checked_out:
+            subprocess.run([*git, "add", "--quiet", "--detach", str(code[name]), revisions[name]], check=True)
         try:
             taken: dict[str, list[tuple[float, float]]] = {"before": [], "after": []}
             for repeat in range(arguments.repeats):
-                order = [("before", old), ("after", REPOSITORY)]
-                for name, code in order if repeat % 2 == 0 else reversed(order):
-                    taken[name].append(measure(code, Path(folder) / f"{name}-{repeat}", arguments))
+                for name in ("before", "after") if repeat % 2 == 0 else ("after", "before"):
+                    taken[name].append(measure(code[name], Path(folder) / f"{name}-{repeat}", arguments))
                     print(f"{name:6} {taken[name][-1][0]:6.1f} s  {taken[name][-1][1]:6.1f} CPU s", flush=True)
         finally:
-            subprocess.run(["git", "-C", str(REPOSITORY), "worktree", "remove", "--force", str(old)], check=True)
+            for name in checked_out:
+                subprocess.run([*git, "remove", "--force", str(code[name])], check=True)
     clock, cpu = (
         statistics.median(t[k] for t in taken["before"]) / statistics.median(t[k] for t in taken["after"])
         for k in (0, 1)
