@@ -169,13 +169,14 @@ def test_wandb_gets_the_figures_offline(tmp_path: Path) -> None:
         "from pathlib import Path; from trainer.trackers import open_tracker\n"
         f"tracker = open_tracker('wandb', Path({str(tmp_path / 'run')!r}), 0, {{'preset': 'tiny'}}, print)\n"
         "for step in (1, 2): tracker.log(step, {'loss': 3.0 - step})\n"
-        "import wandb; print(wandb.run.name, wandb.run.config['preset'], dict(wandb.run.summary)['loss'])\n"
+        "import wandb; print(wandb.run.name, wandb.run.config['preset'])\n"
         "tracker.close()\n"
     )
     (tmp_path / "run").mkdir()
     environment = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
-    assert _run(program, tmp_path, environment) == "run tiny 1.0"
-    assert list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
+    assert _run(program, tmp_path, environment) == "run tiny"
+    (written,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+    assert b"loss" in written.read_bytes()
 
 
 def test_trackio_gets_the_figures_in_its_own_database(tmp_path: Path) -> None:
