@@ -84,7 +84,7 @@ def main() -> int:
         for row in arguments.rows
     }
     print(f"\n{arguments.layers} layers of {arguments.width}, {arguments.tokens:,} tokens, {arguments.seeds} seeds\n")
-    print("| row | validation loss | against the row before it |\n|---|---|---|")
+    print("| row | validation loss | change (muon: from gpt2; all others: from muon) |\n|---|---|---|")
     for row, values in losses.items():
         base = losses.get("gpt2" if row == "muon" else "muon") if row != "gpt2" else None
         change = spread([a - b for a, b in zip(values, base, strict=True)], "+.4f") if base else ""

@@ -25,6 +25,8 @@ def fit(
     model: GPT, draw: Callable[[], Batch], *, steps: int, peak: float, warmup_steps: int, say: Callable[[str], None]
 ) -> None:
     """Train `model` for `steps` batches by AdamW with a cosine schedule from `peak`; `say` gets ten progress lines."""
+    if model.wte.weight.device.type == "cpu":
+        torch.set_num_threads(1)  # matrices this small gain little by more, and lose much on a shared machine
     (optimizer,) = make_optimizers("adamw", model, lr=peak, weight_decay=0.1, betas=(0.9, 0.99))
     model.train()
     start = time.perf_counter()
