@@ -40,7 +40,8 @@ class PageView:
       container (n): the container each is in.
       parent, end, depth (m): of containers; the descendants of c are c + 1 to end[c] - 1.
       signatures: for each kind of signature, one number a block (n): equal where the markup around is.
-      names (m): what each container is called: tag, classes, id.
+      names: what containers are called: tag, classes, id; each name once.
+      name_of (m): which of these each container has.
       words (n): the lower-case words of each short text.
       heading (n): the heading that each block is under, by its number; -1 for none.
       in_comments (n): whether the names around a block say that it is a reader's comment.
@@ -54,6 +55,7 @@ class PageView:
     depth: np.ndarray
     signatures: tuple[np.ndarray, ...]
     names: list[str]
+    name_of: list[int]
     words: list[tuple[str, ...]]
     texts: list[str]
     heading: np.ndarray
@@ -71,7 +73,10 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], title: str) -
         if end[index] > end[around]:
             end[around] = end[index]
     depth, around_bits, kinds, chrome_depth, content_depth = _inherited(containers)
-    tag_paths, class_paths, local = _signatures(containers)
+    numbers: dict[tuple[str, str], int] = {}
+    name_of = [numbers.setdefault((container.tag, container.names), len(numbers)) for container in containers]
+    names = [f"<{tag}> {given}" for tag, given in numbers]
+    tag_paths, class_paths, local = _signatures(containers, name_of, names)
     home = np.array([block.container for block in blocks], dtype=np.intp)
     counts = _count_texts(blocks)
     tree = Tree(home, np.array(parent), np.array(end))
@@ -98,7 +103,8 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], title: str) -
         end=tree.end,
         depth=depths,
         signatures=signatures,
-        names=[f"<{container.tag}> {container.names}" for container in containers],
+        names=names,
+        name_of=name_of,
         words=[_short_words(block.text) for block in blocks],
         texts=[block.text for block in blocks],
         heading=_headings(blocks),
@@ -287,27 +293,26 @@ def _inherited(containers: Sequence[Container]) -> tuple[list[int], list[int], l
     return depth, bits, kinds, chrome, content
 
 
-def _signatures(containers: Sequence[Container]) -> tuple[list[int], list[int], list[int]]:
+def _signatures(
+    containers: Sequence[Container], name_of: Sequence[int], names: Sequence[str]
+) -> tuple[list[int], list[int], list[int]]:
     """For each container three numbers: of the tags from the body to it, of tags and names, of the last two."""
-    known: dict[tuple[object, object], int] = {}
+    known: dict[object, int] = {}
     number = known.setdefault
-    own: list[str] = []
+    plain = [number(_without_digits(name), index) for index, name in enumerate(names)]
     paths: list[int] = []
     named: list[int] = []
     local: list[int] = []
-    for container in containers:
+    for container, name in zip(containers, name_of, strict=True):
         around = container.parent
-        tag = container.tag
-        name = f"{tag} {_without_digits(container.names)}" if container.names else tag
-        own.append(name)
+        own = plain[name]
         if around < 0:
-            above_path = above_named = -1
-            above = ""
+            above_path = above_named = above = -1
         else:
-            above_path, above_named, above = paths[around], named[around], own[around]
-        paths.append(number((above_path, tag), len(known)))
-        named.append(number((-2 - above_named, name), len(known)))
-        local.append(number((above, name), len(known)))
+            above_path, above_named, above = paths[around], named[around], plain[name_of[around]]
+        paths.append(number((above_path, container.tag), len(known)))
+        named.append(number((above_named, own), len(known)))
+        local.append(number((above, own, None), len(known)))
     return paths, named, local
 
 

@@ -24,9 +24,9 @@ def lexical(page: PageView, odds: Odds) -> np.ndarray:
     sums: list[float] = []
     nearest: list[float] = []
     means: list[float] = []
-    of_name = odds.of_name
-    for name, around in zip(page.names, page.parent.tolist(), strict=True):
-        low, high, mean = of_name(name)
+    of_names = [odds.of_name(name) for name in page.names]
+    for name, around in zip(page.name_of, page.parent.tolist(), strict=True):
+        low, high, mean = of_names[name]
         means.append(mean)
         if around < 0:
             lows.append(low)

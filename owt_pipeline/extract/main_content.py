@@ -68,8 +68,9 @@ def main_content(
     if comments:
         keep |= _is_comment(blocks, containers)
     kept = [block for block, stays in zip(blocks, keep.tolist(), strict=True) if stays]
-    while kept and kept[-1].form == HEADING and len(kept) > 1:
-        kept.pop()  # it heads nothing
+    if any(block.form != HEADING for block in kept):
+        while kept[-1].form == HEADING:
+            kept.pop()  # it heads nothing
     return kept
 
 

@@ -91,9 +91,8 @@ def _overlap(page: PageView, p: np.ndarray) -> np.ndarray:
     for text, likely in zip(page.texts, (p > 0.7).tolist(), strict=True):
         if likely:
             sure.update(text.lower().split())
-    return np.array(
-        [sum(word in sure for word in words) / len(words) if words else -1.0 for words in page.words], dtype=np.float32
-    )
+    known = sure.__contains__
+    return np.array([sum(map(known, words)) / len(words) if words else -1.0 for words in page.words])
 
 
 def _distance(page: PageView, target: int) -> np.ndarray:

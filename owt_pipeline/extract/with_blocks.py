@@ -7,6 +7,7 @@ of text and their link density), readability and trafilatura (names of elements)
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -37,7 +38,13 @@ def with_model(model: Model, settings: Settings) -> Extract:
     """The extractor with another model than the one it comes with."""
 
     def extract(page: Page) -> Extracted | None:
-        return _extract(page, settings, model)
+        collecting = gc.isenabled()
+        gc.disable()  # a page is ten thousand objects and no cycle: to look for one would take a twentieth of the time
+        try:
+            return _extract(page, settings, model)
+        finally:
+            if collecting:
+                gc.enable()
 
     return extract
 

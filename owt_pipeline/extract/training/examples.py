@@ -1,12 +1,10 @@
-"""Labelled pages as what the model learns from: the features of their blocks, with labels and weights."""
+"""A labelled page as what the model learns from: the features of its blocks, with labels and weights."""
 
 from __future__ import annotations
 
 import dataclasses
-import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -37,46 +35,24 @@ class Example:
     words: WordCounts
 
 
-def examples(pages: Sequence[LabelledPage], cache: Path | None = None) -> list[Example]:
-    """Those of `pages` that can be learned from; `cache` is a file to keep them in, or to take them from."""
-    if cache is not None and cache.exists():
-        with open(cache, "rb") as file:
-            return list(pickle.load(file))
-    found = list(_examples(pages))
-    if cache is not None:
-        with open(cache, "wb") as file:
-            pickle.dump(found, file, pickle.HIGHEST_PROTOCOL)
-    return found
+def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -> Example | None:
+    """`page` as an example; None if nothing can be learned from it.
 
-
-def _examples(pages: Sequence[LabelledPage]) -> Iterator[Example]:
-    others = _others()
-    for page in pages:
-        root = parse(page.html)
-        blocks, containers = read_blocks(body_of(root)) if root is not None else ([], [])
-        if root is None or not blocks:
-            continue
-        opinions = [extract(page.html) for extract in others] if page.truth is None else []
-        found = labels(page, [block.text for block in blocks], opinions)
-        if found is None:
-            continue
-        label, sure = found
-        title = root.find(".//title")
-        seen = view(blocks, containers, text_of(title) if title is not None else "")
-        weight = sure * seen.weight**0.6
-        weight /= weight.sum()
-        yield Example(
-            dataclasses.replace(page, html=""), seen, label, weight, count_words(seen, page.host, label, weight)
-        )
-
-
-def _others() -> list[Callable[[str], str]]:
-    """The extractors whose agreement labels the blocks that no snippet does."""
-    from resiliparse.extract.html2text import extract_plain_text
-    from trafilatura import extract
-
-    return [
-        lambda html: extract(html, include_comments=False) or "",
-        lambda html: extract(html, include_comments=False, favor_precision=True) or "",
-        lambda html: extract_plain_text(html, main_content=True, alt_texts=False),
-    ]
+    Args:
+      page: with its truth or its snippets.
+      opinions: what other extractors take for its main text, from its features; asked where there are only snippets.
+    """
+    root = parse(page.html)
+    blocks, containers = read_blocks(body_of(root)) if root is not None else ([], [])
+    if root is None or not blocks:
+        return None
+    title = root.find(".//title")
+    seen = view(blocks, containers, text_of(title) if title is not None else "")
+    found = labels(page, seen.texts, opinions(seen) if page.truth is None else [])
+    if found is None:
+        return None
+    label, sure = found
+    weight = sure * seen.weight**0.6
+    weight /= weight.sum()
+    page = dataclasses.replace(page, html="")
+    return Example(page, seen, label, weight, count_words(seen, page.host, label, weight))

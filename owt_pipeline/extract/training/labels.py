@@ -49,11 +49,12 @@ def _from_text(truth: str, texts: Sequence[str]) -> np.ndarray | None:
             place[code.src_start : code.src_end] = np.arange(code.dest_start, code.dest_end)
     if (run > 0).sum() < LEAST_COVERED * len(wanted):
         return None
+    least = min(RUN, len(wanted))
     ends = np.cumsum([len(block) for block in tokens])
     shares, first, last = [], [], []
     for block, end in zip(tokens, ends.tolist(), strict=True):
         part = slice(end - len(block), end)
-        shares.append(float((run[part] >= RUN).mean()) if block else 0.0)
+        shares.append(float((run[part] >= least).mean()) if block else 0.0)
         first.append(int(place[part.start]) if block else -1)
         last.append(int(place[end - 1]) if block else -1)
     complete = [

@@ -33,9 +33,10 @@ def count_words(page: PageView, host: str, label: np.ndarray, weight: np.ndarray
     for sums in (own, good):
         running = np.concatenate(([0.0], np.cumsum(sums)))
         sums[:] = running[page.end] - running[:-1]
-    for name, all_weight, good_weight in zip(page.names, own.tolist(), good.tolist(), strict=True):
+    words_of = [name_words(name) for name in page.names]
+    for name, all_weight, good_weight in zip(page.name_of, own.tolist(), good.tolist(), strict=True):
         if all_weight > 0:
-            for word in name_words(name):
+            for word in words_of[name]:
                 entry = names[word]
                 entry[0] += all_weight
                 entry[1] += good_weight
