@@ -28,9 +28,10 @@ from urllib.parse import urlsplit
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from owt_pipeline.extract.extractor import Page, Settings, load
+from owt_pipeline.extract.training.gathering import examples
 from owt_pipeline.extract.training.labelled_pages import SETS, LabelledPage, read_labelled
 from owt_pipeline.extract.training.scores import Score, score
-from owt_pipeline.extract.training.validation import FETCHED_AT
+from owt_pipeline.extract.training.validation import FETCHED_AT, by_host, by_set, held_out_texts
 from owt_pipeline.fetch.warc import response_record
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -51,30 +52,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="the folder of real data")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="measure extractors with these names")
-    parser.add_argument(
-        "--peers_from", type=Path, metavar="FILE", help="keep the peers' texts, or take them from there"
-    )
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="fit with that many seeds, each two rows")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="keep features and the peers' texts in this folder")
+    parser.add_argument("--stage", action="store_true", help="measure the stage, too")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     pages = read_labelled(arguments.data / "web")
-    results = {"ours": run_ours(pages)} | run_peers(pages, arguments.only, arguments.peers_from)
-    print_scores(pages, {name: texts for name, (texts, _) in results.items()})
-    print_rates(pages, {name: seconds for name, (_, seconds) in results.items()})
+    kept = {name: arguments.cache / name if arguments.cache else None for name in ("examples", "peers.json")}
+    peers = run_peers(pages, arguments.only, kept["peers.json"])
+    print_rates(pages, {"ours": run_ours(pages)} | {name: seconds for name, (_, seconds) in peers.items()})
+    if arguments.stage:
+        measure_stage(arguments.data / "web" / "wcxb-dev.warc.gz")
+    texts = held_out(pages, kept["examples"], arguments.seeds) | {name: found for name, (found, _) in peers.items()}
+    if texts:
+        print_scores(pages, texts)
 
 
-def run_ours(pages: list[LabelledPage]) -> Result:
+def held_out(pages: list[LabelledPage], cache: Path | None, seeds: int) -> dict[str, dict[str, str]]:
+    """Texts by models that were fitted on other pages."""
+    texts: dict[str, dict[str, str]] = {}
+    found = examples(pages, cache) if seeds else []
+    for seed in range(seeds):
+        name = f"ours, seed {seed}" if seeds > 1 else "ours"
+        texts[f"{name}, three folds"] = held_out_texts(pages, found, by_host(seed), seed)
+        texts[f"{name}, set left out"] = held_out_texts(pages, found, by_set, seed)
+    return texts
+
+
+def run_ours(pages: list[LabelledPage]) -> dict[str, float]:
+    """CPU seconds by set, with the model that comes with the package."""
     extract = load("blocks", Settings())
-    texts: dict[str, str] = {}
     seconds: dict[str, float] = {}
     extract(Page("http://warm.up/", "<html><body><p>It loads what it needs.</p></body></html>", FETCHED_AT))
     for name in SETS:
         started = time.process_time()
         for page in pages:
             if page.set == name:
-                found = extract(Page(page.url, page.html, FETCHED_AT))
-                texts[page.url] = found.text if found else ""
+                extract(Page(page.url, page.html, FETCHED_AT))
         seconds[name] = time.process_time() - started
-    return texts, seconds
+    return seconds
 
 
 def run_peers(pages: list[LabelledPage], only: list[str], kept: Path | None) -> dict[str, Result]:

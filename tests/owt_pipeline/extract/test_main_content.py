@@ -72,9 +72,10 @@ def test_runs_of_links_are_left_out_but_not_a_page_of_links() -> None:
 
 
 def test_what_follows_an_article_is_cut_and_what_belongs_to_it_is_not() -> None:
-    cards = "".join(f'<li><a href="/{n}">Cats, part {n}</a></li>' for n in range(4))
-    body = f"<h2>Background</h2>{P}<h2>Sources</h2>{P}<h2>Related stories</h2><ul>{cards}</ul>"
-    text = extract(page(f"<article><h1>Foxes</h1>{P * 4}{body}</article>"))
+    cards = "".join(f'<li class="card"><a href="/{n}">Cats, part {n}</a></li>' for n in range(4))
+    body = f"<h2>Background</h2>{P}<h2>Sources</h2>{P}"
+    related = f'<section class="related"><h2>Related stories</h2><ul>{cards}</ul></section>'
+    text = extract(page(f"<nav>{NAV}</nav><article><h1>Foxes</h1>{P * 4}{body}</article>{related}"))
     assert "Cats" not in text
     assert "Background" in text
     assert text.count("quick brown") == 18
