@@ -18,7 +18,6 @@ import os
 import pickle
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import reduction, spawn
 from multiprocessing.connection import Connection
+from subprocess import DEVNULL, Popen
 from typing import Any, NoReturn
 
 from owt_pipeline.runtime.without_pandas import keep_pandas_out
@@ -90,8 +90,8 @@ class _Server:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({theirs.fileno()})"
-        with theirs, open(os.devnull) as nothing:
-            self._process = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=nothing)
+        with theirs:
+            self._process = Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=DEVNULL)
         self.control = Connection(ours.detach())
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class _Server:
         self._process.wait()
 
 
-@atexit.register  # before any pool registers: it is closed after them
+@atexit.register
 def _close() -> None:
     if _server is not None:
         _server.close()
@@ -143,11 +143,10 @@ def serve(control: int) -> None:
 def _be_child(connection: socket.socket, preparation: dict[str, Any], target: bytes) -> NoReturn:
     code = 1
     try:
-        spawn.prepare(preparation)
-        pickle.loads(target)(connection)
+        with contextlib.suppress(EOFError, ConnectionError):  # the process at the other end is gone
+            spawn.prepare(preparation)
+            pickle.loads(target)(connection)
         code = 0
-    except (EOFError, ConnectionError):
-        code = 0  # the process at the other end is gone
     except BaseException:
         traceback.print_exc()
     finally:

@@ -8,7 +8,6 @@ affected, and the caller is told how it died.
 
 from __future__ import annotations
 
-import atexit
 import copyreg
 import pickle
 import signal
@@ -19,7 +18,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
@@ -82,9 +81,9 @@ class WorkerPool:
         self.workers, self.closed = workers, False
         self._threads = ThreadPoolExecutor(workers)
         self._lock = threading.Lock()
-        self._started: list[_Worker] = []  # ever; also those that have died
+        self._alive: set[_Worker] = set()
         self._idle: list[_Worker] = []
-        self._pickled: tuple[Any, bytes] = None, b""
+        self._pickle = lru_cache(1)(pickle.dumps)  # of what is called for one batch after the other
 
     def submit(
         self,
@@ -103,9 +102,7 @@ class WorkerPool:
         is a `WorkerDied`. What a worker died of, but not of a timeout, is given to `tries` workers before.
         `advance` is called in a thread, with the rows that went in since it was last called.
         """
-        if self._pickled[0] is not fn:
-            self._pickled = fn, pickle.dumps(fn)
-        return self._threads.submit(self._run, self._pickled[1], pickle.dumps(argument, 5), seconds, tries, advance)
+        return self._threads.submit(self._run, tries, self._pickle(fn), pickle.dumps(argument, 5), seconds, advance)
 
     def map(
         self, fn: Callable[[pa.RecordBatch], R], batches: Iterable[pa.RecordBatch], **limits: Any
@@ -137,29 +134,28 @@ class WorkerPool:
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self.closed = True
-            for worker in self._started:
+            for worker in self._alive:
                 worker.child.end()
 
-    def _run(
-        self, fn: bytes, argument: bytes, seconds: float | None, tries: int, advance: Callable[[int], None]
-    ) -> Any:
-        with self._lock:
-            if self.closed:
-                raise CancelledError
-            if not self._idle:
-                self._idle.append(_Worker())
-                self._started += self._idle
-            worker = self._idle.pop()
-        answer = worker.ask(fn, argument, seconds, advance)
-        if isinstance(answer, WorkerDied):
-            if tries > 1 and not answer.timed_out:
-                return self._run(fn, argument, seconds, tries - 1, advance)
-            return answer
-        self._idle.append(worker)
-        result, error = answer
-        if error is not None:
-            raise error
-        return result
+    def _run(self, tries: int, *task: Any) -> Any:
+        for _ in range(tries):
+            with self._lock:
+                if self.closed:
+                    raise CancelledError
+                worker = self._idle.pop() if self._idle else _Worker()
+                self._alive.add(worker)
+            answer = worker.ask(*task)
+            if not isinstance(answer, WorkerDied):
+                self._idle.append(worker)
+                result, error = answer
+                if error is not None:
+                    raise error
+                return result
+            with self._lock:
+                self._alive.remove(worker)  # and its socket with it
+            if answer.timed_out:
+                break
+        return answer
 
 
 def write_in_processes(
@@ -232,13 +228,11 @@ def _serve(connection: socket.socket) -> None:
     _is_worker = True
     pipe = Connection(connection.detach())
     progress.tell_instead(lambda rows: pipe.send_bytes(pickle.dumps(rows)))
-    pickled, fn = b"", None
+    load = lru_cache(1)(pickle.loads)
     while True:
-        given, argument = pipe.recv_bytes(), pipe.recv_bytes()
+        fn, argument = pipe.recv_bytes(), pipe.recv_bytes()
         try:
-            if given != pickled:
-                pickled, fn = given, pickle.loads(given)
-            answer = pickle.dumps((fn(pickle.loads(argument)), None), 5)  # type: ignore[misc]
+            answer = pickle.dumps((load(fn)(pickle.loads(argument)), None), 5)
         except (UserError, LedgerError, OSError) as error:  # which are shown to the user by their type
             answer = pickle.dumps((None, error))
         except BaseException:
@@ -261,7 +255,6 @@ def shared_pool(workers: int) -> WorkerPool:
         if _shared is not None:
             _shared.close()
         _shared = WorkerPool(workers)
-        atexit.register(_shared.close)
     return _shared
 
 

@@ -138,12 +138,18 @@ def give_back(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def test_workers_killed_at_any_moment_cost_what_they_were_at_and_nothing_else() -> None:
-    batches = [pa.record_batch({"i": np.full(1 << 17, i)}) for i in range(200)]  # 1 MB: most kills hit a transfer
-    pool = WorkerPool(2)
+    batches: list[pa.RecordBatch] = []
     killed = set()
+
+    def until_twenty_are_killed() -> Iterator[pa.RecordBatch]:
+        while len(killed) < 20:
+            batches.append(pa.record_batch({"i": np.full(1 << 17, len(batches))}))  # 1 MB: most kills hit a transfer
+            yield batches[-1]
+
+    pool = WorkerPool(2)
     died = []
     try:
-        for index, (batch, result) in enumerate(pool.map(give_back, batches)):
+        for index, (batch, result) in enumerate(pool.map(give_back, until_twenty_are_killed())):
             assert batch is batches[index]
             if isinstance(result, WorkerDied):
                 assert result == WorkerDied(-signal.SIGKILL)
@@ -151,13 +157,32 @@ def test_workers_killed_at_any_moment_cost_what_they_were_at_and_nothing_else() 
             else:
                 assert result.equals(batch)
             if index % 10 == 3:
-                for worker in set(pool._started) - killed:
+                for worker in pool._alive - killed:
                     os.kill(worker.child.pid, signal.SIGKILL)
                     killed.add(worker)
+        assert len(pool._alive) <= 2
     finally:
         pool.close()
-    assert len(killed) >= 20
+    assert index == len(batches) - 1
     assert len(died) <= len(killed)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
+def test_workers_that_died_leave_no_socket_open() -> None:
+    pool = WorkerPool(2)
+    batches = [pa.record_batch({"i": [i]}) for i in range(10)]
+    try:
+        list(pool.map(give_back, batches))
+        before = len(os.listdir("/proc/self/fd"))
+        assert [r for _, r in pool.map(kill_self, batches)] == [WorkerDied(-signal.SIGKILL)] * 10
+        list(pool.map(give_back, batches))
+        assert len(os.listdir("/proc/self/fd")) <= before
+    finally:
+        pool.close()
+
+
+def kill_self(_: pa.RecordBatch) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def end_as_told(shard: int) -> None:
