@@ -4,7 +4,7 @@ How probable is enough depends on the page. Where the model is sure of most bloc
 where it is sure of none, as on forums and lists, text that is left out costs more than text that is kept. So the cut
 follows from the F1 that the best cut of the page can be expected to have by the model's own probabilities.
 
-A table or a list belongs as a whole or not at all, and code belongs where the text before and after it does.
+A table or a list belongs completely or not at all, and code belongs where the text before and after it does.
 """
 
 from __future__ import annotations

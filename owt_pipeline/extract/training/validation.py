@@ -23,7 +23,7 @@ def by_host(seed: int = 0) -> Split:
 
 
 def by_set(page: LabelledPage) -> str:
-    """Each set is held out as a whole."""
+    """Each set is held out completely."""
     return page.set
 
 

@@ -102,7 +102,7 @@ def test_favor_orders_what_is_kept(testdata: Path) -> None:
     assert sum(words[0]) < sum(words[1]) < sum(words[2])
 
 
-def test_lists_are_kept_as_a_whole_and_code_between_kept_paragraphs() -> None:
+def test_lists_are_kept_complete_and_code_between_kept_paragraphs() -> None:
     items = "".join(f"<li>{name}</li>" for name in ("One fox that rests", "a", "Another fox that jumps", "42"))
     code = "<pre>x = 1\n\nprint(x)</pre>"
     text = extract(page(f"<article><h1>Foxes</h1>{P}<ul>{items}</ul>{P}{code}{P}</article>"))
