@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-all test-dags test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model clean
+.PHONY: demo test test-all test-long test-dags test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model clean
 
 demo: $(VENV)/installed  ## the whole job, offline, from a small web it serves itself
 	$(BIN)/owt demo
@@ -14,7 +14,10 @@ test: $(VENV)/installed  ## the tests, without the long ones
 	$(BIN)/python -m pytest -m "not slow"
 
 test-all: $(VENV)/installed .venv-servers/installed  ## all tests; one whose server is missing fails
-	OWT_REQUIRE_SERVERS=1 $(BIN)/python -m pytest
+	OWT_REQUIRE_SERVERS=1 $(BIN)/python -m pytest -m "not long"
+
+test-long: $(VENV)/installed  ## the demos of training to their end, and every piece of make gpu-check in tiny form
+	$(BIN)/python -m pytest -m long
 
 test-dags: $(VENV)/installed .venv-airflow/installed  ## the Airflow DAG, run by Airflow in an environment of its own
 	.venv-airflow/bin/python -m pytest tests/dags

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from hypothesis import HealthCheck, settings
 # What an example takes depends on what else the machine does: the tests' timeout is the limit.
 settings.register_profile("owt", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("owt")
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and every process they start with them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -90,8 +90,9 @@ class _Server:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({theirs.fileno()})"
-        with theirs:
-            self._process = Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=DEVNULL)
+        command = [sys.executable, "-c", code]
+        with theirs:  # a session of its own: a terminal's Ctrl-C is for this process, which tells the server
+            self._process = Popen(command, pass_fds=[theirs.fileno()], start_new_session=True, stdin=DEVNULL)
         self.control = Connection(ours.detach())
 
     def close(self) -> None:

@@ -49,6 +49,7 @@ def test_a_few_steps_learn_the_form_of_an_answer_and_the_seed_decides_them() -> 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_digit_addition_is_learned_by_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert addition.main(["--device", "cpu"]) == 0
     found = re.search(r"all +([\d,]+) of 10,000 sums right", capsys.readouterr().out)
@@ -106,6 +107,7 @@ def test_a_text_that_does_not_serve_is_refused(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_tinyshakespeare_reaches_nanogpts_loss(testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert characters.main(["--data", str(testdata / "text" / "tinyshakespeare.txt"), "--device", "cpu"]) == 0
     loss = re.search(r"validation loss ([\d.]+)", capsys.readouterr().out)

@@ -18,6 +18,7 @@ def gpu_check(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_every_piece_runs_and_a_second_call_repeats_none(tmp_path: Path) -> None:
     tiny = ("--all", "--tiny", "--device", "cpu")

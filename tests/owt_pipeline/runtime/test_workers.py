@@ -59,15 +59,15 @@ def hang_in_c(_: pa.RecordBatch) -> None:
     re.match(r"(a*)*b", "a" * 64)
 
 
-def processes_of(session: int) -> list[int]:
-    """The live processes of a session."""
+def processes_of(folder: Path) -> list[int]:
+    """The live processes that were given this folder for their temporary files."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            state, *fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            environment = Path(f"/proc/{name}/environ").read_bytes()  # empty once it has ended
         except OSError:
             continue
-        if int(fields[2]) == session and state != "Z":
+        if f"TMPDIR={folder}".encode() in environment.split(b"\0"):
             found.append(int(name))
     return found
 
@@ -95,16 +95,16 @@ def test_a_parent_that_ends_leaves_no_child_and_no_file(
     try:
         assert process.stdout is not None
         assert process.stdout.readline() + process.stdout.readline() == "at work\nat work\n"
-        assert len(processes_of(process.pid)) == 4  # this one, the server, two workers
+        assert len(processes_of(own_temporary_folder)) == 4  # this one, the server, two workers
         started = time.monotonic()
         process.send_signal(number)
         code = process.wait(30)
         seconds = time.monotonic() - started
-        while processes_of(process.pid) and time.monotonic() < started + 5:
+        while processes_of(own_temporary_folder) and time.monotonic() < started + 5:
             time.sleep(0.05)
-        assert processes_of(process.pid) == []
+        assert processes_of(own_temporary_folder) == []
     finally:
-        for pid in processes_of(process.pid):
+        for pid in processes_of(own_temporary_folder):
             os.kill(pid, signal.SIGKILL)
         _, said = process.communicate()
     expected = {
