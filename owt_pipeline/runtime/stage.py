@@ -119,7 +119,7 @@ class StageRun:
       work: the folder for intermediate steps; it goes when the stage is done.
       properties: to be set by the stage, for the manifest.
       counts: to be set by a stage whose ledger is not that of its shards (dedupe's decisions).
-      stats: further counts of the whole stage, besides those of its shards.
+      stats: further counts of the stage, apart from those of its shards.
     """
 
     stage: Stage
