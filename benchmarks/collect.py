@@ -29,10 +29,10 @@ from owt_pipeline.collect.buckets import BucketWriter
 from owt_pipeline.collect.rules import Rules
 from owt_pipeline.collect.sources import Source, block_batches, open_reader, rows_of_block
 from owt_pipeline.collect.spread import HostCounter
-from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.stage import Runtime, run_stage
-from owt_pipeline.runtime.storage import Storage, open_source
-from owt_pipeline.stages.collect import STAGE, Options
+from owt_pipeline.collect.stage import STAGE, Options
+from owt_pipeline.engine import progress
+from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.storage import Storage, open_source
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NUM_SHARDS = 8
@@ -123,7 +123,7 @@ def peak_megabytes(dump: Path, copies: int) -> int:
     with tempfile.TemporaryDirectory(prefix="owt-") as folder:
         longer = Path(folder) / "RS.zst"
         longer.write_bytes(dump.read_bytes() * copies)
-        command = [sys.executable, "-m", "owt_pipeline.stages.collect", "--workdir", f"{folder}/run", "--workers", "1"]
+        command = [sys.executable, "-m", "owt_pipeline.collect.stage", "--workdir", f"{folder}/run", "--workers", "1"]
         program = (
             "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); "
             "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from owt_pipeline.runtime.commit import ShardWriter, publish, record_name, work_of
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.commit import ShardWriter, publish, record_name, work_of
+from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
 from schemas.manifest import Counts, ShardRecord
 

@@ -30,11 +30,11 @@ from dedupe_documents import Planted, jsonl, planted, write_clean
 from scipy.sparse import csr_array
 
 from owt_pipeline.dedupe.shingles import shingle
-from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.stage import Runtime, run_stage
-from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.stages.dedupe import STAGE, DedupeOptions
+from owt_pipeline.dedupe.stage import STAGE, DedupeOptions
+from owt_pipeline.engine import progress
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.storage import Storage
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 THRESHOLD, NGRAM = 0.8, 5

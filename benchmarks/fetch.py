@@ -35,9 +35,9 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
-from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.stage import Runtime, run_stage
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine import progress
+from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import load
 
 CONNECTIONS = 200
@@ -107,7 +107,7 @@ def memory(count: int) -> int:
         urls = (f"http://h{n % hosts}.{DOMAIN}:{port}/{'gone/' * (n % 3 == 0)}{n}" for n in range(count))
         runtime = collect(urls, Path(work), num_shards=1)
         command = [
-            sys.executable, "-m", "owt_pipeline.stages.fetch", "--workdir", str(runtime.workdir), "--quiet",
+            sys.executable, "-m", "owt_pipeline.fetch.stage", "--workdir", str(runtime.workdir), "--quiet",
             "--resolve", f"*.{DOMAIN}=127.0.0.1", "--allowed_ports", str(port), "--host_delay", "0",
             "--user_agent", "bench/1.0 (+mailto:bench@bench.test)",
         ]  # fmt: skip

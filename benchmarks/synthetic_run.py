@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from owt_pipeline.collect.spread import home_bucket
 from owt_pipeline.collect.urls import url_id
 from owt_pipeline.dedupe.lsh import choose_banding
-from owt_pipeline.runtime.batches import rejects_batch
-from owt_pipeline.runtime.commit import ShardWriter, publish, record_name, work_of
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.batches import rejects_batch
+from owt_pipeline.engine.commit import ShardWriter, publish, record_name, work_of
+from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import Counts, ShardRecord
 

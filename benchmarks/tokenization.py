@@ -29,13 +29,13 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from owt_pipeline.runtime.batches import Outcome
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.dataset import require_manifest
-from owt_pipeline.runtime.stage import Runtime, Stage, StageRun, run_stage
-from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.stages.tokenize import TokenizeOptions
+from owt_pipeline.engine.batches import Outcome
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.dataset import require_manifest
+from owt_pipeline.engine.stage import Runtime, Stage, StageRun, run_stage
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.tokenize import gpt2
+from owt_pipeline.tokenize.stage import TokenizeOptions
 from schemas import DATASETS
 
 POSTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "text" / "reddit-posts.jsonl.gz"

@@ -23,7 +23,7 @@ from pathlib import Path
 from synthetic_run import write_run
 
 from owt_pipeline.collect.urls import url_id
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.storage import Storage
 
 LIMIT_SECONDS = 2.0
 

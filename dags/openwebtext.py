@@ -2,7 +2,7 @@
 
 `collect` → `fetch` → `extract` → `clean` → `dedupe` → `export` → `tokenize` → `report`
 
-Each task starts its stage as `PYTHON -m owt_pipeline.stages.STAGE` with the flags of the parameters below;
+Each task starts its stage as `PYTHON -m owt_pipeline.STAGE.stage` with the flags of the parameters below;
 everything else a stage can be told stands in the TOML file of `config` (which every worker has to be able to
 read), and a parameter that is set goes over it. `python` is the interpreter of an environment with
 `owt-pipeline` installed: not Airflow's own, whose pins clash with it.
@@ -108,7 +108,7 @@ with DAG(
                 task_id=stage,
                 py_interpreter="{{ params.python }}",
                 py_options=["-m"],
-                py_file=f"owt_pipeline.stages.{stage}",
+                py_file=f"owt_pipeline.{stage}.stage",
                 runner=runner,
                 pipeline_options=partial(flags, stage),
             )

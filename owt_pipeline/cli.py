@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from owt_pipeline.runtime.command_line import interruptible
+from owt_pipeline.engine.command_line import interruptible
 from owt_pipeline.stages import ORDER
 
 COMMANDS = {
@@ -66,8 +66,8 @@ def _main(argv: Sequence[str] | None) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     if name in STAGES:
+        from owt_pipeline.stage_command import main as stage_main
         from owt_pipeline.stages import load
-        from owt_pipeline.stages.command import main as stage_main
 
         return stage_main(load(name), rest)
     if name in COMMANDS:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from owt_pipeline.cli import COMMANDS, STAGES
-from owt_pipeline.runtime.command_line import CommandParser
+from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.stage_command import build_parser as stage_parser
+from owt_pipeline.stage_command import reporting_errors
 from owt_pipeline.stages import load
-from owt_pipeline.stages.command import build_parser as stage_parser
-from owt_pipeline.stages.command import reporting_errors
 
 SHELLS = ("bash", "zsh", "fish")
 

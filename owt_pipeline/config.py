@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from owt_pipeline.runtime import console
-from owt_pipeline.runtime.errors import UsageError
-from owt_pipeline.runtime.stage import Stage
+from owt_pipeline.engine import console
+from owt_pipeline.engine.errors import UsageError
+from owt_pipeline.engine.stage import Stage
 from schemas import SettingsError
 from schemas.settings import did_you_mean, from_table
 

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from owt_pipeline.estimate import BYTES_PER_SUBMISSION, SHIPPED_RATES, Rate, busy, duration, rate_of, read_log, size
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.plan import (
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.plan import (
     INTERRUPTED,
     Output,
     Plan,
@@ -20,8 +19,9 @@ from owt_pipeline.runtime.plan import (
     usable_manifest,
     with_shards,
 )
-from owt_pipeline.runtime.stage import Runtime, Stage
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.stage import Runtime, Stage
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.estimate import BYTES_PER_SUBMISSION, SHIPPED_RATES, Rate, busy, duration, rate_of, read_log, size
 from schemas.manifest import Manifest
 
 FINISHED = "finished"

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from owt_pipeline import config, dry_run
-from owt_pipeline.runtime.command_line import CommandParser
-from owt_pipeline.runtime.errors import UsageError
-from owt_pipeline.runtime.lease import hold
-from owt_pipeline.runtime.plan import usable_manifest
-from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.errors import UsageError
+from owt_pipeline.engine.lease import hold
+from owt_pipeline.engine.plan import usable_manifest
+from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.stage_command import check_flags, reporting_errors, runtime_of
 from owt_pipeline.stages import ORDER, load
-from owt_pipeline.stages.command import check_flags, reporting_errors, runtime_of
 from schemas.manifest import Manifest
 from schemas.settings import add_flags, flags_given
 

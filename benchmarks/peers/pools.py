@@ -48,7 +48,7 @@ class Pool(Protocol):
 
 class Ours:
     def __init__(self) -> None:
-        from owt_pipeline.runtime.workers import shared_pool, start_server
+        from owt_pipeline.engine.workers import shared_pool, start_server
 
         start_server([__name__])
         self._pool = shared_pool(WORKERS)

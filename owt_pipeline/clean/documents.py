@@ -18,7 +18,7 @@ from owt_pipeline.clean.mask import mask
 from owt_pipeline.clean.repair import fix_text
 from owt_pipeline.clean.text_view import TextView
 from owt_pipeline.clean.whitespace import tidy
-from owt_pipeline.runtime.batches import Outcome, rejects_batch, replace_columns
+from owt_pipeline.engine.batches import Outcome, rejects_batch, replace_columns
 from schemas import DATASETS, Reason
 
 

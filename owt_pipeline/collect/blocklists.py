@@ -13,8 +13,8 @@ import xxhash
 
 from owt_pipeline.collect.lines import LineReader
 from owt_pipeline.collect.urls import BadURL, canonicalize
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.storage import open_source
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.storage import open_source
 
 
 class DomainSet:

@@ -15,7 +15,7 @@ import orjson
 import zstandard
 
 from owt_pipeline.collect.records import Submission
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.engine.errors import UserError
 
 if TYPE_CHECKING:
     import praw

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.engine.errors import UserError
 
 LEAST_DOCUMENTS = 1000
 """Fewer raise no alarm, whatever their share."""

@@ -12,9 +12,9 @@ from owt_pipeline.dedupe.exact import HASHED
 from owt_pipeline.dedupe.parts import Part, cut
 from owt_pipeline.dedupe.places import places
 from owt_pipeline.dedupe.step_files import read_arrow, step_file
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.storage import Storage
 
 SKETCHES = "sketches"
 """Kind of the files with a shard's sketches, where duplicates/ keeps them: of the documents that stay, by row."""

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from owt_pipeline.dedupe.memory import keep_freed_memory
-from owt_pipeline.runtime.dataset import DatasetReader, reading
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.dataset import DatasetReader, reading
+from owt_pipeline.engine.storage import Storage
 from schemas.manifest import ShardFile
 
 _PART_BYTES = 8 << 20  # at least, uncompressed: a row group as we write them, or several smaller ones

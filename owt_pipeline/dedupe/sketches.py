@@ -12,7 +12,7 @@ from owt_pipeline.dedupe.exact import HASHED
 from owt_pipeline.dedupe.lsh import Banding, band_hashes
 from owt_pipeline.dedupe.minhash import signatures
 from owt_pipeline.dedupe.shingles import Shingles, shingle
-from owt_pipeline.runtime.batches import empty
+from owt_pipeline.engine.batches import empty
 
 
 @dataclass(frozen=True)

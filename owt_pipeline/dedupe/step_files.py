@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.runtime.commit import ShardWriter, shard_name
-from owt_pipeline.runtime.dataset import reading
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.commit import ShardWriter, shard_name
+from owt_pipeline.engine.dataset import reading
+from owt_pipeline.engine.storage import Storage
 from schemas.manifest import ShardFile
 
 NOTHING = pa.schema([])

@@ -23,11 +23,11 @@ from owt_pipeline.demo.hosts import DOMAIN
 from owt_pipeline.demo.judge import deviations
 from owt_pipeline.demo.server import serving
 from owt_pipeline.demo.site import Site, build_site
+from owt_pipeline.engine import children
+from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.ledger import verify
-from owt_pipeline.runtime import children
-from owt_pipeline.runtime.command_line import CommandParser
-from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.stages.command import reporting_errors
+from owt_pipeline.stage_command import reporting_errors
 from schemas.settings import to_toml
 
 TRAIN_SECONDS = 60

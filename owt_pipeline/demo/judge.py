@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from owt_pipeline.collect.urls import BadURL, canonical_url
 from owt_pipeline.demo.ground_truth import Fate
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.storage import Storage
 from schemas import Reason
 
 KEPT = "kept"

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from owt_pipeline.engine.batches import Outcome, rejects_batch
 from owt_pipeline.forget.takedowns import Takedowns
-from owt_pipeline.runtime.batches import Outcome, rejects_batch
 from schemas import Reason
 
 RULES = ("exact", "near")

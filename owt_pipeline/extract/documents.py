@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from owt_pipeline.engine.batches import Outcome, rejects_batch, replace_columns
 from owt_pipeline.extract.pages import Found, Rejected, Result
-from owt_pipeline.runtime.batches import Outcome, rejects_batch, replace_columns
 from schemas import DATASETS
 
 

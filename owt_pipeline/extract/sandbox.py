@@ -8,7 +8,7 @@ import resource
 import signal
 from collections.abc import Iterator
 
-from owt_pipeline.runtime.workers import TIMEOUT_SIGNAL
+from owt_pipeline.engine.workers import TIMEOUT_SIGNAL
 
 
 @contextlib.contextmanager

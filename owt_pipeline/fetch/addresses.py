@@ -7,7 +7,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.engine.errors import UserError
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from owt_pipeline.engine.batches import rejects_batch, replace_columns
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.fetch.acceptance import refuse_body, refuse_head
 from owt_pipeline.fetch.warc import Response, payload_digest
-from owt_pipeline.runtime.batches import rejects_batch, replace_columns
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.dataset import DatasetReader
 from schemas import DATASETS, Reason
 
 PAGES = DATASETS["pages"].schema

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from yarl import URL
 
+from owt_pipeline.engine.errors import UserError
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
 from owt_pipeline.fetch.archives import page_of_record
 from owt_pipeline.fetch.cdx import (
@@ -31,7 +32,6 @@ from owt_pipeline.fetch.cdx import (
 from owt_pipeline.fetch.client import Failed, Limits, Received
 from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
-from owt_pipeline.runtime.errors import UserError
 from schemas import Reason
 
 _MAX_ANSWER_BYTES = 8 << 20

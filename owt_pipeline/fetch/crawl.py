@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from owt_pipeline.engine import progress
 from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
 from owt_pipeline.fetch.recorder import Recorder, start_recording
-from owt_pipeline.runtime import progress
 
 R = TypeVar("R")
 

@@ -18,11 +18,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from owt_pipeline.engine import children
+from owt_pipeline.engine.workers import WorkerDied, WorkerError
 from owt_pipeline.fetch.answers import NoPage
 from owt_pipeline.fetch.fetched import Fetched
 from owt_pipeline.fetch.journal import Appender, Entries, Journal, encode_entry
-from owt_pipeline.runtime import children
-from owt_pipeline.runtime.workers import WorkerDied, WorkerError
 
 _WAITING_BATCHES = 16
 """Batches that wait to be sent to the process; beyond, the event loop fetches no more until there are fewer."""

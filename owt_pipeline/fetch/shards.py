@@ -12,16 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from owt_pipeline.engine import progress
+from owt_pipeline.engine.commit import ShardWriter, shard_name
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.answers import URL_COLUMNS, Answer, NoPage, Page, sorted_urls, write_answers
 from owt_pipeline.fetch.archives import Archives, Lookup
 from owt_pipeline.fetch.commoncrawl import ArchiveClient, CdxOptions, ask_archive
 from owt_pipeline.fetch.crawl import Crawler, crawl, shared_loop
 from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.live import LiveOptions
-from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.commit import ShardWriter, shard_name
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS, Reason
 
 _ASKED_WITH = {

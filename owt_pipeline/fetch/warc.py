@@ -23,6 +23,8 @@ import pyarrow as pa
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 from isal import isal_zlib
 
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.errors import UserError
 from owt_pipeline.fetch.http_message import (
     BadMessage,
     Headers,
@@ -32,8 +34,6 @@ from owt_pipeline.fetch.http_message import (
     header,
     split_response,
 )
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.errors import UserError
 from schemas import DATASETS
 
 MAX_BODY_BYTES = 1 << 30

@@ -8,19 +8,19 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from owt_pipeline.engine import console
+from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.dataset import is_discarded, read_manifest
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.lease import hold
+from owt_pipeline.engine.plan import recorded_plan
+from owt_pipeline.engine.stage import Runtime, Stage
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.forget.request import Resolved, parse_request, resolve
 from owt_pipeline.forget.takedowns import FORGOTTEN, read_takedowns, write_takedowns
 from owt_pipeline.ledger.story import readers_of
-from owt_pipeline.runtime import console
-from owt_pipeline.runtime.command_line import CommandParser
-from owt_pipeline.runtime.dataset import is_discarded, read_manifest
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.lease import hold
-from owt_pipeline.runtime.plan import recorded_plan
-from owt_pipeline.runtime.stage import Runtime, Stage
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.stage_command import checked_workers, reporting_errors
 from owt_pipeline.stages import load
-from owt_pipeline.stages.command import checked_workers, reporting_errors
 from schemas import SettingsError
 from schemas.settings import from_table
 

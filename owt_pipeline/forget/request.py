@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from owt_pipeline.collect.urls import BadURL, canonicalize, url_id
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.errors import UserError
 from owt_pipeline.forget.takedowns import Takedown, Takedowns
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.errors import UserError
 
 _NO_IDS = np.zeros(0, np.uint64)
 

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from owt_pipeline.collect.urls import host_of
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.storage import Storage
 
 FORGOTTEN = "forgotten.jsonl"
 

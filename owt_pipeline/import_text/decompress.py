@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from owt_pipeline.collect.decompress import Decompressor
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.storage import open_source
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.storage import open_source
 
 
 @contextlib.contextmanager

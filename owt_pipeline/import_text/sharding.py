@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from owt_pipeline.engine.batches import Outcome
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.import_text.documents import PLACED, FieldNames, place, placed_batch
 from owt_pipeline.import_text.records import read_records
-from owt_pipeline.runtime.batches import Outcome
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS, REJECTS, Reason
 
 _BUFFER_BYTES = 64 << 20

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.inspect.source import Source, open_source
 from owt_pipeline.inspect.where import parse_condition
-from owt_pipeline.runtime.command_line import CommandParser
-from owt_pipeline.runtime.errors import UsageError
-from owt_pipeline.stages.command import reporting_errors
+from owt_pipeline.stage_command import reporting_errors
 from schemas.settings import did_you_mean
 
 _WIDTH = 200

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.errors import NotFound, UsageError
 from owt_pipeline.ledger.find import find_id
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.errors import NotFound, UsageError
 from schemas import DATASETS, Reason
 from schemas.settings import did_you_mean
 

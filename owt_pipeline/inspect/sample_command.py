@@ -8,13 +8,13 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.errors import UsageError
+from owt_pipeline.engine.lease import mention_running
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.inspect.sample import sample
 from owt_pipeline.ledger.story import readers_of
-from owt_pipeline.runtime.command_line import CommandParser
-from owt_pipeline.runtime.errors import UsageError
-from owt_pipeline.runtime.lease import mention_running
-from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.stages.command import reporting_errors
+from owt_pipeline.stage_command import reporting_errors
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from owt_pipeline.runtime.dataset import DatasetReader, read_manifest, reading
-from owt_pipeline.runtime.errors import NotFound, UserError
-from owt_pipeline.runtime.lease import mention_running
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.dataset import DatasetReader, read_manifest, reading
+from owt_pipeline.engine.errors import NotFound, UserError
+from owt_pipeline.engine.lease import mention_running
+from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
 
 _WARC = (".warc", ".warc.gz", ".arc", ".arc.gz")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.runtime.errors import UsageError
+from owt_pipeline.engine.errors import UsageError
 from schemas.settings import did_you_mean
 
 _FORM = re.compile(r"(\w+)\s*(<=|>=|!=|=|<|>|~)\s*(.*)", re.DOTALL)

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.ledger.find import arrow_ids
-from owt_pipeline.runtime.dataset import DatasetReader
 
 _EXAMPLES = 3
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from owt_pipeline.runtime.dataset import DatasetReader, reading
+from owt_pipeline.engine.dataset import DatasetReader, reading
 from schemas.manifest import ShardFile
 
 

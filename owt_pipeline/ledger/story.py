@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from owt_pipeline.collect.spread import home_bucket
 from owt_pipeline.collect.urls import BadURL, canonicalize, unescaped, url_id
+from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.ledger.find import Found, find_id
 from owt_pipeline.ledger.side_by_side import differences
-from owt_pipeline.runtime.dataset import DatasetReader, is_discarded, read_manifest
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS, Reason
 
 

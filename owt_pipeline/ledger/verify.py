@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.runtime import console, progress
-from owt_pipeline.runtime.command_line import CommandParser
-from owt_pipeline.runtime.commit import Listing
-from owt_pipeline.runtime.dataset import DatasetReader, is_discarded, read_manifest
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.lease import hold, mention_running
-from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.stages.command import reporting_errors
+from owt_pipeline.engine import console, progress
+from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.commit import Listing
+from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.lease import hold, mention_running
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.stage_command import reporting_errors
 from schemas import DATASETS, REJECTS
 from schemas.manifest import MANIFEST_NAME, Manifest, ShardFile, ledger_of
 

@@ -9,14 +9,14 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
+from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.errors import NotFound
+from owt_pipeline.engine.lease import mention_running
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.ledger.domain import summary
 from owt_pipeline.ledger.side_by_side import side_by_side
 from owt_pipeline.ledger.story import asked_for, nearest, readers_of, story
-from owt_pipeline.runtime.command_line import CommandParser
-from owt_pipeline.runtime.errors import NotFound
-from owt_pipeline.runtime.lease import mention_running
-from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.stages.command import reporting_errors
+from owt_pipeline.stage_command import reporting_errors
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 

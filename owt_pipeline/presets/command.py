@@ -8,10 +8,10 @@ import os
 import re
 from collections.abc import Sequence
 
-from owt_pipeline.runtime.command_line import CommandParser
-from owt_pipeline.runtime.errors import UsageError, UserError
+from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.errors import UsageError, UserError
+from owt_pipeline.stage_command import reporting_errors
 from owt_pipeline.stages import ORDER, load
-from owt_pipeline.stages.command import reporting_errors
 from schemas.settings import describe
 
 _LINE = re.compile(r"^(\w+) = (.*?)\s+# (.*)$")

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from owt_pipeline.engine import progress
+from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.report.keys import host_of, keys_of
 from owt_pipeline.report.summaries import MOST_REMOVALS, SCORE_EDGES, SIMILARITY_BINS, Summary
-from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.dataset import DatasetReader
 from owt_pipeline.tokenize import encoding
 from schemas import Reason
 

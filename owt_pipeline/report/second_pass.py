@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from owt_pipeline.engine import progress
+from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.report.first_pass import Part
 from owt_pipeline.report.keys import host_of, keys_of, site_of
 from owt_pipeline.report.sketches import Candidates
 from owt_pipeline.report.summaries import Details, Summary
-from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.dataset import DatasetReader
 
 _ROWS = 1 << 14
 _TEXT_CHARACTERS = 20_000

@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from owt_pipeline.runtime.command_line import CommandParser
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.errors import UsageError
-from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.stages.command import reporting_errors
+from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.errors import UsageError
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.stage_command import reporting_errors
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
 

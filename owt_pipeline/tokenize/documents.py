@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.runtime.batches import Outcome, rejects_batch
+from owt_pipeline.engine.batches import Outcome, rejects_batch
 from owt_pipeline.tokenize.encoding import Encoding, load
 from owt_pipeline.tokenize.split import is_validation
 from schemas import DATASETS, Reason

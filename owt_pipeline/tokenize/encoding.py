@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.storage import open_source
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.storage import open_source
 from owt_pipeline.tokenize import gpt2, hub
 
 # What well-known tokenizers call the token between documents, looked for where none is named.

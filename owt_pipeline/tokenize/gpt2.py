@@ -8,7 +8,7 @@ import importlib.metadata
 import json
 from typing import TYPE_CHECKING
 
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.engine.errors import UserError
 
 if TYPE_CHECKING:
     import tiktoken

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.engine.errors import UserError
 
 _NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?(@[\w./-]+)?")
 

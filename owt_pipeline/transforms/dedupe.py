@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import apache_beam as beam
 import pyarrow as pa
 
-from owt_pipeline.runtime.pipeline import remembering_failures
+from owt_pipeline.engine.pipeline import remembering_failures
 
 
 class ReducePartitions(beam.PTransform):

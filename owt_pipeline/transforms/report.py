@@ -7,7 +7,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from owt_pipeline.runtime.pipeline import remembering_failures
+from owt_pipeline.engine.pipeline import remembering_failures
 
 
 class MergeSummaries(beam.PTransform):

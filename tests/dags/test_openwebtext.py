@@ -31,7 +31,7 @@ def test_airflow_reads_the_dag_without_an_error(dagbag: Any) -> None:
     assert list(dagbag.dags) == ["openwebtext"]
     dag = dagbag.dags["openwebtext"]
     assert dag.timetable.can_be_scheduled is False
-    assert "PYTHON -m owt_pipeline.stages.STAGE" in dag.doc_md
+    assert "PYTHON -m owt_pipeline.STAGE.stage" in dag.doc_md
     assert all(task.retries == 2 for task in dag.tasks)
 
 
@@ -77,7 +77,7 @@ def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(dag
         },
     )
     for stage, command in zip(ORDER, started, strict=True):
-        assert command[:3] == ["-m", f"owt_pipeline.stages.{stage}", "--runner=FnApiRunner"]
+        assert command[:3] == ["-m", f"owt_pipeline.{stage}.stage", "--runner=FnApiRunner"]
         assert {"--workdir=/data/run one", "--workers=2", "--config=/data/owt.toml"} <= set(command)
         assert {"--project=p", "--experiments=a", "--experiments=b", "--no_auth"} <= set(command)
         assert not any(flag.startswith("--dry_run") for flag in command)

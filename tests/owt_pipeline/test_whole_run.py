@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import ORDER, load
 from tests.owt_pipeline.whole_runs import (
     copy_of,

@@ -13,8 +13,8 @@ from owt_pipeline.dedupe.components import connected_components
 from owt_pipeline.dedupe.places import row_of, shard_of
 from owt_pipeline.dedupe.step_files import scatter
 from owt_pipeline.dedupe.steps.edges import read_edges
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.storage import Storage
 
 GROUP_PARTS = pa.schema([(name, pa.uint32()) for name in ("group", "shard", "part", "batch", "documents")])
 """Where a group's candidates are, how many: the number of their record batch in the part's file of shingles."""

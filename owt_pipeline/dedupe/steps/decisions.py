@@ -11,8 +11,8 @@ from owt_pipeline.dedupe.decisions import decide, largest_clusters
 from owt_pipeline.dedupe.places import shard_of
 from owt_pipeline.dedupe.step_files import one_batch, read_step, scatter
 from owt_pipeline.dedupe.verification import PROVEN
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
 
 

@@ -12,9 +12,9 @@ from owt_pipeline.dedupe.collection import Collection
 from owt_pipeline.dedupe.lsh import star_edges
 from owt_pipeline.dedupe.places import places
 from owt_pipeline.dedupe.steps.partitions import partitioned
-from owt_pipeline.runtime.commit import ShardWriter, shard_name
-from owt_pipeline.runtime.dataset import reading
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.commit import ShardWriter, shard_name
+from owt_pipeline.engine.dataset import reading
+from owt_pipeline.engine.storage import Storage
 
 EDGES = pa.schema([("a", pa.uint64()), ("b", pa.uint64())])
 """Two places; a is the less. Kept as Parquet."""

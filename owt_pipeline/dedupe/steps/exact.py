@@ -12,8 +12,8 @@ from owt_pipeline.dedupe.exact import exact_duplicates
 from owt_pipeline.dedupe.places import places, row_of, shard_of
 from owt_pipeline.dedupe.step_files import one_batch, read_step, scatter
 from owt_pipeline.dedupe.steps.partitions import partitioned
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.storage import Storage
 
 _COLUMNS = ["text_high", "text_low", "precedence", "url_id"]
 

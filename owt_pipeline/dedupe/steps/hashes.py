@@ -6,8 +6,8 @@ from owt_pipeline.dedupe.collection import Collection
 from owt_pipeline.dedupe.exact import hash_documents
 from owt_pipeline.dedupe.parts import read_part
 from owt_pipeline.dedupe.survivors import COLUMNS
-from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.commit import ShardWriter
+from owt_pipeline.engine import progress
+from owt_pipeline.engine.commit import ShardWriter
 
 
 def hash_part(number: int, writer: ShardWriter, *, collection: Collection, survivor: str) -> None:

@@ -10,9 +10,9 @@ from owt_pipeline.dedupe.collection import Collection
 from owt_pipeline.dedupe.parts import read_part
 from owt_pipeline.dedupe.places import row_of
 from owt_pipeline.dedupe.step_files import read_step
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.storage import Storage
 
 HOSTS = pa.schema([("host", pa.string()), ("documents", pa.uint32()), ("sample", pa.list_(pa.uint64()))])
 """A host, how many of a shard's documents that go are its own, and the places of some of them."""

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from owt_pipeline.dedupe.lsh import partition_of
-from owt_pipeline.runtime.commit import ShardWriter
+from owt_pipeline.engine.commit import ShardWriter
 
 
 def partitioned(

@@ -6,9 +6,9 @@ import pyarrow as pa
 
 from owt_pipeline.dedupe.step_files import one_batch, open_arrow, read_step, step_file
 from owt_pipeline.dedupe.verification import Verifier
-from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine import progress
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.storage import Storage
 
 
 def verify_group(

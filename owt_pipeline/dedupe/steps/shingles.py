@@ -11,9 +11,9 @@ from owt_pipeline.dedupe.places import places
 from owt_pipeline.dedupe.sketches import Sketcher
 from owt_pipeline.dedupe.step_files import read_step
 from owt_pipeline.dedupe.verification import candidates_schema
-from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine import progress
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.storage import Storage
 
 
 def shingle_candidates(

@@ -9,9 +9,9 @@ from owt_pipeline.dedupe.collection import Collection
 from owt_pipeline.dedupe.parts import read_part
 from owt_pipeline.dedupe.sketches import Sketcher
 from owt_pipeline.dedupe.step_files import one_batch, read_step
-from owt_pipeline.runtime import progress
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine import progress
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.storage import Storage
 
 
 def sketch_part(

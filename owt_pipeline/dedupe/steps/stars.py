@@ -11,8 +11,8 @@ from owt_pipeline.dedupe.shingles import mix
 from owt_pipeline.dedupe.stars import checksum, large_star, small_star
 from owt_pipeline.dedupe.steps.edges import EDGES, read_edges
 from owt_pipeline.dedupe.steps.partitions import partitioned
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.storage import Storage
 
 MODULUS = 1 << 62
 """Checksums are counted modulo this, so that they fit a manifest's integers."""

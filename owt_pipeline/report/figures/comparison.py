@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from owt_pipeline.runtime.dataset import read_manifest
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.dataset import read_manifest
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.storage import Storage
 from schemas.stats import STATS_VERSION
 
 Stats = Mapping[str, Any]

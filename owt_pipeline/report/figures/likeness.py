@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.storage import open_source
 from owt_pipeline.report.figures.shares import share
 from owt_pipeline.report.sketches import LogHistogram
 from owt_pipeline.report.summaries import Details, Summary
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.storage import open_source
 from schemas.manifest import Manifest
 
 # Of Gokaslan and Cohen's OpenWebText, tokenized with GPT-2's BPE.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from owt_pipeline.clean import contamination
 from owt_pipeline.clean.contamination import evaluation_sets, n_grams_of, shared_n_gram
 from owt_pipeline.clean.documents import Rules, clean_document
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.engine.errors import UserError
 from schemas import Reason
 
 ENGLISH = "The river ran past the old mill, and nobody in the village could say how long it had done so. " * 10

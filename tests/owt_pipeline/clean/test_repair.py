@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from owt_pipeline.clean.repair import _HARMLESS, FORMS, RULES, fix_text
-from owt_pipeline.stages.clean import Options
+from owt_pipeline.clean.stage import Options
 
 # What ftfy's rules are about, so that hypothesis meets them often.
 NOTABLE = st.sampled_from(

@@ -10,12 +10,12 @@ import pytest
 
 from owt_pipeline.clean.filters import FILTERS
 from owt_pipeline.clean.signals import EDGES
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
-from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.stages.clean import STAGE, Options
+from owt_pipeline.clean.stage import STAGE, Options
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
 from schemas.manifest import Manifest
 from tests.owt_pipeline.whole_runs import snapshot

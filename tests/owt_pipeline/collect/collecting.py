@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from owt_pipeline.runtime.dataset import DatasetReader, read_manifest
-from owt_pipeline.runtime.stage import Runtime, run_stage
-from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.stages.collect import STAGE, Options
+from owt_pipeline.collect.stage import STAGE, Options
+from owt_pipeline.engine.dataset import DatasetReader, read_manifest
+from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.storage import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.whole_runs import snapshot
 
@@ -55,5 +55,5 @@ def collected(workdir: Path) -> Collected:
 
 def start(workdir: Path, *flags: str, **popen: Any) -> subprocess.Popen[str]:
     """`owt collect` in a process of its own."""
-    command = [sys.executable, "-m", "owt_pipeline.stages.collect", "--workdir", str(workdir), *flags]
+    command = [sys.executable, "-m", "owt_pipeline.collect.stage", "--workdir", str(workdir), *flags]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **popen)

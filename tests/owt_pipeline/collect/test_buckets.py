@@ -11,7 +11,7 @@ import pytest
 from owt_pipeline.collect import buckets
 from owt_pipeline.collect.buckets import BucketWriter, read_buckets
 from owt_pipeline.collect.rows import ROWS
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.storage import Storage
 
 NUM_BUCKETS = 7
 

@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
-from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.stages.dedupe import STAGE as DEDUPE
-from owt_pipeline.stages.dedupe import DedupeOptions
+from owt_pipeline.dedupe.stage import STAGE as DEDUPE
+from owt_pipeline.dedupe.stage import DedupeOptions
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS, option
 from schemas.manifest import Manifest
 

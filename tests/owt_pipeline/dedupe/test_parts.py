@@ -9,10 +9,10 @@ import pytest
 
 from owt_pipeline.dedupe import parts as module
 from owt_pipeline.dedupe.parts import cut, read_part
-from owt_pipeline.runtime import commit
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine import commit
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.storage import Storage
 from tests.owt_pipeline.dedupe.corpora import write_clean
 
 ROWS = 25_000

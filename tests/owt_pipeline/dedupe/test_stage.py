@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.engine.errors import UserError
 from tests.owt_pipeline.dedupe import plain
 from tests.owt_pipeline.dedupe.corpora import (
     corpus_with_copies,
@@ -196,7 +196,7 @@ def run_in_process(workdir: Path) -> subprocess.Popen[bytes]:
     command = [
         sys.executable,
         "-m",
-        "owt_pipeline.stages.dedupe",
+        "owt_pipeline.dedupe.stage",
         "--workdir",
         str(workdir),
         "--workers",

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.stage import Runtime, run_stage
-from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.stages.export import STAGE, ExportOptions
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.export.stage import STAGE, ExportOptions
 from schemas.manifest import Manifest
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, write_clean
 

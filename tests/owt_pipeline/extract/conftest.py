@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 import xxhash
 
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.warc import payload_digest, response_record
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
-from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS
 
 FETCHED_AT = 1_767_225_600  # 2026-01-01

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from owt_pipeline.engine.dataset import DatasetReader, require_manifest
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.extract.extractor import Extracted, Page, Settings
-from owt_pipeline.runtime.dataset import DatasetReader, require_manifest
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.stage import Runtime, run_stage
-from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.stages.extract import STAGE, Options
+from owt_pipeline.extract.stage import STAGE, Options
 
 HTML = "text/html; charset=utf-8"
 PROSE = "This sentence is prose, and long enough to be taken for a part of an article about something. " * 6

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.extract.model import digest
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.stage import Runtime, run_stage
-from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.stages.extract import STAGE, Options
+from owt_pipeline.extract.stage import STAGE, Options
 from tests.owt_pipeline.whole_runs import differing
 
 Pages = dict[str, tuple[bytes, str]]

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from owt_pipeline.collect.urls import canonicalize, url_id
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
 
 URLS = DATASETS["urls"].schema

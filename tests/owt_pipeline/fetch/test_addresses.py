@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from owt_pipeline.engine.errors import UserError
 from owt_pipeline.fetch import resolver as resolver_module
 from owt_pipeline.fetch.addresses import Addresses, BlockedAddress, Rule, is_public, parse_rules
 from owt_pipeline.fetch.client import Failed, Received
 from owt_pipeline.fetch.live import redirect_target, requested_url, retry_after
 from owt_pipeline.fetch.resolver import CheckingResolver
-from owt_pipeline.runtime.errors import UserError
 from schemas import Reason
 
 PRIVATE = [

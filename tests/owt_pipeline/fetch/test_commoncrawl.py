@@ -18,15 +18,15 @@ from fastwarc.warc import ArchiveIterator
 from hypothesis import given
 from hypothesis import strategies as st
 
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.stage import Runtime, run_stage
 from owt_pipeline.fetch.addresses import Addresses
 from owt_pipeline.fetch.cdx import BadIndex, Collection, IndexedCapture, parse_captures, parse_collections
 from owt_pipeline.fetch.client import Limits
 from owt_pipeline.fetch.commoncrawl import ArchiveClient, CdxOptions
 from owt_pipeline.fetch.live import LiveOptions
+from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.fetch.warc import gzip_member, response_record, single_member
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.stage import Runtime, run_stage
-from owt_pipeline.stages.fetch import STAGE, Options
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, capture_row
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
@@ -320,7 +320,7 @@ def test_after_a_kill_only_what_was_in_flight_is_asked_again(
     archive.slowness = 0.02
     runtime = write_urls(urls, num_shards=1)
     command = [
-        sys.executable, "-m", "owt_pipeline.stages.fetch", "--workdir", runtime.workdir.uri, "--quiet",
+        sys.executable, "-m", "owt_pipeline.fetch.stage", "--workdir", runtime.workdir.uri, "--quiet",
         "--sources", "commoncrawl", "--cdx_index", f"{archive.url}/collinfo.json", "--cdx_data", f"{archive.url}/data",
         "--user_agent", AGENT, "--cdx_delay", "0", "--cdx_connections", "2", "--cdx_collections", "1",
     ]  # fmt: skip

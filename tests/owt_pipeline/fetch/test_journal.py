@@ -12,6 +12,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.fetch.addresses import Addresses
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
 from owt_pipeline.fetch.client import Limits
@@ -19,9 +22,6 @@ from owt_pipeline.fetch.journal import Appender, Journal, encode_entry
 from owt_pipeline.fetch.live import LiveOptions
 from owt_pipeline.fetch.shards import Sources, fetch_shard
 from owt_pipeline.fetch.warc import response_record
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.stage import Runtime
 from schemas import DATASETS, Reason
 from schemas.manifest import ShardRecord
 

@@ -19,12 +19,12 @@ import pytest
 from fastwarc.warc import ArchiveIterator
 from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
+from owt_pipeline.engine import children, progress
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.workers import WorkerError
+from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.fetch.warc import Response
-from owt_pipeline.runtime import children, progress
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.stage import Runtime, run_stage
-from owt_pipeline.runtime.workers import WorkerError
-from owt_pipeline.stages.fetch import STAGE, Options
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request, Way
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
@@ -230,7 +230,7 @@ def test_retry_after_is_waited_for(serve: Callable[..., BadServer], write_urls: 
 
 def command(workdir: str, server: BadServer) -> list[str]:
     return [
-        sys.executable, "-m", "owt_pipeline.stages.fetch", "--workdir", workdir, "--quiet", "--resolve", *server.rules,
+        sys.executable, "-m", "owt_pipeline.fetch.stage", "--workdir", workdir, "--quiet", "--resolve", *server.rules,
         "--user_agent", AGENT, "--host_delay", "0",
         "--max_page_bytes", "1000000", "--max_wire_bytes", "1000000", "--max_redirects", "5",
     ]  # fmt: skip
@@ -331,7 +331,7 @@ def test_a_wrong_rule_says_what_is_expected(
 ) -> None:
     runtime = write_urls(["http://a.example/"])
     result = subprocess.run(
-        [sys.executable, "-m", "owt_pipeline.stages.fetch", "--workdir", runtime.workdir.uri, "--resolve", "a.example"],
+        [sys.executable, "-m", "owt_pipeline.fetch.stage", "--workdir", runtime.workdir.uri, "--resolve", "a.example"],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert result.returncode == 1

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from owt_pipeline.engine.workers import WorkerError
 from owt_pipeline.fetch.answers import NoPage, Page
 from owt_pipeline.fetch.client import Received
 from owt_pipeline.fetch.fetched import Fetched
 from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.recorder import Recorder, start_recording
-from owt_pipeline.runtime.workers import WorkerError
 from schemas import Reason
 
 BODY = b"<p>page</p>" * 10_000

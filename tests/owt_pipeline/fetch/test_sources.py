@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from owt_pipeline.engine.dataset import read_manifest
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.fetch.warc import response_record
-from owt_pipeline.runtime.dataset import read_manifest
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.stage import Runtime, run_stage
-from owt_pipeline.stages.fetch import STAGE, Options
 from tests.owt_pipeline.fetch.archive_server import ArchiveServer, capture_row
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import reader, rejects, why_fetched

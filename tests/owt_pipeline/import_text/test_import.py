@@ -21,15 +21,15 @@ from hypothesis import strategies as st
 
 from owt_pipeline import cli
 from owt_pipeline.collect.urls import canonical_url, url_id
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.import_text import records, sharding
 from owt_pipeline.import_text.decompress import open_decompressed
 from owt_pipeline.import_text.records import MAX_RECORD_BYTES, read_records
+from owt_pipeline.import_text.stage import STAGE, ImportOptions
 from owt_pipeline.ledger.verify import verify
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.stage import Runtime, run_stage
-from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.stages.import_text import STAGE, ImportOptions
 from schemas import DATASETS
 from schemas.manifest import Manifest
 

@@ -11,9 +11,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from owt_pipeline.engine.errors import UserError
 from owt_pipeline.inspect import command, sample_command
 from owt_pipeline.inspect.where import parse_condition
-from owt_pipeline.runtime.errors import UserError
 from schemas import DATASETS
 from tests.owt_pipeline.whole_runs import shard_file
 

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from owt_pipeline.engine.batches import Outcome, rejects_batch
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.ledger.verify import verify
-from owt_pipeline.runtime.batches import Outcome, rejects_batch
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
-from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import FileTable
 from tests.owt_pipeline.whole_runs import manifest_of, shard_file, table_of

@@ -15,13 +15,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from owt_pipeline.collect.urls import url_id
+from owt_pipeline.engine.batches import Outcome, rejects_batch
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.ledger.side_by_side import differences, side_by_side
 from owt_pipeline.ledger.story import asked_for, readers_of, story
 from owt_pipeline.ledger.why import main
-from owt_pipeline.runtime.batches import Outcome, rejects_batch
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
-from owt_pipeline.runtime.storage import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.whole_runs import copy_of, run_owt
 

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.report.figures.likeness import read_reference
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.stage import Runtime, run_stage
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.report.stage import STAGE, ReportOptions
 from owt_pipeline.stages import load
-from owt_pipeline.stages.report import STAGE, ReportOptions
 from schemas.stats import stats_schema
 from schemas.stats_reference import stats_reference
 from tests.owt_pipeline.report.browser import Browser

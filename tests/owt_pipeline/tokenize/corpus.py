@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from owt_pipeline.runtime.batches import Outcome
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
-from owt_pipeline.runtime.storage import Storage
+from owt_pipeline.engine.batches import Outcome
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from owt_pipeline.runtime.errors import UserError
+from owt_pipeline.engine.errors import UserError
 from owt_pipeline.tokenize import gpt2
 from owt_pipeline.tokenize.encoding import load
 

@@ -13,15 +13,15 @@ import pytest
 import tiktoken
 from tokenizers import Tokenizer
 
+from owt_pipeline.engine.batches import Outcome
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.ledger.verify import verify
-from owt_pipeline.runtime.batches import Outcome
-from owt_pipeline.runtime.commit import ShardWriter
-from owt_pipeline.runtime.dataset import DatasetReader
-from owt_pipeline.runtime.errors import UserError
-from owt_pipeline.runtime.stage import Runtime, Stage, run_stage
-from owt_pipeline.runtime.storage import Storage
-from owt_pipeline.stages.tokenize import STAGE, TokenizeOptions
 from owt_pipeline.tokenize import gpt2
+from owt_pipeline.tokenize.stage import STAGE, TokenizeOptions
 from schemas import DATASETS
 from schemas.manifest import Manifest
 from tests.owt_pipeline.tokenize import corpus

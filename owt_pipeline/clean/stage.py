@@ -1,0 +1,136 @@
+"""`clean`: each document repaired, and judged by itself."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.stage import Stage, StageRun
+from owt_pipeline.engine.storage import expand_globs
+from schemas import option
+from schemas.settings import did_you_mean
+
+if TYPE_CHECKING:
+    from owt_pipeline.clean.contamination import EvaluationSets
+
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the stage."""
+
+    fix_text: bool = option(True, "repair mojibake, entities and odd widths with ftfy")
+    normalization: str = option("NFC", "Unicode normalization; ConnorJL's is NFKC", choices=("NFC", "NFKC", "none"))
+    leave_unfixed: tuple[str, ...] = option(
+        (),
+        "rules of ftfy's to leave out, by its names for them",
+        choices=(
+            *("unescape_html", "remove_terminal_escapes", "fix_encoding", "restore_byte_a0", "replace_lossy_sequences"),
+            *("decode_inconsistent_utf8", "fix_c1_controls", "fix_latin_ligatures", "fix_character_width"),
+            *("fix_line_breaks", "fix_surrogates", "remove_control_chars"),
+        ),
+        metavar="RULE",
+    )
+    uncurl_quotes: bool = option(False, "make curly quotes straight, as ftfy does by default; needs fix_text")
+    mask_addresses: bool = option(False, "replace e-mail addresses and public IP addresses")
+    min_tokens: int = option(128, "documents with fewer tokens of GPT-2 are rejected", minimum=0)
+    max_tokens: int = option(0, "documents with more tokens of GPT-2 are rejected; 0 for no limit", minimum=0)
+    languages: tuple[str, ...] = option(
+        ("en",), "languages to keep, as ISO 639-1 codes; `all` keeps all", metavar="CODE"
+    )
+    min_language_score: float = option(
+        0.0, "documents whose language is less sure are rejected", minimum=0.0, maximum=1.0
+    )
+    filters: tuple[str, ...] = option(
+        (),
+        "published rules to reject documents by; c4 drops lines, too",
+        choices=("boilerplate", "gopher_repetition", "gopher_quality", "c4", "fineweb"),
+    )
+    measured_share: float = option(
+        0.2,
+        "share of the documents that filters which are not on measure, too, for the report",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    decontaminate: tuple[str, ...] = option(
+        (),
+        "evaluation sets, as JSON or plain text: documents that share a run of words with one are rejected",
+        metavar="FILE",
+        shapes_bytes=False,  # their content does, and is in the fingerprint
+    )
+    decontaminate_words: int = option(13, "how long such a run is", minimum=4)
+    unaltered: bool = option(False, "pass text on byte for byte: no repair, no normalization, white space as it is")
+
+
+def run(run: StageRun) -> None:
+    from owt_pipeline.clean import signals
+    from owt_pipeline.clean.contamination import n_grams_of
+    from owt_pipeline.clean.documents import Rules, clean_batch
+    from owt_pipeline.clean.language import known_languages
+
+    options: Options = run.options
+    languages = frozenset() if ALL in options.languages else frozenset(options.languages)
+    if unknown := sorted(languages - set(known_languages())):
+        raise UserError(f"languages: {unknown[0]!r} is no language known{did_you_mean(unknown[0], known_languages())}")
+    changing = [name for name in ("mask_addresses", "uncurl_quotes") if getattr(options, name)]
+    changing += ["the filter c4"] if "c4" in options.filters else []
+    if options.unaltered and changing:
+        raise UserError(f"unaltered leaves text as it is, but {changing[0]} changes it; leave one of them out")
+    sets = _evaluation_sets(options)
+    if sets is not None:
+        n_grams_of(sets)  # an unreadable file is an error here, and not of a worker
+    rules = Rules(
+        fix_text=options.fix_text,
+        normalization=options.normalization,
+        leave_unfixed=frozenset(options.leave_unfixed),
+        uncurl_quotes=options.uncurl_quotes,
+        mask_addresses=options.mask_addresses,
+        min_tokens=options.min_tokens,
+        max_tokens=options.max_tokens,
+        languages=languages,
+        min_language_score=options.min_language_score,
+        filters=options.filters,
+        measured_share=options.measured_share,
+        evaluation_sets=sets,
+        unaltered=options.unaltered,
+    )
+    run.properties["signals"] = signals.describe(options.filters, options.measured_share)
+    run.map_batches(partial(clean_batch, rules=rules), rows=64)
+
+
+def _evaluation_sets(options: Options) -> EvaluationSets | None:
+    from owt_pipeline.clean.contamination import evaluation_sets
+
+    if not options.decontaminate:
+        return None
+    return evaluation_sets(expand_globs(options.decontaminate, "decontaminate"), options.decontaminate_words)
+
+
+def _sources(options: Options) -> list[dict[str, Any]]:
+    """The evaluation sets, by their content."""
+    sets = _evaluation_sets(options)
+    return [{"kind": "evaluation", "sha256": digest} for digest in sets.digests] if sets is not None else []
+
+
+STAGE = Stage(
+    name="clean",
+    output="clean",
+    inputs=("documents",),
+    options=Options,
+    version=3,
+    run=run,
+    sources=_sources,
+    shard_local=True,
+    libraries=("ftfy", "py3langid", "tiktoken"),
+    help="Repair each document's text; reject those in other languages, too short or long, or against rules you name.",
+    example="owt clean --workdir run --languages en --min_tokens 128",
+)
+
+if __name__ == "__main__":
+    from owt_pipeline.stage_command import main
+
+    sys.exit(main(STAGE))

@@ -1,0 +1,336 @@
+"""The clients of object stores: obstore for S3 and Azure, Google's own for Google Cloud Storage.
+
+Google's, because obstore speaks the XML API, which the emulators of Google's storage lack; both find their
+credentials where the services' other tools do.
+"""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import functools
+import os
+import re
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+import pyarrow.fs
+
+from owt_pipeline.engine.errors import UserError
+
+_PIECE_BYTES = 8 << 20
+"""An upload's pieces; four of them are in memory at once."""
+
+
+_NO_CREDENTIALS = ("//169.254.", "/meta-data/", "/latest/api/token", "Account must be specified")
+"""Parts of errors that say: no credentials are set, and no cloud gives this machine any."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a client's exception comes to."""
+
+    kind: Literal["missing", "no bucket", "credentials", "refused", "network"]
+    detail: str
+
+
+class Bucket(ABC):
+    """A bucket by one client. Versions are those of the service: an etag, a generation.
+
+    Methods raise what the client raises; `failure` says what it means.
+    """
+
+    @abstractmethod
+    def __init__(self, scheme: str, name: str, anonymous: bool, seconds: float):
+        """The bucket, where failing requests are made again for some seconds."""
+
+    @classmethod
+    @abstractmethod
+    def failure(cls, error: Exception) -> Failure | None:
+        """What an exception means, or None where it is not the client's."""
+
+    @abstractmethod
+    def size(self, key: str) -> int: ...
+
+    @abstractmethod
+    def read(self, key: str) -> tuple[bytes, str]: ...
+
+    @abstractmethod
+    def read_range(self, key: str, start: int, length: int) -> bytes: ...
+
+    @abstractmethod
+    def list(self, prefix: str, limit: int | None = None) -> Iterator[tuple[str, int, str]]:
+        """Key, bytes and version of the objects whose keys begin with `prefix`."""
+
+    @abstractmethod
+    def put(self, key: str, content: bytes) -> None: ...
+
+    @abstractmethod
+    def put_file(self, key: str, path: str) -> None: ...
+
+    @abstractmethod
+    def put_if(self, key: str, content: bytes, version: str | None) -> str | None:
+        """Write if the object has this version (None: if there is none); the new version, or None if it has another."""
+
+    @abstractmethod
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; a missing one is no error."""
+
+
+class ObstoreBucket(Bucket):
+    """A bucket of S3, or a container of Azure."""
+
+    def __init__(self, scheme: str, name: str, anonymous: bool, seconds: float):
+        from obstore.store import AzureStore, S3Store
+
+        options: dict[str, Any] = {
+            "retry_config": {
+                "max_retries": 50,
+                "retry_timeout": timedelta(seconds=seconds),
+                "backoff": {
+                    "init_backoff": timedelta(milliseconds=100),
+                    "max_backoff": timedelta(seconds=min(5.0, seconds / 4)),
+                    "base": 2,
+                },
+            },
+            "client_options": {
+                "connect_timeout": timedelta(seconds=min(10.0, seconds / 2)),
+                "timeout": timedelta(seconds=seconds),
+                "allow_http": True,
+            },
+        }
+        if anonymous:
+            options["skip_signature"] = True
+        if scheme == "az":
+            self._store: Any = AzureStore(name, **options)
+        else:
+            self._store = S3Store(name, **_s3_settings(name, anonymous), **options)
+
+    @classmethod
+    def failure(cls, error: Exception) -> Failure | None:
+        from obstore import exceptions
+
+        if not isinstance(error, exceptions.BaseError | FileNotFoundError):
+            return None
+        text = str(error)
+        message = re.search(r"<Message>([^<]*)", text)  # of an answer in XML; else, the error's first line ends in it
+        detail = message[1] if message else text.partition("\n")[0].rpartition(" - ")[2]
+        if "NoSuchBucket" in text or "ContainerNotFound" in text:
+            return Failure("no bucket", detail)
+        if isinstance(error, FileNotFoundError):
+            return Failure("missing", detail)
+        if any(sign in text for sign in _NO_CREDENTIALS):
+            return Failure("credentials", "and this machine has none of its own")
+        if re.search("status code: 40[13]", text):  # of a listing, it comes as any other error does
+            return Failure("refused", detail)
+        return Failure("network", detail)
+
+    def size(self, key: str) -> int:
+        import obstore
+
+        return int(obstore.head(self._store, key)["size"])
+
+    def read(self, key: str) -> tuple[bytes, str]:
+        import obstore
+
+        found = obstore.get(self._store, key)
+        return bytes(found.bytes()), _etag(found.meta)
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        import obstore
+
+        return bytes(obstore.get_range(self._store, key, start=start, length=length))
+
+    def list(self, prefix: str, limit: int | None = None) -> Iterator[tuple[str, int, str]]:
+        import obstore
+
+        folder = prefix.rpartition("/")[0]  # obstore takes folders only
+        for page in obstore.list(self._store, folder or None, chunk_size=limit or 1000):
+            for entry in page:
+                if entry["path"].startswith(prefix):
+                    yield entry["path"], entry["size"], _etag(entry)
+
+    def put(self, key: str, content: bytes) -> None:
+        import obstore
+
+        obstore.put(self._store, key, content, use_multipart=False)
+
+    def put_file(self, key: str, path: str) -> None:
+        import obstore
+
+        piece = max(_PIECE_BYTES, os.path.getsize(path) // 9000)  # S3 takes 10,000
+        with open(path, "rb") as file:
+            obstore.put(self._store, key, file, chunk_size=piece, max_concurrency=4)
+
+    def put_if(self, key: str, content: bytes, version: str | None) -> str | None:
+        import obstore
+        from obstore import exceptions
+
+        mode: Any = "create" if version is None else {"e_tag": f'"{version}"'}
+        try:
+            return _etag(obstore.put(self._store, key, content, mode=mode, use_multipart=False))
+        except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+            return None
+        except FileNotFoundError as error:
+            failure = self.failure(error)
+            if version is not None and failure and failure.kind == "missing":
+                return None
+            raise
+
+    def delete(self, keys: Sequence[str]) -> None:
+        import obstore
+
+        if keys:
+            obstore.delete(self._store, [*keys])
+
+
+def _etag(answer: Any) -> str:
+    """The etag without its quotes: Azure's listings leave them out."""
+    return str(answer["e_tag"]).strip('"')
+
+
+def _s3_settings(bucket: str, anonymous: bool) -> dict[str, Any]:
+    """What obstore does not find by itself: the endpoint of S3 alone, the shared files of credentials, the region."""
+    settings: dict[str, Any] = {}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        settings["endpoint"] = endpoint
+    profile = _aws_profile()
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or profile.get("region")
+    if region is None and not endpoint:
+        region = _region_of(bucket)
+    if region:
+        settings["region"] = region
+    if not anonymous and "AWS_ACCESS_KEY_ID" not in os.environ and "aws_access_key_id" in profile:
+        settings["access_key_id"] = profile["aws_access_key_id"]
+        settings["secret_access_key"] = profile["aws_secret_access_key"]
+        if "aws_session_token" in profile:
+            settings["session_token"] = profile["aws_session_token"]
+    return settings
+
+
+@functools.cache
+def _region_of(bucket: str) -> str | None:
+    try:
+        return str(pyarrow.fs.resolve_s3_region(bucket))
+    except OSError:  # the first request will say that the bucket cannot be reached
+        return None
+
+
+def _aws_profile() -> dict[str, str]:
+    """The settings of `AWS_PROFILE`, or of the default one, in `~/.aws`."""
+    profile = os.environ.get("AWS_PROFILE", "default")
+    found: dict[str, str] = {}
+    for variable, name, section in (
+        ("AWS_CONFIG_FILE", "config", profile if profile == "default" else f"profile {profile}"),
+        ("AWS_SHARED_CREDENTIALS_FILE", "credentials", profile),
+    ):
+        path = os.environ.get(variable) or os.path.expanduser(f"~/.aws/{name}")
+        parser = configparser.RawConfigParser()
+        with contextlib.suppress(configparser.Error):
+            parser.read(path)
+        if parser.has_section(section):
+            found.update(parser[section])
+    return found
+
+
+class GoogleBucket(Bucket):
+    """A bucket of Google Cloud Storage."""
+
+    def __init__(self, scheme: str, name: str, anonymous: bool, seconds: float):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # that Python 3.10 will have no further versions
+                import google.auth
+                import google.cloud.storage as storage
+                from google.auth.credentials import AnonymousCredentials
+                from google.cloud.storage.retry import DEFAULT_RETRY
+        except ImportError as error:
+            raise UserError("gs:// needs Google's client: pip install 'owt-pipeline[gcp]'") from error
+
+        options: dict[str, Any] = {}
+        if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
+            anonymous = True
+            address = emulator.rstrip("/")
+            options["client_options"] = {"api_endpoint": address if "://" in address else f"http://{address}"}
+        scopes = ["https://www.googleapis.com/auth/devstorage.read_write"]
+        credentials: Any = AnonymousCredentials() if anonymous else google.auth.default(scopes)[0]
+        client = storage.Client(project="none", credentials=credentials, **options)  # only making buckets needs one
+        self._bucket = client.bucket(name)
+        self._limits: dict[str, Any] = {
+            "timeout": (min(10.0, seconds / 2), seconds),
+            "retry": DEFAULT_RETRY.with_timeout(seconds),
+        }
+
+    @classmethod
+    def failure(cls, error: Exception) -> Failure | None:
+        try:
+            from google.api_core import exceptions
+            from google.auth import exceptions as auth
+            from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+            from requests import RequestException
+        except ImportError:
+            return None
+        detail = str(error).partition("\n")[0]
+        if isinstance(error, exceptions.NotFound):
+            return Failure("no bucket" if "bucket does not exist" in str(error) else "missing", detail)
+        if isinstance(error, exceptions.Forbidden | exceptions.Unauthorized | auth.RefreshError):
+            return Failure("refused", detail)
+        if isinstance(error, auth.DefaultCredentialsError):
+            return Failure("credentials", "and this machine has none of its own")
+        network = (exceptions.GoogleAPIError, auth.GoogleAuthError, DataCorruption, InvalidResponse, RequestException)
+        return Failure("network", detail) if isinstance(error, network) else None
+
+    def size(self, key: str) -> int:
+        blob = self._bucket.blob(key)
+        blob.reload(**self._limits)
+        return int(blob.size)
+
+    def read(self, key: str) -> tuple[bytes, str]:
+        blob = self._bucket.blob(key)
+        content = blob.download_as_bytes(raw_download=True, **self._limits)
+        return content, str(blob.generation)
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        blob = self._bucket.blob(key)
+        return bytes(blob.download_as_bytes(start=start, end=start + length - 1, raw_download=True, **self._limits))
+
+    def list(self, prefix: str, limit: int | None = None) -> Iterator[tuple[str, int, str]]:
+        fields = "items(name,size,generation),nextPageToken"
+        for blob in self._bucket.list_blobs(prefix=prefix or None, max_results=limit, fields=fields, **self._limits):
+            yield blob.name, int(blob.size), str(blob.generation)
+
+    def put(self, key: str, content: bytes) -> None:
+        self._bucket.blob(key).upload_from_string(content, "application/octet-stream", **self._limits)
+
+    def put_file(self, key: str, path: str) -> None:
+        self._bucket.blob(key, chunk_size=_PIECE_BYTES).upload_from_filename(
+            path, content_type="application/octet-stream", **self._limits
+        )
+
+    def put_if(self, key: str, content: bytes, version: str | None) -> str | None:
+        from google.api_core.exceptions import PreconditionFailed
+
+        blob = self._bucket.blob(key)
+        try:
+            blob.upload_from_string(
+                content, "application/octet-stream", if_generation_match=int(version or 0), **self._limits
+            )
+        except PreconditionFailed:
+            return None
+        return str(blob.generation)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(self._delete, keys))
+
+    def _delete(self, key: str) -> None:
+        from google.api_core.exceptions import NotFound
+
+        with contextlib.suppress(NotFound):
+            self._bucket.blob(key).delete(**self._limits)

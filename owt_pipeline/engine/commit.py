@@ -1,0 +1,366 @@
+"""Committing: files under the name of their content, a record that makes a part finished, a manifest that makes a
+dataset finished.
+
+Any number of attempts at a part may run, one after the other or at once, and each may fail at any point:
+
+1. Files are spooled to the local disk, hashed, and published under a name that holds their hash: a late attempt that
+   writes the same bytes rewrites the same file, one that writes others touches nobody else's.
+2. The record is created only if there is none. Where attempts differ, the first record decides whose files count.
+3. No attempt deletes anything but its own spool. Only `publish` removes what the manifest does not name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from owt_pipeline.engine import progress
+from owt_pipeline.engine.batches import Outcome
+from owt_pipeline.engine.errors import LedgerError, UserError
+from owt_pipeline.engine.storage import Entry, HashingFile, Storage
+from schemas import REJECTS, Reason
+from schemas.manifest import (
+    MANIFEST_NAME,
+    Counts,
+    FileList,
+    FileTable,
+    Manifest,
+    ShardFile,
+    ShardRecord,
+    ledger_of,
+)
+
+ROW_GROUP_BYTES = 16 << 20
+"""Rows are written once this many bytes wait: large enough to compress well, small against memory."""
+
+_PLAIN_COLUMNS = {"text", "url", "posted_url", "url_id", "kept_url_id", "detail"}
+_LISTING = ".listing"
+_PART = re.compile(r"part-\d{5,}-[0-9a-f]{8}\..+")
+WARC = "warc"
+"""Folder of a working directory for the WARC files of pages/, and their kind."""
+
+_REQUESTS_TOGETHER = 16  # each waits for a bucket
+
+
+def shard_name(shard: int) -> str:
+    return f"part-{shard:05d}"
+
+
+def record_name(shard: int) -> str:
+    return f"{shard_name(shard)}.json"
+
+
+class ShardWriter:
+    """One attempt at a shard: its rows, its rejects, further files, and last its record.
+
+        with ShardWriter(workdir, records, shard, {"": schema}, dataset="clean") as writer:
+            writer.add(batch.num_rows, outcome)
+
+    Nothing appears under its final name before the block ends without an error. On leaving, every row that entered
+    must have left or been rejected: raises LedgerError otherwise.
+    """
+
+    def __init__(
+        self,
+        folder: Storage,
+        records: Storage,
+        shard: int,
+        outputs: Mapping[str, pa.Schema],
+        *,
+        dataset: str = "",
+        file_format: str = "parquet",
+        named_by_content: bool = True,
+    ):
+        """A writer of one shard.
+
+        Args:
+          folder: the working directory, or the folder of an intermediate step.
+          records: where the shard's record goes.
+          shard: its number.
+          outputs: schema of each output; "" is the dataset itself, another name a folder below it.
+          dataset: the dataset's name; "" for an intermediate step, which has no ledger, so that its rows need not
+            balance. Nor is a step synced to the disk, at some milliseconds a file.
+          file_format: `parquet` or `arrow`.
+          named_by_content: whether the files' names end in their hash; without it each attempt must write the same
+            bytes.
+        """
+        self._folder, self._records, self.shard = folder, records, shard
+        self._outputs, self._dataset, self._format = outputs, dataset, file_format
+        self._named_by_content = named_by_content
+        self._entered = 0
+        self._rejected: Counter[str] = Counter()
+        self._stats: Counter[str] = Counter()
+        self._sinks: dict[str, _Sink] = {}
+        self._files: list[_File] = []
+        self._named: list[ShardFile] = []
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> ShardWriter:
+        for output, schema in self._outputs.items():
+            place = "/".join(filter(None, (self._dataset, output)))
+            self._sinks[output] = self._open_sink(place, "data", schema, self._format)
+        if self._dataset:
+            self._sinks["rejects"] = self._open_sink(f"{ledger_of(self._dataset)}/rejects", "rejects", REJECTS)
+        return self
+
+    def _open_sink(self, place: str, kind: str, schema: pa.Schema, file_format: str = "parquet") -> _Sink:
+        return _Sink(self._open(place, f".{file_format}", kind), schema, file_format)
+
+    def _open(self, place: str, suffix: str, kind: str) -> _File:
+        spool = self._stack.enter_context(self._folder.spool())
+        file = _File(f"{place}/{shard_name(self.shard)}".lstrip("/"), suffix, kind, spool)
+        self._files.append(file)
+        return file
+
+    def enter(self, rows: int) -> None:
+        """Count rows that entered the stage."""
+        self._entered += rows
+
+    def write(self, rows: pa.RecordBatch, output: str = "") -> None:
+        """Rows that leave the stage."""
+        self._sinks[output].write(rows)
+
+    def flush(self) -> None:
+        """End the row group (of an Arrow file: the record batch), so that what was written can be read by itself."""
+        for sink in self._sinks.values():
+            sink.flush()
+
+    def reject(self, rows: pa.RecordBatch) -> None:
+        """Rows of schema `REJECTS`."""
+        if rows.num_rows:
+            for count in rows.column("reason").value_counts().to_pylist():
+                self._rejected[str(Reason.of(count["values"]))] += count["counts"]
+            self._sinks["rejects"].write(rows)
+
+    def count(self, stats: Mapping[str, int]) -> None:
+        """Add to the shard's further counts."""
+        self._stats.update(stats)
+
+    def add(self, entered: int, outcome: Outcome) -> None:
+        """Write what became of `entered` rows, and report the progress."""
+        self.enter(entered)
+        kept = outcome.kept if isinstance(outcome.kept, Mapping) else {"": outcome.kept}
+        for output, rows in kept.items():
+            self.write(rows, output)
+        self.reject(outcome.rejects)
+        self.count(outcome.stats)
+        progress.advance(entered)
+
+    def open_file(self, suffix: str, kind: str) -> tuple[HashingFile, list[int]]:
+        """A further file of the shard, such as its WARC file, and a one-item list to count its rows in."""
+        place = "" if not self._dataset else kind if kind == WARC else f"{ledger_of(self._dataset)}/{kind}"
+        file = self._open(place, suffix, kind)
+        return file.spool, file.rows
+
+    def name_file(self, file: ShardFile) -> None:
+        """Have the record name a file that was written by other means, so that a damaged one is noticed."""
+        self._named.append(file)
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self._stack.__exit__(kind, error, traceback)  # type: ignore[arg-type]
+            return
+        with self._stack:
+            for sink in self._sinks.values():
+                sink.close()
+            left = sum(file.rows[0] for name, file in zip(self._outputs, self._files, strict=False))
+            counts = Counts(self._entered, left, dict(sorted(self._rejected.items())))
+            if self._dataset and not counts.balanced:
+                raise LedgerError(f"{self._dataset} shard {self.shard}: the ledger does not balance: {counts}")
+            files = [file.publish(self.shard, self._named_by_content, bool(self._dataset)) for file in self._files]
+            stats = dict(sorted(self._stats.items()))
+            record = ShardRecord(self.shard, counts, [*files, *self._named], stats)
+            self._records.create(record_name(self.shard), record.to_json())
+        progress.shard_done()
+
+
+class _File:
+    """A file being written: where it goes, what it is, and its rows so far, in a list of one."""
+
+    def __init__(self, stem: str, suffix: str, kind: str, spool: HashingFile):
+        self.stem, self.suffix, self.kind, self.spool, self.rows = stem, suffix, kind, spool, [0]
+
+    def publish(self, shard: int, named_by_content: bool, sync: bool) -> ShardFile:
+        digest = self.spool.sha256
+        path = f"{self.stem}-{digest[:8]}{self.suffix}" if named_by_content else self.stem + self.suffix
+        self.spool.publish(path, sync=sync)
+        return ShardFile(path, self.kind, shard, self.rows[0], self.spool.bytes, digest)
+
+
+class _Sink:
+    """One Parquet or Arrow file being written, in row groups of ROW_GROUP_BYTES."""
+
+    def __init__(self, file: _File, schema: pa.Schema, file_format: str):
+        self.file, self.schema = file, schema
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        if file_format == "parquet":
+            dictionary = [name for name in schema.names if name not in _PLAIN_COLUMNS]
+            self._writer = pq.ParquetWriter(file.spool, schema, compression="zstd", use_dictionary=dictionary)
+        else:
+            self._writer = pa.ipc.new_file(file.spool, schema)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
+        if not rows.schema.equals(self.schema):
+            raise LedgerError(f"{self.file.stem}: rows of schema {rows.schema} for {self.schema}")
+        self.file.rows[0] += rows.num_rows
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._waiting:
+            table = pa.Table.from_batches(self._waiting, self.schema).combine_chunks()
+            self._writer.write_table(table)
+            self._waiting, self._waiting_bytes = [], 0
+
+    def close(self) -> None:
+        self.flush()
+        self._writer.close()
+
+
+class Listing:
+    """The files below some folders of a working directory, as one listing of each has them, and what is known of them.
+
+    Known is which version of a file (an etag, or the time and place of a local file) was last seen to have the bytes
+    its dataset's list says: it is kept next to the manifest in `.listing`, so that a file is hashed again only where
+    its version is another. A lost or damaged `.listing` costs hashing the files once.
+    """
+
+    def __init__(self, workdir: Storage, dataset: str, remember: bool = True):
+        """List the folders of a dataset; without `remember`, nothing is written."""
+        self._workdir, self._dataset, self._remember = workdir, dataset, remember
+        self._cache = f"{ledger_of(dataset)}/{_LISTING}"
+        self.entries: dict[str, Entry] = {}
+        for folder in (dataset, ledger_of(dataset), *([WARC] if dataset == "pages" else [])):
+            self.entries |= {f"{folder}/{entry.name}": entry for entry in (workdir / folder).list()}
+        self._seen: dict[str, str] = {}
+        if self._cache in self.entries:
+            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, FileNotFoundError):
+                self._seen = msgspec.json.decode(workdir.read(self._cache), type=dict[str, str])
+
+    def problems(self, files: Sequence[ShardFile], *, hash_unknown: bool = True) -> dict[str, str]:
+        """What is wrong with each of `files` that is not as listed, by path: missing, of another size, or of other
+        bytes. Files whose version was not seen before are hashed."""
+        found: dict[str, str] = {}
+        unknown: list[ShardFile] = []
+        for file in files:
+            entry = self.entries.get(file.path)
+            if entry is None:
+                found[file.path] = "is missing"
+            elif entry.bytes != file.bytes:
+                found[file.path] = f"has {entry.bytes} bytes, not {file.bytes}"
+            elif self._seen.get(file.path) != entry.version:
+                unknown.append(file)
+        if unknown and hash_unknown:
+            with ThreadPoolExecutor(_REQUESTS_TOGETHER) as threads:
+                digests = list(threads.map(lambda file: self._sha256(file.path), unknown))
+            for file, digest in zip(unknown, digests, strict=True):
+                if digest == file.sha256:
+                    self._seen[file.path] = self.entries[file.path].version
+                else:
+                    found[file.path] = "has other bytes than were written" if digest else "cannot be read"
+            self._save()
+        return found
+
+    def _sha256(self, path: str) -> str:
+        try:
+            return self._workdir.sha256(path)
+        except OSError:
+            return ""
+
+    def unfinished_plans(self) -> list[str]:
+        """Names of the folders of unfinished work."""
+        return sorted({name.split("/.work/")[1].split("/")[0] for name in self.entries if "/.work/" in name})
+
+    def trust(self, files: Iterable[ShardFile]) -> None:
+        """Take these files, just written by this run, for what their list says; forget all others."""
+        self._seen = {file.path: self.entries[file.path].version for file in files}
+        self._save()
+
+    def distrust(self, paths: Iterable[str]) -> None:
+        """Let these files be hashed by the next run, which then repairs what is damaged."""
+        for path in paths:
+            self._seen.pop(path, None)
+        self._save()
+
+    def _save(self) -> None:
+        if self._remember:
+            self._workdir.write(self._cache, msgspec.json.encode(self._seen, order="sorted"))
+
+    def tidy(self, manifest: Manifest, table: FileTable, *more: str) -> None:
+        """Remove what attempts and earlier outputs left: files named by the stage that the manifest does not name.
+
+        Files that somebody else put into the dataset's folder are left alone (`owt verify` names them).
+        """
+        ledger = ledger_of(self._dataset)
+        keep = {self._cache, f"{ledger}/{MANIFEST_NAME}", manifest.files.path, *more}
+        keep |= {file.path for file in table.files}
+        extra = [
+            name
+            for name in self.entries
+            if name not in keep and (name.startswith(f"{ledger}/") or _PART.fullmatch(name.rpartition("/")[2]))
+        ]
+        with ThreadPoolExecutor(_REQUESTS_TOGETHER) as threads:
+            list(threads.map(self._workdir.delete, extra))
+        self.entries = {name: entry for name, entry in self.entries.items() if name not in set(extra)}
+        if extra and self._workdir.is_local:
+            work_of(self._workdir, self._dataset).delete_all()  # the empty folders
+
+
+def publish(
+    workdir: Storage,
+    records: Sequence[ShardRecord],
+    assets: Sequence[ShardFile],
+    confirm: Callable[[], None] = lambda: None,
+    **about: object,
+) -> Manifest:
+    """Write a dataset's list of files, then its manifest, which makes it finished; then remove what it does not name.
+
+    Args:
+      workdir: the working directory.
+      records: the record of each shard.
+      assets: files of the complete dataset, written already.
+      confirm: called right before the manifest is written; raises where another run has taken over.
+      about: the other fields of the manifest.
+
+    Raises UserError where a file of a record has gone since it was written.
+    """
+    table = FileTable(records, assets)
+    dataset = str(about["dataset"])
+    listing = Listing(workdir, dataset)
+    gone = listing.problems(table.files, hash_unknown=False)
+    if gone:
+        path, problem = next(iter(gone.items()))
+        raise UserError(f"{workdir.path(path)} {problem}, since the stage wrote it: run the same command again")
+    content = table.to_parquet()
+    listed = _file_list(dataset, content, len(table.files))
+    workdir.write(listed.path, content)
+    manifest = Manifest(files=listed, digest=table.digest, totals=table.totals, **about)  # type: ignore[arg-type]
+    path = f"{ledger_of(dataset)}/{MANIFEST_NAME}"
+    confirm()
+    workdir.write(path, manifest.to_json())
+    listing.tidy(manifest, table)
+    listing.trust(table.files)
+    return manifest
+
+
+def work_of(workdir: Storage, dataset: str) -> Storage:
+    """The folder of a dataset's unfinished work: below it, one for each plan, by the plan's fingerprint."""
+    return workdir / ledger_of(dataset) / ".work"
+
+
+def _file_list(dataset: str, content: bytes, files: int) -> FileList:
+    digest = hashlib.sha256(content).hexdigest()
+    return FileList(f"{ledger_of(dataset)}/files-{digest[:8]}.parquet", len(content), digest, files)

@@ -1,0 +1,169 @@
+"""Datasets of a working directory, read by their manifests, never by a glob."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.storage import Storage
+from schemas import DATASETS
+from schemas.manifest import MANIFEST_NAME, FileTable, Manifest, ManifestError, ShardFile, ledger_of
+
+DISCARDED = "discarded"
+"""In a dataset's ledger: its files were removed on purpose."""
+
+
+def read_manifest(workdir: Storage, dataset: str) -> Manifest | None:
+    """The manifest of a dataset, or None where there is none; raises UserError for a damaged one."""
+    name = f"{ledger_of(dataset)}/{MANIFEST_NAME}"
+    try:
+        data = workdir.read(name)
+    except FileNotFoundError:
+        if any(workdir.exists(f"{dataset}/{old}") for old in (MANIFEST_NAME, ".work/plan.json")):
+            raise UserError(
+                f"{workdir} was written by an earlier version: run `owt migrate --workdir {workdir}` once; "
+                "nothing is computed again"
+            ) from None
+        return None
+    try:
+        return Manifest.from_json(data, workdir.path(name))
+    except ManifestError as error:
+        raise UserError(f"{error}; run its stage again") from error
+
+
+def require_manifest(workdir: Storage, dataset: str) -> Manifest:
+    """The manifest of `dataset`; raises UserError that names the stage to run where there is none."""
+    manifest = read_manifest(workdir, dataset)
+    if manifest is None:
+        stage = DATASETS[dataset].stage
+        raise UserError(f"{workdir}/{dataset} is missing or not finished: run `owt {stage} --workdir {workdir}` first")
+    return manifest
+
+
+def is_discarded(workdir: Storage, dataset: str) -> bool:
+    """Whether the dataset's files were removed on purpose, by `owt discard`."""
+    return workdir.exists(f"{ledger_of(dataset)}/{DISCARDED}")
+
+
+def mark_discarded(workdir: Storage, dataset: str, discarded: bool) -> None:
+    """Remember that a dataset's files were removed on purpose, or forget it."""
+    name = f"{ledger_of(dataset)}/{DISCARDED}"
+    if discarded:
+        workdir.write(name, b"")
+    else:
+        workdir.delete(name)
+
+
+class DatasetReader:
+    """Reads a dataset by its manifest. Picklable; the list of files is read when it is first needed."""
+
+    def __init__(self, workdir: Storage, manifest: Manifest):
+        self.workdir, self.manifest = workdir, manifest
+
+    @classmethod
+    def open(cls, workdir: Storage, dataset: str) -> DatasetReader:
+        """Raises UserError where the dataset is not finished, or was discarded."""
+        manifest = require_manifest(workdir, dataset)
+        if is_discarded(workdir, dataset):
+            raise UserError(
+                f"{workdir}/{dataset} was discarded: `owt discard {manifest.stage} --undo --workdir {workdir}` lets "
+                "the next run make it again"
+            )
+        return cls(workdir, manifest)
+
+    @property
+    def name(self) -> str:
+        return self.manifest.dataset
+
+    @property
+    def table_of_files(self) -> FileTable:
+        """Raises UserError where the list of files is missing or damaged."""
+        listed = self.manifest.files
+        return _file_table(self.workdir, listed.path, listed.sha256)
+
+    @property
+    def num_shards(self) -> int:
+        return self.manifest.num_shards
+
+    def rows(self, kind: str = "data") -> int:
+        return self.manifest.total(kind).rows
+
+    def rows_of_shards(self) -> list[int]:
+        """Rows of each shard's data."""
+        rows = [0] * self.num_shards
+        for file in self.files("data"):
+            rows[file.shard] += file.rows
+        return rows
+
+    def files(self, kind: str, shard: int | None = None) -> list[ShardFile]:
+        """The files of one kind (and shard), ordered by path."""
+        return self.table_of_files.of_kind(kind, shard)
+
+    def batches(
+        self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None, rows: int = 256
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of at most `rows` rows of one shard, or of all in order; raises UserError on a damaged file."""
+        for file in self.files(kind, shard):
+            yield from self.batches_of(file, columns=columns, rows=rows)
+
+    def batches_of(
+        self, file: ShardFile, *, columns: list[str] | None = None, rows: int = 256
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of at most `rows` rows of one file; raises UserError where it is damaged."""
+        with reading(self.workdir.path(file.path)), self.workdir.open(file.path) as source:
+            if file.path.endswith(".arrow"):
+                reader = pa.ipc.open_file(source)
+                for index in range(reader.num_record_batches):
+                    batch = reader.get_batch(index)
+                    batch = batch.select(columns) if columns else batch
+                    for start in range(0, batch.num_rows, rows):
+                        yield batch.slice(start, rows)
+            else:
+                yield from pq.ParquetFile(source).iter_batches(batch_size=rows, columns=columns)
+
+    def table(self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None) -> pa.Table:
+        """One shard, or all, as a table."""
+        schema = self.schema(self.files(kind, shard)[0])
+        if columns:
+            schema = pa.schema([schema.field(name) for name in columns])
+        return pa.Table.from_batches(self.batches(shard, kind=kind, columns=columns, rows=1 << 16), schema)
+
+    def schema(self, file: ShardFile) -> pa.Schema:
+        """The Arrow schema of one file; raises UserError on a damaged one."""
+        with reading(self.workdir.path(file.path)), self.workdir.open(file.path) as source:
+            return pa.ipc.open_file(source).schema if file.path.endswith(".arrow") else pq.read_schema(source)
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Turn an error of reading `path` into a UserError that says what to do."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(
+            f"{path} cannot be read: {error}. It was changed after it was written: run `owt verify --repair`, then "
+            "`owt run` with the same settings"
+        ) from error
+
+
+@functools.lru_cache(maxsize=32)
+def _file_table(workdir: Storage, path: str, sha256: str) -> FileTable:
+    """Cached: a process that reads shard after shard reads the list of files once."""
+    try:
+        data = workdir.read(path)
+    except OSError as error:
+        raise UserError(
+            f"{workdir.path(path)}, the list of files, cannot be read ({error}): run its stage again"
+        ) from error
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise UserError(f"{workdir.path(path)} has other bytes than were written: run its stage again")
+    try:
+        return FileTable.from_parquet(data, workdir.path(path))
+    except ManifestError as error:
+        raise UserError(f"{error}; run its stage again") from error

@@ -1,0 +1,286 @@
+"""The lease on a working directory: one run at a time, on a disk or in a bucket.
+
+`.lease` names who holds it. It is created only if absent and renewed every five seconds by compare-and-swap. A lease
+that nobody has renewed for 30 seconds is dead, by the clock of the process that watches it: clocks of two machines are
+never compared. So a second run waits until the first one renews its lease, and then refuses, or takes the lease over.
+On the same machine there is nothing to wait for: whether the owner still runs can be seen.
+
+A run that finds that its lease was taken over stops. It asks before each manifest that it writes (`renew`), so a run
+that was stopped for a while and wakes up later publishes nothing. What it may have written by then harms nobody: data
+files are named by their content, and records are created only if absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.processes import Process, this_process
+from owt_pipeline.engine.storage import Storage
+
+logger = logging.getLogger("owt")
+
+LEASE_NAME = ".lease"
+TERM_SECONDS = 30.0
+"""Without a renewal for so long, a lease is dead."""
+RENEW_SECONDS = 5.0
+_STOP_SECONDS = 20.0
+"""How long a run that has lost its lease may take to end by itself."""
+_RELEASE_SECONDS = 10.0
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A job on a cluster, which goes on when the process that started it ends.
+
+    Attributes:
+      runner: Beam's name of the runner.
+      id: the runner's name of the job.
+    """
+
+    runner: str
+    id: str
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """What `.lease` says.
+
+    Attributes:
+      owner: a random id of the run.
+      host, pid, started: its process (see `Process`).
+      command: what was run, such as `owt run`.
+      renewals: how often it was renewed; with this, no two contents are the same.
+      expires: when it ends unless it is renewed, by the owner's clock (seconds since 1970); for messages, and for
+        processes of the same host.
+      job: the job that does the work, if it is not the process itself.
+    """
+
+    owner: str
+    host: str
+    pid: int
+    started: str
+    command: str
+    renewals: int
+    expires: float
+    job: Job | None = None
+
+    @property
+    def process(self) -> Process:
+        return Process(self.host, self.pid, self.started)
+
+    def __str__(self) -> str:
+        holder = f"`{self.command}` (process {self.pid} on {self.host.partition('.')[0]})"
+        if self.job:
+            holder = f"job {self.job.id} on {self.job.runner}, started by {holder}"
+        return f"{holder}, until {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.expires))} unless renewed"
+
+
+class LeaseLost(UserError):
+    """Another run has taken the working directory over."""
+
+
+@contextlib.contextmanager
+def hold(
+    workdir: Storage, take_over: bool = False, job_runs: Callable[[Job], bool | None] | None = None
+) -> Iterator[HeldLease]:
+    """Hold the lease on a working directory until the block ends.
+
+    Args:
+      workdir: the working directory; made where it is missing.
+      take_over: take the lease whoever holds it.
+      job_runs: asks a runner whether a job still runs; None where it cannot be known. Without it, or with that answer,
+        a lease that names a job is not taken over.
+
+    Raises UserError naming the holder where another run holds it. Raises LeaseLost at the block's end, or by
+    interrupting the main thread within it, where another run has taken it over.
+    """
+    held = _acquire(workdir, take_over, job_runs)
+    keeper = threading.Thread(target=held.keep, name="lease", daemon=True)
+    keeper.start()
+    try:
+        try:
+            yield held
+        finally:
+            held.ended.set()
+            keeper.join(_RELEASE_SECONDS)  # without the network it takes longer, and nothing is lost
+    except KeyboardInterrupt:
+        if held.lost:
+            raise held.lost from None
+        raise
+    if held.lost:
+        raise held.lost
+
+
+def renew(workdir: Storage, owner: str, every: float = 0.0) -> None:
+    """Renew the lease of the run `owner`, in its own process or in another one that works for it.
+
+    Workers on a cluster call it with each record that they write. With `every` (seconds), a process looks at the lease
+    no more often, and renews it only where no other has: buckets take about one write a second of an object.
+
+    Raises LeaseLost where the lease is another's.
+    """
+    key = (workdir.uri, owner)
+    if every and time.monotonic() < _renewed.get(key, 0.0) + every:
+        return
+    lease = _read(workdir)[0] if every else None
+    if lease is None or lease.owner != owner or lease.expires - TERM_SECONDS < time.time() - every:
+        _rewrite(workdir, owner, expires=time.time() + TERM_SECONDS)
+    _renewed[key] = time.monotonic()
+
+
+def name_job(workdir: Storage, owner: str, job: Job | None) -> None:
+    """Write into the lease which job works for the run `owner`; None when the job has ended. Raises LeaseLost."""
+    _rewrite(workdir, owner, job=job)
+
+
+_renewed: dict[tuple[str, str], float] = {}  # when this process last looked at each lease
+
+
+def running(workdir: Storage) -> Lease | None:
+    """The lease under which a run is at work here, as far as one look can tell; None where there is none."""
+    lease = _read(workdir)[0]
+    if lease is None or (lease.process.is_here and not lease.job and not lease.process.runs()):
+        return None
+    return lease if lease.job or lease.expires > time.time() else None
+
+
+def mention_running(workdir: Storage) -> None:
+    """Say in one line on stderr that a run is at work, for commands that read a working directory."""
+    if lease := running(workdir):
+        logger.warning("%s is in use by %s: what it has not finished is not there yet", workdir, lease)
+
+
+class HeldLease:
+    """A lease that this process holds."""
+
+    def __init__(self, workdir: Storage, owner: str):
+        self.workdir = workdir
+        self.owner = owner
+        self.lost: LeaseLost | None = None
+        self.ended = threading.Event()
+
+    def renew(self) -> None:
+        """Renew it now; raises LeaseLost. To be called before something is published."""
+        renew(self.workdir, self.owner)
+
+    def keep(self) -> None:
+        """Renew it until the block ends; on losing it, interrupt the main thread."""
+        while not self.ended.wait(RENEW_SECONDS):
+            try:
+                self.renew()
+            except LeaseLost as error:
+                self.lost = error
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                if not self.ended.wait(_STOP_SECONDS):
+                    print(f"owt: error: {error}", file=sys.stderr, flush=True)
+                    os._exit(1)
+                return
+            except (OSError, UserError) as error:  # nobody else can take it over without the storage, either
+                logger.warning("the lease on %s could not be renewed, trying again: %s", self.workdir, error)
+        self._release()
+
+    def _release(self) -> None:
+        """Delete it, unless its job goes on without this process."""
+        with contextlib.suppress(LeaseLost, OSError, UserError):
+            self.renew()  # so that nobody finds it dead between this line and the last
+            lease = _read(self.workdir)[0]
+            if lease and lease.owner == self.owner and not lease.job:
+                self.workdir.remove_dead_spools()
+                self.workdir.delete(LEASE_NAME)
+
+
+def _acquire(workdir: Storage, take_over: bool, job_runs: Callable[[Job], bool | None] | None) -> HeldLease:
+    process, owner = this_process(), uuid.uuid4().hex
+
+    def mine() -> bytes:
+        expires = time.time() + TERM_SECONDS
+        return msgspec.json.encode(Lease(owner, process.host, process.pid, process.started, _command(), 0, expires))
+
+    while True:
+        if workdir.create(LEASE_NAME, mine()):
+            return HeldLease(workdir, owner)
+        lease, version = _read(workdir)
+        if version is None:
+            continue  # released just now
+        if lease and lease.owner == owner:
+            return HeldLease(workdir, owner)  # it was created or swapped, but the answer was lost
+        if not take_over and not _is_dead(workdir, lease, version, job_runs):
+            continue
+        if workdir.swap(LEASE_NAME, mine(), version) is not None:
+            logger.info("%s: took the lease over from %s", workdir, lease or "nobody known")
+            return HeldLease(workdir, owner)
+
+
+def _is_dead(
+    workdir: Storage, lease: Lease | None, version: str, job_runs: Callable[[Job], bool | None] | None
+) -> bool:
+    """Whether a lease may be taken over; False when it is gone. Raises UserError where it is alive."""
+    if lease and lease.job:
+        runs = job_runs(lease.job) if job_runs else None
+        if runs is None:
+            raise UserError(
+                f"{workdir} is in use by {lease}; whether the job still runs cannot be seen from here: if it has "
+                "ended, run the same command with --take_over"
+            )
+        if runs:
+            raise _in_use(workdir, lease)
+        return True
+    if lease and lease.process.is_here:
+        if not lease.process.runs():
+            return True
+        if lease.expires > time.time():
+            raise _in_use(workdir, lease)
+    logger.warning("%s is in use by %s: waiting up to %.0f s for a sign of life", workdir, lease, TERM_SECONDS)
+    end = time.monotonic() + TERM_SECONDS
+    while time.monotonic() < end:
+        time.sleep(min(1.0, TERM_SECONDS / 10))
+        seen, seen_version = _read(workdir)
+        if seen_version is None:
+            return False
+        if seen_version != version:
+            raise _in_use(workdir, seen)
+    return True
+
+
+def _in_use(workdir: Storage, lease: Lease | None) -> UserError:
+    return UserError(f"{workdir} is in use by {lease}: wait for it to end, or stop it")
+
+
+def _rewrite(workdir: Storage, owner: str, **changes: Any) -> None:
+    """Change the owner's lease; raises LeaseLost where it is another's."""
+    while True:
+        lease, version = _read(workdir)
+        if lease is None or version is None or lease.owner != owner:
+            by = lease or "nobody known"
+            raise LeaseLost(f"{workdir} was taken over by {by}; this run stops")
+        changed = msgspec.structs.replace(lease, renewals=lease.renewals + 1, **changes)
+        if workdir.swap(LEASE_NAME, msgspec.json.encode(changed), version) is not None:
+            return  # or else another process of the run has just renewed it, or it was taken over
+
+
+def _read(workdir: Storage) -> tuple[Lease | None, str | None]:
+    """The lease and its version; no lease for content that is none, such as a power failure may leave."""
+    found = workdir.read_version(LEASE_NAME)
+    if found is None:
+        return None, None
+    try:
+        return msgspec.json.decode(found[0], type=Lease), found[1]
+    except msgspec.DecodeError:
+        return None, found[1]
+
+
+def _command() -> str:
+    """What was run, without its flags: those may hold secrets."""
+    program = os.path.basename(sys.argv[0])
+    words = ["owt" if program == "__main__.py" else program, *sys.argv[1:2]]
+    return " ".join(word for word in words if not word.startswith("-"))

@@ -1,0 +1,316 @@
+"""What a stage has to do: nothing, all of it, or the parts that are missing, damaged, or made from something else.
+
+A stage that makes shard k from shard k of its inputs alone keeps the shards whose part of the inputs is as it was. So
+taking one document out of a corpus, or repairing one page, rewrites the shards it is in, and no others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from owt_pipeline.engine.commit import Listing, record_name, work_of
+from owt_pipeline.engine.dataset import DISCARDED, DatasetReader, is_discarded, read_manifest
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.storage import Storage
+from schemas.datasets import SCHEMA_VERSION
+from schemas.manifest import MANIFEST_NAME, FileTable, Manifest, ManifestError, ShardRecord, ledger_of, seal, unseal
+from schemas.settings import shaping_options
+
+if TYPE_CHECKING:
+    from owt_pipeline.engine.stage import Stage
+
+logger = logging.getLogger("owt")
+
+PLAN_NAME = "plan.json"
+INTERRUPTED = "interrupted"
+"""Why a stage runs that was started with the same plan and not finished."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What is to be made: everything its bytes follow from.
+
+    Attributes:
+      stage: name of the stage.
+      stage_version: version of its code.
+      options: the options that shape bytes.
+      inputs: digest of each dataset read, by name.
+      sources: files from outside the working directory, and lists in it.
+      versions: versions of the libraries that shape bytes.
+      num_shards: shards of the output.
+      made_from: for each shard, a digest of all it is made from besides the options; empty where the stage does not
+        work shard by shard.
+    """
+
+    stage: str
+    stage_version: int
+    options: dict[str, Any]
+    inputs: dict[str, str]
+    sources: list[dict[str, Any]]
+    versions: dict[str, str]
+    num_shards: int = 0
+    made_from: list[str] = []
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of what the output's bytes follow from."""
+        return fingerprint_of(self.stage, self.stage_version, self.options, self.inputs, self.sources)
+
+    @classmethod
+    def of_manifest(cls, manifest: Manifest, made_from: list[str]) -> Plan:
+        return cls(
+            manifest.stage,
+            manifest.stage_version,
+            manifest.options,
+            manifest.inputs,
+            manifest.sources,
+            manifest.versions,
+            manifest.num_shards,
+            made_from,
+        )
+
+
+def fingerprint_of(
+    stage: str, stage_version: int, options: Mapping[str, Any], inputs: Mapping[str, str], sources: Sequence[Any]
+) -> str:
+    """What a manifest is found again by: a plan with the same fingerprint makes the same bytes."""
+    plan = {"stage": stage, "stage_version": stage_version, "options": options, "inputs": inputs, "sources": sources}
+    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
+
+
+def make_plan(stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage) -> Plan:
+    """The plan of a stage, without its shards; raises UserError where a source cannot be read."""
+    lists = [
+        {"name": name, "bytes": workdir.size(name), "sha256": workdir.sha256(name)}
+        for name in stage.lists
+        if workdir.exists(name)
+    ]
+    return Plan(
+        stage.name,
+        stage.version,
+        shaping_options(options),
+        {name: reader.manifest.digest for name, reader in inputs.items()},
+        stage.sources(options) + lists,
+        {name: importlib.metadata.version(name) for name in ("pyarrow", *stage.libraries)},
+    )
+
+
+def with_shards(plan: Plan, stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage) -> Plan:
+    """The plan with the number of its shards and what each is made from."""
+    num_shards = stage.num_shards(options) if stage.num_shards else inputs[stage.inputs[0]].num_shards
+    return msgspec.structs.replace(plan, num_shards=num_shards, made_from=made_from(stage, inputs, workdir, num_shards))
+
+
+def made_from(stage: Stage, inputs: Mapping[str, DatasetReader], workdir: Storage, num_shards: int) -> list[str]:
+    """For each shard, a digest of all that it is made from besides the options; none where shards are not apart."""
+    if not stage.shard_local:
+        return []
+    lists = [name for name in stage.lists if workdir.exists(name)]
+    files_of: list[dict[str, list[list[str]]]] = [{} for _ in range(num_shards)]
+    for name, reader in inputs.items():
+        for file in reader.table_of_files.files:
+            if 0 <= file.shard < num_shards and file.kind != "rejects":  # what was rejected is not read
+                files_of[file.shard].setdefault(name, []).append([file.path, file.sha256])
+    digests = []
+    for shard, files in enumerate(files_of):
+        listed = (stage.listed(workdir, inputs, shard) if lists else None) or None  # names nothing: as without lists
+        digests.append(hashlib.sha256(json.dumps([files, listed], sort_keys=True).encode()).hexdigest())
+    return digests
+
+
+def usable_manifest(workdir: Storage, dataset: str) -> Manifest | None:
+    """The manifest of a dataset whose list of files can be read too; None, and a warning, where either is damaged."""
+    try:
+        manifest = read_manifest(workdir, dataset)
+        if manifest is not None:
+            _ = DatasetReader(workdir, manifest).table_of_files
+        return manifest
+    except UserError as error:
+        if not workdir.exists(f"{ledger_of(dataset)}/{MANIFEST_NAME}"):
+            raise  # a working directory of an earlier version
+        logger.warning("%s", error)
+        return None
+
+
+@dataclass(frozen=True)
+class Output:
+    """What there is of a stage's output.
+
+    Attributes:
+      manifest: the manifest, where the dataset is finished and its list of files can be read.
+      table: its list of files.
+      problems: what is wrong with its files, by path.
+      listing: the listing of its folders that says so.
+      discarded: whether its files were removed on purpose.
+    """
+
+    manifest: Manifest | None
+    table: FileTable | None
+    problems: Mapping[str, str]
+    listing: Listing
+    discarded: bool
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether there are files of a finished dataset, but no manifest that says which."""
+        names = [name for name in self.listing.entries if "/.work/" not in name]
+        damaged = any(name.endswith(f"/{MANIFEST_NAME}") for name in names)
+        # Without a manifest, files next to unfinished work are of its finished shards.
+        return self.manifest is None and (damaged or bool(names and not self.listing.unfinished_plans()))
+
+    def is_finished(self, plan: Plan) -> bool:
+        """Whether the output is what `plan` would make, down to every file, or was that before it was discarded."""
+        same = self.manifest is not None and self.manifest.fingerprint == plan.fingerprint
+        return same and (self.discarded or not self.problems)
+
+    def tidy(self) -> None:
+        """Remove what the finished dataset does not name."""
+        if self.manifest is not None and self.table is not None:
+            self.listing.tidy(self.manifest, self.table, f"{ledger_of(self.manifest.dataset)}/{DISCARDED}")
+
+
+def look_at(workdir: Storage, dataset: str, remember: bool = True) -> Output:
+    """What there is of a dataset: one listing, compared with its manifest; files that changed since are hashed.
+
+    Without `remember`, nothing is written: what was hashed will be hashed again.
+    """
+    manifest = usable_manifest(workdir, dataset)
+    listing = Listing(workdir, dataset, remember)
+    table = DatasetReader(workdir, manifest).table_of_files if manifest is not None else None
+    problems = listing.problems(table.files) if table is not None else {}
+    return Output(manifest, table, problems, listing, is_discarded(workdir, dataset))
+
+
+def finished_parts(
+    workdir: Storage, dataset: str, plan: Plan, output: Output, lists: Sequence[str]
+) -> tuple[dict[int, ShardRecord], str]:
+    """The records, by shard, of what need not be made again for `plan`, and why anything is made at all.
+
+    They come from the plan's own unfinished work, from the finished dataset, and from unfinished work of other plans.
+    """
+    work = work_of(workdir, dataset)
+    found: list[tuple[Plan, list[ShardRecord]]] = []
+    if output.manifest is not None and output.table is not None:
+        records = output.table.records
+        found.append((Plan.of_manifest(output.manifest, [record.made_from for record in records]), records))
+    for name in output.listing.unfinished_plans():
+        if (old := _read_plan(work / name)) is not None:
+            found.append((old, list(_read_records(work / name / "shards"))))
+    kept: dict[int, ShardRecord] = {}
+    for old, records in found:
+        holding = _shards_that_hold(old, plan, lists)
+        for record in records:
+            if record.shard in holding and record.shard not in kept:
+                kept[record.shard] = record
+    # What an unfinished stage wrote is in no manifest: on a local disk, where bytes can change, it is read again.
+    files = [file for record in kept.values() for file in record.files]
+    damaged = output.listing.problems(files, hash_unknown=workdir.is_local)
+    kept = {
+        shard: msgspec.structs.replace(record, made_from="")
+        for shard, record in kept.items()
+        if not any(file.path in damaged for file in record.files)
+    }
+    return kept, _why(plan, output, [old for old, _ in found])
+
+
+def _why(plan: Plan, output: Output, found: Sequence[Plan]) -> str:
+    if any(old.fingerprint == plan.fingerprint for old in found[1 if output.manifest is not None else 0 :]):
+        return INTERRUPTED
+    if output.manifest is not None and output.manifest.fingerprint == plan.fingerprint:
+        shown = [f"{path} {problem}" for path, problem in sorted(output.problems.items())]
+        more = f" and {len(shown) - 3} more files" if len(shown) > 3 else ""
+        return ", ".join(shown[:3]) + more
+    return difference(found[0], plan) if found else ""
+
+
+def prepare(workdir: Storage, dataset: str, plan: Plan, kept: Mapping[int, ShardRecord]) -> Storage:
+    """The folder of the plan's work, with a record for each part of `kept` and none for another.
+
+    The finished dataset, if there is one, remains as it is until the new one is published.
+    """
+    work = work_of(workdir, dataset) / plan.fingerprint[:16]
+    content = seal(plan)
+    if not work.exists(PLAN_NAME) or work.read(PLAN_NAME) != content:
+        work.write(PLAN_NAME, content)
+    records = work / "shards"
+    names = {record_name(shard): record for shard, record in kept.items()}
+    present = set(records.names())
+    for name in present - names.keys():
+        records.delete(name)
+    for name in names.keys() - present:
+        records.create(name, names[name].to_json())
+    return work
+
+
+def _read_plan(work: Storage) -> Plan | None:
+    try:
+        plan = unseal(work.read(PLAN_NAME), Plan, PLAN_NAME)
+    except (FileNotFoundError, ManifestError):
+        return None
+    return plan if plan.fingerprint.startswith(work.uri.rpartition("/")[2]) else None
+
+
+def _read_records(records: Storage) -> Iterator[ShardRecord]:
+    for name in records.names():
+        with contextlib.suppress(ManifestError, FileNotFoundError):  # a damaged record: its part runs again
+            yield ShardRecord.from_json(records.read(name), name)
+
+
+def recorded_plan(workdir: Storage, dataset: str) -> Plan | None:
+    """What the output was made from, or what was being made when it was interrupted; None for neither."""
+    manifest = read_manifest(workdir, dataset)
+    if manifest is not None:
+        return Plan.of_manifest(manifest, [])
+    work = work_of(workdir, dataset)
+    folders = sorted({name.split("/")[0] for name in work.names()})
+    return next((plan for name in folders if (plan := _read_plan(work / name)) is not None), None)
+
+
+def _shards_that_hold(old: Plan, new: Plan, lists: Sequence[str]) -> set[int]:
+    """Those of an old plan's shards that the new one would make again as they are."""
+    if old.fingerprint == new.fingerprint:
+        return set(range(new.num_shards))
+
+    def apart_from_inputs(plan: Plan) -> list[Any]:
+        sources = [source for source in plan.sources if source.get("name") not in lists]
+        return [plan.stage, plan.stage_version, plan.options, sources, plan.versions]
+
+    if len(old.made_from) != len(new.made_from) or apart_from_inputs(old) != apart_from_inputs(new):
+        return set()
+    return {shard for shard, digest in enumerate(new.made_from) if old.made_from[shard] == digest}
+
+
+def difference(old: Plan, new: Plan) -> str:
+    """Why an output is not what the new plan makes: the first of what its bytes follow from that differs."""
+    if old.stage != new.stage:
+        return f"the output was written by {old.stage}"
+    if old.stage_version != new.stage_version:
+        return f"the stage's code is of version {new.stage_version}, was {old.stage_version}"
+    for name, value in new.options.items():
+        if old.options.get(name) != value:
+            return f"{name} is {value!r}, was {old.options.get(name)!r}"
+    for name, digest in new.inputs.items():
+        if old.inputs.get(name) != digest:
+            return f"{name}/ has changed"
+    for name in old.inputs:
+        if name not in new.inputs:
+            return f"{name}/ is gone"
+    names = sorted(
+        {
+            str(source.get("name") or source.get("kind"))
+            for one, other in ((old.sources, new.sources), (new.sources, old.sources))
+            for source in one
+            if source not in other
+        }
+    )
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"the source files have changed: {shown or 'their order'}"

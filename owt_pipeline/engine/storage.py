@@ -1,0 +1,245 @@
+"""A folder on a local disk or in a bucket (`gs://`, `s3://`, `az://`); its files appear complete or not at all."""
+
+from __future__ import annotations
+
+import builtins
+import fnmatch
+import glob
+import hashlib
+import os
+import re
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from owt_pipeline.engine.disk import Disk
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.objects import Objects
+from owt_pipeline.engine.spool import HashingFile, remove_dead_spools, spool_file
+
+__all__ = ["Entry", "HashingFile", "Storage", "describe_source", "expand_globs", "open_source"]
+
+_SCHEMES = ("gs", "s3", "az")
+
+
+class Entry(NamedTuple):
+    """A file of a listing.
+
+    Attributes:
+      name: relative to the folder that was listed.
+      bytes: its size.
+      version: another one where the file is replaced: an etag, a generation, or what the disk says of it.
+    """
+
+    name: str
+    bytes: int
+    version: str
+
+
+class Storage:
+    """A folder; `storage / "name"` is the folder below it. Picklable, so that a Beam worker can open it.
+
+    Methods raise FileNotFoundError for a missing file, UserError for a bucket that there is not or that may not be
+    used, OSError for a disk, network or server that fails; a bucket's requests are made again for two minutes before.
+    """
+
+    def __init__(self, uri: str):
+        """The folder at a local path or a `gs://`, `s3://` or `az://` URI; raises UserError for another scheme."""
+        self._open(uri)
+
+    def _open(self, uri: str, proven: bool = False) -> None:
+        scheme, uri = _split(uri)
+        self.uri = uri.rstrip("/") or "/"
+        self._files: Disk | Objects = Objects(self.uri, proven) if scheme else Disk(self.uri)
+
+    @property
+    def is_local(self) -> bool:
+        return isinstance(self._files, Disk)
+
+    def __truediv__(self, name: str) -> Storage:
+        return Storage(f"{self.uri.rstrip('/')}/{name}")
+
+    def __reduce__(self) -> Any:
+        return _unpickled, (self.uri,)
+
+    def __str__(self) -> str:
+        return self.uri
+
+    def __repr__(self) -> str:
+        return f"Storage({self.uri!r})"
+
+    def path(self, name: str) -> str:
+        """Path or URI of a file in the folder, for a message or another program."""
+        return f"{self.uri}/{name}" if name else self.uri
+
+    def open(self, name: str) -> pa.NativeFile:
+        """The file for reading at any offset."""
+        return self._files.open(name)
+
+    def read(self, name: str) -> bytes:
+        return self._found(name, self._files.read_version(name))[0]
+
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        """Some bytes of a file, fewer where it ends before."""
+        return self._files.read_range(name, start, length)
+
+    def read_version(self, name: str) -> tuple[bytes, str] | None:
+        """A file's content and its version, for `swap`; None where there is none."""
+        return self._files.read_version(name)
+
+    def list(self, prefix: str = "") -> builtins.list[Entry]:
+        """All files below the folder whose names begin with `prefix`, sorted; those being written left out."""
+        return sorted(Entry(*found) for found in self._files.list(prefix))
+
+    def names(self) -> builtins.list[str]:
+        """Names of all files below the folder, sorted."""
+        return [entry.name for entry in self.list()]
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        return self._files.size(name)
+
+    def exists(self, name: str = "") -> bool:
+        """Whether there is such a file, or a folder (in a bucket: one with a file in it)."""
+        return self._files.exists(name)
+
+    def sha256(self, name: str) -> str:
+        """Hex SHA-256 of a file, read in pieces."""
+        digest = hashlib.sha256()
+        with self.open(name) as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+        return digest.hexdigest()
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file at once, in place of one that is there."""
+        self._files.put(name, content)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a file unless there is one; of several writers, one gets True.
+
+        A bucket's answer may be lost and the request made again: then even the one that wrote it gets False. Whoever
+        has to know reads the file.
+        """
+        return self._files.create(name, content)
+
+    def swap(self, name: str, content: bytes, version: str) -> str | None:
+        """Replace a file that still has this version; the new version, or None where it has another or is gone.
+
+        S3 tells versions by content: write nothing twice. As with `create`, None may follow on a lost answer.
+        """
+        return self._files.swap(name, content, version)
+
+    def spool(self) -> AbstractContextManager[HashingFile]:
+        """A new file on the local disk, of which `publish(name)` makes a file of this folder; gone when the block ends.
+
+        It lies in `.tmp` of a local folder, or in the system's folder for temporary files. Raises UserError where the
+        disk is full.
+        """
+        return spool_file(self._files.spool_folder, self._files.put_file)
+
+    def remove_dead_spools(self) -> None:
+        """Remove what killed processes left of their spooled files."""
+        remove_dead_spools(self._files.spool_folder)
+
+    def delete(self, name: str) -> None:
+        """Delete a file; a missing one is no error."""
+        self._files.delete(name)
+
+    def delete_all(self) -> None:
+        """Delete the folder and all below it; a missing one is no error."""
+        self._files.delete_all()
+
+    def _found(self, name: str, found: tuple[bytes, str] | None) -> tuple[bytes, str]:
+        if found is None:
+            raise FileNotFoundError(2, "No such file or directory", self.path(name))
+        return found
+
+
+def _unpickled(uri: str) -> Storage:
+    """A storage from another process, which has reached its bucket: here, even the first request may take longer."""
+    storage = Storage.__new__(Storage)
+    storage._open(uri, proven=True)
+    return storage
+
+
+def _split(uri: str) -> tuple[str, str]:
+    """Scheme and URI, or an empty scheme and a local path."""
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", uri) or re.match(r"(gs|s3|az|file):/", uri)
+    if match is None:
+        return "", uri
+    scheme = match[1]
+    if scheme == "file":
+        return "", unquote(urlsplit(uri).path)
+    if scheme not in _SCHEMES or not match[0].endswith("://"):
+        raise UserError(f"{uri}: unknown scheme {match[0]}; use a local path, gs://, s3:// or az://")
+    return scheme, uri
+
+
+def open_source(uri: str) -> pa.NativeFile:
+    """A file from outside the working directory (path or URI), for reading; raises UserError if it cannot be."""
+    try:
+        folder, _, name = uri.rpartition("/")
+        return Storage(folder or ("/" if uri.startswith("/") else ".")).open(name)
+    except OSError as error:
+        raise UserError(f"cannot read {uri}: {error}") from error
+
+
+def describe_source(uri: str) -> dict[str, Any]:
+    """What identifies a source file in a fingerprint: its name, length, and a digest of both its ends.
+
+    The ends are enough: every format we read compressed ends in a checksum or length of its content,
+    and reading hundreds of gigabytes of dumps to find that nothing changed would cost more than it tells.
+    """
+    with open_source(uri) as file:
+        try:
+            length = file.size()
+            digest = hashlib.sha256(file.read(1 << 20))
+            if length > 1 << 21:
+                file.seek(length - (1 << 20))
+            digest.update(file.read())
+        except OSError as error:
+            raise UserError(f"cannot read {uri}: {error}") from error
+    return {"name": uri.rpartition("/")[2], "bytes": length, "ends_sha256": digest.hexdigest()}
+
+
+def expand_globs(patterns: tuple[str, ...], what: str) -> list[str]:
+    """The files that paths, folders and globs (local or in a bucket) name, sorted, each once.
+
+    Raises UserError naming the first pattern that matches no file.
+    """
+    found: set[str] = set()
+    for pattern in patterns:
+        matches = _local_matches(pattern) if "://" not in pattern else _bucket_matches(pattern)
+        for path in matches:
+            _utf8(path)
+        if not matches:
+            raise UserError(f"{what}: no file matches {pattern!r}")
+        found.update(matches)
+    return sorted(found)
+
+
+def _utf8(path: str) -> str:
+    """The path, which Arrow takes as UTF-8 only; raises UserError for one that is not."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"the path {os.fsencode(path)!r} is not UTF-8: rename it") from None
+    return path
+
+
+def _local_matches(pattern: str) -> list[str]:
+    if os.path.isdir(pattern):
+        return [path for path in sorted(glob.glob(os.path.join(pattern, "*"))) if os.path.isfile(path)]
+    if os.path.isfile(pattern):
+        return [pattern]
+    return [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
+
+
+def _bucket_matches(pattern: str) -> list[str]:
+    plain = pattern.split("*", 1)[0]
+    folder = Storage(plain.rpartition("/")[0] if plain.count("/") > 2 else plain)
+    paths = (folder.path(entry.name) for entry in folder.list(plain[len(folder.uri) + 1 :]))
+    return [path for path in paths if fnmatch.fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")]

@@ -1,0 +1,132 @@
+"""`extract`: each page's main text, title, author, date, language and licence."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.stage import Stage, StageRun
+from schemas import option
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from owt_pipeline.engine.commit import ShardWriter
+    from owt_pipeline.engine.dataset import DatasetReader
+    from owt_pipeline.extract.pages import Work
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the stage."""
+
+    extractor: str = option(
+        "blocks",
+        "blocks, our own; trafilatura; resiliparse; or `module:factory` of yours",
+        metavar="NAME",
+    )
+    favor: str = option(
+        "balanced",
+        "precision rather loses text than keeps boilerplate; recall the reverse",
+        choices=("balanced", "precision", "recall"),
+    )
+    fast: bool = option(False, "trafilatura: skip its second opinions: faster, less exact")
+    include_comments: bool = option(False, "readers' comments belong to the text")
+    include_tables: bool = option(True, "tables belong to the text")
+    text_format: str = option(
+        "plain",
+        "plain text, or markdown, which keeps headings, lists, tables, code and formulas",
+        choices=("plain", "markdown"),
+    )
+    page_cpu_seconds: float = option(20.0, "CPU time a page may use", minimum=0.1)
+    page_memory_mb: int = option(1024, "memory a page may use, in MiB", minimum=64)
+
+
+ROWS = 64  # pages a batch of documents is made of; workers get them one by one, so that load balances
+
+
+def run(run: StageRun) -> None:
+    from owt_pipeline.engine.workers import start_server
+    from owt_pipeline.extract.extractor import BUILT_IN, ExtractorError, Settings, describe
+    from owt_pipeline.extract.pages import Work
+
+    options: Options = run.options
+    try:
+        run.properties["extractor"] = describe(options.extractor)
+    except ExtractorError as error:
+        raise UserError(str(error)) from error
+    if options.extractor == "resiliparse" and options.text_format == "markdown":
+        raise UserError("text_format: resiliparse writes no Markdown; use the extractor blocks or trafilatura")
+    settings = Settings(
+        options.favor, options.fast, options.include_comments, options.include_tables, options.text_format
+    )
+    work = Work(options.extractor, settings, options.page_cpu_seconds, options.page_memory_mb << 20)
+    made_by, _, _ = BUILT_IN.get(options.extractor, ("",))[0].partition(":")
+    start_server(
+        ["owt_pipeline.extract.pages", *filter(None, [made_by])]
+    )  # a worker that a page kills is soon replaced
+    pages = run.inputs["pages"]
+    shard = partial(_extract_shard, pages=pages, work=work, workers=run.runtime.workers)
+    run.write_shards(shard, rows=pages.rows())
+
+
+def _extract_shard(shard: int, writer: ShardWriter, *, pages: DatasetReader, work: Work, workers: int) -> None:
+    from owt_pipeline.extract.documents import documents
+    from owt_pipeline.extract.pages import extract_all
+
+    waiting: list[tuple[pa.RecordBatch, Any]] = []
+    for row, result in extract_all(_rows(pages, shard), work, workers):
+        waiting.append((row, result))
+        if len(waiting) == ROWS:
+            writer.add(len(waiting), documents(waiting))
+            waiting = []
+    if waiting:
+        writer.add(len(waiting), documents(waiting))
+
+
+def _rows(pages: DatasetReader, shard: int) -> Iterator[pa.RecordBatch]:
+    from owt_pipeline.fetch.warc import pages as pages_with_records
+
+    for batch in pages_with_records(pages, shard, rows=ROWS):
+        for index in range(batch.num_rows):
+            yield batch.slice(index, 1)
+
+
+def _sources(options: Options) -> list[dict[str, Any]]:
+    """The model of ours, or the code of one's own: the output follows from it."""
+    from owt_pipeline.extract.extractor import BUILT_IN, ExtractorError, describe
+
+    if options.extractor == "blocks":
+        from owt_pipeline.extract.model import digest
+
+        return [{"name": "the model of blocks", "sha256": digest()}]
+    if options.extractor in BUILT_IN:
+        return []
+    try:
+        return [describe(options.extractor)]
+    except ExtractorError as error:
+        raise UserError(str(error)) from error
+
+
+STAGE = Stage(
+    name="extract",
+    output="documents",
+    inputs=("pages",),
+    options=Options,
+    version=4,
+    run=run,
+    shard_local=True,
+    sources=_sources,
+    libraries=("lxml", "trafilatura"),
+    help="Read each page's main text and metadata, in worker processes that no page can harm.",
+    example="owt extract --workdir run --favor precision",
+)
+
+if __name__ == "__main__":
+    from owt_pipeline.stage_command import main
+
+    sys.exit(main(STAGE))

@@ -1,0 +1,249 @@
+"""fetch: the page of every URL, live or from archives, as WARC with an index; or why there is none."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from owt_pipeline.engine.errors import UsageError
+from owt_pipeline.engine.stage import Stage, StageRun
+from owt_pipeline.engine.storage import describe_source, expand_globs
+from schemas import option
+
+if TYPE_CHECKING:
+    from owt_pipeline.fetch.archives import Archives
+    from owt_pipeline.fetch.commoncrawl import CdxOptions
+    from owt_pipeline.fetch.live import LiveOptions
+
+logger = logging.getLogger("owt")
+
+
+DEFAULT_USER_AGENT = "owt-pipeline/0.1"
+USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
+
+SHARDS_TOGETHER = 8
+"""Shards fetched at once in one process, so that the last slow hosts of one do not keep the next from its start."""
+
+
+@dataclass(frozen=True)
+class Options:
+    pages_from: tuple[str, ...] = option(
+        (), "take pages from WARC or ARC files: paths, folders or globs, local or gs:// or s3://", metavar="GLOB"
+    )
+    sources: tuple[str, ...] = option(
+        (),
+        "where to look for a page, the first that has it wins; default: archive where --pages_from is given, else live",
+        choices=("live", "archive", "commoncrawl"),
+    )
+    user_agent: str = option(
+        DEFAULT_USER_AGENT,
+        "who fetches, and whom to write to: 'name/version (+https://example.org/contact)'; robots.txt knows it by name",
+        shapes_bytes=False,
+    )
+    host_delay: float = option(1.0, "seconds between two requests to a host", minimum=0, shapes_bytes=False)
+    host_connections: int = option(1, "connections to a host at once", minimum=1, shapes_bytes=False)
+    connections: int = option(1000, "connections at once, over all hosts", minimum=1, shapes_bytes=False)
+    connect_timeout: float = option(
+        15.0, "seconds to find a host, and again to connect to it", minimum=0.01, shapes_bytes=False
+    )
+    silence_timeout: float = option(
+        30.0, "seconds without a byte, before the first or later", minimum=0.01, shapes_bytes=False
+    )
+    page_timeout: float = option(
+        90.0, "seconds for a page, redirects included, waiting for turns not", minimum=0.01, shapes_bytes=False
+    )
+    retries: int = option(
+        3, "how often a request is tried again after 429, 503 or a failed connection", minimum=0, shapes_bytes=False
+    )
+    max_retry_wait: float = option(
+        120.0, "seconds to wait at most before a retry; a host that asks for more is not asked again",
+        minimum=0, shapes_bytes=False,
+    )  # fmt: skip
+    host_failures: int = option(
+        20, "failed connections and timeouts in a row after which a host is given up", minimum=1, shapes_bytes=False
+    )
+    max_page_bytes: int = option(10_000_000, "a page with a larger decoded body is rejected", minimum=1)
+    max_wire_bytes: int = option(10_000_000, "a page with a larger body as sent is rejected", minimum=1)
+    max_redirects: int = option(10, "redirects followed for one URL", minimum=0)
+    allowed_ports: tuple[int, ...] = option(
+        (80, 443, 8000, 8080, 8443), "ports that a URL may name; none: every one", minimum=1, maximum=65535
+    )
+    allow_private_hosts: bool = option(False, "fetch from addresses that are not public, such as an intranet's")
+    verify_tls: bool = option(True, "reject hosts whose certificate is not valid (off: --no_verify_tls)")
+    cdx_index: str = option(
+        "https://index.commoncrawl.org/collinfo.json",
+        "where `commoncrawl` looks a URL up: a list of collections (....json), or one index, such as pywb's .../cdx",
+        metavar="URL",
+    )
+    cdx_data: str = option(
+        "https://data.commoncrawl.org/", "what the files are below that the index names", metavar="URL"
+    )
+    cdx_collections: int = option(
+        4, "collections asked for a URL, those nearest to its submission, while one may have a nearer capture",
+        minimum=1,
+    )  # fmt: skip
+    cdx_connections: int = option(1, "requests to index and data at once, each", minimum=1, shapes_bytes=False)
+    cdx_delay: float = option(
+        1.0, "seconds between two requests to the index, or the data", minimum=0, shapes_bytes=False
+    )
+    refetch: bool = option(
+        False, "fetch again, as they are now, pages of this run that were lost or damaged", shapes_bytes=False
+    )
+    resolve: tuple[str, ...] = option(
+        (),
+        "connect to an address instead of resolving: *.demo.test=127.0.0.1:8123; it may be private",
+        metavar="PATTERN=ADDRESS[:PORT]",
+        shapes_bytes=False,
+    )
+
+
+def run(run: StageRun) -> None:
+    from owt_pipeline.engine.pipeline import runs_locally
+    from owt_pipeline.engine.workers import start_server
+    from owt_pipeline.fetch import crawl
+    from owt_pipeline.fetch.shards import Sources, fetch_shard, journal_folder
+
+    options: Options = run.options
+    order = _order(options)
+    if order != ("archive",) and "@" not in options.user_agent and "://" not in options.user_agent:
+        logger.warning(
+            "fetch: --user_agent %r names nobody to write to, and sites that mind will block you; say who you are, as "
+            "in %s", options.user_agent, USER_AGENT_EXAMPLE,
+        )  # fmt: skip
+    live = _live_options(options) if "live" in order else None
+    if live is not None:
+        start_server()  # for the process that records
+    sources = Sources(
+        order=order,
+        archives=_index_archives(run) if "archive" in order else None,
+        live=live,
+        cdx=_cdx_options(options) if "commoncrawl" in order else None,
+        spread=not runs_locally(run.runtime.beam_flags),
+        journals=journal_folder(run.work),
+    )
+    urls = run.inputs["urls"]
+    try:
+        run.write_shards(
+            partial(fetch_shard, urls=urls, sources=sources),
+            rows=urls.rows(),
+            together=SHARDS_TOGETHER if order != ("archive",) else 1,
+        )
+    except BaseException:
+        crawl.stop_all()
+        raise
+    shutil.rmtree(sources.journals, ignore_errors=True)
+
+
+def _order(options: Options) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(options.sources)) or (("archive",) if options.pages_from else ("live",))
+
+
+def _live_options(options: Options) -> LiveOptions:
+    from owt_pipeline.fetch.addresses import Addresses, parse_rules
+    from owt_pipeline.fetch.client import Limits
+    from owt_pipeline.fetch.live import LiveOptions
+
+    limits = Limits(
+        options.connect_timeout,
+        options.silence_timeout,
+        options.page_timeout,
+        options.max_wire_bytes,
+        options.max_page_bytes,
+    )
+    return LiveOptions(
+        addresses=Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts),
+        limits=limits,
+        user_agent=options.user_agent,
+        connections=_allowed_connections(options.connections),
+        host_connections=options.host_connections,
+        host_delay=options.host_delay,
+        host_failures=options.host_failures,
+        max_redirects=options.max_redirects,
+        retries=options.retries,
+        max_retry_wait=options.max_retry_wait,
+        verify_tls=options.verify_tls,
+    )
+
+
+def _cdx_options(options: Options) -> CdxOptions:
+    from owt_pipeline.fetch.addresses import Addresses
+    from owt_pipeline.fetch.commoncrawl import CdxOptions, read_collections
+
+    requests = replace(
+        _live_options(options),
+        addresses=Addresses(allowed_ports=(), allow_private=True),  # index and data are named by the user
+        connections=2 * options.cdx_connections,
+        host_connections=options.cdx_connections,
+        host_delay=options.cdx_delay,
+    )
+    collections = read_collections(options.cdx_index, requests)
+    return CdxOptions(collections, options.cdx_data, options.cdx_collections, requests)
+
+
+def _allowed_connections(wanted: int) -> int:
+    """As many connections as are wanted and as the system lets this process have, after raising its limit."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * wanted + 500  # kept-alive connections, and the files of shards and libraries
+    if hard != resource.RLIM_INFINITY:
+        needed = min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    allowed = max((needed - 500) // 2, 16)
+    if allowed < wanted:
+        logger.warning("fetch: %d connections at once, not %d: the system allows %d files", allowed, wanted, hard)
+    return min(wanted, allowed)
+
+
+def _index_archives(run: StageRun) -> Archives:
+    from owt_pipeline.fetch import archives
+
+    options: Options = run.options
+    files = tuple(expand_globs(options.pages_from, "--pages_from"))
+    index = partial(archives.index_archive, files=files)
+    records = run.write_step("index", range(len(files)), index, archives.COUNTS)
+    found = archives.Archives(files, run.work / "index", tuple(records), options.max_page_bytes, options.max_redirects)
+    run.properties["archives"] = archives.summary(found)
+    for archive in run.properties["archives"]:
+        if not archive["responses"]:
+            logger.warning("fetch: %s holds no response to a request: is it a WARC or ARC file?", archive["name"])
+    return found
+
+
+def _archives(options: Options) -> list[dict[str, Any]]:
+    """The archive files; raises UserError for options that cannot be, before an earlier run's pages are deleted."""
+    from owt_pipeline.fetch.addresses import parse_rules
+
+    if "archive" in _order(options) and not options.pages_from:
+        raise UsageError("--sources archive: give the WARC files with --pages_from")
+    agent = options.user_agent
+    if not (agent.isascii() and agent.isprintable() and agent.partition("/")[0].strip()):
+        raise UsageError(f"--user_agent: {agent!r} is not plain text such as {USER_AGENT_EXAMPLE}")
+    parse_rules(options.resolve)
+    return [describe_source(file) for file in expand_globs(options.pages_from, "--pages_from")]
+
+
+STAGE = Stage(
+    name="fetch",
+    output="pages",
+    inputs=("urls",),
+    options=Options,
+    version=1,
+    run=run,
+    help="Fetch the page of every URL of urls/, over HTTP, from WARC files or out of Common Crawl. Writes pages/: a "
+    "WARC file and its index a shard, and a reject row with its reason for each URL without a page.",
+    sources=_archives,
+    irreplaceable=lambda options: _order(options) != ("archive",) and not options.refetch,
+    libraries=("fastwarc", "isal"),
+    example="owt fetch --workdir run --pages_from 'archives/*.warc.gz'",
+)
+
+if __name__ == "__main__":
+    from owt_pipeline.stage_command import main
+
+    sys.exit(main(STAGE))

@@ -1,0 +1,127 @@
+"""The command line of a single stage: `owt STAGE` and `python -m owt_pipeline.STAGE.stage`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import select
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from owt_pipeline import config
+from owt_pipeline.engine import console
+from owt_pipeline.engine.command_line import CommandParser, interruptible
+from owt_pipeline.engine.errors import LedgerError, UsageError, UserError, explain_os_error
+from owt_pipeline.engine.lease import hold
+from owt_pipeline.engine.pipeline import check_beam_flags
+from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.workers import WorkerError
+from schemas.settings import add_flags, flags_given
+
+logger = logging.getLogger("owt")
+
+
+def main(stage: Stage, argv: Sequence[str] | None = None) -> int:
+    """Run one stage with the flags of `argv`; returns the exit code."""
+    return reporting_errors(lambda: _run(stage, argv))
+
+
+def reporting_errors(command: Callable[[], int]) -> int:
+    """Run `command`; print what a user can mend as one line. Returns one of the exit codes of `owt --help`."""
+    logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
+    logger.setLevel(logging.WARNING)  # until console.configure: not every command has flags that say how much to say
+    try:
+        code = interruptible(command)
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        return _complain(str(error), error.exit_code)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            return 141
+        return _complain(explain_os_error(error))
+    except WorkerError as error:
+        return _complain(f"a worker process failed:\n{error}")
+    except LedgerError as error:
+        return _complain(f"{error}. This is a bug of the stage: please report it with the input that shows it")
+
+
+def runtime_of(arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]) -> Runtime:
+    """How to run, from the flags, Beam's `rest`, and the tables `[run]` and `[beam]`; raises UsageError."""
+    table = tables.get("run", {})
+    workdir = arguments.workdir or table.get("workdir")
+    if not workdir:
+        raise UsageError("--workdir is required: the folder of the run (a local path, gs:// or s3://)")
+    beam = config.beam_flags(tables, rest)
+    given = arguments.workers if arguments.workers is not None else table.get("workers", _default_workers(beam))
+    workers = checked_workers(given)
+    console.configure(arguments)
+    return Runtime(Storage(workdir), workers, beam)
+
+
+def checked_workers(workers: Any) -> int:
+    """The number of processes that was asked for; raises UsageError where it is none."""
+    if type(workers) is not int or workers < 1:
+        raise UsageError(f"workers: {workers!r} is not a whole number of at least 1")
+    return workers
+
+
+def check_flags(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:
+    """Raise UsageError for a flag in `rest`, which `parser` did not know, that is not Beam's either."""
+    check_beam_flags(rest, [name for action in parser._actions for name in action.option_strings])
+
+
+def build_parser(stage: Stage) -> argparse.ArgumentParser:
+    """The flags of `owt STAGE`: its options, and those that say how to run."""
+    parser = CommandParser(
+        prog=f"owt {stage.name}",
+        description=stage.help,
+        epilog=f"example:\n  {stage.example}\n\nFlags of Apache Beam (--runner, --project, ...) pass through.",
+    )
+    add_flags(parser.add_argument_group("options"), stage.options)
+    config.add_run_flags(parser)
+    parser.add_argument("--config", metavar="CONFIG.toml", help=f"read the tables [{stage.name}], [run] and [beam]")
+    if stage.positional:
+        parser.add_argument("positional", nargs="*", metavar="FILE", help=f"the same as --{stage.positional}")
+    return parser
+
+
+def _run(stage: Stage, argv: Sequence[str] | None) -> int:
+    parser = build_parser(stage)
+    arguments, rest = parser.parse_known_intermixed_args(argv)
+    given = flags_given(stage.options, arguments)
+    if stage.positional and arguments.positional:
+        given[stage.positional] = [*arguments.positional, *given.get(stage.positional, [])]
+    check_flags(parser, rest)
+    tables = config.read_config(arguments.config)
+    runtime = runtime_of(arguments, rest, tables)
+    options = config.stage_options(stage, arguments.config, tables, given)
+    with hold(runtime.workdir, arguments.take_over) as lease:
+        manifest, ran = run_stage(stage, options, replace(runtime, owner=lease.owner))
+    logger.info("%s: %s%s", stage.name, manifest.counts, "" if ran else " (finished; nothing to do)")
+    return 0
+
+
+def _default_workers(beam: Sequence[str]) -> int:
+    """All cores on one machine; one on a distributed runner, which places its own processes."""
+    local = "Dataflow" not in " ".join(beam)
+    return (os.cpu_count() or 1) if local else 1
+
+
+def _nobody_reads() -> bool:
+    """Whether standard output is a pipe whose other end is closed; if so, what is left goes nowhere."""
+    poll = select.poll()
+    poll.register(sys.stdout, 0)
+    if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
+
+
+def _complain(message: str, code: int = 1) -> int:
+    console.complain(message)
+    return code

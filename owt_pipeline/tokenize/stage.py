@@ -1,0 +1,90 @@
+"""tokenize: the corpus as token ids, in Arrow shards that training maps into memory."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from owt_pipeline.engine.stage import Stage, StageRun
+from owt_pipeline.stage_command import main
+from schemas import option
+
+logger = logging.getLogger("owt")
+
+TOKENIZER_FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class TokenizeOptions:
+    tokenizer: str = option("gpt2", "gpt2, a tokenizer.json of Hugging Face's tokenizers, or a name at their hub")
+    eot_token: str = option("", "the tokenizer's token between documents; empty for the one commonly so called")
+    val_fraction: float = option(
+        0.01,
+        "share of the documents for validation, chosen by a hash of their ids; under about 500 documents give more, "
+        "or none may be chosen",
+        minimum=0.0,
+        maximum=1.0,
+    )
+
+
+def sources(options: TokenizeOptions) -> list[dict[str, Any]]:
+    """The tokenizer's file, where it is one of the user's own."""
+    if options.tokenizer == "gpt2":
+        return []
+    from owt_pipeline.tokenize.encoding import tokenizer_file
+
+    content = tokenizer_file(options.tokenizer)
+    name = options.tokenizer.rpartition("/")[2]
+    return [{"name": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}]
+
+
+def run(run: StageRun) -> None:
+    from owt_pipeline.tokenize.documents import schema_for, tokenize_batch
+    from owt_pipeline.tokenize.encoding import load
+
+    options: TokenizeOptions = run.options
+    encoding = load(options.tokenizer, options.eot_token)
+    file = run.write_asset(TOKENIZER_FILE, encoding.tokenizer_json, named_by_content=True)
+    run.properties["tokenizer"] = {
+        "name": encoding.name,
+        "file": file,
+        "sha256": hashlib.sha256(encoding.tokenizer_json).hexdigest(),
+        "vocab_size": encoding.vocab_size,
+        "eot": encoding.eot,
+    }
+    tokenize = partial(
+        tokenize_batch,
+        # Workers read the copy in the working directory: they may be on machines without the user's file or the hub.
+        tokenizer=options.tokenizer if options.tokenizer == "gpt2" else run.runtime.workdir.path(file),
+        eot_token=options.eot_token,
+        val_fraction=options.val_fraction,
+    )
+    schema = schema_for(encoding)
+    # Small batches: at a shard's end no worker waits long for another's last one.
+    records = run.map_batches(tokenize, rows=64, columns=["url_id", "url", "text"], train=schema, val=schema)
+    held_out = sum(record.stats.get("documents_val", 0) for record in records)
+    if options.val_fraction and not held_out and run.inputs["corpus"].rows():
+        logger.warning("tokenize: no document fell into val/ at --val_fraction %s; give more", options.val_fraction)
+
+
+STAGE = Stage(
+    name="tokenize",
+    output="tokens",
+    inputs=("corpus",),
+    options=TokenizeOptions,
+    version=2,
+    run=run,
+    shard_local=True,
+    help="Encode the corpus into token ids: Arrow IPC files, uncompressed, one row a document, without\n"
+    "end-of-text (the reader places it), in tokens/train and tokens/val. The split is a hash of url_id.",
+    sources=sources,
+    libraries=("tiktoken", "tokenizers"),
+    example="owt tokenize --workdir runs/2013 --val_fraction 0.005",
+)
+
+if __name__ == "__main__":
+    sys.exit(main(STAGE))

@@ -1,0 +1,200 @@
+"""Attempts at a part that overlap in every order: the first record's files count, and nothing of them is ever lost."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from owt_pipeline.engine.commit import Listing, ShardWriter, publish, record_name, work_of
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.stage import read_records
+from owt_pipeline.engine.storage import Storage
+from schemas.manifest import Counts, Manifest
+from tests.servers.gcs import gcs_bucket
+from tests.servers.s3 import s3_bucket
+
+SCHEMA = pa.schema([pa.field("url_id", pa.uint64()), pa.field("text", pa.string())])
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "local",
+        pytest.param("gs", marks=pytest.mark.slow),
+        pytest.param("s3", marks=pytest.mark.slow),
+    ],
+)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if request.param == "local":
+        yield str(tmp_path_factory.mktemp("commit"))
+    else:
+        with {"gs": gcs_bucket, "s3": s3_bucket}[request.param]() as uri:
+            yield uri
+
+
+@pytest.fixture
+def workdir(place: str, request: pytest.FixtureRequest) -> Storage:
+    return Storage(place) / "".join(c for c in request.node.name if c.isalnum())
+
+
+def records_of(workdir: Storage) -> Storage:
+    return work_of(workdir, "clean") / "fingerprint" / "shards"
+
+
+class Attempt:
+    """An attempt at shard 0 that is begun, and ends when it is told to."""
+
+    def __init__(self, workdir: Storage, text: str):
+        self._stack = contextlib.ExitStack()
+        self.text = text
+        self.writer = self._stack.enter_context(
+            ShardWriter(workdir, records_of(workdir), 0, {"": SCHEMA}, dataset="clean")
+        )
+        self.writer.enter(1)
+        self.writer.write(pa.RecordBatch.from_pydict({"url_id": [7], "text": [text]}, schema=SCHEMA))
+        self.writer.flush()
+
+    def end(self, how: str) -> None:
+        if how == "succeeds":
+            self._stack.close()
+            return
+        with contextlib.suppress(OSError), self._stack:
+            raise OSError("the network is gone")
+
+
+def published(workdir: Storage) -> tuple[Manifest, list[dict[str, Any]]]:
+    records = read_records(records_of(workdir), [0])
+    manifest = publish(
+        workdir,
+        records,
+        [],
+        dataset="clean",
+        stage="clean",
+        stage_version=1,
+        fingerprint="f" * 64,
+        num_shards=1,
+        counts=sum((record.counts for record in records), Counts()),
+    )
+    reader = DatasetReader(workdir, manifest)
+    assert Listing(workdir, "clean").problems(reader.table_of_files.files) == {}
+    for file in reader.table_of_files.files:
+        assert workdir.sha256(file.path) == file.sha256
+    return manifest, reader.table().to_pylist()
+
+
+ORDERS = [
+    (ends, second_begins, same)
+    for ends in product(["succeeds", "fails"], repeat=2)
+    for second_begins in ("before the first ends", "after the first ends")
+    for same in (True, False)
+]
+
+
+@pytest.mark.parametrize(("ends", "second_begins", "same"), ORDERS)
+def test_the_first_record_decides_whatever_a_late_attempt_does(
+    workdir: Storage, ends: tuple[str, str], second_begins: str, same: bool
+) -> None:
+    texts = ("first", "first" if same else "second")
+    first = Attempt(workdir, texts[0])
+    second = Attempt(workdir, texts[1]) if second_begins == "before the first ends" else None
+    first.end(ends[0])
+    second = second or Attempt(workdir, texts[1])
+    if ends[0] == "succeeds":
+        before = {file.path: workdir.sha256(file.path) for file in read_records(records_of(workdir), [0])[0].files}
+    second.end(ends[1])
+    if ends == ("fails", "fails"):
+        assert records_of(workdir).names() == []
+        assert [name for name in workdir.names() if name.startswith("clean/")] == []
+        return
+    if ends[0] == "succeeds":
+        assert {path: workdir.sha256(path) for path in before} == before
+    winner = texts[0] if ends[0] == "succeeds" else texts[1]
+    _, rows = published(workdir)
+    assert [row["text"] for row in rows] == [winner]
+    assert len([name for name in workdir.names() if name.startswith("clean/")]) == 1, "publishing removes the others"
+
+
+def test_an_attempt_that_ends_after_publication_harms_nothing(workdir: Storage) -> None:
+    attempts = [Attempt(workdir, text) for text in ("first", "first", "other", "failing")]
+    attempts[0].end("succeeds")
+    manifest, rows = published(workdir)
+    attempts[1].end("succeeds")
+    attempts[2].end("succeeds")
+    attempts[3].end("fails")
+    reader = DatasetReader(workdir, manifest)
+    assert Listing(workdir, "clean").problems(reader.table_of_files.files) == {}
+    assert reader.table().to_pylist() == rows
+    left = [name for name in workdir.names() if name not in {file.path for file in reader.table_of_files.files}]
+    assert any(name.startswith("clean/") for name in left), "the late file is there until the next publication"
+    Listing(workdir, "clean").tidy(manifest, reader.table_of_files)
+    assert sorted(name for name in workdir.names() if name.startswith("clean/")) == [reader.files("data")[0].path]
+
+
+def killed_before_its_record(uri: str, text: str) -> None:
+    attempt = Attempt(Storage(uri), text)
+    Storage.create = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment,method-assign,return-value]
+    attempt.end("succeeds")
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_an_attempt_killed_between_its_files_and_its_record_counts_for_nothing(workdir: Storage, same: bool) -> None:
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=killed_before_its_record, args=(workdir.uri, "killed"))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert [name for name in workdir.names() if name.startswith("clean/")], "its files were published"
+    assert records_of(workdir).names() == []
+    Attempt(workdir, "killed" if same else "second").end("succeeds")
+    _, rows = published(workdir)
+    assert [row["text"] for row in rows] == ["killed" if same else "second"]
+    assert len([name for name in workdir.names() if name.startswith("clean/")]) == 1
+
+
+def write_once(uri: str, number: int, ready: Any, results: Any) -> None:
+    workdir = Storage(uri)
+    attempt = Attempt(workdir, f"attempt {number}")
+    ready.wait()
+    attempt.end("succeeds")
+    results.put(number)
+
+
+def test_of_eight_processes_at_one_part_a_single_one_wins(workdir: Storage) -> None:
+    context = multiprocessing.get_context("fork" if workdir.is_local else "spawn")
+    ready, results = context.Barrier(8), context.Queue()
+    processes = [context.Process(target=write_once, args=(workdir.uri, n, ready, results)) for n in range(8)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert sorted(results.get() for _ in processes) == list(range(8))
+    assert records_of(workdir).names() == [record_name(0)]
+    record = read_records(records_of(workdir), [0])[0]
+    _, rows = published(workdir)
+    assert len(rows) == 1
+    assert rows[0]["text"] in {f"attempt {n}" for n in range(8)}
+    assert {file.path for file in record.files} <= set(workdir.names())
+
+
+def test_a_file_that_goes_before_publication_is_an_error_that_names_it(workdir: Storage) -> None:
+    Attempt(workdir, "first").end("succeeds")
+    (path,) = [name for name in workdir.names() if name.startswith("clean/")]
+    workdir.delete(path)
+    with pytest.raises(UserError, match="is missing, since the stage wrote it: run the same command again"):
+        published(workdir)
+
+
+def test_files_of_somebody_else_in_a_dataset_are_left_alone(workdir: Storage) -> None:
+    Attempt(workdir, "first").end("succeeds")
+    workdir.write("clean/notes.txt", b"mine")
+    published(workdir)
+    assert workdir.read("clean/notes.txt") == b"mine"

@@ -1,0 +1,104 @@
+"""Progress on a terminal that changes its size, in a pipe, and for a program."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+from tests.owt_pipeline.whole_runs import owt, run_owt
+
+WORK = """
+import argparse, logging, time
+from owt_pipeline.engine import console, progress
+parser = argparse.ArgumentParser()
+console.add_flags(parser)
+console.configure(parser.parse_args())
+with progress.step("a step whose name is rather long, as some are", shards=300, rows=300_000):
+    for _ in range(150):
+        progress.advance(1000)
+        progress.shard_done()
+        time.sleep(0.02)
+logging.getLogger("owt").info("the step is done")
+"""
+
+
+def set_size(terminal: int, columns: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+
+def test_a_live_line_fits_the_terminal_whatever_its_size_becomes() -> None:
+    master, slave = pty.openpty()
+    set_size(slave, 120)
+    environment = {**os.environ, "TERM": "xterm"}
+    for name in ("COLUMNS", "LINES"):
+        environment.pop(name, None)
+    with subprocess.Popen([sys.executable, "-c", WORK], stdout=slave, stderr=slave, env=environment) as process:
+        os.close(slave)
+        written, sizes, started = [], [(1.5, 50), (2.5, 100)], time.monotonic()
+        while True:
+            if sizes and time.monotonic() - started > sizes[0][0]:
+                set_size(master, sizes[0][1])
+                written.append(f"\x00{sizes.pop(0)[1]}\x00".encode())
+            try:
+                piece = os.read(master, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            written.append(piece)
+    os.close(master)
+    assert process.returncode == 0
+    before, small, large = re.split(r"\x00\d+\x00", b"".join(written).decode())
+    widths = [
+        max(len(line.rstrip()) for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", part)))
+        for part in (before, small.split("\n", 1)[-1][200:], large)
+    ]
+    assert 80 < widths[0] <= 120
+    assert 0 < widths[1] <= 50
+    assert widths[2] <= 100
+    assert "the step is done" in large
+
+
+def test_in_a_pipe_there_are_lines_with_their_time_and_no_control_characters(
+    small_config: Path, tmp_path: Path
+) -> None:
+    command = owt("run", small_config, "--workdir", tmp_path / "run", "--workers", 1, "--until", "fetch")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f]", done.stdout + done.stderr)
+    assert re.match(r"\d\d:\d\d:\d\d collect: ", done.stderr)
+    table = done.stdout.splitlines()
+    assert table[0].split() == ["stage", "in", "out", "seconds", "rejected"]
+    assert [line.split()[0] for line in table[1:]] == ["collect", "fetch"]
+
+
+def test_quiet_says_nothing_and_verbose_more(small_config: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert run_owt("run", small_config, "--workdir", run, "--workers", 1, "--until", "collect", "--quiet") == ""
+    told = run_owt("run", small_config, "--workdir", run, "--workers", 1, "--until", "fetch", "--verbose")
+    assert "fetch: done in" in told
+    assert "not allowed with" in run_owt("run", small_config, "--quiet", "--verbose", code=2)
+
+
+def test_log_json_is_an_object_a_line_errors_too(small_config: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = owt("run", small_config, "--workdir", run, "--workers", 1, "--until", "fetch", "--log_json")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    assert done.stdout == ""
+    entries = [json.loads(line) for line in done.stderr.splitlines()]
+    stages = {entry["stage"]: entry for entry in entries if "stage" in entry}
+    assert list(stages) == ["collect", "fetch"]
+    assert stages["fetch"]["entered"] == stages["fetch"]["left"] + sum(stages["fetch"]["rejected"].values())
+    assert all(entry["level"] == "info" and entry["time"] for entry in entries)
+    broken = run_owt("clean", "--workdir", run, "--log_json", code=1)
+    (error,) = map(json.loads, broken.splitlines())
+    assert error["level"] == "error"
+    assert "run `owt extract" in error["message"]

@@ -1,0 +1,242 @@
+"""A rerun repairs: whatever is deleted, cut short or changed by a byte, the tree is afterwards as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from owt_pipeline import run as owt_run
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.stage import Runtime, Stage, StageRun, run_stage
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.ledger import discard, verify
+from schemas import DATASETS
+from tests.owt_pipeline.whole_runs import copy_of, differing
+
+SHARD_FILES = {
+    "urls/part-*": "collect",
+    "pages/part-*": "fetch",
+    "warc/part-*": "fetch",
+    "documents/part-*": "extract",
+    "clean/part-*": "clean",
+    "duplicates/part-*": "dedupe",
+    "corpus/part-*": "export",
+    "tokens/train/part-*": "tokenize",
+    "tokens/val/part-*": "tokenize",
+    "ledger/urls/rejects/part-*": "collect",
+    "ledger/pages/rejects/part-*": "fetch",
+    "ledger/clean/rejects/part-*": "clean",
+}
+OTHER_FILES = {
+    "ledger/corpus/README.md": "export",
+    "ledger/tokens/tokenizer-*.json": "tokenize",
+    "report/index.html": "report",
+    "report/stats.json": "report",
+    "ledger/documents/manifest.json": "extract",
+    "ledger/documents/files-*.parquet": "extract",
+    "ledger/duplicates/manifest.json": "dedupe",
+}
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip(path: Path) -> None:
+    """Change a bit as a bad disk does: the file's size and times stay as they are."""
+    status = path.stat()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    with path.open("r+b") as file:
+        file.write(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def rerun(config: Path, run: Path, *flags: str) -> int:
+    return owt_run.main([str(config), "--workdir", str(run), "--workers", "1", "--quiet", *flags])
+
+
+def stages_since(run: Path, before: int) -> list[tuple[str, int]]:
+    """(stage, shards written) of what ran since the log had `before` bytes."""
+    entries = [json.loads(line) for line in (run / "run-log.jsonl").read_text()[before:].splitlines()]
+    return [(entry["stage"], entry["shards_written"]) for entry in entries]
+
+
+@pytest.fixture
+def run(small_run: Path, small_config: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run, with its files' versions known."""
+    copy = copy_of(small_run, tmp_path / "run")
+    assert rerun(small_config, copy) == 0
+    return copy
+
+
+def damaged(run: Path, pattern: str, damage: Callable[[Path], None]) -> Path:
+    path = max(run.glob(pattern), key=lambda path: path.stat().st_size)
+    damage(path)
+    return path
+
+
+@pytest.mark.parametrize("pattern", [*SHARD_FILES, *OTHER_FILES])
+@pytest.mark.parametrize("damage", [delete, truncate, flip])
+@pytest.mark.slow
+def test_any_file_that_is_lost_or_damaged_is_made_again_as_it_was(
+    small_run: Path, small_config: Path, run: Path, pattern: str, damage: Callable[[Path], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    log = (run / "run-log.jsonl").stat().st_size
+    path = damaged(run, pattern, damage)
+    assert verify.main(["--workdir", str(run), "--repair", "--quiet"]) == 1
+    assert path.name in capsys.readouterr().out
+    assert rerun(small_config, run) == 0
+    assert differing(run, small_run) == []
+    assert verify.main(["--workdir", str(run), "--quiet"]) == 0
+    stage = (SHARD_FILES | OTHER_FILES)[pattern]
+    shards = 1 if pattern in SHARD_FILES else 0
+    if path.name == "manifest.json" or path.name.startswith("files-"):
+        shards = 3  # what is complete can no longer be known
+    assert stages_since(run, log) == [(stage, shards)]
+
+
+def test_missing_short_and_changed_files_are_found_by_one_listing_and_repaired(
+    small_run: Path, small_config: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = (run / "run-log.jsonl").stat().st_size
+    gone = damaged(run, "clean/part-*", delete)
+    short = damaged(run, "tokens/train/part-*", truncate)
+    other = damaged(run, "corpus/part-*", lambda path: path.write_bytes(bytes(path.stat().st_size)))
+    assert owt_run.main([str(small_config), "--workdir", str(run), "--workers", "1"]) == 0
+    said = capsys.readouterr().err
+    assert f"clean/{gone.name} is missing" in said
+    assert f"tokens/train/{short.name} has " in said
+    assert f"corpus/{other.name} has other bytes than were written" in said
+    assert differing(run, small_run) == []
+    assert stages_since(run, log) == [("clean", 1), ("export", 1), ("tokenize", 1)]
+
+
+def test_a_lost_or_damaged_listing_costs_hashing_and_nothing_else(
+    small_run: Path, small_config: Path, run: Path
+) -> None:
+    log = (run / "run-log.jsonl").stat().st_size
+    (run / "ledger/clean/.listing").unlink()
+    truncate(run / "ledger/corpus/.listing")
+    flip(run / "ledger/tokens/.listing")
+    flip(damaged(run, "clean/part-*", lambda path: None))
+    assert rerun(small_config, run) == 0
+    assert stages_since(run, log) == [("clean", 1)], "a file whose version is unknown is hashed"
+    assert differing(run, small_run) == []
+
+
+def test_a_copied_run_is_hashed_once_and_nothing_runs(small_config: Path, small_run: Path, tmp_path: Path) -> None:
+    copy = copy_of(small_run, tmp_path / "copy")
+    log = (copy / "run-log.jsonl").stat().st_size
+    assert rerun(small_config, copy) == 0
+    assert stages_since(copy, log) == []
+
+
+def test_a_flipped_byte_in_the_users_own_list_is_one_clear_error(
+    small_config: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "forgotten.jsonl").write_text('{"url_id": 7, "detail": "asked"}\n{"url_id": se\n')
+    assert rerun(small_config, run) == 1
+    assert "forgotten.jsonl:2:" in capsys.readouterr().err
+
+
+# Files removed on purpose
+
+
+def test_discarded_files_stay_away_and_later_datasets_stay_finished(
+    small_run: Path, small_config: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = (run / "run-log.jsonl").stat().st_size
+    assert discard.main(["fetch", "extract", "--workdir", str(run)]) == 0
+    assert not list(run.glob("warc/*")) + list(run.glob("pages/*")) + list(run.glob("documents/*"))
+    assert rerun(small_config, run) == 0
+    assert stages_since(run, log) == []
+    capsys.readouterr()
+    assert verify.main(["--workdir", str(run), "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("discarded on purpose") == 2
+    assert rerun(small_config, run, "--min_tokens", "65") == 1
+    assert "clean has to run and reads documents/, which was discarded: `owt discard extract" in capsys.readouterr().err
+    assert discard.main(["fetch", "extract", "--undo", "--workdir", str(run)]) == 0
+    assert rerun(small_config, run) == 0
+    assert differing(run, small_run) == []
+
+
+def test_discarding_what_is_not_there_changes_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(run / "ledger/tokens")
+    assert discard.main(["clean", "tokenize", "--workdir", str(run)]) == 1
+    assert "tokens is missing or not finished" in capsys.readouterr().err
+    assert list(run.glob("clean/part-*"))
+
+
+# An interrupted stage
+
+
+ROWS = 20
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    pass
+
+
+def write_rows(shard: int, writer: ShardWriter) -> None:
+    schema = DATASETS["duplicates"].schema
+    writer.enter(ROWS)
+    rows = {name: [shard * ROWS + k for k in range(ROWS)] for name in schema.names} | {"rule": ["near"] * ROWS}
+    writer.write(pa.RecordBatch.from_pydict(rows, schema=schema))
+
+
+def write_until_three(shard: int, writer: ShardWriter) -> None:
+    if shard == 3:
+        raise OSError("interrupted")
+    write_rows(shard, writer)
+
+
+def five_shards(work: Callable[[int, ShardWriter], None]) -> Stage:
+    def run(stage_run: StageRun) -> None:
+        stage_run.write_step("step", range(2), write_step, pa.schema([("n", pa.int64())]))
+        stage_run.write_shards(work)
+
+    return Stage("dedupe", "duplicates", (), NoOptions, 1, run, "", num_shards=lambda options: 5)
+
+
+def write_step(key: int, writer: ShardWriter) -> None:
+    writer.write(pa.RecordBatch.from_pydict({"n": list(range(1000))}, schema=pa.schema([("n", pa.int64())])))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "duplicates/part-00001-*",
+        "ledger/duplicates/rejects/part-00001-*",
+        "ledger/duplicates/.work/*/plan.json",
+        "ledger/duplicates/.work/*/shards/part-00001.json",
+        "ledger/duplicates/.work/*/step/part-00001-*",
+        "ledger/duplicates/.work/*/step/records/part-00001.json",
+    ],
+)
+@pytest.mark.parametrize("damage", [delete, truncate, flip])
+def test_an_interrupted_stage_goes_on_to_the_same_bytes_whatever_of_it_is_damaged(
+    tmp_path: Path, pattern: str, damage: Callable[[Path], None]
+) -> None:
+    finished, interrupted = (Runtime(Storage(str(tmp_path / name))) for name in ("finished", "interrupted"))
+    run_stage(five_shards(write_rows), NoOptions(), finished)
+    with pytest.raises(OSError, match="interrupted"):
+        run_stage(five_shards(write_until_three), NoOptions(), interrupted)
+    (path,) = (tmp_path / "interrupted").glob(pattern)
+    damage(path)
+    run_stage(five_shards(write_rows), NoOptions(), interrupted)
+    assert differing(tmp_path / "interrupted", tmp_path / "finished") == []

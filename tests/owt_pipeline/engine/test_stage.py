@@ -1,0 +1,204 @@
+"""The life of a stage: skipping, resuming, balancing, and saying why."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from owt_pipeline.engine.batches import Outcome, rejects_batch
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.dataset import DatasetReader, read_manifest
+from owt_pipeline.engine.errors import LedgerError, UserError
+from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.workers import WorkerDied, WorkerPool, map_batches
+from schemas import DATASETS, Reason, option
+from tests.owt_pipeline.whole_runs import differing, snapshot
+
+DOCUMENTS = DATASETS["documents"].schema
+ROWS = 50
+
+
+@dataclass(frozen=True)
+class MakeOptions:
+    shards: int = option(3, "shards")
+
+
+@dataclass(frozen=True)
+class FilterOptions:
+    divisor: int = option(2, "ids it divides are rejected", minimum=1)
+    lose: bool = option(False, "lose a row", shapes_bytes=False)
+
+
+def write_documents(shard: int, writer: ShardWriter) -> None:
+    rows = [
+        {"url_id": 1000 * shard + i, "url": f"http://h/{shard}/{i}", "text": f"text {i} " * 20, "subreddits": []}
+        for i in range(ROWS)
+    ]
+    writer.add(ROWS, Outcome(pa.RecordBatch.from_pylist(rows, DOCUMENTS)))
+
+
+def filter_batch(batch: pa.RecordBatch, divisor: int, lose: bool) -> Outcome:
+    drop = pc.equal(pc.subtract(batch["url_id"], pc.multiply(pc.divide(batch["url_id"], divisor), divisor)), 0)
+    dropped = batch.filter(drop)
+    rejects = rejects_batch((i, None, Reason.TOO_SHORT, None) for i in dropped["url_id"].to_pylist())
+    clean = DATASETS["clean"].schema
+    kept = batch.filter(pc.invert(drop))
+    ones = [1.0] * kept.num_rows
+    kept = pa.RecordBatch.from_arrays(
+        [*kept.columns, pa.array(ones, pa.float32()), pa.array([1] * kept.num_rows, pa.uint32())], schema=clean
+    )
+    return Outcome(kept.slice(1) if lose else kept, rejects, {"batches": 1})
+
+
+MAKE = Stage("extract", "documents", (), MakeOptions, 1, lambda run: run.write_shards(write_documents) and None,
+             "makes documents", num_shards=lambda options: options.shards)  # fmt: skip
+FILTER = Stage(
+    "clean", "clean", ("documents",), FilterOptions, 1,
+    lambda run: run.map_batches(partial(filter_batch, divisor=run.options.divisor, lose=run.options.lose), rows=16),
+    "filters",
+)  # fmt: skip
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Runtime:
+    return Runtime(Storage(str(tmp_path)), workers=1)
+
+
+def test_a_stage_balances_and_is_finished_when_run_again(runtime: Runtime) -> None:
+    run_stage(MAKE, MakeOptions(), runtime)
+    manifest, ran = run_stage(FILTER, FilterOptions(), runtime)
+    assert ran
+    assert manifest.counts.entered == 3 * ROWS
+    assert manifest.counts.left == manifest.counts.rejected["too_short"] == 3 * ROWS // 2
+    again, ran = run_stage(FILTER, FilterOptions(), runtime)
+    assert not ran
+    assert again == manifest
+    rows = DatasetReader(runtime.workdir, manifest).table()
+    assert rows["url_id"].to_pylist() == [1000 * s + i for s in range(3) for i in range(1, ROWS, 2)]
+
+
+def test_a_changed_option_reruns_the_stage_and_says_so(runtime: Runtime, caplog: pytest.LogCaptureFixture) -> None:
+    run_stage(MAKE, MakeOptions(), runtime)
+    run_stage(FILTER, FilterOptions(), runtime)
+    caplog.set_level("INFO", logger="owt")
+    manifest, ran = run_stage(FILTER, FilterOptions(divisor=5), runtime)
+    assert ran
+    assert manifest.counts.rejected == {"too_short": 30}
+    assert "divisor is 5, was 2" in caplog.text
+
+
+def test_an_option_whose_output_fails_leaves_the_old_output_as_it_was(runtime: Runtime, tmp_path: Path) -> None:
+    run_stage(MAKE, MakeOptions(), runtime)
+    before = (run_stage(FILTER, FilterOptions(), runtime)[0], snapshot(tmp_path))
+    with pytest.raises(LedgerError):
+        run_stage(FILTER, FilterOptions(divisor=5, lose=True), runtime)
+    assert snapshot(tmp_path).items() >= before[1].items()
+    assert run_stage(FILTER, FilterOptions(), runtime) == (before[0], False)
+    assert snapshot(tmp_path) == before[1]
+
+
+def test_two_workers_write_the_bytes_of_one(tmp_path: Path) -> None:
+    snapshots = []
+    for workers in (1, 2):
+        folder = tmp_path / str(workers)
+        runtime = Runtime(Storage(str(folder)), workers)
+        run_stage(MAKE, MakeOptions(), runtime)
+        run_stage(FILTER, FilterOptions(), runtime)
+        snapshots.append(snapshot(folder))
+    assert snapshots[0] == snapshots[1]
+
+
+def test_a_lost_row_fails_the_stage(runtime: Runtime) -> None:
+    run_stage(MAKE, MakeOptions(), runtime)
+    with pytest.raises(LedgerError, match="50 in ≠ 21 out"):
+        run_stage(FILTER, FilterOptions(lose=True), runtime)
+    assert read_manifest(runtime.workdir, "clean") is None
+
+
+WRITTEN: list[int] = []
+
+
+def fail_at_two(shard: int, writer: ShardWriter) -> None:
+    if shard == 2:
+        raise UserError("the disk was pulled out")
+    write_documents(shard, writer)
+
+
+def note_and_write(shard: int, writer: ShardWriter) -> None:
+    WRITTEN.append(shard)
+    write_documents(shard, writer)
+
+
+def test_an_interrupted_stage_goes_on_at_its_next_shard(tmp_path: Path) -> None:
+    def stage(work: Callable[[int, ShardWriter], None]) -> Stage:
+        return dataclasses.replace(MAKE, run=lambda run: run.write_shards(work) and None)
+
+    interrupted, undisturbed = (Runtime(Storage(str(tmp_path / name))) for name in ("interrupted", "undisturbed"))
+    with pytest.raises(UserError, match="pulled out"):
+        run_stage(stage(fail_at_two), MakeOptions(), interrupted)
+    written = [file.name for file in (tmp_path / "interrupted/documents").iterdir()]
+    assert [name.partition("-")[2][:5] for name in sorted(written)] == ["00000", "00001"]
+    WRITTEN.clear()
+    run_stage(stage(note_and_write), MakeOptions(), interrupted)
+    assert WRITTEN == [2]
+    run_stage(stage(write_documents), MakeOptions(), undisturbed)
+    assert differing(tmp_path / "interrupted", tmp_path / "undisturbed") == []
+
+
+def test_a_missing_input_names_the_stage_to_run(runtime: Runtime) -> None:
+    with pytest.raises(UserError, match="run `owt extract"):
+        run_stage(FILTER, FilterOptions(), runtime)
+
+
+def ids_or_die(batch: pa.RecordBatch) -> list[int]:
+    ids = batch["i"].to_pylist()
+    if 7 in ids:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.002 * (ids[0] % 5))
+    return ids
+
+
+def test_a_worker_that_dies_takes_only_its_own_batch_with_it() -> None:
+    pool = WorkerPool(2)
+    batches = [pa.RecordBatch.from_pydict({"i": [i]}) for i in range(60)]
+    try:
+        for _ in range(2):
+            results = [result for _, result in pool.map(ids_or_die, batches)]
+            assert results[7] == WorkerDied(-signal.SIGKILL)
+            assert results[:7] + results[8:] == [[i] for i in range(60) if i != 7]
+    finally:
+        pool.close()
+
+
+def first_is_slow(batch: pa.RecordBatch) -> int:
+    (i,) = batch["i"].to_pylist()
+    time.sleep(0.5 * (i % 50 == 0))
+    return i
+
+
+def test_a_slow_batch_holds_the_others_back_and_then_they_go_on() -> None:
+    pool = WorkerPool(2)
+    try:
+        batches = [pa.RecordBatch.from_pydict({"i": [i]}) for i in range(150)]
+        assert [result for _, result in pool.map(first_is_slow, batches)] == list(range(150))
+    finally:
+        pool.close()
+
+
+def test_a_map_that_is_given_up_does_not_answer_into_the_next() -> None:
+    batches = [pa.RecordBatch.from_pydict({"i": [i]}) for i in range(10, 40)]
+    first = map_batches(ids_or_die, batches, 2)
+    next(first)
+    first.close()
+    assert [r for _, r in map_batches(ids_or_die, batches[5:], 2)] == [[i] for i in range(15, 40)]

@@ -1,0 +1,430 @@
+"""Storage: the same promises on a local disk and in every kind of bucket."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.lease import hold, renew
+from owt_pipeline.engine.storage import Storage, describe_source, expand_globs
+from tests.owt_pipeline.engine.conftest import BUCKETS
+from tests.servers.flaky import FlakyWay
+from tests.servers.process import free_port
+from tests.servers.s3 import s3_bucket
+
+
+class TestStorage:
+    def test_what_was_written_is_read_listed_and_deleted(self, folder: Storage, place: str) -> None:
+        assert folder.list() == []
+        for name in ("part-00000.warc.gz", "a/b/part.parquet", "plain.zst"):
+            folder.write(name, b"content" * 1000)
+            assert folder.read(name) == b"content" * 1000
+            assert folder.size(name) == 7000
+            assert folder.sha256(name) == hashlib.sha256(b"content" * 1000).hexdigest()
+        assert folder.names() == ["a/b/part.parquet", "part-00000.warc.gz", "plain.zst"]
+        assert [(entry.name, entry.bytes) for entry in folder.list("p")] == [
+            ("part-00000.warc.gz", 7000),
+            ("plain.zst", 7000),
+        ]
+        assert [entry.name for entry in folder.list("a/b/")] == ["a/b/part.parquet"]
+        assert all(map(folder.exists, ["", "a/b", "plain.zst"]))
+        assert not any(map(folder.exists, ["a/c", "pla"]))
+        run = folder.uri.rpartition("/")[0]
+        assert expand_globs((f"{run}/*/*.gz",), "test") == [f"{run}/pages/part-00000.warc.gz"]
+        assert expand_globs((f"{run}/pages/plain.zst",), "test") == [f"{run}/pages/plain.zst"]
+        for _ in range(2):
+            folder.delete("plain.zst")
+        assert not folder.exists("plain.zst")
+        Storage(f"{run}/pages2").write("other", b"")
+        for _ in range(2):
+            folder.delete_all()
+            assert folder.names() == []
+        assert Storage(run).names() == ["pages2/other"]
+
+    def test_a_missing_file_is_named(self, folder: Storage) -> None:
+        folder.write("there", b"")
+        for ask in (folder.open, folder.read, folder.size, folder.sha256, lambda name: folder.read_range(name, 0, 1)):
+            with pytest.raises(FileNotFoundError) as error:
+                ask("not-there")
+            assert error.value.filename == folder.path("not-there")
+        assert folder.read_version("not-there") is None
+        assert folder.swap("not-there", b"x", folder.read_version("there")[1]) is None
+
+    def test_ranges_and_arrow_files_are_read(self, folder: Storage) -> None:
+        folder.write("bytes", bytes(range(256)))
+        assert folder.read_range("bytes", 10, 3) == bytes([10, 11, 12])
+        assert folder.read_range("bytes", 250, 100) == bytes(range(250, 256))
+        assert folder.read_range("bytes", 5, 0) == b""
+        table = pa.table({"id": range(100_000), "text": [f"text {i}" for i in range(100_000)]})
+        with folder.spool() as file:
+            pq.write_table(table, file, row_group_size=10_000)
+            file.publish("part.parquet")
+        with folder.spool() as file:
+            with pa.ipc.new_file(file, table.schema) as writer:
+                writer.write_table(table, max_chunksize=10_000)
+            file.publish("part.arrow")
+        with folder.open("part.parquet") as source:
+            assert source.size() == folder.size("part.parquet")
+            assert pq.ParquetFile(source).read() == table
+        with folder.open("part.arrow") as source:
+            assert pa.ipc.open_file(source).read_all() == table
+        with folder.open("bytes") as source:
+            source.seek(200)
+            assert source.read() == bytes(range(200, 256))
+
+    def test_a_file_appears_when_it_is_published_and_not_before(self, folder: Storage) -> None:
+        with folder.spool() as first, folder.spool() as second:  # any number at a time
+            first.write(b"who")
+            second.write(b"other")
+            assert folder.names() == []
+            first.write(b"le")
+            first.publish("a/b.bin")
+            assert folder.names() == ["a/b.bin"]
+        assert folder.read("a/b.bin") == b"whole"
+        assert (first.bytes, first.sha256) == (5, hashlib.sha256(b"whole").hexdigest())
+        assert not any(map(os.path.exists, [first.path, second.path]))
+
+    def test_an_attempt_that_fails_late_leaves_what_another_has_published(self, folder: Storage) -> None:
+        with pytest.raises(ZeroDivisionError), folder.spool() as late:
+            late.write(b"ha")
+            with folder.spool() as other:
+                other.write(b"published")
+                other.publish("part.parquet")
+            late.write(b"lf")
+            raise ZeroDivisionError
+        assert folder.read("part.parquet") == b"published"
+        assert folder.names() == ["part.parquet"]
+        assert not os.path.exists(late.path)
+
+    def test_a_writer_of_arrow_that_finishes_after_an_error_writes_nothing(self, folder: Storage) -> None:
+        table = pa.table({"id": range(100)})
+        with pytest.raises(ZeroDivisionError), folder.spool() as file, pq.ParquetWriter(file, table.schema) as writer:
+            writer.write_table(table)
+            raise ZeroDivisionError
+        assert folder.names() == []
+
+    def test_one_of_many_creators_wins(self, folder: Storage) -> None:
+        folder.write("warm", b"")
+        for round_ in range(5):
+            name, ready = f"record-{round_}", threading.Barrier(8)
+
+            def create(i: int, name: str = name, ready: threading.Barrier = ready) -> bool:
+                ready.wait()
+                return folder.create(name, b"%d" % i)
+
+            with ThreadPoolExecutor(8) as pool:
+                won = list(pool.map(create, range(8)))
+            assert won.count(True) == 1
+            assert folder.read(name) == b"%d" % won.index(True)
+        assert not folder.create("record-0", b"9")
+
+    def test_one_of_many_creating_processes_wins(self, folder: Storage) -> None:
+        code = (
+            "import sys; from owt_pipeline.engine.storage import Storage; folder = Storage(sys.argv[1])\n"
+            "folder.names(); sys.stdin.read()\n"
+            "print(sum(folder.create(f'record-{i}', sys.argv[2].encode()) for i in range(20)))"
+        )
+        command = [sys.executable, "-c", code, folder.uri]
+        children = [
+            subprocess.Popen([*command, str(i)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for i in range(4)
+        ]
+        time.sleep(2)
+        for child in children:
+            child.stdin.close()
+            child.stdin = None
+        won = [int(child.communicate()[0]) for child in children]
+        assert sum(won) == 20
+        winners = [int(folder.read(f"record-{i}")) for i in range(20)]
+        assert [winners.count(i) for i in range(4)] == won
+
+    def test_swaps_lose_no_update(self, folder: Storage) -> None:
+        folder.write("count", b"0")
+
+        def count_to_ten(_: int) -> None:
+            done = 0
+            while done < 10:
+                content, version = folder.read_version("count")
+                done += folder.swap("count", b"%d" % (int(content) + 1), version) is not None
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(count_to_ten, range(4)))
+        assert folder.read("count") == b"40"
+
+    def test_a_swap_needs_the_version_that_is_there(self, folder: Storage) -> None:
+        assert folder.create("lease", b"first")
+        content, version = folder.read_version("lease")
+        assert (content, version) == (b"first", folder.list()[0].version)
+        second = folder.swap("lease", b"second", version)
+        assert second not in (None, version)
+        assert folder.swap("lease", b"third", version) is None
+        assert folder.read_version("lease") == (b"second", second)
+        folder.write("lease", b"other")
+        assert folder.swap("lease", b"third", second) is None
+        assert folder.names() == ["lease"]
+
+    def test_a_replaced_file_has_another_version(self, folder: Storage) -> None:
+        folder.write("a", b"1")
+        before = folder.list()
+        assert before == folder.list()
+        folder.write("a", b"2")
+        assert before != folder.list()
+
+    def test_a_killed_upload_leaves_nothing_under_the_name(self, folder: Storage) -> None:
+        code = (
+            "import sys, os; from owt_pipeline.engine.storage import Storage; folder = Storage(sys.argv[1])\n"
+            "folder.names()\n"
+            "with folder.spool() as file:\n"
+            "    for i in range(50): file.write(os.urandom(1 << 20))\n"
+            "    print(file.path, flush=True)\n"
+            "    file.publish('part.parquet')\n"
+            "print('published', flush=True)\n"
+        )
+        complete = 50 << 20
+        for delay in (0, 0.05, 0.2):
+            child = subprocess.Popen([sys.executable, "-c", code, folder.uri], stdout=subprocess.PIPE, text=True)
+            path = child.stdout.readline().strip()
+            time.sleep(delay)
+            child.kill()
+            done = child.communicate()[0]
+            found = {entry.name: entry.bytes for entry in folder.list()}
+            assert found in ({}, {"part.parquet": complete})
+            assert found or not done
+            folder.remove_dead_spools()
+            assert not os.path.exists(path)
+
+    def test_a_storage_travels_to_a_worker(self, folder: Storage) -> None:
+        folder.write("x", b"1")
+        assert pickle.loads(pickle.dumps(folder)).read("x") == b"1"
+
+    def test_names_that_need_quoting(self, folder: Storage) -> None:
+        names = sorted(["a b", "a+b", "ü", "a=1,b", "50%25"])
+        for name in names:
+            folder.write(name, name.encode())
+        assert folder.names() == names
+        assert [folder.read(name).decode() for name in names] == names
+
+
+def test_spool_files_of_live_processes_and_recent_ones_of_other_hosts_are_kept(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path / "run"))
+    spool = tmp_path / "run" / ".tmp"
+    with storage.spool() as live:
+        dead, other, stopped_other = (spool / name for name in ("x-1-1-0.tmp", "elsewhere-7-7-0.tmp", "gone-7-7-0.tmp"))
+        host = Path(live.path).name.rsplit("-", 3)[0]
+        dead = spool / f"{host}-{os.getpid()}-123-0.tmp"  # this process's id, of a process that started at another time
+        for path in (dead, other, stopped_other):
+            path.write_bytes(b"")
+        os.utime(stopped_other, (time.time() - 90_000,) * 2)
+        storage.remove_dead_spools()
+        assert sorted(spool.iterdir()) == sorted([Path(live.path), other])
+        assert storage.names() == []
+    other.unlink()
+    storage.remove_dead_spools()
+    assert not spool.exists()
+
+
+def test_a_full_disk_is_one_line_that_names_the_folder(tmp_path: Path) -> None:
+    code = (
+        "import sys; from owt_pipeline.engine.storage import Storage\n"
+        "from owt_pipeline.engine.errors import UserError\n"
+        "import pyarrow as pa, pyarrow.parquet as pq\n"
+        "folder = Storage(sys.argv[1])\n"
+        "try:\n"
+        "    with folder.spool() as file:\n"
+        "        table = pa.table({'a': pa.array(range(100_000))})\n"
+        "        pq.write_table(table, file, compression='none', use_dictionary=False)\n"
+        "        file.publish('part')\n"
+        "except UserError as error: print(error)\n"
+        "print(folder.names())\n"
+        "folder.remove_dead_spools()\n"
+        "import os; print(os.listdir(sys.argv[1]))\n"
+    )
+    mounted = f'mount -t tmpfs -o size=64k none {tmp_path} && exec "$@"'
+    command = ["unshare", "-rm", "sh", "-c", mounted, "sh", sys.executable, "-c", code, str(tmp_path)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("unshare is not installed here")
+    if "unshare:" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no file system can be mounted here: {done.stderr}")
+    message = f"the disk is full, writing in {tmp_path}/.tmp: free some space and run the same command again"
+    assert done.stdout.splitlines() == [message, "[]", "[]"]
+
+
+@pytest.mark.parametrize(
+    "uri", ["ftp://host/folder", "hdfs://host/folder", "abfs://c/f", "S3://b/f", "gcs://b/f", "s3:/b"]
+)
+def test_an_unknown_scheme_says_which_are_known(uri: str) -> None:
+    with pytest.raises(UserError, match=r"unknown scheme .*; use a local path, gs://, s3:// or az://$"):
+        Storage(uri)
+
+
+def test_globs_folders_and_files_are_expanded_once_and_sorted(tmp_path: Path) -> None:
+    for name in ("b.gz", "a.gz", "c.txt"):
+        (tmp_path / name).write_bytes(gzip.compress(name.encode()))
+    a, b, c = (str(tmp_path / name) for name in ("a.gz", "b.gz", "c.txt"))
+    assert expand_globs((str(tmp_path / "*.gz"), a), "--dumps") == [a, b]
+    assert expand_globs((str(tmp_path),), "--dumps") == [a, b, c]
+    with pytest.raises(UserError, match=r"--dumps: no file matches '.*\.zst'"):
+        expand_globs((a, str(tmp_path / "*.zst")), "--dumps")
+
+
+@pytest.mark.parametrize("place_", [0, 500, 2_000_000, 3_999_999])
+def test_a_source_is_known_by_its_name_length_and_ends(tmp_path: Path, place_: int) -> None:
+    content = bytearray(4_000_000)
+    (tmp_path / "dump").write_bytes(content)
+    before = describe_source(str(tmp_path / "dump"))
+    assert before["name"] == "dump"
+    assert before["bytes"] == 4_000_000
+    content[place_] = 1
+    (tmp_path / "dump").write_bytes(content)
+    in_the_middle = 1 << 20 <= place_ < 4_000_000 - (1 << 20)
+    assert (describe_source(str(tmp_path / "dump")) == before) == in_the_middle
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["s3", "gs"])
+class TestFlakyNetwork:
+    @pytest.fixture
+    def way(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyWay]:
+        """The way to a bucket `bucket`."""
+        variable = "AWS_ENDPOINT_URL" if kind == "s3" else "STORAGE_EMULATOR_HOST"
+        with BUCKETS[kind]():
+            way = FlakyWay(int(os.environ[variable].rpartition(":")[2]))
+            monkeypatch.setenv(variable, f"http://127.0.0.1:{way.port}")
+            yield way
+            way.close()
+
+    def test_requests_are_made_again_until_the_network_is_back(self, kind: str, way: FlakyWay) -> None:
+        folder = Storage(f"{kind}://bucket/run")
+        folder.write("a", b"a" * 100)
+        version = folder.read_version("a")[1]
+        with folder.spool() as file:
+            file.write(b"b" * (20 << 20))
+            for done, request in enumerate(
+                (
+                    lambda: folder.create("created", b"c"),
+                    lambda: folder.swap("a", b"A" * 100, version),
+                    lambda: folder.read_range("a", 10, 5) == b"AAAAA",
+                    lambda: file.publish("b") is None,
+                    lambda: folder.names() == ["a", "b", "created"],
+                )
+            ):
+                with way.down_for(2):
+                    started = time.monotonic()
+                    assert request(), done
+                    assert time.monotonic() - started > 1
+        assert folder.sha256("b") == file.sha256
+        folder.delete_all()
+
+    def test_a_lost_answer_does_not_undo_what_was_written(self, kind: str, way: FlakyWay) -> None:
+        folder = Storage(f"{kind}://bucket/run")
+        assert folder.names() == []
+        way.answers_to_lose = 1
+        try:
+            created = folder.create("record", b"mine")
+        except OSError:
+            created = False
+        assert way.answers_to_lose == 0
+        assert not created
+        assert folder.read("record") == b"mine"
+        assert not folder.create("record", b"another's")
+        folder.delete_all()
+
+    def test_a_lease_survives_lost_answers(self, kind: str, way: FlakyWay) -> None:
+        folder = Storage(f"{kind}://bucket/run")
+        assert folder.names() == []
+        way.answers_to_lose = 1
+        with hold(folder) as held:
+            for _ in range(5):
+                way.answers_to_lose = 1
+                renew(folder, held.owner)
+        assert folder.names() == []
+
+
+class TestUnusableBuckets:
+    """Each is one line within ten seconds that says what is missing."""
+
+    @pytest.fixture(autouse=True)
+    def _nothing_set(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        for name in list(os.environ):
+            if name.startswith(("AWS_", "GOOGLE_", "AZURE_", "CLOUDSDK_", "STORAGE_")):
+                monkeypatch.delenv(name)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("NO_GCE_CHECK", "true")  # or on Google's machines the tests would find credentials
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")  # the same on Amazon's
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+
+    def fails(self, uri: str, message: str) -> None:
+        started = time.monotonic()
+        with pytest.raises(UserError, match=message) as error:
+            Storage(uri).list()
+        assert time.monotonic() - started < 10
+        assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize("uri", ["s3://bucket/run", "gs://bucket/run", "az://bucket/run"])
+    def test_no_credentials(self, uri: str) -> None:
+        self.fails(uri, f"^{uri[:11]}: no credentials found: (set AWS_ACCESS_KEY_ID|set AZURE_|run `gcloud auth)")
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("kind", BUCKETS)
+    def test_no_such_bucket(self, kind: str) -> None:
+        with BUCKETS[kind]():
+            self.fails(
+                f"{kind}://missing/run", f"^{kind}://missing: there is no such bucket: check its name, or make it$"
+            )
+
+    def test_a_port_where_nothing_listens(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        address = f"http://127.0.0.1:{free_port()}"
+        for uri, variable in self.pointed_at(address, monkeypatch):
+            self.fails(uri, f"^{uri}: no connection: .*; check the network and {variable}$")
+
+    def test_a_server_that_never_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = f"http://127.0.0.1:{server.getsockname()[1]}"
+            for uri, variable in self.pointed_at(address, monkeypatch):
+                self.fails(uri, f"^{uri}: no connection: .*; check the network and {variable}$")
+
+    def pointed_at(self, address: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+        return [("s3://bucket", "AWS_ENDPOINT_URL"), ("gs://bucket", "STORAGE_EMULATOR_HOST")]
+
+    @pytest.mark.slow
+    def test_wrong_credentials_for_s3(self) -> None:
+        with s3_bucket(checks_keys=True) as uri:
+            self.fails(
+                uri, f"^{uri}: the credentials do not give access: The AWS Access Key Id you provided does not exist"
+            )
+
+    @pytest.mark.slow
+    def test_keys_of_a_profile_are_found(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        with s3_bucket() as uri:
+            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+                monkeypatch.delenv(name)
+            self.fails(uri, "no credentials found")
+            (tmp_path / ".aws").mkdir()
+            (tmp_path / ".aws" / "credentials").write_text(
+                "[default]\naws_access_key_id=a\naws_secret_access_key=b\n[other]\n"
+            )
+            monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / ".aws" / "credentials"))
+            assert Storage(uri).list() == []
+            monkeypatch.setenv("AWS_PROFILE", "other")
+            self.fails(uri, "no credentials found")

@@ -1,0 +1,262 @@
+"""No process, page or signal leaves anything behind: children end with their parent, and say how they ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from owt_pipeline.engine import children, progress
+from owt_pipeline.engine.workers import WorkerDied, WorkerError, WorkerPool, map_batches, write_in_processes
+from tests.conftest import REPOSITORY
+from tests.owt_pipeline.whole_runs import owt
+
+_WORK = """
+import sys
+import pyarrow as pa
+from owt_pipeline.engine.workers import shared_pool
+from owt_pipeline.engine.command_line import interruptible
+from tests.owt_pipeline.engine import test_workers
+
+def work():
+    for _ in shared_pool(2).map(getattr(test_workers, sys.argv[1]), [pa.record_batch({"a": [1]})] * 4):
+        pass
+    return 0
+
+sys.exit(interruptible(work))
+"""
+
+
+def spin(_: pa.RecordBatch) -> None:
+    os.write(1, b"at work\n")  # at once, as `print` may not
+    while True:
+        pass
+
+
+def sleep(_: pa.RecordBatch) -> None:
+    os.write(1, b"at work\n")  # at once, as `print` may not
+    time.sleep(300)
+
+
+def hang_in_c(_: pa.RecordBatch) -> None:
+    """Holds the interpreter's lock for ever, and ignores all that can be ignored."""
+    os.write(1, b"at work\n")  # at once, as `print` may not
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if number < 32:
+            signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    re.match(r"(a*)*b", "a" * 64)
+
+
+def processes_of(folder: Path) -> list[int]:
+    """The live processes that were given this folder for their temporary files."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            environment = Path(f"/proc/{name}/environ").read_bytes()  # empty once it has ended
+        except OSError:
+            continue
+        if f"TMPDIR={folder}".encode() in environment.split(b"\0"):
+            found.append(int(name))
+    return found
+
+
+@pytest.fixture
+def own_temporary_folder(tmp_path: Path) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # a short name: sockets may be in it
+    yield folder
+    assert not list(folder.iterdir())
+    folder.rmdir()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("work", [spin, sleep, hang_in_c])
+def test_a_parent_that_ends_leaves_no_child_and_no_file(
+    own_temporary_folder: Path, work: object, number: signal.Signals
+) -> None:
+    environment = {**os.environ, "TMPDIR": str(own_temporary_folder)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", _WORK, work.__name__],  # type: ignore[attr-defined]
+        cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() + process.stdout.readline() == "at work\nat work\n"
+        assert len(processes_of(own_temporary_folder)) == 4  # this one, the server, two workers
+        started = time.monotonic()
+        process.send_signal(number)
+        code = process.wait(30)
+        seconds = time.monotonic() - started
+        while processes_of(own_temporary_folder) and time.monotonic() < started + 5:
+            time.sleep(0.05)
+        assert processes_of(own_temporary_folder) == []
+    finally:
+        for pid in processes_of(own_temporary_folder):
+            os.kill(pid, signal.SIGKILL)
+        _, said = process.communicate()
+    expected = {
+        signal.SIGKILL: (-signal.SIGKILL, ""),
+        signal.SIGTERM: (143, "owt: error: terminated; run the same command again to go on\n"),
+        signal.SIGINT: (130, "owt: error: interrupted; run the same command again to go on\n"),
+    }
+    assert (code, said) == expected[number]
+    assert seconds < 3  # 0.1 s on an idle machine
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_owt_and_says_so(small_config: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
+    run = tmp_path / "run"
+    with subprocess.Popen(
+        owt("run", small_config, "--workdir", run, "--workers", 2), stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        deadline = time.monotonic() + 60
+        while not list(run.glob("ledger/*/.work")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.killpg(process.pid, number)  # as a terminal does, and a service manager
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert said.splitlines()[-1].endswith("; run the same command again to go on")
+    assert "Traceback" not in said
+
+
+def give_back(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def test_workers_killed_at_any_moment_cost_what_they_were_at_and_nothing_else() -> None:
+    batches: list[pa.RecordBatch] = []
+    killed = set()
+
+    def until_twenty_are_killed() -> Iterator[pa.RecordBatch]:
+        while len(killed) < 20:
+            batches.append(pa.record_batch({"i": np.full(1 << 17, len(batches))}))  # 1 MB: most kills hit a transfer
+            yield batches[-1]
+
+    pool = WorkerPool(2)
+    died = []
+    try:
+        for index, (batch, result) in enumerate(pool.map(give_back, until_twenty_are_killed())):
+            assert batch is batches[index]
+            if isinstance(result, WorkerDied):
+                assert result == WorkerDied(-signal.SIGKILL)
+                died.append(index)
+            else:
+                assert result.equals(batch)
+            if index % 10 == 3:
+                for worker in pool._alive - killed:
+                    os.kill(worker.child.pid, signal.SIGKILL)
+                    killed.add(worker)
+        assert len(pool._alive) <= 2
+    finally:
+        pool.close()
+    assert index == len(batches) - 1
+    assert len(died) <= len(killed)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
+def test_workers_that_died_leave_no_socket_open() -> None:
+    pool = WorkerPool(2)
+    batches = [pa.record_batch({"i": [i]}) for i in range(10)]
+    try:
+        list(pool.map(give_back, batches))
+        before = len(os.listdir("/proc/self/fd"))
+        assert [r for _, r in pool.map(kill_self, batches)] == [WorkerDied(-signal.SIGKILL)] * 10
+        list(pool.map(give_back, batches))
+        assert len(os.listdir("/proc/self/fd")) <= before
+    finally:
+        pool.close()
+
+
+def kill_self(_: pa.RecordBatch) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def end_as_told(shard: int) -> None:
+    progress.advance(1)
+    if shard == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if shard == 2:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if shard == 3:
+        hoard = []
+        while True:
+            hoard.append(np.ones(1 << 34))  # more than there is, or the address space ends
+
+
+@pytest.mark.parametrize(
+    ("shard", "message"), [(1, "killed by SIGKILL. Out of memory"), (2, "killed by SIGSEGV"), (3, "MemoryError")]
+)
+def test_a_worker_that_dies_at_a_shard_is_an_error_that_says_how_and_the_next_run_is_as_ever(
+    shard: int, message: str
+) -> None:
+    with pytest.raises(WorkerError, match=message):
+        write_in_processes(end_as_told, {0: 1, shard: 5}, 2)
+    with progress.step("work", shards=2, rows=2):
+        write_in_processes(end_as_told, {0: 1, 4: 5}, 2)
+        assert progress._current is not None
+        assert (progress._current.rows_done, progress._current.shards_done) == (2, 2)
+
+
+def test_a_batch_that_never_ends_is_given_up_after_its_time_and_not_tried_again() -> None:
+    batches = [pa.record_batch({"i": [i]}) for i in range(6)]
+    pool = WorkerPool(2)
+    try:
+        started = time.monotonic()
+        results = [result for _, result in pool.map(hang_at_three, batches, seconds=8.0, tries=2)]
+        assert results == [0, 1, 2, WorkerDied(-signal.SIGKILL, 8.0), 4, 5]
+        assert results[3].timed_out  # type: ignore[union-attr]
+        assert time.monotonic() - started < 60  # 8 s on an idle machine
+    finally:
+        pool.close()
+
+
+def hang_at_three(batch: pa.RecordBatch) -> int:
+    if batch["i"][0].as_py() == 3:
+        hang_in_c(batch)
+    return int(batch["i"][0].as_py())
+
+
+def die_once(batch: pa.RecordBatch, folder: str) -> int:
+    marker = Path(folder, str(batch["i"][0]))
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return int(batch["i"][0].as_py())
+
+
+def test_a_batch_whose_worker_was_killed_from_outside_gets_another_try(tmp_path: Path) -> None:
+    batches = [pa.record_batch({"i": [i]}) for i in range(3)]
+    pool = WorkerPool(2)
+    try:
+        results = pool.map(partial(die_once, folder=str(tmp_path)), batches, tries=2)
+        assert [result for _, result in results] == [0, 1, 2]
+    finally:
+        pool.close()
+
+
+def test_when_the_server_is_killed_the_run_says_so_and_the_next_one_is_as_ever() -> None:
+    batch = pa.record_batch({"i": [1]})
+    assert [r for _, r in map_batches(hang_at_three, [batch], 2)] == [1]
+    assert children._server is not None
+    os.kill(children._server._process.pid, signal.SIGKILL)
+    pool = WorkerPool(1)
+    try:
+        with pytest.raises(ChildProcessError, match=r"has ended\. Out of memory"):
+            list(pool.map(give_back, [batch]))
+    finally:
+        pool.close()
+    assert [r for _, r in map_batches(hang_at_three, [batch], 3)] == [1]
