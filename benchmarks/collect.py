@@ -31,7 +31,8 @@ from owt_pipeline.collect.sources import Source, block_batches, open_reader, row
 from owt_pipeline.collect.spread import HostCounter
 from owt_pipeline.collect.stage import STAGE, Options
 from owt_pipeline.engine import progress
-from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage, open_source
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -33,7 +33,8 @@ from owt_pipeline.dedupe.shingles import shingle
 from owt_pipeline.dedupe.stage import STAGE, DedupeOptions
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -36,7 +36,8 @@ from pydoc_data.topics import topics
 from typing import Any
 
 from owt_pipeline.engine import progress
-from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import load
 

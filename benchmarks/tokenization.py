@@ -32,7 +32,8 @@ from tokenizers import Tokenizer
 from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import require_manifest
-from owt_pipeline.engine.stage import Runtime, Stage, StageRun, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime, Stage, StageRun
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.tokenize import gpt2
 from owt_pipeline.tokenize.stage import TokenizeOptions

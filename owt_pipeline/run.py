@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import argparse
 import logging
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from owt_pipeline import config, dry_run
+from owt_pipeline.engine import runner
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.lease import hold
 from owt_pipeline.engine.plan import usable_manifest
-from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.runner import Result
+from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.stage_command import check_flags, reporting_errors, runtime_of
 from owt_pipeline.stages import ORDER, load
-from schemas.manifest import Manifest
 from schemas.settings import add_flags, flags_given
 
 logger = logging.getLogger("owt")
@@ -36,43 +34,26 @@ def build_parser() -> argparse.ArgumentParser:
     return _parser([load(name) for name in ORDER])[0]
 
 
-def run_stages(
-    stages: Sequence[tuple[Stage, Any]], runtime: Runtime, take_over: bool = False
-) -> list[tuple[Stage, Manifest, float | None]]:
-    """Run stages with their options, in order; (stage, manifest, seconds), None where its output was finished.
+def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, take_over: bool = False) -> list[Result]:
+    """Run stages with their options, in order, holding the lease on the working directory.
 
     Text that was imported takes the place of what collect, fetch and extract would make: they are left out.
     """
-    results: list[tuple[Stage, Manifest, float | None]] = []
     with hold(runtime.workdir, take_over) as lease:
-        runtime = replace(runtime, owner=lease.owner)
         imported = usable_manifest(runtime.workdir, "documents")
-        for stage, options in stages:
-            if imported is not None and imported.stage == "import" and stage.name in ("collect", "fetch", "extract"):
-                continue
-            started = time.monotonic()
-            manifest, ran = run_stage(stage, options, runtime)
-            seconds = time.monotonic() - started
-            results.append((stage, manifest, seconds if ran else None))
-            taken = f"{seconds:.1f} s" if ran else "finished"
-            fields = {
-                "stage": stage.name,
-                "ran": ran,
-                "seconds": round(seconds, 3),
-                **msgspec.structs.asdict(manifest.counts),
-            }
-            logger.info("%s: %s (%s)", stage.name, manifest.counts, taken, extra={"fields": fields})
-    return results
+        if imported is not None and imported.stage == "import":
+            stages = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
+        return runner.run_stages(stages, replace(runtime, owner=lease.owner))
 
 
-def funnel_table(results: Sequence[tuple[Stage, Manifest, float | None]]) -> str:
+def funnel_table(results: Sequence[Result]) -> str:
     """The funnel of a run as text: what entered each stage, what left it, and why the rest did not."""
     rows = [("stage", "in", "out", "seconds", "rejected")]
-    for stage, manifest, seconds in results:
-        counts = manifest.counts
+    for result in results:
+        counts, seconds = result.manifest.counts, result.seconds
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in Counter(counts.rejected).most_common())
         taken = "finished" if seconds is None else f"{seconds:.1f}"
-        rows.append((stage.name, f"{counts.entered:,}", f"{counts.left:,}", taken, reasons))
+        rows.append((result.stage.name, f"{counts.entered:,}", f"{counts.left:,}", taken, reasons))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = [
         "  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in (1, 2, 3)), row[4]]).rstrip()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.stage import Stage, StageRun
+from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.engine.storage import expand_globs
 from schemas import option
 from schemas.settings import did_you_mean
 
 if TYPE_CHECKING:
     from owt_pipeline.clean.contamination import EvaluationSets
+    from owt_pipeline.clean.documents import Rules
+    from owt_pipeline.engine.commit import ShardWriter
+    from owt_pipeline.engine.exchange import Slice
 
 ALL = "all"
 
@@ -66,24 +70,33 @@ class Options:
     unaltered: bool = option(False, "pass text on byte for byte: no repair, no normalization, white space as it is")
 
 
-def run(run: StageRun) -> None:
+def prepare(run: StageRun) -> None:
     from owt_pipeline.clean import signals
     from owt_pipeline.clean.contamination import n_grams_of
-    from owt_pipeline.clean.documents import Rules, clean_batch
     from owt_pipeline.clean.language import known_languages
 
     options: Options = run.options
-    languages = frozenset() if ALL in options.languages else frozenset(options.languages)
-    if unknown := sorted(languages - set(known_languages())):
+    if unknown := sorted(set(options.languages) - {ALL} - set(known_languages())):
         raise UserError(f"languages: {unknown[0]!r} is no language known{did_you_mean(unknown[0], known_languages())}")
     changing = [name for name in ("mask_addresses", "uncurl_quotes") if getattr(options, name)]
     changing += ["the filter c4"] if "c4" in options.filters else []
     if options.unaltered and changing:
         raise UserError(f"unaltered leaves text as it is, but {changing[0]} changes it; leave one of them out")
-    sets = _evaluation_sets(options)
-    if sets is not None:
+    if (sets := _evaluation_sets(options)) is not None:
         n_grams_of(sets)  # an unreadable file is an error here, and not of a worker
-    rules = Rules(
+    run.properties["signals"] = signals.describe(options.filters, options.measured_share)
+
+
+def clean_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    from owt_pipeline.clean.documents import clean_batch
+
+    run.map_batches(shard, writer, partial(clean_batch, rules=_rules(run.options)), rows=64)
+
+
+def _rules(options: Options) -> Rules:
+    from owt_pipeline.clean.documents import Rules
+
+    return Rules(
         fix_text=options.fix_text,
         normalization=options.normalization,
         leave_unfixed=frozenset(options.leave_unfixed),
@@ -91,15 +104,13 @@ def run(run: StageRun) -> None:
         mask_addresses=options.mask_addresses,
         min_tokens=options.min_tokens,
         max_tokens=options.max_tokens,
-        languages=languages,
+        languages=frozenset() if ALL in options.languages else frozenset(options.languages),
         min_language_score=options.min_language_score,
         filters=options.filters,
         measured_share=options.measured_share,
-        evaluation_sets=sets,
+        evaluation_sets=_evaluation_sets(options),
         unaltered=options.unaltered,
     )
-    run.properties["signals"] = signals.describe(options.filters, options.measured_share)
-    run.map_batches(partial(clean_batch, rules=rules), rows=64)
 
 
 def _evaluation_sets(options: Options) -> EvaluationSets | None:
@@ -122,7 +133,9 @@ STAGE = Stage(
     inputs=("documents",),
     options=Options,
     version=3,
-    run=run,
+    steps=(Step(clean_shard, rows=rows_of_input, spread="batches"),),
+    prepare=prepare,
+    module="owt_pipeline.clean.stage",
     sources=_sources,
     shard_local=True,
     libraries=("ftfy", "py3langid", "tiktoken"),

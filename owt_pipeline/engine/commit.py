@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.errors import LedgerError, UserError
+from owt_pipeline.engine.exchange import SLICES, Slice, SliceWriter
 from owt_pipeline.engine.storage import Entry, HashingFile, Storage
 from schemas import REJECTS, Reason
 from schemas.manifest import (
@@ -76,24 +77,28 @@ class ShardWriter:
         outputs: Mapping[str, pa.Schema],
         *,
         dataset: str = "",
+        step: str = "",
         file_format: str = "parquet",
         named_by_content: bool = True,
     ):
         """A writer of one shard.
 
         Args:
-          folder: the working directory, or the folder of an intermediate step.
+          folder: the working directory, or the folder of a plan's work for an intermediate step.
           records: where the shard's record goes.
           shard: its number.
           outputs: schema of each output; "" is the dataset itself, another name a folder below it.
           dataset: the dataset's name; "" for an intermediate step, which has no ledger, so that its rows need not
             balance. Nor is a step synced to the disk, at some milliseconds a file.
+          step: an intermediate step's name, which is that of its folder.
           file_format: `parquet` or `arrow`.
           named_by_content: whether the files' names end in their hash; without it each attempt must write the same
             bytes.
         """
         self._folder, self._records, self.shard = folder, records, shard
         self._outputs, self._dataset, self._format = outputs, dataset, file_format
+        self._step = step
+        self._slices: SliceWriter | None = None
         self._named_by_content = named_by_content
         self._entered = 0
         self._rejected: Counter[str] = Counter()
@@ -105,7 +110,7 @@ class ShardWriter:
 
     def __enter__(self) -> ShardWriter:
         for output, schema in self._outputs.items():
-            place = "/".join(filter(None, (self._dataset, output)))
+            place = "/".join(filter(None, (self._dataset or self._step, output)))
             self._sinks[output] = self._open_sink(place, "data", schema, self._format)
         if self._dataset:
             self._sinks["rejects"] = self._open_sink(f"{ledger_of(self._dataset)}/rejects", "rejects", REJECTS)
@@ -156,9 +161,24 @@ class ShardWriter:
 
     def open_file(self, suffix: str, kind: str) -> tuple[HashingFile, list[int]]:
         """A further file of the shard, such as its WARC file, and a one-item list to count its rows in."""
-        place = "" if not self._dataset else kind if kind == WARC else f"{ledger_of(self._dataset)}/{kind}"
+        place = self._step if not self._dataset else kind if kind == WARC else f"{ledger_of(self._dataset)}/{kind}"
         file = self._open(place, suffix, kind)
         return file.spool, file.rows
+
+    def send(self, key: int, rows: pa.RecordBatch) -> None:
+        """Send rows to part `key` of the next step; they lie in a file of this part until the stage is done."""
+        slices = self._exchange()
+        self._sent[0] += slices.send(key, rows)
+
+    def forward(self, key: int, slice: Slice) -> None:
+        """Pass on to part `key` of the next step what was sent to this one."""
+        self._exchange().forward(key, slice)
+
+    def _exchange(self) -> SliceWriter:
+        if self._slices is None:
+            file, self._sent = self.open_file(".slices", SLICES)
+            self._slices = SliceWriter(file)
+        return self._slices
 
     def name_file(self, file: ShardFile) -> None:
         """Have the record name a file that was written by other means, so that a damaged one is noticed."""
@@ -171,15 +191,16 @@ class ShardWriter:
         with self._stack:
             for sink in self._sinks.values():
                 sink.close()
+            if self._slices is not None:
+                self._slices.close()
             left = sum(file.rows[0] for name, file in zip(self._outputs, self._files, strict=False))
             counts = Counts(self._entered, left, dict(sorted(self._rejected.items())))
             if self._dataset and not counts.balanced:
                 raise LedgerError(f"{self._dataset} shard {self.shard}: the ledger does not balance: {counts}")
             files = [file.publish(self.shard, self._named_by_content, bool(self._dataset)) for file in self._files]
             stats = dict(sorted(self._stats.items()))
-            record = ShardRecord(self.shard, counts, [*files, *self._named], stats)
-            self._records.create(record_name(self.shard), record.to_json())
-        progress.shard_done()
+            self.record = ShardRecord(self.shard, counts, [*files, *self._named], stats)
+            self.is_first = self._records.create(record_name(self.shard), self.record.to_json())
 
 
 class _File:

@@ -203,7 +203,7 @@ def finished_parts(
         records = output.table.records
         found.append((Plan.of_manifest(output.manifest, [record.made_from for record in records]), records))
     for name in output.listing.unfinished_plans():
-        if (old := _read_plan(work / name)) is not None:
+        if (old := read_plan(work / name)) is not None:
             found.append((old, list(_read_records(work / name / "shards"))))
     kept: dict[int, ShardRecord] = {}
     for old, records in found:
@@ -251,7 +251,8 @@ def prepare(workdir: Storage, dataset: str, plan: Plan, kept: Mapping[int, Shard
     return work
 
 
-def _read_plan(work: Storage) -> Plan | None:
+def read_plan(work: Storage) -> Plan | None:
+    """The plan whose unfinished work is in the folder `work`; None where it is missing or damaged."""
     try:
         plan = unseal(work.read(PLAN_NAME), Plan, PLAN_NAME)
     except (FileNotFoundError, ManifestError):
@@ -272,7 +273,7 @@ def recorded_plan(workdir: Storage, dataset: str) -> Plan | None:
         return Plan.of_manifest(manifest, [])
     work = work_of(workdir, dataset)
     folders = sorted({name.split("/")[0] for name in work.names()})
-    return next((plan for name in folders if (plan := _read_plan(work / name)) is not None), None)
+    return next((plan for name in folders if (plan := read_plan(work / name)) is not None), None)
 
 
 def _shards_that_hold(old: Plan, new: Plan, lists: Sequence[str]) -> set[int]:

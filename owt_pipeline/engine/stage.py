@@ -1,18 +1,27 @@
-"""Running a stage: what it has to do, its parts, and the manifest that makes its output finished.
+"""Stages: what each declares, and how its output becomes finished. No Beam: `graph.py` makes transforms of this.
 
-A stage reads datasets of the working directory and writes one. While it works, `ledger/DATASET/.work/FINGERPRINT/`
-holds `plan.json` (what is being made) and a record for each finished shard; the manifest comes last, and `.work` goes.
-So a rerun skips finished stages, and an interrupted stage goes on at the shard where it stopped.
+A stage reads datasets of the working directory and writes one, in three phases, each of which may run on another
+machine:
+
+    plan      what has to be made: nothing where the output is finished, else the parts that are missing
+    work      step by step, each step's parts anywhere and in any order; the last step's parts are the output's shards
+    publish   the manifest, from the shards' records
+
+While it works, `ledger/DATASET/.work/FINGERPRINT/` holds `plan.json` (what is being made), `prepared.json` (what the
+plan found out), and each step's records; the manifest comes last, and `.work` goes. So a rerun skips finished stages,
+and an interrupted stage goes on with the parts that have no record.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import importlib
 import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -20,26 +29,27 @@ from typing import Any, Literal
 import msgspec
 import pyarrow as pa
 
-from owt_pipeline.engine import progress
 from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.commit import ShardWriter, publish, record_name
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, require_manifest
 from owt_pipeline.engine.errors import LedgerError, UserError
-from owt_pipeline.engine.lease import RENEW_SECONDS, Job, name_job, renew
-from owt_pipeline.engine.pipeline import beam_spreads, run_pipeline
+from owt_pipeline.engine.exchange import Slice
+from owt_pipeline.engine.lease import renew
 from owt_pipeline.engine.plan import (
     INTERRUPTED,
+    PLAN_NAME,
     Output,
     Plan,
     finished_parts,
     look_at,
     make_plan,
     prepare,
+    read_plan,
     with_shards,
 )
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.without_pandas import keep_pandas_out
-from owt_pipeline.engine.workers import map_batches, start_server, work_together, write_in_processes
+from owt_pipeline.engine.workers import map_batches, start_server
 from schemas import DATASETS
 from schemas.manifest import Counts, Manifest, ManifestError, ShardFile, ShardRecord, ledger_of
 
@@ -48,20 +58,85 @@ logger = logging.getLogger("owt")
 RUN_LOG = "run-log.jsonl"
 """What ran when and for how long: the one file of a run that differs from run to run."""
 
+SHARDS = "shards"
+"""Name of every stage's last step."""
+
+PREPARED_NAME = "prepared.json"
+_STOPPED_NAME = "stopped"
+
 
 @dataclass(frozen=True)
 class Runtime:
-    """How a stage runs, as opposed to what it makes: nothing here shapes a byte of the output."""
+    """How a stage runs, as opposed to what it makes: nothing here shapes a byte of the output.
+
+    Attributes:
+      workdir: the working directory.
+      workers: processes of the local pool; on a cluster, one part at a time is worked on in each of its processes.
+      beam_flags: Beam's flags; none for the local runner.
+      owner: of the lease that is held on the working directory; empty: none.
+      on_cluster: whether parts run where the runner places them, and not in the pool of this process.
+    """
 
     workdir: Storage
     workers: int = 1
     beam_flags: tuple[str, ...] = ()
-    owner: str = ""  # of the lease that is held on the working directory; empty: none
+    owner: str = ""
+    on_cluster: bool = False
+
+
+def _nothing(*_: Any) -> Any:
+    return None
+
+
+def _no_sources(options: Any) -> list[dict[str, Any]]:
+    return []
+
+
+def _no_modules(*_: Any) -> Sequence[str]:
+    return ()
+
+
+def _shards(run: StageRun) -> Iterable[int]:
+    return range(run.num_shards)
+
+
+def _replaceable(options: Any) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Step:
+    """One round of a stage's work: parts, each made by one call.
+
+    The first step's parts are `keys`. Those of another step are the keys that rows were sent to by the step before
+    (`ShardWriter.send`), and `keys` too. The last step's parts are the shards of the output.
+
+    Attributes:
+      work: `work(run, key, slices, writer)`: makes part `key` of what was sent to it. Called again, it writes the same.
+      name: of the step's folder; the last step's is `shards`.
+      keys: parts that exist even if nothing is sent to them; all shards by default.
+      rows: rows that each of `keys` reads, for the progress and so that the largest go first; what was sent otherwise.
+      schema: of the rows the part itself writes (`writer.write`), if any; the dataset's own for the last step.
+      outputs: schemas of named outputs of the last step (`train`, `val`) in place of the dataset's own.
+      spread: what the local pool's processes share: `shards`, of which each makes some; or also a shard's `batches`
+        where shards are few (`run.map_batches`). Without it parts are made in the run's own process, one after the
+        other, and spread their work themselves.
+      together: how many parts are made at once without `spread`, in threads: for work that waits.
+    """
+
+    work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None]
+    name: str = SHARDS
+    keys: Callable[[StageRun], Iterable[int]] = _shards
+    rows: Callable[[StageRun], Mapping[int, int] | Sequence[int] | None] = _nothing
+    schema: pa.Schema | None = None
+    outputs: Callable[[StageRun], Mapping[str, pa.Schema] | None] = _nothing
+    spread: Literal["", "shards", "batches"] = ""
+    together: int = 1
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage as its module declares it.
+    """A stage as its room declares it.
 
     Attributes:
       name: the stage's name, `owt NAME`.
@@ -69,9 +144,13 @@ class Stage:
       inputs: the datasets it reads; the first one gives the number of shards.
       options: its frozen dataclass of options.
       version: raised whenever the code would write other bytes from the same input.
-      run: does the work.
+      steps: its work.
       help: one paragraph for `--help`.
       sources: the files outside the working directory that the output depends on.
+      prepare: called where the stage has to run, before any part: raises UserError for options that cannot be, sets
+        `run.properties`, writes assets.
+      finish: `finish(run, records)`, called with the records of all shards before the manifest is written: sets
+        `run.counts`, adds to `run.stats`, `run.properties` and the assets.
       num_shards: shards of the output, where it is not that of the first input.
       optional_inputs: datasets it reads where they are there.
       libraries: distributions whose version shapes the bytes, for the manifest.
@@ -84,6 +163,7 @@ class Stage:
       preload: modules that all worker processes will need, costly to import: `preload(options, inputs, workers)`.
       positional: the option that takes the arguments without a flag, if one does.
       example: a command line for `--help`.
+      module: where the stage is declared as STAGE, so that other processes find it by name.
     """
 
     name: str
@@ -91,34 +171,66 @@ class Stage:
     inputs: tuple[str, ...]
     options: type
     version: int
-    run: Callable[[StageRun], None]
+    steps: tuple[Step, ...]
     help: str
-    sources: Callable[[Any], list[dict[str, Any]]] = lambda options: []
+    sources: Callable[[Any], list[dict[str, Any]]] = _no_sources
+    prepare: Callable[[StageRun], None] = _nothing
+    finish: Callable[[StageRun, Sequence[ShardRecord]], None] = _nothing
     num_shards: Callable[[Any], int] | None = None
     optional_inputs: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     shard_local: bool = False
-    irreplaceable: Callable[[Any], bool] = lambda options: False
+    irreplaceable: Callable[[Any], bool] = _replaceable
     lists: tuple[str, ...] = ()
-    listed: Callable[[Storage, Mapping[str, DatasetReader], int], Any] = lambda workdir, inputs, shard: None
-    preload: Callable[[Any, Mapping[str, DatasetReader], int], Sequence[str]] = lambda options, inputs, workers: ()
+    listed: Callable[[Storage, Mapping[str, DatasetReader], int], Any] = _nothing
+    preload: Callable[[Any, Mapping[str, DatasetReader], int], Sequence[str]] = _no_modules
     positional: str = ""
     example: str = ""
+    module: str = ""
+
+    def __reduce__(self) -> Any:
+        if self.module:
+            return _stage_of, (self.module,)
+        return Stage, tuple(getattr(self, part.name) for part in dataclasses.fields(self))
+
+
+def _stage_of(module: str) -> Stage:
+    found: Stage = importlib.import_module(module).STAGE
+    return found
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """What a stage found out before its first part: kept with the plan, for the processes that work on it.
+
+    Attributes:
+      properties: for the manifest.
+      assets: files written already.
+      started: seconds since 1970.
+      kept: shards that need not be made again.
+    """
+
+    properties: dict[str, Any]
+    assets: list[ShardFile]
+    started: float
+    kept: int
 
 
 @dataclass
 class StageRun:
-    """What `Stage.run` is given, and where it leaves what the manifest should say besides the shards.
+    """A stage at work: what its functions are given, in whichever process they run.
 
     Attributes:
       stage: the stage.
       options: its options.
       runtime: where and how it runs.
       inputs: a reader for each dataset of `stage.inputs`, and of `stage.optional_inputs` where it is there.
-      num_shards: shards of the output.
+      plan: what is being made.
       work: the folder for intermediate steps; it goes when the stage is done.
-      properties: to be set by the stage, for the manifest.
-      counts: to be set by a stage whose ledger is not that of its shards (dedupe's decisions).
+      properties: for the manifest: set by `prepare` or `finish`.
+      assets: files of the complete dataset that were written.
+      started: when the stage began, in seconds since 1970.
+      kept: shards that need not be made again.
+      counts: set by `finish` in a stage whose ledger is not that of its shards (dedupe's decisions).
       stats: further counts of the stage, apart from those of its shards.
     """
 
@@ -126,12 +238,44 @@ class StageRun:
     options: Any
     runtime: Runtime
     inputs: Mapping[str, DatasetReader]
-    num_shards: int
+    plan: Plan
     work: Storage
     properties: dict[str, Any] = field(default_factory=dict)
+    assets: list[ShardFile] = field(default_factory=list)
+    started: float = 0.0
+    kept: int = 0
     counts: Counts | None = None
     stats: dict[str, int] = field(default_factory=dict)
-    assets: list[ShardFile] = field(default_factory=list)
+
+    @property
+    def workdir(self) -> Storage:
+        return self.runtime.workdir
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of the output."""
+        return self.plan.num_shards
+
+    @property
+    def name(self) -> str:
+        """Name of the folder of the plan's work."""
+        return self.work.uri.rpartition("/")[2]
+
+    def stop(self) -> None:
+        """Keep parts that have not begun from beginning: what one of them found stops the stage."""
+        self.work.create(_STOPPED_NAME, b"")
+
+    def is_stopped(self) -> bool:
+        return self.work.exists(_STOPPED_NAME)
+
+    def records(self, step: str) -> Storage:
+        """The folder of a step's records."""
+        return self.work / SHARDS if step == SHARDS else self.work / step / "records"
+
+    def read_records(self, step: str) -> list[ShardRecord]:
+        """The records of all parts of a finished step, by key."""
+        records = self.records(step)
+        return [read_record(records, name) for name in records.names()]
 
     def write_asset(self, name: str, content: bytes, *, named_by_content: bool = False) -> str:
         """Write a file of the complete dataset, such as a tokenizer's; returns its path in the working directory.
@@ -144,161 +288,160 @@ class StageRun:
             stem, dot, suffix = name.rpartition(".")
             name = f"{stem}-{digest[:8]}{dot}{suffix}"
         path = f"{ledger_of(self.stage.output) if self.stage.output in DATASETS else self.stage.output}/{name}"
-        self.runtime.workdir.write(path, content)
+        self.workdir.write(path, content)
         self.assets.append(ShardFile(path, "asset", -1, 0, len(content), digest))
         return path
 
     def map_batches(
         self,
+        shard: int,
+        writer: ShardWriter,
         fn: Callable[[pa.RecordBatch], Outcome],
         *,
         rows: int = 256,
         columns: list[str] | None = None,
-        **outputs: pa.Schema,
-    ) -> list[ShardRecord]:
+    ) -> None:
         """Write shard k of the output from shard k of the first input, batch by batch, by `fn`.
 
         `fn` runs in worker processes, so it is a function of a module or a `functools.partial` of one.
-        `columns` are those it needs, where it does not need all. `outputs` are the schemas of named outputs;
-        without any, the dataset's own.
+        `columns` are those it needs, where it does not need all.
         """
-        source = self.inputs[self.stage.inputs[0]]
-        work = partial(_map_shard, fn=fn, source=source, rows=rows, columns=columns, workers=self.runtime.workers)
-        return self.write_shards(work, rows=source.rows_of_shards(), outputs=outputs or None, spread="batches")
-
-    def write_shards(
-        self,
-        work: Callable[[int, ShardWriter], None],
-        *,
-        rows: Sequence[int] | int | None = None,
-        outputs: Mapping[str, pa.Schema] | None = None,
-        together: int = 1,
-        spread: Literal["", "shards", "batches"] = "",
-    ) -> list[ShardRecord]:
-        """Write every shard of the output that is not finished, by `work(shard, writer)`.
-
-        Args:
-          work: a picklable function.
-          rows: rows to be read, for the progress: of all shards, or of each.
-          outputs: schemas of named outputs; without them, the dataset's own.
-          together: how many shards are written at once in this process; for work that waits.
-          spread: what worker processes share: `shards`, of which each writes some, those of most rows first; or also a
-            shard's `batches`, where `work` maps them (`workers.map_batches`) and shards are few: `rows` are of each.
-        """
-        dataset = DATASETS[self.stage.output]
-        write = partial(
-            _write_shard,
-            work,
-            folder=self.runtime.workdir,
-            records=self.work / "shards",
-            outputs=outputs or {"": dataset.schema},
-            dataset=dataset.name,
-            file_format=dataset.format,
-        )
-        keys = range(self.num_shards)
-        return self._for_each(self.stage.name, keys, self.work / "shards", write, rows, together, spread)
-
-    def write_step(
-        self,
-        name: str,
-        keys: Sequence[int],
-        work: Callable[[int, ShardWriter], None],
-        schema: pa.Schema,
-        *,
-        rows: Sequence[int] | int | None = None,
-        file_format: str = "parquet",
-        named_by_content: bool = True,
-        spread: Literal["", "shards", "batches"] = "",
-    ) -> list[ShardRecord]:
-        """Write an intermediate step below `self.work / name`, one file a key, by `work(key, writer)`.
-
-        Each key is a unit of resume, as a shard is; `rows` and `spread` are those of `write_shards`. The files are at
-        `(self.work / name).open(record.files[0].path)`, and there until the stage is done. Steps that find each
-        other's files by their keys are not `named_by_content`; what they write follows from their input alone.
-        """
-        folder, records = self.work / name, self.work / name / "records"
-        write = partial(
-            _write_shard,
-            work,
-            folder=folder,
-            records=records,
-            outputs={"": schema},
-            dataset="",
-            file_format=file_format,
-            named_by_content=named_by_content,
-        )
-        if folder.is_local:
-            _drop_damaged(folder, records)
-        return self._for_each(f"{self.stage.name} ({name})", keys, records, write, rows, 1, spread)
-
-    def pipeline(self, build: Callable[[Any], None]) -> None:
-        """Run a Beam pipeline on the run's runner; the lease names its job, where it is one."""
-        run_pipeline(build, self.runtime.beam_flags, self._name_job if self.runtime.owner else None)
-
-    def _name_job(self, job: Job | None) -> None:
-        name_job(self.runtime.workdir, self.runtime.owner, job)
-
-    def _for_each(
-        self,
-        title: str,
-        keys: Sequence[int],
-        records: Storage,
-        write: Callable[[int], None],
-        rows: Sequence[int] | int | None,
-        together: int = 1,
-        spread: str = "",
-    ) -> list[ShardRecord]:
-        finished = set(records.names())
-        pending = [key for key in keys if record_name(key) not in finished]
-        if pending:
-            of_each = {key: rows[key] if isinstance(rows, Sequence) else 1 for key in pending}
-            total = sum(of_each.values()) if isinstance(rows, Sequence) else rows
-            if len(pending) < len(keys):
-                logger.info("%s: %d of %d parts are finished; going on", title, len(keys) - len(pending), len(keys))
-                total = total if isinstance(rows, Sequence) else None
-            with progress.step(title, shards=len(pending), rows=total):
-                if beam_spreads(self.runtime.beam_flags):
-                    renewing = partial(_renewing, write, self.runtime.workdir, self.runtime.owner)
-                    self.pipeline(partial(_each_key, pending, renewing, together))
-                elif spread and self.runtime.workers > 1:
-                    write_in_processes(write, of_each, self.runtime.workers, divisible=spread == "batches")
-                else:
-                    work_together(pending, write, together)
-        return read_records(records, keys)
+        batches = self.inputs[self.stage.inputs[0]].batches(shard, rows=rows, columns=columns)
+        for batch, outcome in map_batches(fn, batches, self.runtime.workers):
+            writer.add(batch.num_rows, outcome)
 
 
-def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, bool]:
-    """Run `stage` unless its output is finished; returns its manifest and whether it ran.
+def rows_of_input(run: StageRun) -> list[int]:
+    """Rows of each shard of the first input: `Step.rows` of a stage that reads it shard by shard."""
+    return run.inputs[run.stage.inputs[0]].rows_of_shards()
 
-    Raises UserError for what the user can mend, LedgerError where the stage's sum does not hold.
+
+def plan_stage(stage: Stage, options: Any, runtime: Runtime) -> Manifest | StageRun:
+    """What has to be done: the manifest where the output is finished, else the stage ready to work.
+
+    Raises UserError for what the user can mend.
     """
-    keep_pandas_out()
     workdir = runtime.workdir
-    inputs = open_inputs(stage, workdir)
-    plan = make_plan(stage, options, inputs, workdir)
-    output = look_at(workdir, stage.output)
-    if output.manifest is not None and output.is_finished(plan):
-        output.tidy()  # after a run that was killed between its manifest and this line, or had other options
-        return output.manifest, False
+    found = _look(stage, options, workdir)
+    if isinstance(found, Manifest):
+        return found
+    plan, inputs, output = found
     _check_replaceable(stage, options, plan, output, workdir)
     inputs = _at_hand(stage, inputs, workdir)
     plan = with_shards(plan, stage, options, inputs, workdir)
     kept, why = finished_parts(workdir, stage.output, plan, output, stage.lists)
-    if why and why != INTERRUPTED:
+    if why == INTERRUPTED:
+        if kept:
+            logger.info("%s: %d of %d shards are finished; going on", stage.name, len(kept), plan.num_shards)
+    elif why:
         again = f"{plan.num_shards - len(kept)} of {plan.num_shards} shards run" if kept else "running"
         logger.info("%s: %s; %s again", stage.name, why, again)
     workdir.remove_dead_spools()
     work = prepare(workdir, stage.output, plan, kept)
-    run = StageRun(stage, options, runtime, inputs, plan.num_shards, work)
+    work.delete(_STOPPED_NAME)
+    run = StageRun(stage, options, runtime, inputs, plan, work, started=time.time(), kept=len(kept))
+    for step in stage.steps[:-1]:
+        if workdir.is_local:
+            _drop_damaged(run.work, run.records(step.name))
     logger.debug("%s: %s", stage.name, options)
-    started = time.time()
     if runtime.workers > 1:
         start_server(stage.preload(options, inputs, runtime.workers))
-    stage.run(run)
-    manifest = _publish(run, plan)
-    workdir.remove_dead_spools()
-    _log_run(runtime, manifest, started, plan.num_shards - len(kept))
-    return manifest, True
+    stage.prepare(run)
+    prepared = Prepared(run.properties, run.assets, run.started, run.kept)
+    run.work.write(PREPARED_NAME, msgspec.json.encode(prepared))
+    return run
+
+
+def finished_output(stage: Stage, options: Any, workdir: Storage) -> Manifest | None:
+    """The manifest of the stage's output where that is finished and what the options would make; None otherwise.
+
+    Raises UserError where an input is missing or a source cannot be read.
+    """
+    found = _look(stage, options, workdir)
+    return found if isinstance(found, Manifest) else None
+
+
+def _look(stage: Stage, options: Any, workdir: Storage) -> Manifest | tuple[Plan, dict[str, DatasetReader], Output]:
+    keep_pandas_out()
+    inputs = open_inputs(stage, workdir)
+    plan = make_plan(stage, options, inputs, workdir)
+    output = look_at(workdir, stage.output)
+    if output.manifest is None or not output.is_finished(plan):
+        return plan, inputs, output
+    output.tidy()  # after a run that was killed between its manifest and this line, or had other options
+    return output.manifest
+
+
+_opened: tuple[Any, StageRun] | None = None  # the one this process works on: read once, not once a part
+
+
+def open_run(stage: Stage, options: Any, runtime: Runtime, work: str) -> StageRun:
+    """The stage at work in the folder named `work`, in a process that works on its parts or publishes it."""
+    global _opened
+    key = (stage.name, options, runtime.workdir.uri, runtime.workers, runtime.owner, work)
+    if _opened is None or _opened[0] != key:
+        _opened = (key, _open_run(stage, options, runtime, work))
+    return _opened[1]
+
+
+def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageRun:
+    keep_pandas_out()
+    work = runtime.workdir / ledger_of(stage.output) / ".work" / name
+    plan = read_plan(work)
+    if plan is None:
+        raise LedgerError(f"{work.path(PLAN_NAME)} is missing or damaged while {stage.name} runs")
+    prepared = msgspec.json.decode(work.read(PREPARED_NAME), type=Prepared)
+    inputs = {}
+    for dataset, digest in plan.inputs.items():
+        manifest = require_manifest(runtime.workdir, dataset)
+        if manifest.digest != digest:
+            raise UserError(f"{runtime.workdir}/{dataset} has changed while {stage.name} reads it: run again")
+        if dataset in stage.inputs or not is_discarded(runtime.workdir, dataset):
+            inputs[dataset] = DatasetReader(runtime.workdir, manifest)
+    return StageRun(stage, options, runtime, inputs, plan, work, **msgspec.structs.asdict(prepared))
+
+
+def publish_stage(run: StageRun, found: Iterable[ShardRecord]) -> Manifest:
+    """Write the manifest from the shards' records; raises LedgerError where one is missing or the sum does not hold."""
+    by_shard = {record.shard: record for record in found}
+    records = [by_shard[shard] for shard in range(run.num_shards) if shard in by_shard]
+    if len(records) < run.num_shards:
+        missing = next(shard for shard in range(run.num_shards) if shard not in by_shard)
+        raise LedgerError(f"{run.stage.name}: {run.records('shards').path(record_name(missing))} was not written")
+    run = dataclasses.replace(
+        run, properties=dict(run.properties), assets=list(run.assets), stats=dict(run.stats), counts=None
+    )
+    run.stage.finish(run, records)
+    stats = dict(run.stats)
+    for record in records:
+        for name, count in record.stats.items():
+            stats[name] = stats.get(name, 0) + count
+    counts = run.counts or sum((record.counts for record in records), Counts())
+    if not counts.balanced:
+        raise LedgerError(f"{run.stage.name}: the ledger does not balance: {counts}")
+    if run.plan.made_from:
+        records = [msgspec.structs.replace(record, made_from=run.plan.made_from[record.shard]) for record in records]
+    manifest = publish(
+        run.workdir,
+        records,
+        run.assets,
+        partial(renew, run.workdir, run.runtime.owner) if run.runtime.owner else lambda: None,
+        dataset=run.stage.output,
+        stage=run.stage.name,
+        stage_version=run.stage.version,
+        fingerprint=run.plan.fingerprint,
+        num_shards=run.num_shards,
+        counts=counts,
+        options=run.plan.options,
+        inputs=run.plan.inputs,
+        sources=run.plan.sources,
+        stats=dict(sorted(stats.items())),
+        properties=run.properties,
+        versions=run.plan.versions,
+    )
+    run.workdir.remove_dead_spools()
+    _log_run(run, manifest)
+    return manifest
 
 
 def open_inputs(stage: Stage, workdir: Storage) -> dict[str, DatasetReader]:
@@ -308,6 +451,14 @@ def open_inputs(stage: Stage, workdir: Storage) -> dict[str, DatasetReader]:
         if (found := read_manifest(workdir, name)) is not None:
             inputs[name] = DatasetReader(workdir, found)
     return inputs
+
+
+def read_record(records: Storage, name: str) -> ShardRecord:
+    """A part's record; raises FileNotFoundError where it is not finished, UserError where the record is damaged."""
+    try:
+        return ShardRecord.from_json(records.read(name), records.path(name))
+    except ManifestError as error:
+        raise UserError(f"{error}: run the same command again") from error
 
 
 def _at_hand(stage: Stage, inputs: Mapping[str, DatasetReader], workdir: Storage) -> dict[str, DatasetReader]:
@@ -343,51 +494,6 @@ def _check_replaceable(stage: Stage, options: Any, plan: Plan, output: Output, w
     )
 
 
-def _publish(run: StageRun, plan: Plan) -> Manifest:
-    """The manifest of what was written, from the shards' records."""
-    records = read_records(run.work / "shards", range(run.num_shards)) if run.num_shards else []
-    stats = dict(run.stats)
-    for record in records:
-        for name, count in record.stats.items():
-            stats[name] = stats.get(name, 0) + count
-    counts = run.counts or sum((record.counts for record in records), Counts())
-    if not counts.balanced:
-        raise LedgerError(f"{run.stage.name}: the ledger does not balance: {counts}")
-    if plan.made_from:
-        records = [msgspec.structs.replace(record, made_from=plan.made_from[record.shard]) for record in records]
-    return publish(
-        run.runtime.workdir,
-        records,
-        run.assets,
-        partial(renew, run.runtime.workdir, run.runtime.owner) if run.runtime.owner else lambda: None,
-        dataset=run.stage.output,
-        stage=run.stage.name,
-        stage_version=run.stage.version,
-        fingerprint=plan.fingerprint,
-        num_shards=run.num_shards,
-        counts=counts,
-        options=plan.options,
-        inputs=plan.inputs,
-        sources=plan.sources,
-        stats=dict(sorted(stats.items())),
-        properties=run.properties,
-        versions=plan.versions,
-    )
-
-
-def read_records(records: Storage, keys: Sequence[int]) -> list[ShardRecord]:
-    """The records of these parts; raises LedgerError where one was not written."""
-    found = []
-    for key in keys:
-        try:
-            found.append(ShardRecord.from_json(records.read(record_name(key)), records.path(record_name(key))))
-        except FileNotFoundError:
-            raise LedgerError(f"{records.path(record_name(key))} was not written") from None
-        except ManifestError as error:
-            raise UserError(f"{error}: run the same command again") from error
-    return found
-
-
 def _drop_damaged(folder: Storage, records: Storage) -> None:
     """Drop the records of a step's parts whose files are not as they say: a step is not synced to the disk."""
     for name in records.names():
@@ -400,68 +506,21 @@ def _drop_damaged(folder: Storage, records: Storage) -> None:
             records.delete(name)
 
 
-def _log_run(runtime: Runtime, manifest: Manifest, started: float, written: int) -> None:
+def _log_run(run: StageRun, manifest: Manifest) -> None:
     """Append the stage's times to the run's log (locally: a bucket's objects cannot be appended to)."""
-    if not runtime.workdir.is_local:
+    if not run.workdir.is_local:
         return
     entry = {
         "stage": manifest.stage,
         "fingerprint": manifest.fingerprint,
-        "started": round(started, 3),
-        "seconds": round(time.time() - started, 3),
-        "workers": runtime.workers,
+        "started": round(run.started, 3),
+        "seconds": round(time.time() - run.started, 3),
+        "workers": run.runtime.workers,
         "shards": manifest.num_shards,
-        "shards_written": written,
+        "shards_written": manifest.num_shards - run.kept,
         "entered": manifest.counts.entered,
         "left": manifest.counts.left,
         "bytes": manifest.total_bytes,
     }
-    with open(os.path.join(runtime.workdir.uri, RUN_LOG), "a", encoding="utf-8") as log:
+    with open(os.path.join(run.workdir.uri, RUN_LOG), "a", encoding="utf-8") as log:
         log.write(json.dumps(entry) + "\n")
-
-
-def _each_key(keys: Sequence[int], work: Callable[[int], None], together: int, pipeline: Any) -> None:
-    from owt_pipeline.engine.keys import ForEachKey
-
-    _ = pipeline | ForEachKey(keys, work, together)
-
-
-def _renewing(work: Callable[[int], None], workdir: Storage, owner: str, key: int) -> None:
-    work(key)
-    if owner:
-        renew(workdir, owner, every=RENEW_SECONDS)
-
-
-def _write_shard(
-    work: Callable[[int, ShardWriter], None],
-    key: int,
-    *,
-    folder: Storage,
-    records: Storage,
-    outputs: Mapping[str, pa.Schema],
-    dataset: str,
-    file_format: str,
-    named_by_content: bool = True,
-) -> None:
-    """One attempt at a part; nothing, where an earlier attempt has finished it."""
-    if records.exists(record_name(key)):
-        progress.shard_done()
-        return
-    with ShardWriter(
-        folder, records, key, outputs, dataset=dataset, file_format=file_format, named_by_content=named_by_content
-    ) as writer:
-        work(key, writer)
-
-
-def _map_shard(
-    shard: int,
-    writer: ShardWriter,
-    *,
-    fn: Callable[[pa.RecordBatch], Outcome],
-    source: DatasetReader,
-    rows: int,
-    columns: list[str] | None,
-    workers: int,
-) -> None:
-    for batch, outcome in map_batches(fn, source.batches(shard, rows=rows, columns=columns), workers):
-        writer.add(batch.num_rows, outcome)

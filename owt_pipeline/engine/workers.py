@@ -14,11 +14,11 @@ import signal
 import socket
 import threading
 import traceback
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, as_completed, wait
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
@@ -67,10 +67,6 @@ class WorkerError(RuntimeError):
     @classmethod
     def died(cls, death: WorkerDied) -> WorkerError:
         return cls(f"a worker process died: {death}. Out of memory? Use fewer --workers")
-
-
-BATCHES_COST = 1.1
-"""What a shard costs whose batches travel between processes, to one that a single process reads and writes."""
 
 
 class WorkerPool:
@@ -158,46 +154,6 @@ class WorkerPool:
         return answer
 
 
-def write_in_processes(
-    write: Callable[[int], None], rows: Mapping[int, int], workers: int, *, divisible: bool = False
-) -> None:
-    """Call `write(shard)` for each shard of `rows` (shard to its rows) in `workers` processes, the largest first.
-
-    A worker writes a shard by itself, so that nothing but its progress travels between processes. Where `write` is
-    `divisible`, which is to say maps batches (`map_batches`), this process shares out the batches of a shard
-    that is more than a worker's share of what is left: one much larger than the others, or the last ones.
-
-    Raises what `write` raised, and WorkerError where a process died; the other processes are then killed.
-    """
-    pool = shared_pool(workers)
-    waiting = sorted(rows, key=lambda shard: rows[shard])
-    given: dict[Future[WorkerDied | None], int] = {}
-    left = Counter(rows)
-
-    def advance(shard: int, done: int) -> None:
-        left[shard] -= done
-        progress.advance(done)
-
-    try:
-        while waiting or given:
-            if waiting and len(given) < workers:
-                shard = waiting.pop()
-                if divisible and rows[shard] * workers > BATCHES_COST * sum(left.values()):
-                    write(shard)
-                    del left[shard]
-                else:
-                    given[pool.submit(write, shard, advance=partial(advance, shard))] = shard
-                continue
-            for future in wait(given, return_when=FIRST_COMPLETED).done:
-                if (death := future.result()) is not None:
-                    raise WorkerError.died(death)
-                del left[given.pop(future)]
-                progress.shard_done()
-    except BaseException:
-        pool.close()
-        raise
-
-
 class _Worker:
     """One process and its socket."""
 
@@ -258,6 +214,12 @@ def shared_pool(workers: int) -> WorkerPool:
     return _shared
 
 
+def close_shared_pool() -> None:
+    """Kill the worker processes that all stages share."""
+    if _shared is not None:
+        _shared.close()
+
+
 def map_batches(
     fn: Callable[[pa.RecordBatch], R], batches: Iterable[pa.RecordBatch], workers: int
 ) -> Iterator[tuple[pa.RecordBatch, R]]:
@@ -273,17 +235,3 @@ def map_batches(
         if isinstance(result, WorkerDied):
             raise WorkerError.died(result)
         yield batch, result
-
-
-def work_together(keys: Sequence[int], work: Callable[[int], None], together: int) -> None:
-    """Call `work(key)` for each key, `together` of them at once, in threads: for work that waits."""
-    if together == 1:
-        for key in keys:
-            work(key)
-        return
-    threads = ThreadPoolExecutor(together)
-    try:
-        for future in as_completed([threads.submit(work, key) for key in keys]):
-            future.result()
-    finally:  # an error, or Ctrl-C, does not wait for the others
-        threads.shutdown(wait=False, cancel_futures=True)

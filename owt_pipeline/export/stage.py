@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import TYPE_CHECKING
 
 from owt_pipeline.engine.dataset import read_manifest
-from owt_pipeline.engine.stage import Stage, StageRun
+from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.forget.takedowns import FORGOTTEN, forgotten_in_shard, read_takedowns
 from owt_pipeline.stage_command import main
 from schemas import DATASETS, option
 from schemas.manifest import Counts
 from schemas.settings import shaping_options
+
+if TYPE_CHECKING:
+    from owt_pipeline.engine.commit import ShardWriter
+    from owt_pipeline.engine.exchange import Slice
+    from schemas.manifest import ShardRecord
 
 
 @dataclass(frozen=True)
@@ -22,17 +28,24 @@ class ExportOptions:
     min_similarity: float = option(0.0, "decisions to apply: of at least this similarity", minimum=0.0, maximum=1.0)
 
 
-def run(run: StageRun) -> None:
+def export(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     from owt_pipeline.export.apply import Policy
-    from owt_pipeline.export.card import card
     from owt_pipeline.export.shards import export_shard
 
-    policy = Policy(run.options.rules, run.options.min_similarity)
-    source, decisions = run.inputs["clean"], run.inputs["duplicates"]
-    takedowns = read_takedowns(run.runtime.workdir)
-    export = partial(export_shard, source=source, decisions=decisions, policy=policy, takedowns=takedowns)
-    records = run.write_shards(export, rows=source.rows_of_shards(), spread="shards")
-    before = {name: read_manifest(run.runtime.workdir, name) for name in DATASETS if name not in ("corpus", "tokens")}
+    export_shard(
+        shard,
+        writer,
+        source=run.inputs["clean"],
+        decisions=run.inputs["duplicates"],
+        policy=Policy(run.options.rules, run.options.min_similarity),
+        takedowns=read_takedowns(run.workdir),
+    )
+
+
+def write_card(run: StageRun, records: Sequence[ShardRecord]) -> None:
+    from owt_pipeline.export.card import card
+
+    before = {name: read_manifest(run.workdir, name) for name in DATASETS if name not in ("corpus", "tokens")}
     stats: Counter[str] = Counter()
     for record in records:
         stats.update(record.stats)
@@ -53,7 +66,9 @@ STAGE = Stage(
     inputs=("clean", "duplicates"),
     options=ExportOptions,
     version=3,
-    run=run,
+    steps=(Step(export, rows=rows_of_input, spread="shards"),),
+    finish=write_card,
+    module="owt_pipeline.export.stage",
     lists=(FORGOTTEN,),
     listed=forgotten_in_shard,
     shard_local=True,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.stage import Stage, StageRun
+from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from schemas import option
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     from owt_pipeline.engine.commit import ShardWriter
     from owt_pipeline.engine.dataset import DatasetReader
-    from owt_pipeline.extract.pages import Work
+    from owt_pipeline.engine.exchange import Slice
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,8 @@ class Options:
 ROWS = 64  # pages a batch of documents is made of; workers get them one by one, so that load balances
 
 
-def run(run: StageRun) -> None:
-    from owt_pipeline.engine.workers import start_server
-    from owt_pipeline.extract.extractor import BUILT_IN, ExtractorError, Settings, describe
-    from owt_pipeline.extract.pages import Work
+def prepare(run: StageRun) -> None:
+    from owt_pipeline.extract.extractor import ExtractorError, describe
 
     options: Options = run.options
     try:
@@ -61,25 +58,24 @@ def run(run: StageRun) -> None:
         raise UserError(str(error)) from error
     if options.extractor == "resiliparse" and options.text_format == "markdown":
         raise UserError("text_format: resiliparse writes no Markdown; use the extractor blocks or trafilatura")
+
+
+def extract_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    from owt_pipeline.engine.workers import start_server
+    from owt_pipeline.extract.documents import documents
+    from owt_pipeline.extract.extractor import BUILT_IN, Settings
+    from owt_pipeline.extract.pages import Work, extract_all
+
+    options: Options = run.options
     settings = Settings(
         options.favor, options.fast, options.include_comments, options.include_tables, options.text_format
     )
     work = Work(options.extractor, settings, options.page_cpu_seconds, options.page_memory_mb << 20)
-    made_by, _, _ = BUILT_IN.get(options.extractor, ("",))[0].partition(":")
-    start_server(
-        ["owt_pipeline.extract.pages", *filter(None, [made_by])]
-    )  # a worker that a page kills is soon replaced
-    pages = run.inputs["pages"]
-    shard = partial(_extract_shard, pages=pages, work=work, workers=run.runtime.workers)
-    run.write_shards(shard, rows=pages.rows())
-
-
-def _extract_shard(shard: int, writer: ShardWriter, *, pages: DatasetReader, work: Work, workers: int) -> None:
-    from owt_pipeline.extract.documents import documents
-    from owt_pipeline.extract.pages import extract_all
-
+    made_by = BUILT_IN.get(options.extractor, ("",))[0].partition(":")[0]
+    # A worker that a page kills is then soon replaced.
+    start_server(["owt_pipeline.extract.pages", *filter(None, [made_by])])
     waiting: list[tuple[pa.RecordBatch, Any]] = []
-    for row, result in extract_all(_rows(pages, shard), work, workers):
+    for row, result in extract_all(_rows(run.inputs["pages"], shard), work, run.runtime.workers):
         waiting.append((row, result))
         if len(waiting) == ROWS:
             writer.add(len(waiting), documents(waiting))
@@ -118,7 +114,9 @@ STAGE = Stage(
     inputs=("pages",),
     options=Options,
     version=4,
-    run=run,
+    steps=(Step(extract_shard, rows=rows_of_input),),
+    prepare=prepare,
+    module="owt_pipeline.extract.stage",
     shard_local=True,
     sources=_sources,
     libraries=("lxml", "trafilatura"),

@@ -104,8 +104,9 @@ def _forget(arguments: argparse.Namespace) -> int:
         if (options := recorded_options(stage, workdir)) is not None:
             stages.append((stage, options))
     results = run_stages(stages, Runtime(workdir, workers))
-    for stage, manifest, seconds in results:
-        say(f"{stage.output}/: {manifest.counts.left:,} documents{'' if seconds is not None else ' (finished)'}")
+    for result in results:
+        finished = "" if result.seconds is not None else " (finished)"
+        say(f"{result.stage.output}/: {result.manifest.counts.left:,} documents{finished}")
     holding = [
         f"{name}/"
         for name in _WITH_TEXT

@@ -5,13 +5,21 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from owt_pipeline.engine.stage import Stage, StageRun
+from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.stage_command import main
 from schemas import option
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from owt_pipeline.engine.commit import ShardWriter
+    from owt_pipeline.engine.exchange import Slice
+    from schemas.manifest import ShardRecord
 
 logger = logging.getLogger("owt")
 
@@ -42,8 +50,7 @@ def sources(options: TokenizeOptions) -> list[dict[str, Any]]:
     return [{"name": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}]
 
 
-def run(run: StageRun) -> None:
-    from owt_pipeline.tokenize.documents import schema_for, tokenize_batch
+def prepare(run: StageRun) -> None:
     from owt_pipeline.tokenize.encoding import load
 
     options: TokenizeOptions = run.options
@@ -56,19 +63,39 @@ def run(run: StageRun) -> None:
         "vocab_size": encoding.vocab_size,
         "eot": encoding.eot,
     }
+
+
+def tokenize_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    from owt_pipeline.tokenize.documents import tokenize_batch
+
     tokenize = partial(
         tokenize_batch,
-        # Workers read the copy in the working directory: they may be on machines without the user's file or the hub.
-        tokenizer=options.tokenizer if options.tokenizer == "gpt2" else run.runtime.workdir.path(file),
-        eot_token=options.eot_token,
-        val_fraction=options.val_fraction,
+        tokenizer=_tokenizer(run),
+        eot_token=run.options.eot_token,
+        val_fraction=run.options.val_fraction,
     )
-    schema = schema_for(encoding)
     # Small batches: at a shard's end no worker waits long for another's last one.
-    records = run.map_batches(tokenize, rows=64, columns=["url_id", "url", "text"], train=schema, val=schema)
+    run.map_batches(shard, writer, tokenize, rows=64, columns=["url_id", "url", "text"])
+
+
+def outputs(run: StageRun) -> dict[str, pa.Schema]:
+    from owt_pipeline.tokenize.documents import schema_for
+    from owt_pipeline.tokenize.encoding import load
+
+    schema = schema_for(load(_tokenizer(run), run.options.eot_token))
+    return {"train": schema, "val": schema}
+
+
+def check_split(run: StageRun, records: Sequence[ShardRecord]) -> None:
     held_out = sum(record.stats.get("documents_val", 0) for record in records)
-    if options.val_fraction and not held_out and run.inputs["corpus"].rows():
-        logger.warning("tokenize: no document fell into val/ at --val_fraction %s; give more", options.val_fraction)
+    if run.options.val_fraction and not held_out and run.inputs["corpus"].rows():
+        logger.warning("tokenize: no document fell into val/ at --val_fraction %s; give more", run.options.val_fraction)
+
+
+def _tokenizer(run: StageRun) -> str:
+    """The copy in the working directory: workers may be on machines without the user's file or the hub."""
+    named: str = run.options.tokenizer
+    return named if named == "gpt2" else run.workdir.path(run.properties["tokenizer"]["file"])
 
 
 STAGE = Stage(
@@ -77,7 +104,10 @@ STAGE = Stage(
     inputs=("corpus",),
     options=TokenizeOptions,
     version=2,
-    run=run,
+    steps=(Step(tokenize_shard, rows=rows_of_input, outputs=outputs, spread="batches"),),
+    prepare=prepare,
+    finish=check_split,
+    module="owt_pipeline.tokenize.stage",
     shard_local=True,
     help="Encode the corpus into token ids: Arrow IPC files, uncompressed, one row a document, without\n"
     "end-of-text (the reader places it), in tokens/train and tokens/val. The split is a hash of url_id.",

@@ -14,10 +14,12 @@ from owt_pipeline.clean.stage import STAGE, Options
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
 from schemas.manifest import Manifest
+from tests.owt_pipeline.making import write_dataset
 from tests.owt_pipeline.whole_runs import snapshot
 
 SENTENCE = "The river ran past the old mill, and nobody in the village could say how long it had done so. "
@@ -37,11 +39,7 @@ def write_documents(texts: list[str], shard: int, writer: ShardWriter) -> None:
 @pytest.fixture
 def workdir(tmp_path: Path) -> Path:
     texts = [ENGLISH, FRENCH, "short", ENGLISH + "Ã©", *(f"{ENGLISH} {n}" for n in range(150))]
-    make = Stage(
-        "extract", "documents", (), type(Options()), 1,
-        lambda run: run.write_shards(partial(write_documents, texts)) and None, "makes", num_shards=lambda options: 2,
-    )  # fmt: skip
-    run_stage(make, Options(), Runtime(Storage(str(tmp_path))))
+    write_dataset(Storage(str(tmp_path)), "documents", partial(write_documents, texts), num_shards=2)
     return tmp_path
 
 

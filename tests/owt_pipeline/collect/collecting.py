@@ -10,7 +10,8 @@ from typing import Any
 
 from owt_pipeline.collect.stage import STAGE, Options
 from owt_pipeline.engine.dataset import DatasetReader, read_manifest
-from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.whole_runs import snapshot

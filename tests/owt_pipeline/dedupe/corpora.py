@@ -15,7 +15,8 @@ from owt_pipeline.dedupe.stage import STAGE as DEDUPE
 from owt_pipeline.dedupe.stage import DedupeOptions
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS, option
 from schemas.manifest import Manifest

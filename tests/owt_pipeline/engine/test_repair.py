@@ -14,7 +14,8 @@ import pytest
 
 from owt_pipeline import run as owt_run
 from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.stage import Runtime, Stage, StageRun, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime, Stage, StageRun
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.ledger import discard, verify
 from schemas import DATASETS

@@ -22,7 +22,8 @@ from owt_pipeline.engine import progress
 from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.stage import Runtime, Stage, StageRun, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime, Stage, StageRun
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerError, map_batches, write_in_processes
 from schemas import DATASETS

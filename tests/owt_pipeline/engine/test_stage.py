@@ -6,7 +6,7 @@ import dataclasses
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,9 @@ from owt_pipeline.engine.batches import Outcome, rejects_batch
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader, read_manifest
 from owt_pipeline.engine.errors import LedgerError, UserError
-from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.exchange import Slice
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, rows_of_input
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerDied, WorkerPool, map_batches
 from schemas import DATASETS, Reason, option
@@ -61,11 +63,23 @@ def filter_batch(batch: pa.RecordBatch, divisor: int, lose: bool) -> Outcome:
     return Outcome(kept.slice(1) if lose else kept, rejects, {"batches": 1})
 
 
-MAKE = Stage("extract", "documents", (), MakeOptions, 1, lambda run: run.write_shards(write_documents) and None,
-             "makes documents", num_shards=lambda options: options.shards)  # fmt: skip
+def make_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    write_documents(shard, writer)
+
+
+def filter_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    run.map_batches(shard, writer, partial(filter_batch, divisor=run.options.divisor, lose=run.options.lose), rows=16)
+
+
+def shards_asked_for(options: MakeOptions) -> int:
+    return options.shards
+
+
+MAKE = Stage(
+    "extract", "documents", (), MakeOptions, 1, (Step(make_shard),), "makes documents", num_shards=shards_asked_for
+)
 FILTER = Stage(
-    "clean", "clean", ("documents",), FilterOptions, 1,
-    lambda run: run.map_batches(partial(filter_batch, divisor=run.options.divisor, lose=run.options.lose), rows=16),
+    "clean", "clean", ("documents",), FilterOptions, 1, (Step(filter_shard, rows=rows_of_input, spread="batches"),),
     "filters",
 )  # fmt: skip
 
@@ -129,20 +143,20 @@ def test_a_lost_row_fails_the_stage(runtime: Runtime) -> None:
 WRITTEN: list[int] = []
 
 
-def fail_at_two(shard: int, writer: ShardWriter) -> None:
+def fail_at_two(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     if shard == 2:
         raise UserError("the disk was pulled out")
     write_documents(shard, writer)
 
 
-def note_and_write(shard: int, writer: ShardWriter) -> None:
+def note_and_write(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     WRITTEN.append(shard)
     write_documents(shard, writer)
 
 
 def test_an_interrupted_stage_goes_on_at_its_next_shard(tmp_path: Path) -> None:
-    def stage(work: Callable[[int, ShardWriter], None]) -> Stage:
-        return dataclasses.replace(MAKE, run=lambda run: run.write_shards(work) and None)
+    def stage(work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None]) -> Stage:
+        return dataclasses.replace(MAKE, steps=(Step(work),))
 
     interrupted, undisturbed = (Runtime(Storage(str(tmp_path / name))) for name in ("interrupted", "undisturbed"))
     with pytest.raises(UserError, match="pulled out"):
@@ -152,7 +166,7 @@ def test_an_interrupted_stage_goes_on_at_its_next_shard(tmp_path: Path) -> None:
     WRITTEN.clear()
     run_stage(stage(note_and_write), MakeOptions(), interrupted)
     assert WRITTEN == [2]
-    run_stage(stage(write_documents), MakeOptions(), undisturbed)
+    run_stage(stage(make_shard), MakeOptions(), undisturbed)
     assert differing(tmp_path / "interrupted", tmp_path / "undisturbed") == []
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.export.stage import STAGE, ExportOptions
 from schemas.manifest import Manifest

@@ -11,7 +11,8 @@ import pytest
 import xxhash
 
 from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.warc import payload_digest, response_record
 from schemas import DATASETS

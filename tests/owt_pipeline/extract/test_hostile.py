@@ -13,7 +13,8 @@ import pytest
 
 from owt_pipeline.engine.dataset import DatasetReader, require_manifest
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.extract.extractor import Extracted, Page, Settings
 from owt_pipeline.extract.stage import STAGE, Options

@@ -10,7 +10,8 @@ import pytest
 
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.extract.model import digest
 from owt_pipeline.extract.stage import STAGE, Options

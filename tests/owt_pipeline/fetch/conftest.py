@@ -13,7 +13,8 @@ import pytest
 
 from owt_pipeline.collect.urls import canonicalize, url_id
 from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
 

@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.fetch.addresses import Addresses
 from owt_pipeline.fetch.cdx import BadIndex, Collection, IndexedCapture, parse_captures, parse_collections
 from owt_pipeline.fetch.client import Limits

@@ -12,7 +12,8 @@ from fastwarc.warc import ArchiveIterator
 from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.captures import Capture, captures
 from owt_pipeline.fetch.stage import STAGE, Options

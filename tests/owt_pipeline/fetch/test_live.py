@@ -21,7 +21,8 @@ from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
 from owt_pipeline.engine import children, progress
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.workers import WorkerError
 from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.fetch.warc import Response

@@ -9,7 +9,8 @@ import pytest
 
 from owt_pipeline.collect.urls import canonical_url
 from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.ledger.why import main as why
 from schemas.manifest import Manifest

@@ -10,7 +10,8 @@ import pytest
 
 from owt_pipeline.engine.dataset import read_manifest
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.fetch.warc import response_record
 from tests.owt_pipeline.fetch.archive_server import ArchiveServer, capture_row

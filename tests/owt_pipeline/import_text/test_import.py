@@ -23,7 +23,8 @@ from owt_pipeline import cli
 from owt_pipeline.collect.urls import canonical_url, url_id
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.import_text import records, sharding
 from owt_pipeline.import_text.decompress import open_decompressed

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from owt_pipeline.engine.batches import Outcome, rejects_batch
 from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.ledger.verify import verify
 from schemas import DATASETS, Reason

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from owt_pipeline.collect.urls import url_id
 from owt_pipeline.engine.batches import Outcome, rejects_batch
 from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.stage import Runtime, Stage, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.ledger.side_by_side import differences, side_by_side
 from owt_pipeline.ledger.story import asked_for, readers_of, story

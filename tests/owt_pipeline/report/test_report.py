@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.stage import Runtime, run_stage
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.report.figures.likeness import read_reference
 from owt_pipeline.report.stage import STAGE, ReportOptions

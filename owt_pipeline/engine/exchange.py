@@ -1,0 +1,160 @@
+"""The exchange: rows that go from part to part lie in files; only handles of their places go through the runner.
+
+A part of one step sends rows to keys of the next one (`ShardWriter.send`). All that it sends lies in one file, rows of
+one key together as an Arrow IPC stream, and an index at the end says where. The runner groups the handles by key, some
+100 bytes each, so what it moves and holds in memory does not depend on how long the rows are: FnApiRunner's GroupByKey
+takes four times the bytes it groups. And the files outlive the job: one that is submitted again goes on with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from owt_pipeline.engine.dataset import reading
+from owt_pipeline.engine.spool import HashingFile
+from owt_pipeline.engine.storage import Storage
+
+SLICES = "slices"
+"""Kind of the file with what a part sent."""
+
+_WAITING_BYTES = 64 << 20  # rows are written, sorted by key, once this many bytes wait
+_ALIGNMENT = 64  # of Arrow's buffers, which are read where they lie
+_REQUESTS_TOGETHER = 16  # ranged reads, each waiting for a bucket
+_TAIL = struct.Struct("<QQ")  # offset and length of the index
+_INDEX = pa.schema(
+    [("key", pa.int64()), ("path", pa.string()), *((n, pa.int64()) for n in ("offset", "length", "rows"))]
+)
+
+
+class Slice(msgspec.Struct, frozen=True, array_like=True, order=True, tag=True):
+    """A handle: rows for one key in the file of one part.
+
+    Attributes:
+      work: name of the folder of the plan's unfinished work.
+      path: of the file in that folder.
+      offset: in bytes.
+      length: in bytes; 0 where nothing was sent, and the handle only makes the key exist.
+      rows: number of rows.
+    """
+
+    work: str
+    path: str = ""
+    offset: int = 0
+    length: int = 0
+    rows: int = 0
+
+
+class SliceWriter:
+    """Writes rows by key into one file. Rows of a key are in one slice, or in several where there are many rows."""
+
+    def __init__(self, file: HashingFile):
+        self._file = file
+        self._waiting: dict[int, list[pa.RecordBatch]] = {}
+        self._waiting_bytes = 0
+        self._index: list[tuple[int, str, int, int, int]] = []
+
+    def send(self, key: int, rows: pa.RecordBatch) -> int:
+        """Send rows to `key`; returns how many."""
+        if rows.num_rows:
+            self._waiting.setdefault(key, []).append(rows)
+            self._waiting_bytes += rows.nbytes
+            if self._waiting_bytes >= _WAITING_BYTES:
+                self._flush()
+        return rows.num_rows
+
+    def forward(self, key: int, slice: Slice) -> None:
+        """Pass on to `key` what another part wrote."""
+        self._index.append((key, slice.path, slice.offset, slice.length, slice.rows))
+
+    def close(self) -> None:
+        """Write what waits, and the index."""
+        self._flush()
+        columns = zip(*self._index, strict=True) if self._index else [[]] * len(_INDEX)
+        arrays = [pa.array(list(column), kind) for column, kind in zip(columns, _INDEX.types, strict=True)]
+        index = pa.record_batch(arrays, schema=_INDEX)
+        offset, length = self._write([index])
+        self._file.write(_TAIL.pack(offset, length))
+
+    def _flush(self) -> None:
+        for key in sorted(self._waiting):
+            batches = self._waiting[key]
+            table = pa.Table.from_batches(batches).combine_chunks()
+            self._index.append((key, "", *self._write(table.to_batches()), len(table)))
+        self._waiting, self._waiting_bytes = {}, 0
+
+    def _write(self, batches: Sequence[pa.RecordBatch]) -> tuple[int, int]:
+        self._file.write(b"\0" * (-self._file.bytes % _ALIGNMENT))
+        start = self._file.bytes
+        with pa.ipc.new_stream(self._file, batches[0].schema) as stream:
+            for batch in batches:
+                stream.write_batch(batch)
+        return start, self._file.bytes - start
+
+
+def read_index(work: Storage, path: str) -> list[tuple[int, Slice]]:
+    """(key, slice) of all that a part sent, in the order written; raises UserError where the file is damaged."""
+    with reading(work.path(path)):
+        size = work.size(path)
+        offset, length = _TAIL.unpack(work.read_range(path, size - _TAIL.size, _TAIL.size))
+        with pa.ipc.open_stream(work.read_range(path, offset, length)) as stream:
+            rows = stream.read_all().to_pylist()
+    name = work.uri.rpartition("/")[2]
+    return [(row.pop("key"), Slice(name, row.pop("path") or path, **row)) for row in rows]
+
+
+def read_slices(work: Storage, slices: Iterable[Slice], columns: list[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of each slice, in order: mapped into memory where they are on this machine, else read 16 at once.
+
+    Raises UserError where a file is damaged.
+    """
+    slices = [slice for slice in slices if slice.length]
+    if work.is_local:
+        with contextlib.ExitStack() as stack:
+            maps: dict[str, pa.MemoryMappedFile] = {}
+            for slice in slices:
+                with reading(work.path(slice.path)):
+                    if slice.path not in maps:
+                        maps[slice.path] = stack.enter_context(pa.memory_map(work.path(slice.path)))
+                    maps[slice.path].seek(slice.offset)
+                    yield _table(maps[slice.path].read_buffer(slice.length), columns)
+        return
+    with ThreadPoolExecutor(_REQUESTS_TOGETHER) as threads:
+        for start in range(0, len(slices), _REQUESTS_TOGETHER):
+            some = slices[start : start + _REQUESTS_TOGETHER]
+            buffers = threads.map(lambda slice: work.read_range(slice.path, slice.offset, slice.length), some)
+            for slice, buffer in zip(some, buffers, strict=True):
+                with reading(work.path(slice.path)):
+                    yield _table(buffer, columns)
+
+
+def gather(work: Storage, slices: Iterable[Slice], schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
+    """All rows of some slices as one table, in contiguous columns; `schema` is that of the rows sent."""
+    schema = pa.schema([schema.field(name) for name in columns]) if columns else schema
+    return pa.concat_tables([schema.empty_table(), *read_slices(work, slices, columns)]).combine_chunks()
+
+
+def by_partition(rows: pa.RecordBatch, hashes: np.ndarray, partitions: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(partition, its rows) of rows by uint64 hashes: partition k has the k-th of equal ranges of their upper half."""
+    if partitions == 1:
+        yield 0, rows
+        return
+    of_row = ((hashes >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32)
+    order = np.argsort(of_row, kind="stable")
+    bounds = np.searchsorted(of_row[order], np.arange(partitions + 1))
+    ordered = rows.take(pa.array(order))
+    for partition in range(partitions):
+        if bounds[partition + 1] > bounds[partition]:
+            yield partition, ordered.slice(bounds[partition], bounds[partition + 1] - bounds[partition])
+
+
+def _table(buffer: pa.Buffer | bytes, columns: list[str] | None) -> pa.Table:
+    with pa.ipc.open_stream(buffer) as stream:
+        table = stream.read_all()
+    return table.select(columns) if columns else table

@@ -1,0 +1,299 @@
+"""Stages as Beam transforms, and the one graph of a run.
+
+A stage is a composite PTransform from a dataset's handle to that of the next one. Inside is one linear chain, without
+side inputs and without a node that two others read (both hang on Flink's batch shuffle):
+
+    Dataset | Plan    -> (CONTROL, Running), (key, Slice) a part
+            | Shuffle | Work      the first step: -> (CONTROL, Running), (key, Slice): what was sent, to whom
+            | Group   | Work      further steps alike; the last step: -> (CONTROL, Running), (CONTROL, Finished) a shard
+            | Gather  | Publish   one key, about 1 kB a shard -> Dataset
+
+One control message goes along with the parts, through every step: it carries what `Plan` decided, makes parts exist
+that nothing was sent to, and reaches `Publish` even where there is no part. Where a stage is finished, or one before
+it stopped, it is the only message. So the graph's shape depends on the stages alone, and its size on their options.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import apache_beam as beam
+import msgspec
+from apache_beam.metrics import Metrics
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
+
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.exchange import Slice
+from owt_pipeline.engine.parts import Done, Work, do_locally
+from owt_pipeline.engine.runner import Outcome, failures, published, write_outcome
+from owt_pipeline.engine.stage import Runtime, Stage, open_run, plan_stage, publish_stage
+from owt_pipeline.engine.storage import Storage
+from schemas.manifest import Manifest, ShardRecord
+
+CONTROL = -1
+"""Key of the messages that are no part."""
+
+
+class Dataset(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A handle of a finished dataset: what goes from stage to stage, some 200 bytes.
+
+    Attributes:
+      uri: of its folder; of the working directory for what begins a run.
+      digest: of its files.
+      shards: number of shards.
+      rows: number of rows.
+    """
+
+    uri: str
+    digest: str = ""
+    shards: int = 0
+    rows: int = 0
+
+
+class Stopped(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """In place of a dataset: a mistake of the user's was found, which no retry mends. Later stages pass it on.
+
+    Attributes:
+      message: one line that says what to do.
+      exit_code: of the command.
+    """
+
+    message: str
+    exit_code: int = 1
+
+
+class Running(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The stage works in the folder of this name."""
+
+    work: str
+
+
+class Finished(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A shard's record."""
+
+    record: bytes
+
+
+Message: TypeAlias = Slice | Running | Dataset | Stopped | Finished
+_encode, _decode = msgspec.msgpack.encode, msgspec.msgpack.Decoder(Message).decode
+_Element: TypeAlias = tuple[int, bytes]
+
+
+class Start(beam.PTransform):
+    """The handle that a run begins with: of its working directory."""
+
+    def __init__(self, workdir: Storage):
+        super().__init__()
+        self.workdir = workdir
+
+    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection[Dataset]:
+        return pipeline | beam.Create([Dataset(self.workdir.uri)], reshuffle=False)
+
+
+class RunStage(beam.PTransform):
+    """A stage as a transform from the handle of the dataset before it to that of its output.
+
+    Args:
+      stage: the stage.
+      options: its options.
+      runtime: where and how it runs.
+    """
+
+    def __init__(self, stage: Stage, options: Any, runtime: Runtime):
+        super().__init__()
+        self.stage, self.options, self.runtime = stage, options, replace(runtime, beam_flags=())
+
+    def default_label(self) -> str:
+        return self.stage.name.capitalize()
+
+    def expand(self, dataset: beam.PCollection[Dataset]) -> beam.PCollection[Dataset]:
+        parts = (
+            dataset
+            | "Plan" >> beam.ParDo(_Plan(self.stage, self.options, self.runtime)).with_output_types(_Element)
+            | "Shuffle" >> beam.Reshuffle()
+        )
+        for index, step in enumerate(self.stage.steps):
+            work = Work(self.stage, self.options, self.runtime, index, "")
+            name = step.name.replace("_", " ").title().replace(" ", "")
+            if index:
+                parts |= f"Group{name}" >> beam.GroupByKey()
+            parts |= f"Work{name}" >> beam.ParDo(_Work(work)).with_output_types(_Element)
+        return (
+            parts
+            | "Gather" >> beam.GroupByKey()
+            | "Publish" >> beam.ParDo(_Publish(self.stage, self.options, self.runtime)).with_output_types(Dataset)
+        )
+
+
+class _Plan(beam.DoFn):
+    """A dataset's handle -> the control message, and the parts of the first step."""
+
+    def __init__(self, stage: Stage, options: Any, runtime: Runtime):
+        self.stage, self.options, self.runtime = stage, options, runtime
+
+    def process(self, dataset: Dataset | Stopped) -> Iterator[_Element]:
+        if isinstance(dataset, Stopped):
+            yield CONTROL, _encode(dataset)
+            return
+        with _stopping(self.runtime, self.stage, "Plan") as stopped:
+            found = plan_stage(self.stage, self.options, self.runtime)
+        if stopped:
+            yield CONTROL, _encode(stopped[0])
+        elif isinstance(found, Manifest):
+            yield CONTROL, _encode(_handle(self.runtime, found))
+        else:
+            yield CONTROL, _encode(Running(found.name))
+            for key in self.stage.steps[0].keys(found):
+                yield key, _encode(Slice(found.name))
+
+
+class _Work(beam.DoFn):
+    """Parts of one step -> what they sent, or records of shards.
+
+    In this machine's own runner all parts of the step are in one bundle, which the local pool works on; on a cluster,
+    parts are worked on as they come, one at a time in each process.
+    """
+
+    def __init__(self, work: Work):
+        self.work = work
+        self.is_last = work.index == len(work.stage.steps) - 1
+
+    def start_bundle(self) -> None:
+        self.waiting: dict[int, list[Slice]] = {}
+
+    def process(self, element: tuple[int, bytes | Iterable[bytes]]) -> Iterator[_Element]:
+        key, values = element
+        messages = [_decode(value) for value in ([values] if isinstance(values, bytes) else values)]
+        if key == CONTROL:
+            for message in messages:
+                yield CONTROL, _encode(message)
+                if isinstance(message, Running) and not self.is_last:
+                    with _stopping(self.work.runtime, self.work.stage, self.work.step.name) as stopped:
+                        run = replace(self.work, folder=message.work).open()
+                        for other in self.work.stage.steps[self.work.index + 1].keys(run):
+                            yield other, _encode(Slice(message.work))
+                    for found in stopped:
+                        yield CONTROL, _encode(found)
+        elif self.work.runtime.on_cluster:
+            work = replace(self.work, folder=messages[0].work)
+            with _stopping(work.runtime, work.stage, f"{work.step.name}, part {key}") as stopped:
+                if not work.open().is_stopped():
+                    yield from self._elements(work.do(key, _sent(messages)))
+            for found in stopped:
+                work.open().stop()
+                yield CONTROL, _encode(found)
+        else:
+            self.waiting[key] = messages
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        if self.waiting:
+            work = replace(self.work, folder=next(iter(self.waiting.values()))[0].work)
+            parts = {key: _sent(slices) for key, slices in self.waiting.items()}
+            with _stopping(work.runtime, work.stage, work.step.name):
+                for _, done in do_locally(work, parts):
+                    for element in self._elements(done):
+                        yield GlobalWindows.windowed_value_at_end_of_window(element)
+            self.waiting = {}
+
+    def _elements(self, done: Done) -> Iterator[_Element]:
+        if done.seconds:
+            Metrics.distribution(self.work.stage.name, "part_milliseconds").update(int(done.seconds * 1000))
+            Metrics.counter(self.work.stage.name, "bytes_written").inc(sum(file.bytes for file in done.record.files))
+        if self.is_last:
+            yield CONTROL, _encode(Finished(done.record.to_json()))
+        else:
+            for key, slice in done.sent:
+                yield key, _encode(slice)
+
+
+class _Publish(beam.DoFn):
+    """The control message, and the records of all shards -> the handle of the output."""
+
+    def __init__(self, stage: Stage, options: Any, runtime: Runtime):
+        self.stage, self.options, self.runtime = stage, options, runtime
+
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Dataset | Stopped]:
+        messages = [_decode(value) for value in element[1]]
+        stopped = [message for message in messages if isinstance(message, Stopped)]
+        passed = [message for message in messages if isinstance(message, Dataset)]
+        if stopped or passed:
+            yield (stopped or passed)[0]
+            return
+        (running,) = {message for message in messages if isinstance(message, Running)}
+        records = [ShardRecord.from_json(message.record) for message in messages if isinstance(message, Finished)]
+        with _stopping(self.runtime, self.stage, "Publish") as stopped:
+            run = open_run(self.stage, self.options, self.runtime, running.work)
+            manifest = publish_stage(run, records)
+            self._count(manifest)
+            published(self.stage, manifest, time.time() - run.started)
+            yield _handle(self.runtime, manifest)
+        if stopped:
+            yield stopped[0]
+
+    def _count(self, manifest: Manifest) -> None:
+        """The ledger as Beam's counters, for the runner's pages: those of the manifest."""
+        name = self.stage.name
+        Metrics.counter(name, "rows_in").inc(manifest.counts.entered)
+        Metrics.counter(name, "rows_out").inc(manifest.counts.left)
+        for reason, count in manifest.counts.rejected.items():
+            Metrics.counter(name, f"rejected_{reason}").inc(count)
+
+
+class End(beam.PTransform):
+    """Leaves the run's outcome where the launcher finds it, on a cluster: in the working directory."""
+
+    def __init__(self, runtime: Runtime):
+        super().__init__()
+        self.runtime = runtime
+
+    def expand(self, dataset: beam.PCollection[Dataset]) -> beam.PCollection[Dataset]:
+        return dataset | beam.ParDo(_End(self.runtime)).with_output_types(Dataset)
+
+
+class _End(beam.DoFn):
+    def __init__(self, runtime: Runtime):
+        self.runtime = runtime
+
+    def process(self, dataset: Dataset | Stopped) -> Iterator[Dataset | Stopped]:
+        if self.runtime.on_cluster:
+            outcome = Outcome(dataset.message, dataset.exit_code) if isinstance(dataset, Stopped) else Outcome()
+            write_outcome(self.runtime.workdir, outcome)
+        yield dataset
+
+
+@contextlib.contextmanager
+def _stopping(runtime: Runtime, stage: Stage, what: str) -> Iterator[list[Stopped]]:
+    """Errors as the engine wants them.
+
+    On a cluster, what the user can mend goes into the list that is given, so that no runner tries it again; anything
+    else is raised, after a note for the launcher, which may only see the last words of a traceback. In this process
+    every error is raised, and kept as it is for whoever waits for the pipeline.
+    """
+    stopped: list[Stopped] = []
+    try:
+        yield stopped
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        if not runtime.on_cluster:
+            failures.append(error)
+            raise
+        if isinstance(error, UserError):
+            stopped.append(Stopped(str(error), error.exit_code))
+            return
+        write_outcome(runtime.workdir, Outcome.of_failure(f"{stage.name}, {what}", error))
+        raise
+
+
+def _sent(messages: Iterable[Message]) -> list[Slice]:
+    return [message for message in messages if isinstance(message, Slice) and message.length]
+
+
+def _handle(runtime: Runtime, manifest: Manifest) -> Dataset:
+    rows = manifest.total("data").rows
+    return Dataset(runtime.workdir.path(manifest.dataset), manifest.digest, manifest.num_shards, rows)

@@ -1,0 +1,217 @@
+"""Parts at work: one part in this process, or many in the local pool's processes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from owt_pipeline.engine import progress
+from owt_pipeline.engine.commit import ShardWriter, record_name
+from owt_pipeline.engine.exchange import SLICES, Slice, read_index
+from owt_pipeline.engine.lease import RENEW_SECONDS, renew
+from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Step, open_run, read_record
+from owt_pipeline.engine.workers import WorkerDied, WorkerError, shared_pool
+from schemas import DATASETS
+from schemas.manifest import ShardRecord
+
+logger = logging.getLogger("owt")
+
+BATCHES_COST = 1.1
+"""What a shard costs whose batches travel between processes, to one that a single process reads and writes."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished part.
+
+    Attributes:
+      record: its record.
+      sent: what it sent to parts of the next step: (key, slice).
+      seconds: that this attempt took; 0 where the part was finished before.
+    """
+
+    record: ShardRecord
+    sent: Sequence[tuple[int, Slice]]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """One step of a stage at work, in a form that travels: what a process needs to make any part of it."""
+
+    stage: Stage
+    options: Any
+    runtime: Runtime
+    index: int
+    folder: str
+
+    @property
+    def step(self) -> Step:
+        return self.stage.steps[self.index]
+
+    def open(self) -> StageRun:
+        return open_run(self.stage, self.options, self.runtime, self.folder)
+
+    def do(self, key: int, slices: Sequence[Slice]) -> Done:
+        """Make a part, unless its record says that it is finished."""
+        started = time.monotonic()
+        run, step = self.open(), self.step
+        records = run.records(step.name)
+        if (record := _finished(records, key)) is None:
+            record = _make(run, step, key, sorted(slices))
+            if run.runtime.owner:
+                renew(run.workdir, run.runtime.owner, every=RENEW_SECONDS)
+        else:
+            started = time.monotonic()
+        paths = [file.path for file in record.files if file.kind == SLICES]
+        sent = [found for path in paths for found in read_index(run.work, path)]
+        return Done(record, sent, time.monotonic() - started)
+
+    def is_finished(self, key: int) -> bool:
+        return self.open().records(self.step.name).exists(record_name(key))
+
+
+def _finished(records: Any, key: int) -> ShardRecord | None:
+    try:
+        return read_record(records, record_name(key))
+    except FileNotFoundError:
+        return None
+
+
+def _make(run: StageRun, step: Step, key: int, slices: Sequence[Slice]) -> ShardRecord:
+    records = run.records(step.name)
+    if step.name == SHARDS:
+        dataset = DATASETS[run.stage.output]
+        writer = ShardWriter(
+            run.workdir,
+            records,
+            key,
+            step.outputs(run) or {"": dataset.schema},
+            dataset=dataset.name,
+            file_format=dataset.format,
+        )
+    else:
+        outputs = {"": step.schema} if step.schema is not None else {}
+        writer = ShardWriter(run.work, records, key, outputs, step=step.name)
+    with writer:
+        step.work(run, key, slices, writer)
+    # Where another attempt's record came first, its files are those that count.
+    return writer.record if writer.is_first else read_record(records, record_name(key))
+
+
+def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tuple[int, Done]]:
+    """Make parts with the local pool, the largest first; yields each when it is finished.
+
+    Raises what a part raised, and WorkerError where a process died; the other processes are then killed.
+    """
+    step, workers = work.step, work.runtime.workers
+    rows = _rows(work, parts)
+    finished = [key for key in sorted(parts) if work.is_finished(key)]
+    pending = {key: rows.get(key, 1) for key in sorted(parts.keys() - set(finished))}
+    for key in finished:
+        yield key, work.do(key, parts[key])
+    if not pending:
+        return
+    title = work.stage.name if step.name == SHARDS else f"{work.stage.name} ({step.name})"
+    total = sum(pending.values()) if rows else None
+    with progress.step(title, shards=len(pending), rows=total):
+        if step.spread and workers > 1:
+            done = _in_processes(work, pending, parts)
+        elif step.together > 1:
+            done = _in_threads(work, list(pending), parts)
+        else:
+            done = ((key, work.do(key, parts[key])) for key in pending)
+        for key, result in done:
+            progress.shard_done()
+            yield key, result
+
+
+def _rows(work: Work, parts: Mapping[int, Sequence[Slice]]) -> dict[int, int]:
+    """Rows that each part reads, where that is known."""
+    known = work.step.rows(work.open())
+    if known is not None:
+        return dict(known) if isinstance(known, Mapping) else dict(enumerate(known))
+    return {key: sum(slice.rows for slice in slices) for key, slices in parts.items()} if work.index else {}
+
+
+def _in_processes(
+    work: Work, rows: Mapping[int, int], parts: Mapping[int, Sequence[Slice]]
+) -> Iterator[tuple[int, Done]]:
+    """Parts in worker processes, each by one of them, so that nothing but its progress travels between processes.
+
+    Where the step spreads `batches`, this process shares out those of a shard that is more than a worker's share of
+    what is left: one much larger than the others, or the last ones.
+    """
+    workers, divisible = work.runtime.workers, work.step.spread == "batches"
+    pool = shared_pool(workers)
+    waiting = sorted(rows, key=lambda key: rows[key])
+    given: dict[Future[Done | WorkerDied], int] = {}
+    left = Counter(rows)
+
+    def advance(key: int, done: int) -> None:
+        left[key] -= done
+        progress.advance(done)
+
+    try:
+        while waiting or given:
+            if waiting and len(given) < workers:
+                key = waiting.pop()
+                if divisible and rows[key] * workers > BATCHES_COST * sum(left.values()):
+                    yield key, work.do(key, parts[key])
+                    del left[key]
+                else:
+                    given[pool.submit(partial(_do, work), (key, parts[key]), advance=partial(advance, key))] = key
+                continue
+            for future in wait(given, return_when=FIRST_COMPLETED).done:
+                done = future.result()
+                if isinstance(done, WorkerDied):
+                    raise WorkerError.died(done)
+                key = given.pop(future)
+                del left[key]
+                yield key, done
+    except BaseException:
+        pool.close()
+        raise
+
+
+def _do(work: Work, part: tuple[int, Sequence[Slice]]) -> Done:
+    return work.do(*part)
+
+
+def _in_threads(work: Work, keys: Sequence[int], parts: Mapping[int, Sequence[Slice]]) -> Iterator[tuple[int, Done]]:
+    """Parts in threads, some at once: for work that waits."""
+    threads = ThreadPoolExecutor(work.step.together)
+    given = {threads.submit(work.do, key, parts[key]): key for key in keys}
+    try:
+        while given:
+            for future in wait(given, return_when=FIRST_COMPLETED).done:
+                yield given.pop(future), future.result()
+    finally:  # an error, or Ctrl-C, does not wait for the others
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def interruptibly(call: Callable[[], Any]) -> Any:
+    """Call in a thread, so that this one takes Ctrl-C and SIGTERM at once; the thread is then left behind."""
+    result: list[Any] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(call())
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name="pipeline", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+    if failure:
+        raise failure[0]
+    return result[0]

@@ -1,0 +1,36 @@
+"""Datasets that a test writes by itself, as a stage would have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.exchange import Slice
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
+from owt_pipeline.engine.storage import Storage
+from schemas import DATASETS
+from schemas.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Options:
+    num_shards: int = field(default=1, metadata={"help": "shards"})
+
+
+def stage_that_writes(dataset: str, write: Callable[[int, ShardWriter], None]) -> Stage:
+    """A stage that makes `dataset` from nothing, shard by shard, by `write(shard, writer)`."""
+
+    def work(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+        write(shard, writer)
+
+    stage = DATASETS[dataset].stage
+    return Stage(stage, dataset, (), Options, 1, (Step(work),), "makes", num_shards=lambda options: options.num_shards)
+
+
+def write_dataset(
+    workdir: Storage, dataset: str, write: Callable[[int, ShardWriter], None], num_shards: int = 1
+) -> Manifest:
+    """Make `dataset` in `workdir`."""
+    return run_stage(stage_that_writes(dataset, write), Options(num_shards), Runtime(workdir))[0]
