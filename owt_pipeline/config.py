@@ -70,6 +70,14 @@ def beam_flags(tables: Mapping[str, Any], rest: list[str]) -> tuple[str, ...]:
     return (*flags, *rest)
 
 
+def workdir_of(tables: Mapping[str, Any], given: str | None = None) -> str:
+    """The working directory: as given on the command line, or in the table [run]; raises UsageError for neither."""
+    workdir: str | None = given or tables.get("run", {}).get("workdir")
+    if not workdir:
+        raise UsageError("--workdir is required: the folder of the run (a local path, gs:// or s3://)")
+    return workdir
+
+
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that every stage and `owt run` share."""
     group = parser.add_argument_group("running")

@@ -57,7 +57,7 @@ def rate_of(stage: str, log: list[dict], *, live: bool = False) -> Rate:
     shipped = SHIPPED["fetch from the web" if stage == "fetch" and live else stage]
     for entry in reversed(log):
         whole = entry.get("shards_written", 0) == entry.get("shards", 0)
-        if entry["stage"] == stage and whole and entry["seconds"] >= _LEAST_SECONDS and entry["entered"]:
+        if entry.get("stage") == stage and whole and entry["seconds"] >= _LEAST_SECONDS and entry["entered"]:
             return Rate(
                 entry["entered"] / entry["seconds"] / busy(stage, entry["workers"], live=live),
                 entry["left"] / entry["entered"],

@@ -43,7 +43,13 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, take_over:
         imported = usable_manifest(runtime.workdir, "documents")
         if imported is not None and imported.stage == "import":
             stages = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
-        return runner.run_stages(stages, replace(runtime, owner=lease.owner))
+        return runner.run_stages(stages, replace(runtime, owner=lease.owner), _build)
+
+
+def _build(pipeline: Any, stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
+    from owt_pipeline.pipeline import Run, build  # which imports Beam: not for a run with nothing to do
+
+    build(pipeline, Run({stage.name: (stage, options) for stage, options in stages}, runtime))
 
 
 def funnel_table(results: Sequence[Result]) -> str:

@@ -8,15 +8,13 @@ import os
 import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from owt_pipeline import config
 from owt_pipeline.engine import console
 from owt_pipeline.engine.command_line import CommandParser, interruptible
 from owt_pipeline.engine.errors import LedgerError, UsageError, UserError, explain_os_error
-from owt_pipeline.engine.lease import hold
-from owt_pipeline.engine.runner import check_beam_flags, run_stage
+from owt_pipeline.engine.runner import check_beam_flags
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerError
@@ -53,9 +51,7 @@ def reporting_errors(command: Callable[[], int]) -> int:
 def runtime_of(arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]) -> Runtime:
     """How to run, from the flags, Beam's `rest`, and the tables `[run]` and `[beam]`; raises UsageError."""
     table = tables.get("run", {})
-    workdir = arguments.workdir or table.get("workdir")
-    if not workdir:
-        raise UsageError("--workdir is required: the folder of the run (a local path, gs:// or s3://)")
+    workdir = config.workdir_of(tables, arguments.workdir)
     beam = config.beam_flags(tables, rest)
     given = arguments.workers if arguments.workers is not None else table.get("workers", _default_workers(beam))
     workers = checked_workers(given)
@@ -100,9 +96,9 @@ def _run(stage: Stage, argv: Sequence[str] | None) -> int:
     tables = config.read_config(arguments.config)
     runtime = runtime_of(arguments, rest, tables)
     options = config.stage_options(stage, arguments.config, tables, given)
-    with hold(runtime.workdir, arguments.take_over) as lease:
-        manifest, ran = run_stage(stage, options, replace(runtime, owner=lease.owner))
-    logger.info("%s: %s%s", stage.name, manifest.counts, "" if ran else " (finished; nothing to do)")
+    from owt_pipeline.run import run_stages
+
+    run_stages([(stage, options)], runtime, arguments.take_over)
     return 0
 
 

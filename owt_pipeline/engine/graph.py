@@ -5,8 +5,8 @@ side inputs and without a node that two others read (both hang on Flink's batch 
 
     Dataset | Plan    -> (CONTROL, Running), (key, Slice) a part
             | Shuffle | Work      the first step: -> (CONTROL, Running), (key, Slice): what was sent, to whom
-            | Group   | Work      further steps alike; the last step: -> (CONTROL, Running), (CONTROL, Finished) a shard
-            | Gather  | Publish   one key, about 1 kB a shard -> Dataset
+            | Group   | Work      further steps alike; the last step's parts, the shards, leave only their records
+            | Gather  | Publish   waits for all shards -> Dataset
 
 One control message goes along with the parts, through every step: it carries what `Plan` decided, makes parts exist
 that nothing was sent to, and reaches `Publish` even where there is no part. Where a stage is finished, or one before
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -33,7 +33,7 @@ from owt_pipeline.engine.parts import Done, Work, do_locally
 from owt_pipeline.engine.runner import Outcome, failures, published, write_outcome
 from owt_pipeline.engine.stage import Runtime, Stage, open_run, plan_stage, publish_stage
 from owt_pipeline.engine.storage import Storage
-from schemas.manifest import Manifest, ShardRecord
+from schemas.manifest import Manifest
 
 CONTROL = -1
 """Key of the messages that are no part."""
@@ -73,13 +73,7 @@ class Running(msgspec.Struct, frozen=True, array_like=True, tag=True):
     work: str
 
 
-class Finished(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A shard's record."""
-
-    record: bytes
-
-
-Message: TypeAlias = Slice | Running | Dataset | Stopped | Finished
+Message: TypeAlias = Slice | Running | Dataset | Stopped
 _encode, _decode = msgspec.msgpack.encode, msgspec.msgpack.Decoder(Message).decode
 _Element: TypeAlias = tuple[int, bytes]
 
@@ -99,26 +93,30 @@ class RunStage(beam.PTransform):
     """A stage as a transform from the handle of the dataset before it to that of its output.
 
     Args:
-      stage: the stage.
-      options: its options.
-      runtime: where and how it runs.
+      configured: (stage, its options, where and how it runs); None adds nothing to the graph.
     """
 
-    def __init__(self, stage: Stage, options: Any, runtime: Runtime):
+    def __init__(self, configured: tuple[Stage, Any, Runtime] | None):
         super().__init__()
-        self.stage, self.options, self.runtime = stage, options, replace(runtime, beam_flags=())
+        self.configured = configured
 
     def default_label(self) -> str:
-        return self.stage.name.capitalize()
+        if type(self) is RunStage and self.configured is not None:
+            return self.configured[0].name.capitalize()
+        return type(self).__name__
 
     def expand(self, dataset: beam.PCollection[Dataset]) -> beam.PCollection[Dataset]:
+        if self.configured is None:
+            return dataset
+        stage, options, runtime = self.configured
+        runtime = replace(runtime, beam_flags=())
         parts = (
             dataset
-            | "Plan" >> beam.ParDo(_Plan(self.stage, self.options, self.runtime)).with_output_types(_Element)
+            | "Plan" >> beam.ParDo(_Plan(stage, options, runtime)).with_output_types(_Element)
             | "Shuffle" >> beam.Reshuffle()
         )
-        for index, step in enumerate(self.stage.steps):
-            work = Work(self.stage, self.options, self.runtime, index, "")
+        for index, step in enumerate(stage.steps):
+            work = Work(stage, options, runtime, index, "")
             name = step.name.replace("_", " ").title().replace(" ", "")
             if index:
                 parts |= f"Group{name}" >> beam.GroupByKey()
@@ -126,8 +124,16 @@ class RunStage(beam.PTransform):
         return (
             parts
             | "Gather" >> beam.GroupByKey()
-            | "Publish" >> beam.ParDo(_Publish(self.stage, self.options, self.runtime)).with_output_types(Dataset)
+            | "Publish" >> beam.ParDo(_Publish(stage, options, runtime)).with_output_types(Dataset)
         )
+
+
+def chain(pipeline: beam.Pipeline, stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
+    """The graph of some stages, in order."""
+    dataset = pipeline | Start(runtime.workdir)
+    for stage, options in stages:
+        dataset |= RunStage((stage, options, runtime))
+    _ = dataset | End(runtime)
 
 
 class _Plan(beam.DoFn):
@@ -153,7 +159,7 @@ class _Plan(beam.DoFn):
 
 
 class _Work(beam.DoFn):
-    """Parts of one step -> what they sent, or records of shards.
+    """Parts of one step -> handles of what they sent.
 
     In this machine's own runner all parts of the step are in one bundle, which the local pool works on; on a cluster,
     parts are worked on as they come, one at a time in each process.
@@ -204,15 +210,12 @@ class _Work(beam.DoFn):
         if done.seconds:
             Metrics.distribution(self.work.stage.name, "part_milliseconds").update(int(done.seconds * 1000))
             Metrics.counter(self.work.stage.name, "bytes_written").inc(sum(file.bytes for file in done.record.files))
-        if self.is_last:
-            yield CONTROL, _encode(Finished(done.record.to_json()))
-        else:
-            for key, slice in done.sent:
-                yield key, _encode(slice)
+        for key, slice in done.sent:
+            yield key, _encode(slice)
 
 
 class _Publish(beam.DoFn):
-    """The control message, and the records of all shards -> the handle of the output."""
+    """The control message, once all shards have their records -> the handle of the output."""
 
     def __init__(self, stage: Stage, options: Any, runtime: Runtime):
         self.stage, self.options, self.runtime = stage, options, runtime
@@ -225,10 +228,9 @@ class _Publish(beam.DoFn):
             yield (stopped or passed)[0]
             return
         (running,) = {message for message in messages if isinstance(message, Running)}
-        records = [ShardRecord.from_json(message.record) for message in messages if isinstance(message, Finished)]
         with _stopping(self.runtime, self.stage, "Publish") as stopped:
             run = open_run(self.stage, self.options, self.runtime, running.work)
-            manifest = publish_stage(run, records)
+            manifest = publish_stage(run)
             self._count(manifest)
             published(self.stage, manifest, time.time() - run.started)
             yield _handle(self.runtime, manifest)
@@ -245,7 +247,7 @@ class _Publish(beam.DoFn):
 
 
 class End(beam.PTransform):
-    """Leaves the run's outcome where the launcher finds it, on a cluster: in the working directory."""
+    """The end of a run. On a cluster it leaves the outcome where the launcher finds it, in the working directory."""
 
     def __init__(self, runtime: Runtime):
         super().__init__()
@@ -263,6 +265,8 @@ class _End(beam.DoFn):
         if self.runtime.on_cluster:
             outcome = Outcome(dataset.message, dataset.exit_code) if isinstance(dataset, Stopped) else Outcome()
             write_outcome(self.runtime.workdir, outcome)
+            if outcome.message and not self.runtime.owner:  # nobody looks for it: a pipeline built in a notebook
+                raise UserError(outcome.message)
         yield dataset
 
 

@@ -10,26 +10,32 @@ import argparse
 import contextlib
 import difflib
 import logging
+import threading
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
+from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import require_manifest
 from owt_pipeline.engine.errors import UsageError, UserError, explain_os_error
 from owt_pipeline.engine.lease import Job, name_job
 from owt_pipeline.engine.parts import interruptibly
-from owt_pipeline.engine.stage import Runtime, Stage, finished_output
+from owt_pipeline.engine.plan import read_plan
+from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, Step, append_to_log, finished_output, read_record
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerError, close_shared_pool
-from schemas.manifest import Manifest
+from schemas.manifest import MANIFEST_NAME, Manifest, ledger_of
 
 logger = logging.getLogger("owt")
 
 LOCAL_RUNNERS = {"", "FnApiRunner", "DirectRunner"}
 _OUTCOME_NAME = ".outcome"
+WATCH_SECONDS = 2.0
+"""Between two looks at what a job on a cluster has done."""
 
 failures: list[BaseException] = []
 """What was raised in this process, before Beam wrapped it."""
@@ -75,7 +81,11 @@ class Result:
         logger.info("%s: %s (%s)", self.stage.name, self.manifest.counts, taken, extra={"fields": fields})
 
 
-def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Result]:
+Build: TypeAlias = Callable[[Any, Sequence[tuple[Stage, Any]], Runtime], None]
+"""Adds the graph of some stages to a pipeline: `build(pipeline, stages, runtime)`."""
+
+
+def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Build | None = None) -> list[Result]:
     """Run stages with their options, in order, as one job; finished ones are skipped.
 
     Raises UserError for what the user can mend, LedgerError where a stage's sum does not hold.
@@ -83,7 +93,7 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
     results: list[Result] = []
     for number, (stage, options) in enumerate(stages):
         if (manifest := finished_output(stage, options, runtime.workdir)) is None:
-            return results + _run_graph(stages[number:], runtime)
+            return results + _run_graph(stages[number:], runtime, build or _chain)
         results.append(Result(stage, manifest, None))
         results[-1].log()
     return results
@@ -93,6 +103,12 @@ def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, b
     """Run one stage unless its output is finished; returns its manifest and whether it ran."""
     (result,) = run_stages([(stage, options)], runtime)
     return result.manifest, result.seconds is not None
+
+
+def _chain(*arguments: Any) -> None:
+    from owt_pipeline.engine.graph import chain
+
+    chain(*arguments)
 
 
 def published(stage: Stage, manifest: Manifest, seconds: float) -> None:
@@ -116,14 +132,13 @@ def runs_on_cluster(beam_flags: Sequence[str]) -> bool:
     return (PipelineOptions(list(beam_flags)).view_as(StandardOptions).runner or "") not in LOCAL_RUNNERS
 
 
-def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Result]:
-    runtime = replace(runtime, on_cluster=runs_on_cluster(runtime.beam_flags))
-    if runtime.on_cluster:
-        return _run_on_cluster(stages, runtime)
+def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Build) -> list[Result]:
+    if runs_on_cluster(runtime.beam_flags):
+        return _run_on_cluster(stages, replace(runtime, on_cluster=True, workers=1), build)
     failures.clear()
     _seconds.clear()
     try:
-        interruptibly(lambda: _run_locally(stages, runtime))
+        interruptibly(lambda: _run_locally(stages, runtime, build))
     except KeyboardInterrupt:
         close_shared_pool()
         raise
@@ -140,72 +155,154 @@ def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
     return results
 
 
-def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
+def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Build) -> None:
     """On the FnApiRunner, named outright: `DirectRunner` picks one of three by the pipeline's shape."""
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-    for name in ("apache_beam", "root"):  # its errors are raised below, once
+    for name in ("apache_beam", "root"):  # its errors are raised once, by the caller
         logging.getLogger(name).setLevel(logging.CRITICAL)
     options = PipelineOptions(list(runtime.beam_flags))
     options.view_as(StandardOptions).runner = None
     pipeline = beam.Pipeline(FnApiRunner(), options=options)
-    _build(pipeline, stages, runtime)
-    pipeline.run().wait_until_finish()
+    build(pipeline, stages, runtime)
+    result = pipeline.run()
+    result.wait_until_finish()
+    _log_metrics(stages, runtime.workdir, result)
 
 
-def _build(pipeline: Any, stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
-    from owt_pipeline.engine.graph import End, RunStage, Start
-
-    dataset = pipeline | Start(runtime.workdir)
-    for stage, options in stages:
-        dataset |= RunStage(stage, options, runtime)
-    _ = dataset | End(runtime)
-
-
-def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Result]:
+def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Build) -> list[Result]:
     import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+    from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, SetupOptions, StandardOptions
 
-    workdir = runtime.workdir
-    before = {stage.name: _content(stage, workdir) for stage, _ in stages}
+    workdir, watch = runtime.workdir, Watch(stages, runtime.workdir)
     workdir.delete(_OUTCOME_NAME)
     options = PipelineOptions(list(runtime.beam_flags))
+    options.view_as(SetupOptions).save_main_session = False  # Dataflow's default; workers have the wheel
+    debug = options.view_as(DebugOptions)
+    debug.number_of_worker_harness_threads = debug.number_of_worker_harness_threads or 1  # a part at a time
     pipeline = beam.Pipeline(options=options)
-    _build(pipeline, stages, replace(runtime, workers=1))
+    build(pipeline, stages, runtime)
     result = pipeline.run()
     try:
         if runtime.owner:
-            runner = str(options.view_as(StandardOptions).runner)
             found = getattr(result, "job_id", None) or getattr(result, "_job_id", None) or "without an id"
-            name_job(workdir, runtime.owner, Job(runner, str(found() if callable(found) else found)))
-        result.wait_until_finish()
-    except Exception:
-        if runtime.owner:
-            name_job(workdir, runtime.owner, None)
-        outcome = _read_outcome(workdir)
-        if outcome is None or not outcome.message:
-            raise
-        raise WorkerError(f"{outcome.message}\n{outcome.failure}") from None
+            job = Job(str(options.view_as(StandardOptions).runner), str(found() if callable(found) else found))
+            name_job(workdir, runtime.owner, job)
+        with watch.following():
+            result.wait_until_finish()
+        failed = None
+    except Exception as error:
+        failed = error
     if runtime.owner:
         name_job(workdir, runtime.owner, None)
     outcome = _read_outcome(workdir)
-    workdir.delete(_OUTCOME_NAME)
+    if outcome is not None and outcome.failure:
+        raise WorkerError(f"{outcome.message}\n{outcome.failure}") from None
     if outcome is not None and outcome.message:
         raise UsageError(outcome.message) if outcome.exit_code == UsageError.exit_code else UserError(outcome.message)
-    results = []
-    for stage, _ in stages:
-        ran = _content(stage, workdir) != before[stage.name]
-        results.append(Result(stage, require_manifest(workdir, stage.output), 0.0 if ran else None))
-        results[-1].log()
-    return results
+    if failed is not None:
+        raise failed
+    workdir.delete(_OUTCOME_NAME)
+    _log_metrics(stages, runtime.workdir, result)
+    return watch.results()
 
 
-def _content(stage: Stage, workdir: Storage) -> tuple[bytes, str] | None:
-    from schemas.manifest import MANIFEST_NAME, ledger_of
+class Watch:
+    """What a job on a cluster has done so far, as the working directory shows it: stages published, parts recorded."""
 
-    return workdir.read_version(f"{ledger_of(stage.output)}/{MANIFEST_NAME}")
+    def __init__(self, stages: Sequence[tuple[Stage, Any]], workdir: Storage):
+        self._stages, self._workdir = [stage for stage, _ in stages], workdir
+        self._before = {stage.name: self._content(stage) for stage in self._stages}
+        self._results: dict[str, Result] = {}
+        self._ended = threading.Event()
+        self._since = time.monotonic()
+
+    @contextlib.contextmanager
+    def following(self) -> Iterator[None]:
+        """Show the job's progress while the block runs."""
+        thread = threading.Thread(target=self._follow, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
+
+    def results(self) -> list[Result]:
+        """What came of each stage, once the job has ended."""
+        self._note_published()
+        for stage in self._stages:
+            if stage.name not in self._results:
+                self._results[stage.name] = Result(stage, require_manifest(self._workdir, stage.output), None)
+                self._results[stage.name].log()
+        return [self._results[stage.name] for stage in self._stages]
+
+    def _follow(self) -> None:
+        while not self._ended.is_set():
+            with contextlib.suppress(OSError, UserError):  # a bucket that does not answer costs a look, not the run
+                self._note_published()
+                for stage in self._stages:
+                    if stage.name not in self._results and (parts := self._parts(stage)):
+                        self._show(stage, *parts)
+            self._ended.wait(WATCH_SECONDS)
+
+    def _show(self, stage: Stage, folder: str, name: str) -> None:
+        """The progress of one step, from its records, until the next one begins or the stage is published."""
+        step = next(step for step in stage.steps if step.name == name)
+        work = self._workdir / ledger_of(stage.output) / ".work" / folder
+        plan = read_plan(work)
+        records = work / SHARDS if name == SHARDS else work / name / "records"
+        title = stage.name if name == SHARDS else f"{stage.name} ({name})"
+        total = plan.num_shards if plan is not None and step.keys is Step.keys else 0
+        seen: set[str] = set()
+        with progress.step(title, shards=total):
+            while not self._ended.is_set():
+                for new in sorted(set(records.names()) - seen):
+                    seen.add(new)
+                    progress.advance(read_record(records, new).counts.entered)
+                    progress.shard_done()
+                if self._content(stage) != self._before[stage.name] or self._parts(stage) != (folder, name):
+                    return
+                self._ended.wait(WATCH_SECONDS)
+
+    def _parts(self, stage: Stage) -> tuple[str, str] | None:
+        """The folder of the stage's work, and the last of its steps that has begun; None where it is not at work."""
+        names = (self._workdir / ledger_of(stage.output) / ".work").names()
+        found = [(name.split("/")[0], name.split("/")[1]) for name in names if name.count("/") >= 2]
+        for step in reversed(stage.steps):
+            for folder, name in found:
+                if name == step.name:
+                    return folder, name
+        return None
+
+    def _note_published(self) -> None:
+        for stage in self._stages:
+            if stage.name not in self._results and self._content(stage) != self._before[stage.name]:
+                seconds, self._since = time.monotonic() - self._since, time.monotonic()
+                manifest = require_manifest(self._workdir, stage.output)
+                self._results[stage.name] = Result(stage, manifest, seconds)
+                self._results[stage.name].log()
+
+    def _content(self, stage: Stage) -> tuple[bytes, str] | None:
+        return self._workdir.read_version(f"{ledger_of(stage.output)}/{MANIFEST_NAME}")
+
+
+def _log_metrics(stages: Sequence[tuple[Stage, Any]], workdir: Storage, result: Any) -> None:
+    """Append the job's Beam counters to the run's log."""
+    found: dict[str, dict[str, Any]] = {}
+    metrics = result.metrics().query()
+    for counter in metrics["counters"]:
+        found.setdefault(counter.key.metric.namespace, {})[counter.key.metric.name] = counter.result
+    for distribution in metrics["distributions"]:
+        value = distribution.result
+        found.setdefault(distribution.key.metric.namespace, {})[distribution.key.metric.name] = {
+            "count": value.count, "sum": value.sum, "min": value.min, "max": value.max
+        }  # fmt: skip
+    names = {stage.name for stage, _ in stages}
+    counts = {name: dict(sorted(values.items())) for name, values in sorted(found.items()) if name in names}
+    append_to_log(workdir, {"job": str(type(result).__name__), "metrics": counts})
 
 
 def _read_outcome(workdir: Storage) -> Outcome | None:

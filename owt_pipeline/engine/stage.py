@@ -22,6 +22,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -63,6 +64,7 @@ SHARDS = "shards"
 
 PREPARED_NAME = "prepared.json"
 _STOPPED_NAME = "stopped"
+_REQUESTS_TOGETHER = 16  # each waits for a bucket
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,8 @@ class StageRun:
     def read_records(self, step: str) -> list[ShardRecord]:
         """The records of all parts of a finished step, by key."""
         records = self.records(step)
-        return [read_record(records, name) for name in records.names()]
+        with ThreadPoolExecutor(_REQUESTS_TOGETHER) as threads:
+            return list(threads.map(partial(read_record, records), records.names()))
 
     def write_asset(self, name: str, content: bytes, *, named_by_content: bool = False) -> str:
         """Write a file of the complete dataset, such as a tokenizer's; returns its path in the working directory.
@@ -401,13 +404,13 @@ def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageR
     return StageRun(stage, options, runtime, inputs, plan, work, **msgspec.structs.asdict(prepared))
 
 
-def publish_stage(run: StageRun, found: Iterable[ShardRecord]) -> Manifest:
+def publish_stage(run: StageRun) -> Manifest:
     """Write the manifest from the shards' records; raises LedgerError where one is missing or the sum does not hold."""
-    by_shard = {record.shard: record for record in found}
+    by_shard = {record.shard: record for record in run.read_records(SHARDS)}
     records = [by_shard[shard] for shard in range(run.num_shards) if shard in by_shard]
     if len(records) < run.num_shards:
         missing = next(shard for shard in range(run.num_shards) if shard not in by_shard)
-        raise LedgerError(f"{run.stage.name}: {run.records('shards').path(record_name(missing))} was not written")
+        raise LedgerError(f"{run.stage.name}: {run.records(SHARDS).path(record_name(missing))} was not written")
     run = dataclasses.replace(
         run, properties=dict(run.properties), assets=list(run.assets), stats=dict(run.stats), counts=None
     )
@@ -507,8 +510,8 @@ def _drop_damaged(folder: Storage, records: Storage) -> None:
 
 
 def _log_run(run: StageRun, manifest: Manifest) -> None:
-    """Append the stage's times to the run's log (locally: a bucket's objects cannot be appended to)."""
-    if not run.workdir.is_local:
+    """Append the stage's times to the run's log; on a cluster the launcher's log has them."""
+    if run.runtime.on_cluster:
         return
     entry = {
         "stage": manifest.stage,
@@ -522,5 +525,15 @@ def _log_run(run: StageRun, manifest: Manifest) -> None:
         "left": manifest.counts.left,
         "bytes": manifest.total_bytes,
     }
-    with open(os.path.join(run.workdir.uri, RUN_LOG), "a", encoding="utf-8") as log:
-        log.write(json.dumps(entry) + "\n")
+    append_to_log(run.workdir, entry)
+
+
+def append_to_log(workdir: Storage, entry: Mapping[str, Any]) -> None:
+    """Append a line to the run's log. Only the process that holds the lease does: in a bucket, it rewrites the log."""
+    line = json.dumps(entry) + "\n"
+    if workdir.is_local:
+        with open(os.path.join(workdir.uri, RUN_LOG), "a", encoding="utf-8") as log:
+            log.write(line)
+    else:
+        before = workdir.read_version(RUN_LOG)
+        workdir.write(RUN_LOG, (before[0] if before else b"") + line.encode())

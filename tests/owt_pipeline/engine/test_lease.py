@@ -9,20 +9,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import apache_beam as beam
 import msgspec
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from owt_pipeline.engine import lease
+from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.lease import LEASE_NAME, Job, Lease, LeaseLost, hold, name_job, renew, running
-from owt_pipeline.engine.pipeline import run_pipeline
 from owt_pipeline.engine.processes import this_process
+from owt_pipeline.engine.runner import run_stages
+from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.storage import Storage
 
 TERM, RENEW = 3.0, 0.5
@@ -58,7 +60,7 @@ class ClusterRunner(FnApiRunner):
                 return "job-1"
 
             def wait_until_finish(self) -> None:
-                run(pipeline, options).wait_until_finish()
+                self.metrics = run(pipeline, options).metrics
 
         return Result()
 
@@ -78,10 +80,21 @@ class InterruptedRunner(ClusterRunner):
         return result
 
 
-def note_job(folder: Storage, owner: str, noted: str) -> None:
-    """What a worker does: note what the lease says, and renew it."""
-    renew(folder, owner, every=0.01)
-    folder.write(noted, str(running(folder).job.id).encode())
+@dataclass(frozen=True)
+class NoOptions:
+    pass
+
+
+def one_shard(options: NoOptions) -> int:
+    return 1
+
+
+def note_job(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    """What a worker does: note what the lease says. It renews it after each part."""
+    run.workdir.write("noted", str(running(run.workdir).job.id).encode())
+
+
+NOTING = Stage("extract", "documents", (), NoOptions, 1, (Step(note_job),), "", num_shards=one_shard)
 
 
 @pytest.fixture(autouse=True)
@@ -247,15 +260,11 @@ def test_a_job_keeps_the_lease_when_the_process_that_started_it_ends(folder: Sto
 def test_the_lease_names_the_job_while_it_runs_and_after_an_interrupted_wait(
     folder: Storage, runner: type[ClusterRunner]
 ) -> None:
-    def build(pipeline: Any) -> None:
-        note = partial(note_job, folder, held.owner)
-        _ = pipeline | beam.Create(["noted"]) | beam.Map(note)
-
     interrupted = runner is InterruptedRunner
     expected = pytest.raises(KeyboardInterrupt) if interrupted else contextlib.nullcontext()
     name = f"{runner.__module__}.{runner.__name__}"
     with expected, hold(folder) as held:
-        run_pipeline(build, [f"--runner={name}"], partial(name_job, folder, held.owner))
+        run_stages([(NOTING, NoOptions())], Runtime(folder, beam_flags=(f"--runner={name}",), owner=held.owner))
         assert running(folder).job is None
     assert folder.read("noted") == b"job-1"
     lease = running(folder)

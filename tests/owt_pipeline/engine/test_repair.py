@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +14,9 @@ import pytest
 
 from owt_pipeline import run as owt_run
 from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime, Stage, StageRun
+from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.ledger import discard, verify
 from schemas import DATASETS
@@ -71,7 +72,7 @@ def rerun(config: Path, run: Path, *flags: str) -> int:
 def stages_since(run: Path, before: int) -> list[tuple[str, int]]:
     """(stage, shards written) of what ran since the log had `before` bytes."""
     entries = [json.loads(line) for line in (run / "run-log.jsonl").read_text()[before:].splitlines()]
-    return [(entry["stage"], entry["shards_written"]) for entry in entries]
+    return [(entry["stage"], entry["shards_written"]) for entry in entries if "stage" in entry]
 
 
 @pytest.fixture
@@ -206,16 +207,27 @@ def write_until_three(shard: int, writer: ShardWriter) -> None:
     write_rows(shard, writer)
 
 
-def five_shards(work: Callable[[int, ShardWriter], None]) -> Stage:
-    def run(stage_run: StageRun) -> None:
-        stage_run.write_step("step", range(2), write_step, pa.schema([("n", pa.int64())]))
-        stage_run.write_shards(work)
-
-    return Stage("dedupe", "duplicates", (), NoOptions, 1, run, "", num_shards=lambda options: 5)
+STEP = pa.schema([("n", pa.int64())])
 
 
-def write_step(key: int, writer: ShardWriter) -> None:
-    writer.write(pa.RecordBatch.from_pydict({"n": list(range(1000))}, schema=pa.schema([("n", pa.int64())])))
+def write_step(run: StageRun, key: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    writer.send(key, pa.RecordBatch.from_pydict({"n": list(range(1000))}, schema=STEP))
+
+
+def two(run: StageRun) -> range:
+    return range(2)
+
+
+def five(options: NoOptions) -> int:
+    return 5
+
+
+def five_shards(write: Callable[[int, ShardWriter], None]) -> Stage:
+    def work(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+        write(shard, writer)
+
+    steps = (Step(write_step, "step", keys=two), Step(work))
+    return Stage("dedupe", "duplicates", (), NoOptions, 1, steps, "", num_shards=five)
 
 
 @pytest.mark.parametrize(

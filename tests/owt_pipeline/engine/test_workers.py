@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from owt_pipeline.engine import children, progress
-from owt_pipeline.engine.workers import WorkerDied, WorkerError, WorkerPool, map_batches, write_in_processes
+from owt_pipeline.engine.workers import WorkerDied, WorkerError, WorkerPool, map_batches
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.whole_runs import owt
 
@@ -203,12 +203,18 @@ def end_as_told(shard: int) -> None:
 def test_a_worker_that_dies_at_a_shard_is_an_error_that_says_how_and_the_next_run_is_as_ever(
     shard: int, message: str
 ) -> None:
-    with pytest.raises(WorkerError, match=message):
-        write_in_processes(end_as_told, {0: 1, shard: 5}, 2)
-    with progress.step("work", shards=2, rows=2):
-        write_in_processes(end_as_told, {0: 1, 4: 5}, 2)
-        assert progress._current is not None
-        assert (progress._current.rows_done, progress._current.shards_done) == (2, 2)
+    pool = WorkerPool(2)
+    try:
+        with pytest.raises(WorkerError, match=message):
+            if isinstance(death := pool.submit(end_as_told, shard).result(), WorkerDied):
+                raise WorkerError.died(death)
+        with progress.step("work", shards=2, rows=2):
+            for number in (0, 4):
+                pool.submit(end_as_told, number).result()
+            assert progress._current is not None
+            assert progress._current.rows_done == 2
+    finally:
+        pool.close()
 
 
 def test_a_batch_that_never_ends_is_given_up_after_its_time_and_not_tried_again() -> None:
