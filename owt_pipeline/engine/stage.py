@@ -60,7 +60,7 @@ RUN_LOG = "run-log.jsonl"
 """What ran when and for how long: the one file of a run that differs from run to run."""
 
 SHARDS = "shards"
-"""Name of every stage's last step."""
+"""Name of the last step of every stage that writes rows."""
 
 PREPARED_NAME = "prepared.json"
 _STOPPED_NAME = "stopped"
@@ -111,7 +111,8 @@ class Step:
     """One round of a stage's work: parts, each made by one call.
 
     The first step's parts are `keys`. Those of another step are the keys that rows were sent to by the step before
-    (`ShardWriter.send`), and `keys` too. The last step's parts are the shards of the output.
+    (`ShardWriter.send`), and `keys` too. The last step's parts are the shards of the output; only a stage whose output
+    has none, since all of it is assets (the report), ends with another step.
 
     Attributes:
       work: `work(run, key, slices, writer)`: makes part `key` of what was sent to it. Called again, it writes the same.
@@ -343,8 +344,8 @@ def plan_stage(stage: Stage, options: Any, runtime: Runtime) -> Manifest | Stage
     work = prepare(workdir, stage.output, plan, kept)
     work.delete(_STOPPED_NAME)
     run = StageRun(stage, options, runtime, inputs, plan, work, started=time.time(), kept=len(kept))
-    for step in stage.steps[:-1]:
-        if workdir.is_local:
+    for step in stage.steps:
+        if workdir.is_local and step.name != SHARDS:
             _drop_damaged(run.work, run.records(step.name))
     logger.debug("%s: %s", stage.name, options)
     if runtime.workers > 1:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.report.keys import host_of, keys_of
+from owt_pipeline.report.pieces import Piece
 from owt_pipeline.report.summaries import MOST_REMOVALS, SCORE_EDGES, SIMILARITY_BINS, Summary
 from owt_pipeline.tokenize import encoding
 from schemas import Reason
@@ -26,15 +27,6 @@ _DROPPED_BY = {"documents": "clean", "clean": "corpus"}
 
 
 @dataclass(frozen=True)
-class Part:
-    """A piece of work: one shard of a dataset, its `data`, its `rejects`, or of its rows those `dropped` thereafter."""
-
-    dataset: str
-    kind: str
-    shard: int
-
-
-@dataclass(frozen=True)
 class Sizes:
     """How many rows are shown of each kind: URLs a reject reason, documents kept and dropped by each filter."""
 
@@ -42,30 +34,27 @@ class Sizes:
     documents: int
 
 
-def parts_of_first_pass(readers: Mapping[str, DatasetReader]) -> list[Part]:
-    """The parts that `summarize` is to read."""
-    parts = []
-    for name, reader in readers.items():
-        kinds = ["data"] if name in _ADDERS else []
-        kinds += ["rejects"]
-        kinds += ["dropped"] if _DROPPED_BY.get(name) in readers else []
-        parts += [Part(name, kind, k) for kind in kinds for k in range(reader.num_shards)]
-    return parts
+def kinds_of_first_pass(readers: Mapping[str, DatasetReader]) -> list[tuple[str, str]]:
+    """(dataset, kind) of what `summarize` is to read: of each shard its `data`, its `rejects`, and of its rows those
+    `dropped` thereafter."""
+    kinds = []
+    for name in readers:
+        kinds += [(name, "data")] if name in _ADDERS else []
+        kinds += [(name, "rejects")]
+        kinds += [(name, "dropped")] if _DROPPED_BY.get(name) in readers else []
+    return kinds
 
 
-def summarize(part: Part, readers: Mapping[str, DatasetReader], sizes: Sizes) -> Summary:
-    """The first pass over one part."""
-    summary = Summary()
-    for rows in _READ[part.kind](summary, part, readers, sizes):
+def summarize(summary: Summary, piece: Piece, readers: Mapping[str, DatasetReader], sizes: Sizes) -> None:
+    """Add the first pass over one piece to the summary."""
+    for rows in _READ[piece.kind](summary, piece, readers, sizes):
         progress.advance(rows)
-    progress.shard_done()
-    return summary
 
 
-def _data(summary: Summary, part: Part, readers: Mapping[str, DatasetReader], sizes: Sizes) -> Iterator[int]:
-    columns, add = _ADDERS[part.dataset]
-    forgotten = _forgotten(readers, part.shard) if part.dataset == "duplicates" else None
-    for batch in readers[part.dataset].batches(part.shard, columns=columns, rows=2048):
+def _data(summary: Summary, piece: Piece, readers: Mapping[str, DatasetReader], sizes: Sizes) -> Iterator[int]:
+    columns, add = _ADDERS[piece.dataset]
+    forgotten = _forgotten(readers, piece.shard) if piece.dataset == "duplicates" else None
+    for batch in readers[piece.dataset].batches(piece.shard, columns=columns, rows=2048):
         add(summary, batch, sizes)
         if forgotten is not None:
             _sample_decisions(summary, batch.filter(pc.invert(pc.is_in(batch["url_id"], forgotten))))
@@ -80,31 +69,31 @@ def _forgotten(readers: Mapping[str, DatasetReader], shard: int) -> pa.Array:
     return rejects.filter(pc.equal(rejects["reason"], str(Reason.FORGOTTEN)))["url_id"].combine_chunks()
 
 
-def _rejects(summary: Summary, part: Part, readers: Mapping[str, DatasetReader], sizes: Sizes) -> Iterator[int]:
-    posted = _posted_months(readers["urls"], part.shard) if part.dataset == "pages" and "urls" in readers else None
-    for batch in readers[part.dataset].batches(part.shard, kind="rejects", rows=2048):
+def _rejects(summary: Summary, piece: Piece, readers: Mapping[str, DatasetReader], sizes: Sizes) -> Iterator[int]:
+    posted = _posted_months(readers["urls"], piece.shard) if piece.dataset == "pages" and "urls" in readers else None
+    for batch in readers[piece.dataset].batches(piece.shard, kind="rejects", rows=2048):
         for reason in batch["reason"].unique().to_pylist():
             rows = batch.filter(pc.equal(batch["reason"], reason))
-            sample = summary.sample(f"{part.dataset}/{reason}", sizes.urls)
+            sample = summary.sample(f"{piece.dataset}/{reason}", sizes.urls)
             sample.add(rows["url_id"].to_numpy(), partial(_reject, rows))
             if posted is not None:
                 summary.count(f"pages/{reason}/month", posted(rows["url_id"]))
-        if part.dataset == "corpus":
+        if piece.dataset == "corpus":
             summary.tally("removed/domain", host_of(batch["url"]))
         yield batch.num_rows
 
 
-def _dropped(summary: Summary, part: Part, readers: Mapping[str, DatasetReader], sizes: Sizes) -> Iterator[int]:
+def _dropped(summary: Summary, piece: Piece, readers: Mapping[str, DatasetReader], sizes: Sizes) -> Iterator[int]:
     """The texts that a later stage rejected: what was lost with them, and some to read."""
-    rejects = readers[_DROPPED_BY[part.dataset]].table(
-        part.shard, kind="rejects", columns=["url_id", "reason", "detail"]
+    rejects = readers[_DROPPED_BY[piece.dataset]].table(
+        piece.shard, kind="rejects", columns=["url_id", "reason", "detail"]
     )
     ids = rejects["url_id"].combine_chunks()
     if not len(ids):
         return
     tokenizer = _tokenizer(readers["tokens"])
     columns = ["url_id", "url", "title", "text"]
-    for batch in readers[part.dataset].batches(part.shard, columns=columns, rows=512):
+    for batch in readers[piece.dataset].batches(piece.shard, columns=columns, rows=512):
         position = pc.index_in(batch["url_id"], ids)
         lost = batch.filter(pc.is_valid(position))
         why = rejects.take(position.drop_null())
@@ -113,7 +102,7 @@ def _dropped(summary: Summary, part: Part, readers: Mapping[str, DatasetReader],
             chosen = pc.equal(reasons, reason)
             rows = lost.filter(chosen)
             _add_lost(summary, str(reason), rows, tokenizer)
-            if part.dataset == "documents":
+            if piece.dataset == "documents":
                 sample = summary.sample(f"dropped/{reason}", sizes.documents)
                 sample.add(rows["url_id"].to_numpy(), partial(_lost_document, rows, details.filter(chosen)))
         yield batch.num_rows

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.report.first_pass import Part
 from owt_pipeline.report.keys import host_of, keys_of, site_of
+from owt_pipeline.report.pieces import Piece
 from owt_pipeline.report.sketches import Candidates
 from owt_pipeline.report.summaries import Details, Summary
 
@@ -31,7 +31,7 @@ class Wanted:
       sites: sites to count, as `keys.site_of` names them.
     """
 
-    candidates: Mapping[str, Candidates]
+    candidates: dict[str, Candidates]
     urls: frozenset[int]
     texts: frozenset[int]
     sites: frozenset[str]
@@ -43,38 +43,24 @@ class Wanted:
         return cls(summary.candidates(), shown | summary.clustered_ids(), shown, sites)
 
 
-def parts_of_second_pass(readers: Mapping[str, DatasetReader]) -> list[Part]:
-    """The parts that `look_up` is to read."""
-    kinds = (("urls", "data"), ("pages", "data"), ("pages", "rejects"), ("clean", "data"), ("corpus", "data"),
-             ("corpus", "rejects"))  # fmt: skip
-    there = [(name, kind) for name, kind in kinds if name in readers and (name != "pages" or "urls" in readers)]
-    return [Part(name, kind, k) for name, kind in there for k in range(readers[name].num_shards)]
+def kinds_of_second_pass(readers: Mapping[str, DatasetReader]) -> list[tuple[str, str]]:
+    """(dataset, kind) of what `look_up` is to read."""
+    return [(name, kind) for name, kind in _FIND if name in readers and (name != "pages" or "urls" in readers)]
 
 
-def look_up(part: Part, readers: Mapping[str, DatasetReader], wanted: Wanted) -> Details:
-    """The second pass over one part."""
-    details = Details()
-    find = {
-        ("urls", "data"): _count_keys,
-        ("pages", "data"): _add_pages,
-        ("pages", "rejects"): _add_failures,
-        ("clean", "data"): _find_documents,
-        ("corpus", "data"): _count_keys,
-        ("corpus", "rejects"): _count_removed,
-    }[part.dataset, part.kind]
-    for rows in find(details, part, readers[part.dataset], wanted):
+def look_up(details: Details, piece: Piece, readers: Mapping[str, DatasetReader], wanted: Wanted) -> None:
+    """Add the second pass over one piece to the details."""
+    for rows in _FIND[piece.dataset, piece.kind](details, piece, readers[piece.dataset], wanted):
         progress.advance(rows)
-    progress.shard_done()
-    return details
 
 
-def _count_keys(details: Details, part: Part, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
-    column = "host" if part.dataset == "urls" else "url"
-    for batch in reader.batches(part.shard, columns=[column, "subreddits"], rows=_ROWS):
-        keys = keys_of(part.dataset, batch)
+def _count_keys(details: Details, piece: Piece, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
+    column = "host" if piece.dataset == "urls" else "url"
+    for batch in reader.batches(piece.shard, columns=[column, "subreddits"], rows=_ROWS):
+        keys = keys_of(piece.dataset, batch)
         for name, values in keys.items():
             details.add(name, wanted.candidates[name].count(values))
-        details.add(f"{part.dataset}/site", _sites(keys[f"{part.dataset}/domain"], wanted.sites))
+        details.add(f"{piece.dataset}/site", _sites(keys[f"{piece.dataset}/domain"], wanted.sites))
         yield batch.num_rows
 
 
@@ -89,8 +75,8 @@ def _sites(hosts: pa.Array, wanted: frozenset[str]) -> Counter[str]:
     return found
 
 
-def _add_pages(details: Details, part: Part, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
-    for batch in reader.batches(part.shard, columns=["url", "source", "fetch_ms", "body_bytes"], rows=_ROWS):
+def _add_pages(details: Details, piece: Piece, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
+    for batch in reader.batches(piece.shard, columns=["url", "source", "fetch_ms", "body_bytes"], rows=_ROWS):
         yield batch.num_rows
         hosts = host_of(batch["url"])
         chosen = wanted.candidates["urls/domain"].mask(hosts)
@@ -112,8 +98,8 @@ def _add_pages(details: Details, part: Part, reader: DatasetReader, wanted: Want
             details.add(f"{name}/domain", dict(zip(names, summed[column].to_pylist(), strict=True)))
 
 
-def _add_failures(details: Details, part: Part, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
-    for batch in reader.batches(part.shard, kind="rejects", columns=["url", "reason"], rows=_ROWS):
+def _add_failures(details: Details, piece: Piece, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
+    for batch in reader.batches(piece.shard, kind="rejects", columns=["url", "reason"], rows=_ROWS):
         yield batch.num_rows
         hosts = host_of(batch["url"])
         table = pa.table({"host": hosts, "reason": batch["reason"]})
@@ -124,23 +110,33 @@ def _add_failures(details: Details, part: Part, reader: DatasetReader, wanted: W
         details.add("failed/domain", dict(zip(keys, counted["count_all"].to_pylist(), strict=True)))
 
 
-def _count_removed(details: Details, part: Part, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
-    for batch in reader.batches(part.shard, kind="rejects", columns=["url"], rows=_ROWS):
+def _count_removed(details: Details, piece: Piece, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
+    for batch in reader.batches(piece.shard, kind="rejects", columns=["url"], rows=_ROWS):
         hosts = host_of(batch["url"])
         details.add("removed/domain", wanted.candidates["removed/domain"].count(hosts))
         yield batch.num_rows
 
 
-def _find_documents(details: Details, part: Part, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
+def _find_documents(details: Details, piece: Piece, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
     ids, texts = pa.array(sorted(wanted.urls), pa.uint64()), pa.array(sorted(wanted.texts), pa.uint64())
     any_text = False
-    for batch in reader.batches(part.shard, columns=["url_id", "url"], rows=_ROWS):
+    for batch in reader.batches(piece.shard, columns=["url_id", "url"], rows=_ROWS):
         found = batch.filter(pc.is_in(batch["url_id"], ids))
         details.urls.update(zip(found["url_id"].to_pylist(), found["url"].to_pylist(), strict=True))
         any_text |= bool(pc.any(pc.is_in(batch["url_id"], texts)).as_py())
         yield batch.num_rows
     if any_text:  # few shards hold any of the few: only these are read once more
-        for batch in reader.batches(part.shard, columns=["url_id", "text"], rows=512):
+        for batch in reader.batches(piece.shard, columns=["url_id", "text"], rows=512):
             found = batch.filter(pc.is_in(batch["url_id"], texts))
             cut = pc.utf8_slice_codeunits(found["text"], 0, _TEXT_CHARACTERS)
             details.texts.update(zip(found["url_id"].to_pylist(), cut.to_pylist(), strict=True))
+
+
+_FIND = {
+    ("urls", "data"): _count_keys,
+    ("pages", "data"): _add_pages,
+    ("pages", "rejects"): _add_failures,
+    ("clean", "data"): _find_documents,
+    ("corpus", "data"): _count_keys,
+    ("corpus", "rejects"): _count_removed,
+}

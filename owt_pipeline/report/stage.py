@@ -1,26 +1,48 @@
-"""report: the statistics of a run as one HTML page and stats.json."""
+"""`report`: the statistics of a run as one HTML page and stats.json.
+
+Two passes over the datasets, each a tree: parts read pieces of them, one round merges the parts' summaries, 64 into
+one, and the next step merges what that comes to:
+
+    statistics | statistics_merged | totals             what there is, and of what the second pass is to find more
+    details    | details_merged    | finish             exact counts and texts; the page
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.stage import Stage, StageRun
-from owt_pipeline.engine.storage import Storage, describe_source
-from owt_pipeline.stage_command import main
+import pyarrow as pa
+
+from owt_pipeline.engine.exchange import Slice, read_slices
+from owt_pipeline.engine.stage import Stage, StageRun, Step
+from owt_pipeline.engine.storage import describe_source
+from owt_pipeline.report.figures.comparison import comparison, read_stats
+from owt_pipeline.report.figures.likeness import Reference, read_reference
+from owt_pipeline.report.figures.stats import figures
+from owt_pipeline.report.first_pass import Sizes, kinds_of_first_pass, summarize
+from owt_pipeline.report.pieces import FAN_IN, parts, pieces_of, rows_of_parts
+from owt_pipeline.report.second_pass import Wanted, kinds_of_second_pass, look_up
+from owt_pipeline.report.summaries import Details, Summary, T, pack, unpack
 from schemas import DATASETS, option
-from schemas.manifest import Counts
+from schemas.manifest import Counts, ShardRecord
+
+if TYPE_CHECKING:
+    from owt_pipeline.engine.commit import ShardWriter
+    from owt_pipeline.engine.dataset import DatasetReader
+
+_PACKED = pa.schema([("summary", pa.large_binary())])
 
 
 @dataclass(frozen=True)
-class ReportOptions:
+class Options:
+    """Options of the stage."""
+
     top_domains: int = option(100, "domains to list", minimum=1, maximum=1000)
     sample_urls: int = option(20, "URLs to show of each reject reason", minimum=0, maximum=1000)
     sample_documents: int = option(
@@ -34,16 +56,125 @@ class ReportOptions:
     )
     compare: str = option(
         "",
-        "working directory of another run, with its report, to set beside this one",
+        "working directory of another run, with its report, to compare this one with",
         metavar="DIR",
         shapes_bytes=False,  # what its report says does, and is among the sources
     )
 
 
-def sources(options: ReportOptions) -> list[dict[str, Any]]:
-    """What the report tells of beside the run itself."""
-    from owt_pipeline.report.figures.comparison import read_stats
+def prepare(run: StageRun) -> None:
+    _reference(run.options)  # a list that cannot be read is an error here, and not of a worker
 
+
+def gather_statistics(run: StageRun, part: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    readers, summary = _readers(run), Summary()
+    sizes = Sizes(run.options.sample_urls, run.options.sample_documents)
+    for piece in pieces_of(part, readers, kinds_of_first_pass(readers)):
+        summarize(summary, piece, readers, sizes)
+    _send(writer, part // FAN_IN, summary)
+
+
+def merge_statistics(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    _send(writer, 0, _merged(run, slices, Summary()))
+
+
+def write_totals(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    summary, reference = _merged(run, slices, Summary()), _reference(run.options)
+    _write(writer, "summary", summary)
+    _write(writer, "wanted", Wanted.of(summary, frozenset(reference.counts) if reference else frozenset()))
+
+
+def gather_details(run: StageRun, part: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    readers, details = _readers(run), Details()
+    (wanted,) = _written(run, "totals", "wanted", Wanted)
+    for piece in pieces_of(part, readers, kinds_of_second_pass(readers)):
+        look_up(details, piece, readers, wanted)
+    _send(writer, part // FAN_IN, details)
+
+
+def merge_details(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    _write(writer, "details", _merged(run, slices, Details()))
+
+
+def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
+    from owt_pipeline.report.page import page  # plotly takes a while
+
+    options: Options = run.options
+    (summary,) = _written(run, "totals", "summary", Summary)
+    (wanted,) = _written(run, "totals", "wanted", Wanted)
+    details = Details()
+    for found in _written(run, "details_merged", "details", Details):
+        details.merge(found)
+    readers = _readers(run)
+    stats = figures(
+        {name: reader.manifest for name, reader in readers.items()},
+        summary,
+        wanted.candidates,
+        details,
+        top_domains=options.top_domains,
+        reference=_reference(options),
+    )
+    if options.compare:
+        stats["comparison"] = comparison(stats, read_stats(options.compare)[1], _name_of(options.compare))
+    run.write_asset("stats.json", (json.dumps(stats, indent=1, ensure_ascii=False) + "\n").encode())
+    run.write_asset("index.html", page(stats).encode())
+    documents = readers["tokens"].rows()
+    run.counts = Counts(documents, documents)
+
+
+def _readers(run: StageRun) -> dict[str, DatasetReader]:
+    """The datasets that are there, in the order of the stages."""
+    return {name: run.inputs[name] for name in DATASETS if name in run.inputs}
+
+
+def _reference(options: Options) -> Reference | None:
+    return read_reference(options.reference_domains) if options.reference_domains else None
+
+
+def _send(writer: ShardWriter, key: int, summary: Any) -> None:
+    writer.send(key, pa.record_batch([pa.array([pack(summary)], pa.large_binary())], _PACKED))
+
+
+def _merged(run: StageRun, slices: Sequence[Slice], merged: Any) -> Any:
+    """All that was sent, in `merged`, which comes empty."""
+    for table in read_slices(run.work, slices):
+        for content in table["summary"]:
+            merged.merge(unpack(content.as_buffer(), type(merged)))
+    return merged
+
+
+def _write(writer: ShardWriter, kind: str, value: Any) -> None:
+    writer.open_file(f".{kind}", kind)[0].write(pack(value))
+
+
+def _written(run: StageRun, step: str, kind: str, of: type[T]) -> Iterator[T]:
+    """What the parts of a finished step wrote of one kind."""
+    for record in run.read_records(step):
+        for file in record.files:
+            if file.kind == kind:
+                yield unpack(run.work.read(file.path), of)
+
+
+def _pass(name: str, work: Callable[..., None], kinds: Callable[..., Sequence[tuple[str, str]]]) -> Step:
+    """The step that reads the datasets."""
+    return Step(work, name, partial(_over, parts, kinds), partial(_over, rows_of_parts, kinds), spread="shards")
+
+
+def _over(of: Callable[..., Any], kinds: Callable[..., Any], run: StageRun) -> Any:
+    readers = _readers(run)
+    return of(readers, kinds(readers))
+
+
+def _no_keys(run: StageRun) -> tuple[int, ...]:
+    return ()
+
+
+def _one_key(run: StageRun) -> tuple[int, ...]:
+    return (0,)
+
+
+def _sources(options: Options) -> list[dict[str, Any]]:
+    """What the report follows from apart from the run itself."""
     found = []
     if options.reference_domains:
         found.append(describe_source(options.reference_domains))
@@ -54,72 +185,8 @@ def sources(options: ReportOptions) -> list[dict[str, Any]]:
 
 
 def _name_of(workdir: str) -> str:
-    """What a run is called beside this one."""
+    """What the other run is called in the report."""
     return workdir.rstrip("/").rpartition("/")[2] or workdir
-
-
-def run(run: StageRun) -> None:
-    from owt_pipeline.report.figures.comparison import comparison, read_stats
-    from owt_pipeline.report.figures.likeness import read_reference
-    from owt_pipeline.report.figures.stats import figures
-    from owt_pipeline.report.first_pass import Sizes, parts_of_first_pass, summarize
-    from owt_pipeline.report.page import page
-    from owt_pipeline.report.second_pass import Wanted, look_up, parts_of_second_pass
-    from owt_pipeline.report.summaries import Details, Summary
-
-    options: ReportOptions = run.options
-    reference = read_reference(options.reference_domains) if options.reference_domains else None
-    readers = {name: run.inputs[name] for name in DATASETS if name in run.inputs}  # in the order of the stages
-    read = partial(summarize, readers=readers, sizes=Sizes(options.sample_urls, options.sample_documents))
-    summary: Summary = _merged(run, "statistics", parts_of_first_pass(readers), read, Summary)
-    wanted = Wanted.of(summary, frozenset(reference.counts) if reference else frozenset())
-    find = partial(look_up, readers=readers, wanted=wanted)
-    details: Details = _merged(run, "details", parts_of_second_pass(readers), find, Details)
-    manifests = {name: reader.manifest for name, reader in readers.items()}
-    stats = figures(
-        manifests, summary, wanted.candidates, details, top_domains=options.top_domains, reference=reference
-    )
-    if options.compare:
-        stats["comparison"] = comparison(stats, read_stats(options.compare)[1], _name_of(options.compare))
-    run.write_asset("stats.json", (json.dumps(stats, indent=1, ensure_ascii=False) + "\n").encode())
-    run.write_asset("index.html", page(stats).encode())
-    documents = readers["tokens"].rows()
-    run.counts = Counts(documents, documents)
-
-
-def _merged(
-    run: StageRun, name: str, parts: Sequence[Any], summarize: Callable[[Any], Any], empty: Callable[[], Any]
-) -> Any:
-    """What one pass over `parts` comes to; a pass that was done before the stage was broken off is not done again."""
-    from owt_pipeline.transforms.report import MergeSummaries
-
-    file = f"{name}.pickle"
-    summary = _stored(run.work, file)
-    if summary is None:
-        transform = MergeSummaries(parts, summarize, empty, partial(_store, folder=run.work, file=file))
-        with progress.step(f"report ({name})", shards=len(parts)):
-            run.pipeline(partial(_build, transform))
-        summary = _stored(run.work, file)
-    return summary
-
-
-def _build(transform: Any, pipeline: Any) -> None:
-    _ = pipeline | transform
-
-
-def _store(summary: Any, *, folder: Storage, file: str) -> None:
-    content = pickle.dumps(summary)
-    folder.write(file, hashlib.sha256(content).digest() + content)
-
-
-def _stored(folder: Storage, file: str) -> Any | None:
-    """The summary of `_store`; None where there is none, or it was damaged since."""
-    try:
-        stored = folder.read(file)
-    except FileNotFoundError:
-        return None
-    digest, content = stored[:32], stored[32:]
-    return pickle.loads(content) if hashlib.sha256(content).digest() == digest else None
 
 
 STAGE = Stage(
@@ -127,10 +194,19 @@ STAGE = Stage(
     output="report",
     inputs=("tokens",),
     optional_inputs=("urls", "pages", "documents", "clean", "duplicates", "corpus"),
-    options=ReportOptions,
+    options=Options,
     version=2,
-    run=run,
-    sources=sources,
+    steps=(
+        _pass("statistics", gather_statistics, kinds_of_first_pass),
+        Step(merge_statistics, "statistics_merged", keys=_no_keys, spread="shards"),
+        Step(write_totals, "totals", keys=_one_key),
+        _pass("details", gather_details, kinds_of_second_pass),
+        Step(merge_details, "details_merged", keys=_no_keys, spread="shards"),
+    ),
+    prepare=prepare,
+    finish=finish,
+    sources=_sources,
+    module="owt_pipeline.report.stage",
     help="Write the statistics of the run: report/index.html, one page for a browser that needs nothing else, and\n"
     "report/stats.json, every figure of it (docs/stats.md).",
     num_shards=lambda options: 0,
@@ -139,4 +215,6 @@ STAGE = Stage(
 )
 
 if __name__ == "__main__":
+    from owt_pipeline.stage_command import main
+
     sys.exit(main(STAGE))

@@ -1,12 +1,13 @@
-"""What the report's two passes gather, and how what was gathered apart is put together."""
+"""What the report's two passes gather, how what was gathered apart is put together, and how it lies in files."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +23,8 @@ MOST_REMOVALS = 20
 """Removals of which the texts are shown side by side."""
 
 _CLUSTERS, _CLUSTER_MEMBERS = 20, 5
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -144,3 +147,31 @@ class Details:
 
     def add(self, name: str, counts: Mapping[Any, int]) -> None:
         self.counts.setdefault(name, Counter()).update(counts)
+
+
+def pack(value: Any) -> bytes:
+    """A summary, or what is wanted, as bytes: MessagePack, compressed, since most counters of a sketch are zero."""
+    content = msgspec.msgpack.encode(value, enc_hook=_encoded)
+    compressed: bytes = pa.compress(content, "zstd", asbytes=True)
+    return compressed
+
+
+def unpack(content: bytes | pa.Buffer, kind: type[T]) -> T:
+    """What `pack` made bytes of; raises msgspec.DecodeError or OSError where they are damaged."""
+    unpacked = pa.input_stream(pa.py_buffer(content), compression="zstd").read()
+    return msgspec.msgpack.decode(unpacked, type=kind, dec_hook=_decoded)
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.tobytes()
+    raise NotImplementedError(type(value))
+
+
+def _decoded(kind: type, value: Any) -> Any:
+    if kind is np.ndarray:
+        dtype, content = value
+        return np.frombuffer(content, dtype).copy()  # which can be written to
+    if kind is Counter:
+        return Counter(value)
+    raise NotImplementedError(kind)

@@ -18,15 +18,18 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.report import pieces, stage
 from owt_pipeline.report.figures.likeness import read_reference
-from owt_pipeline.report.stage import STAGE, ReportOptions
+from owt_pipeline.report.first_pass import summarize
+from owt_pipeline.report.second_pass import Wanted
+from owt_pipeline.report.stage import STAGE, Options
 from owt_pipeline.stages import load
 from schemas.stats import stats_schema
 from schemas.stats_reference import stats_reference
 from tests.owt_pipeline.report.browser import Browser
 from tests.owt_pipeline.report.queries import queries
 from tests.owt_pipeline.report.test_page import SECTIONS, Page
-from tests.owt_pipeline.whole_runs import copy_of, differing, files_of, run_owt
+from tests.owt_pipeline.whole_runs import copy_of, differing, files_of, run_owt, work_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -53,17 +56,45 @@ def test_one_and_two_workers_write_the_same_bytes_and_a_rerun_too(run: Path, tmp
     shutil.copytree(run, copy)
     for workers in (1, 2):
         shutil.rmtree(copy / "report")
-        options = ReportOptions(reference_domains=str(run.parent / "sites.txt"))
+        options = Options(reference_domains=str(run.parent / "sites.txt"))
         run_stage(STAGE, options, Runtime(Storage(str(copy)), workers))
         assert differing(copy, run) == []
+
+
+def test_pieces_dealt_out_to_few_parts_come_to_the_same_bytes(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = copy_of(run, tmp_path / "run", without=("report",))
+    monkeypatch.setattr(pieces, "MOST_PARTS", 5)
+    monkeypatch.setattr(stage, "FAN_IN", 2)
+    run_stage(STAGE, Options(reference_domains=str(run.parent / "sites.txt")), Runtime(Storage(str(copy))))
+    assert differing(copy, run) == []
+
+
+def test_an_interrupted_report_goes_on_after_the_parts_that_are_finished(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = copy_of(run, tmp_path / "run", without=("report",))
+    arguments = (STAGE, Options(reference_domains=str(run.parent / "sites.txt")), Runtime(Storage(str(copy))))
+    with monkeypatch.context() as broken:
+        broken.delattr(Wanted, "of")
+        with pytest.raises(AttributeError):
+            run_stage(*arguments)
+    damaged = next((work_of(copy, "report") / "statistics").glob("part-00007-*"))
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    read: list[pieces.Piece] = []
+    monkeypatch.setattr(stage, "summarize", lambda *given: (read.append(given[1]), summarize(*given)))
+    run_stage(*arguments)
+    assert len(read) == 1  # what was damaged since
+    assert differing(copy, run) == []
 
 
 def test_a_run_of_imported_text_has_a_report_of_what_is_there(tmp_path: Path) -> None:
     rows = [{"text": f"</script><script>alert({i})</script> & a text of its own. " * 40 + str(i)} for i in range(9)]
     (tmp_path / "in.jsonl").write_text("\n".join(json.dumps({**row, "title": "<b>&"}) for row in rows))
     run_owt("import", tmp_path / "in.jsonl", "--workdir", tmp_path / "run", "--num_shards", 2)
-    for stage in map(load, ("clean", "dedupe", "export", "tokenize", "report")):
-        run_stage(stage, stage.options(), Runtime(Storage(str(tmp_path / "run"))))
+    for made in map(load, ("clean", "dedupe", "export", "tokenize", "report")):
+        run_stage(made, made.options(), Runtime(Storage(str(tmp_path / "run"))))
     stats = json.loads((tmp_path / "run" / "report" / "stats.json").read_bytes())
     assert stats["funnel"][0]["stage"] == "import"
     assert stats["funnel"][0]["entered"] == 9
@@ -80,7 +111,7 @@ def test_the_report_stands_until_anything_it_tells_of_changes(run: Path, tmp_pat
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     runtime = Runtime(Storage(str(copy)))
-    options = ReportOptions(reference_domains=str(run.parent / "sites.txt"))
+    options = Options(reference_domains=str(run.parent / "sites.txt"))
     assert not run_stage(STAGE, options, runtime)[1]
     dedupe = load("dedupe")
     run_stage(dedupe, dedupe.options(threshold=0.95), runtime)
@@ -96,8 +127,8 @@ def stricter(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     runtime = Runtime(Storage(str(copy)))
     changed = {"clean": {"min_tokens": 400}, "dedupe": {"threshold": 0.9}, "report": {"compare": str(run)}}
     for name in ("clean", "dedupe", "export", "tokenize", "report"):
-        stage = load(name)
-        run_stage(stage, stage.options(**changed.get(name, {})), runtime)
+        made = load(name)
+        run_stage(made, made.options(**changed.get(name, {})), runtime)
     return copy
 
 
@@ -133,7 +164,7 @@ def test_the_page_of_two_runs_draws_on_a_phone(stricter: Path, browser: Browser)
 
 def test_a_run_without_a_report_cannot_be_compared_with(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"run `owt report --workdir {re.escape(str(tmp_path))}` first"):
-        run_stage(STAGE, ReportOptions(compare=str(tmp_path)), Runtime(Storage(str(run))))
+        run_stage(STAGE, Options(compare=str(tmp_path)), Runtime(Storage(str(run))))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +185,7 @@ def test_times_are_those_of_the_pages_fetched_live(run: Path, tmp_path: Path) ->
             place = pages.schema.get_field_index(name)
             pages = pages.set_column(place, pages.field(name), pa.array(values, pages.field(name).type))
         pq.write_table(pages, path)
-    run_stage(STAGE, ReportOptions(), Runtime(Storage(str(copy))))
+    run_stage(STAGE, Options(), Runtime(Storage(str(copy))))
     fetch, sql = json.loads((copy / "report" / "stats.json").read_bytes())["fetch"], queries(copy)
     assert fetch["sources"] == dict(sql("select source, count(*) from pages group by 1"))
     live = "from pages where source = 'live'"

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from owt_pipeline.report.sketches import Frequencies, LogHistogram, Sample
+from owt_pipeline.report.summaries import Details, Summary, pack, unpack
 
 VALUES = st.lists(st.integers(0, 2**40) | st.integers(0, 300), min_size=1, max_size=60)
 KEYS = st.lists(st.sampled_from(["a.org", "b.org", "c.org", "d.org", "ü.org", ""]) | st.none(), max_size=60)
@@ -136,3 +137,23 @@ def test_an_id_with_several_rows_shows_the_same_one_always() -> None:
         made = Sample(3)
         made.add(np.array([7, 7], np.uint64), lambda k, order=order: {"detail": f"row {order[k]}"})
         assert made.rows() == [{"detail": "row 0"}]
+
+
+@given(VALUES, KEYS)
+@settings(max_examples=50, deadline=None)
+def test_a_summary_is_the_same_once_packed_and_can_then_be_added_to(values: list[int], keys: list[str | None]) -> None:
+    def summary() -> Summary:
+        made = Summary(counters={"status": Counter({200: 3, None: 1})}, vocabulary=np.bincount([1, 1, 3]))
+        made.measure("length", pa.array(values))
+        made.tally("domain", pa.array(keys, pa.string()))
+        made.sample("rows", 3).add(np.array(values, np.uint64) + np.uint64(2**63), lambda k: {"text": "ü", "n": k})
+        made.add_cluster(2**64 - 1, 2, [{"url_id": 5, "similarity": 0.8125}])
+        return made
+
+    plain, packed = summary(), unpack(pack(summary()), Summary)
+    assert pack(packed) == pack(plain)
+    for made in (plain, packed):
+        made.merge(summary())
+    assert pack(packed) == pack(plain)
+    details = Details({"failed": Counter({("a.org", "http_404"): 2})}, {2**63: None}, {1: "text"})
+    assert unpack(pack(details), Details) == details
