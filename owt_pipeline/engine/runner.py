@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -184,15 +185,15 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
     debug.number_of_worker_harness_threads = debug.number_of_worker_harness_threads or 1  # a part at a time
     pipeline = beam.Pipeline(options=options)
     build(pipeline, stages, runtime)
-    result = pipeline.run()
+    failed: Exception | None = None
     try:
+        result = pipeline.run()
         if runtime.owner:
             found = getattr(result, "job_id", None) or getattr(result, "_job_id", None) or "without an id"
             job = Job(str(options.view_as(StandardOptions).runner), str(found() if callable(found) else found))
             name_job(workdir, runtime.owner, job)
         with watch.following():
             result.wait_until_finish()
-        failed = None
     except Exception as error:
         failed = error
     if runtime.owner:
@@ -291,18 +292,19 @@ class Watch:
 
 def _log_metrics(stages: Sequence[tuple[Stage, Any]], workdir: Storage, result: Any) -> None:
     """Append the job's Beam counters to the run's log."""
-    found: dict[str, dict[str, Any]] = {}
-    metrics = result.metrics().query()
+    found: dict[str, Counter[str]] = {stage.name: Counter() for stage, _ in stages}
+    metrics = result.metrics().query()  # a figure for each transform that counts
     for counter in metrics["counters"]:
-        found.setdefault(counter.key.metric.namespace, {})[counter.key.metric.name] = counter.result
+        if (name := counter.key.metric).namespace in found:
+            found[name.namespace][name.name] += counter.result
     for distribution in metrics["distributions"]:
-        value = distribution.result
-        found.setdefault(distribution.key.metric.namespace, {})[distribution.key.metric.name] = {
-            "count": value.count, "sum": value.sum, "min": value.min, "max": value.max
-        }  # fmt: skip
-    names = {stage.name for stage, _ in stages}
-    counts = {name: dict(sorted(values.items())) for name, values in sorted(found.items()) if name in names}
-    append_to_log(workdir, {"job": str(type(result).__name__), "metrics": counts})
+        if (name := distribution.key.metric).namespace in found:
+            of_stage, value = found[name.namespace], distribution.result
+            of_stage[f"{name.name}_count"] += value.count
+            of_stage[f"{name.name}_sum"] += value.sum
+            of_stage[f"{name.name}_max"] = max(of_stage[f"{name.name}_max"], value.max)
+    counts = {stage: dict(sorted(values.items())) for stage, values in found.items() if values}
+    append_to_log(workdir, {"job": type(result).__name__, "metrics": counts})
 
 
 def _read_outcome(workdir: Storage) -> Outcome | None:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import apache_beam as beam
 import pyarrow as pa
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
+from owt_pipeline.engine import graph
 from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.dataset import DatasetReader, read_manifest
+from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.exchange import Slice, gather
+from owt_pipeline.engine.lease import hold
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.workers import WorkerError
 from schemas import DATASETS, option
 from tests.owt_pipeline.whole_runs import snapshot
 
@@ -28,6 +38,7 @@ SHARDS = 4
 class Options:
     parts: int = option(3, "parts of the first step", minimum=0)
     up_to: int = option(100, "numbers of each part", minimum=0)
+    fault: str = option("", "what is raised at shard 1", shapes_bytes=False)
 
 
 def five_parts(run: StageRun) -> range:
@@ -71,3 +82,99 @@ def test_rows_reach_the_part_they_are_sent_to_with_any_number_of_workers(tmp_pat
         assert found == [[n for n in expected if n % (SHARDS - 1) == shard] for shard in range(SHARDS)]
         written.append(snapshot(tmp_path / str(workers)))
     assert written[0] == written[1]
+
+
+class ElsewhereRunner(FnApiRunner):
+    """A runner that is not the local one, so that parts run one at a time, as they do on a cluster."""
+
+
+ELSEWHERE = (f"--runner={ElsewhereRunner.__module__}.{ElsewhereRunner.__name__}",)
+
+
+def test_a_cluster_writes_the_bytes_of_the_local_pool(tmp_path: Path) -> None:
+    for name, flags in (("here", ()), ("there", ELSEWHERE)):
+        _, ran = run_stage(STAGE, Options(5), Runtime(Storage(str(tmp_path / name)), 2, flags))
+        assert ran
+    assert snapshot(tmp_path / "here") == snapshot(tmp_path / "there")
+
+
+def fail_as_told(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    if shard == 1 and run.options.fault:
+        faults = {"UsageError": UsageError, "UserError": UserError, "KeyError": KeyError}
+        raise faults[run.options.fault]("no such dump")
+    write_numbers(run, shard, slices, writer)
+
+
+FAILING = dataclasses.replace(STAGE, steps=(STAGE.steps[0], Step(fail_as_told)))
+
+
+@pytest.mark.parametrize("flags", [(), ELSEWHERE])
+@pytest.mark.parametrize("fault", [UsageError, UserError])
+def test_a_user_s_mistake_found_in_a_worker_is_one_line_and_its_exit_code_on_every_runner(
+    tmp_path: Path, flags: tuple[str, ...], fault: type[UserError]
+) -> None:
+    workdir = Storage(str(tmp_path))
+    for launched in (False, True):  # without a launcher that holds the lease, the end of the graph raises it
+        with hold(workdir) as lease, pytest.raises(UserError, match=r"^no such dump$") as caught:
+            runtime = Runtime(workdir, 2, flags, lease.owner if launched else "")
+            run_stage(FAILING, Options(fault=fault.__name__), runtime)
+        assert caught.value.exit_code == fault.exit_code
+    assert read_manifest(workdir, "documents") is None
+    # Mended, the run goes on with what was finished.
+    assert run_stage(FAILING, Options(), Runtime(workdir, 1, flags))[1]
+    run_stage(STAGE, Options(), Runtime(Storage(str(tmp_path / "other"))))
+    assert (
+        DatasetReader.open(workdir, "documents")
+        .table()
+        .equals(DatasetReader.open(Storage(str(tmp_path / "other")), "documents").table())
+    )
+
+
+def test_a_bug_s_traceback_reaches_the_user_with_stage_and_part(tmp_path: Path) -> None:
+    runtime = Runtime(Storage(str(tmp_path)), beam_flags=ELSEWHERE, owner="")
+    with pytest.raises(WorkerError, match=r"(?s)extract, shards, part 1: 'no such dump'.*in fail_as_told"):
+        run_stage(FAILING, Options(fault="KeyError"), runtime)
+
+
+class TwiceRunner(ElsewhereRunner):
+    """Each part runs twice, and the second answer counts, as after a failure of a runner that begins a bundle anew."""
+
+    def run_pipeline(self, pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
+        once = graph._Work.process
+
+        def twice(self: graph._Work, element: Any) -> Iterator[tuple[int, bytes]]:
+            list(once(self, element))
+            yield from once(self, element)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(graph._Work, "process", twice)
+            result = super().run_pipeline(pipeline, options)
+            result.wait_until_finish()
+        return result
+
+
+def test_a_part_that_runs_twice_counts_once(tmp_path: Path) -> None:
+    for name, flags in (("once", ()), ("twice", (f"--runner={TwiceRunner.__module__}.{TwiceRunner.__name__}",))):
+        manifest, _ = run_stage(STAGE, Options(5), Runtime(Storage(str(tmp_path / name)), 1, flags))
+        assert manifest.counts.left == 100
+    assert snapshot(tmp_path / "once") == snapshot(tmp_path / "twice")
+
+
+@pytest.mark.parametrize("flags", [(), ELSEWHERE])
+def test_the_runner_s_counters_are_the_manifest_s(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    manifest, _ = run_stage(STAGE, Options(5), Runtime(Storage(str(tmp_path)), 2, flags))
+    entry = json.loads((tmp_path / "run-log.jsonl").read_text().splitlines()[-1])
+    counters = entry["metrics"]["extract"]
+    assert (counters["rows_in"], counters["rows_out"]) == (manifest.counts.entered, manifest.counts.left) == (100, 100)
+    assert counters["part_milliseconds_count"] == 5 + SHARDS
+    written = sum(file.bytes for file in DatasetReader.open(Storage(str(tmp_path)), "documents").table_of_files.files)
+    assert counters["bytes_written"] > written  # and what was sent
+
+
+def test_elements_are_small_however_many_rows_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    encode = graph._encode
+    monkeypatch.setattr(graph, "_encode", lambda message: sizes.append(len(found := encode(message))) or found)
+    run_stage(STAGE, Options(5, up_to=20_000), Runtime(Storage(str(tmp_path))))
+    assert len(sizes) > 5 * (SHARDS - 1)
+    assert max(sizes) < 1000
