@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from owt_pipeline.engine.stage import RUN_LOG
+from owt_pipeline.engine.phases import RUN_LOG
 from owt_pipeline.engine.storage import Storage
 
 SHIPPED_RATES = "the rates that ship"

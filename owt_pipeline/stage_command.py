@@ -53,7 +53,7 @@ def runtime_of(arguments: argparse.Namespace, rest: list[str], tables: Mapping[s
     table = tables.get("run", {})
     workdir = config.workdir_of(tables, arguments.workdir)
     beam = config.beam_flags(tables, rest)
-    given = arguments.workers if arguments.workers is not None else table.get("workers", _default_workers(beam))
+    given = arguments.workers if arguments.workers is not None else table.get("workers", os.cpu_count() or 1)
     workers = checked_workers(given)
     console.configure(arguments)
     return Runtime(Storage(workdir), workers, beam)
@@ -100,12 +100,6 @@ def _run(stage: Stage, argv: Sequence[str] | None) -> int:
 
     run_stages([(stage, options)], runtime, arguments.take_over)
     return 0
-
-
-def _default_workers(beam: Sequence[str]) -> int:
-    """All cores on one machine; one on a distributed runner, which places its own processes."""
-    local = "Dataflow" not in " ".join(beam)
-    return (os.cpu_count() or 1) if local else 1
 
 
 def _nobody_reads() -> bool:

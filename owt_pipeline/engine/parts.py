@@ -16,7 +16,8 @@ from owt_pipeline.engine import progress
 from owt_pipeline.engine.commit import ShardWriter, record_name
 from owt_pipeline.engine.exchange import SLICES, Slice, read_index
 from owt_pipeline.engine.lease import RENEW_SECONDS, renew
-from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Step, open_run, read_record
+from owt_pipeline.engine.phases import open_run
+from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Step, read_record
 from owt_pipeline.engine.workers import WorkerDied, WorkerError, shared_pool
 from schemas import DATASETS
 from schemas.manifest import ShardRecord

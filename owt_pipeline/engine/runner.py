@@ -25,8 +25,9 @@ from owt_pipeline.engine.dataset import require_manifest
 from owt_pipeline.engine.errors import UsageError, UserError, explain_os_error
 from owt_pipeline.engine.lease import Job, name_job
 from owt_pipeline.engine.parts import interruptibly
+from owt_pipeline.engine.phases import append_to_log, finished_output
 from owt_pipeline.engine.plan import read_plan
-from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, Step, append_to_log, finished_output, read_record
+from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, Step, read_record
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerError, close_shared_pool
 from schemas.manifest import MANIFEST_NAME, Manifest, ledger_of
