@@ -24,6 +24,8 @@ from schemas.manifest import ShardRecord
 
 logger = logging.getLogger("owt")
 
+_SLOW_SECONDS = 10.0
+
 BATCHES_COST = 1.1
 """What a shard costs whose batches travel between processes, to one that a single process reads and writes."""
 
@@ -154,7 +156,9 @@ def _in_processes(
     pool = shared_pool(workers)
     waiting = sorted(rows, key=lambda key: rows[key])
     given: dict[Future[Done | WorkerDied], int] = {}
+    begun: dict[int, float] = {}
     left = Counter(rows)
+    progress.doing(lambda: _slowest(begun))
 
     def advance(key: int, done: int) -> None:
         left[key] -= done
@@ -164,9 +168,10 @@ def _in_processes(
         while waiting or given:
             if waiting and len(given) < workers:
                 key = waiting.pop()
+                begun[key] = time.monotonic()
                 if divisible and rows[key] * workers > BATCHES_COST * sum(left.values()):
                     yield key, work.do(key, parts[key])
-                    del left[key]
+                    del left[key], begun[key]
                 else:
                     given[pool.submit(partial(_do, work), (key, parts[key]), advance=partial(advance, key))] = key
                 continue
@@ -175,11 +180,18 @@ def _in_processes(
                 if isinstance(done, WorkerDied):
                     raise WorkerError.died(done)
                 key = given.pop(future)
-                del left[key]
+                del left[key], begun[key]
                 yield key, done
     except BaseException:
         pool.close()
         raise
+
+
+def _slowest(begun: Mapping[int, float]) -> str:
+    """The part that has been at work for longest, once that is worth saying."""
+    since, key = min(((since, key) for key, since in list(begun.items())), default=(0.0, 0))
+    seconds = time.monotonic() - since
+    return f"part {key} for {seconds:.0f} s" if begun and seconds >= _SLOW_SECONDS else ""
 
 
 def _do(work: Work, part: tuple[int, Sequence[Slice]]) -> Done:

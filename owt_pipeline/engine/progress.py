@@ -49,7 +49,8 @@ class _Display:
         line = (
             f"{self.name}: {self.shards_done}/{self.shards} {files}, {self.rows_done:,} {self.unit}, {self.rate:,.0f}/s"
         )
-        return f"{line}, {self.doing()}" if self.doing is not None else line
+        doing = self.doing() if self.doing is not None else ""
+        return f"{line}, {doing}" if doing else line
 
     def fields(self) -> dict[str, Any]:
         """The same for a program."""

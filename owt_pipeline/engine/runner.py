@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from owt_pipeline.engine import progress
+from owt_pipeline.engine.commit import record_name
 from owt_pipeline.engine.dataset import require_manifest
 from owt_pipeline.engine.errors import UsageError, UserError, explain_os_error
 from owt_pipeline.engine.lease import Job, name_job
@@ -260,6 +261,7 @@ class Watch:
         total = plan.num_shards if plan is not None and step.keys is Step.keys else 0
         seen: set[str] = set()
         with progress.step(title, shards=total):
+            progress.doing(lambda: self._missing(total, seen))
             while not self._ended.is_set():
                 for new in sorted(set(records.names()) - seen):
                     seen.add(new)
@@ -268,6 +270,13 @@ class Watch:
                 if self._content(stage) != self._before[stage.name] or self._parts(stage) != (folder, name):
                     return
                 self._ended.wait(WATCH_SECONDS)
+
+    @staticmethod
+    def _missing(total: int, seen: set[str]) -> str:
+        """The last parts that are waited for, by number."""
+        if not 0 < total - len(seen) <= 3:
+            return ""
+        return f"waiting for {', '.join(str(k) for k in range(total) if record_name(k) not in seen)}"
 
     def _parts(self, stage: Stage) -> tuple[str, str] | None:
         """The folder of the stage's work, and the last of its steps that has begun; None where it is not at work."""
