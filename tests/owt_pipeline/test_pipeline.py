@@ -1,0 +1,115 @@
+"""The graph of a run: its shape, its size, and what it does outside `owt run`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.portability.api import beam_runner_api_pb2
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from google.protobuf.message import Message
+
+from owt_pipeline.clean.stage import STAGE as CLEAN
+from owt_pipeline.clean.stage import Options as CleanOptions
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.graph import Start
+from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.pipeline import Clean, Run, build
+from owt_pipeline.stages import ORDER
+from tests.owt_pipeline.engine.test_graph import ELSEWHERE
+from tests.owt_pipeline.whole_runs import copy_of, differing, run_owt, snapshot
+
+TWO_MEGABYTES = 2 << 20  # Dataflow takes ten
+
+
+def graph_of(config: Path, workdir: Path, **run: Any) -> Message:
+    pipeline = beam.Pipeline(FnApiRunner())
+    build(pipeline, Run.from_toml(str(config), workdir=str(workdir), **run))
+    return pipeline.to_runner_api()
+
+
+def leaves(graph: Any) -> dict[str, Any]:
+    """The transforms that do something: those without transforms of their own, but for those that have no input."""
+    transforms = graph.components.transforms
+    return {name: transform for name, transform in transforms.items() if not transform.subtransforms}
+
+
+def test_the_graph_is_one_linear_chain_without_side_inputs(small_config: Path, tmp_path: Path) -> None:
+    graph = graph_of(small_config, tmp_path)
+    readers: dict[str, list[str]] = {}
+    for name, transform in leaves(graph).items():
+        assert len(transform.inputs) <= 1, name
+        assert len(transform.outputs) <= 1, name
+        for read in transform.inputs.values():
+            readers.setdefault(read, []).append(name)
+        if transform.spec.urn == "beam:transform:pardo:v1":
+            payload = beam_runner_api_pb2.ParDoPayload.FromString(transform.spec.payload)
+            assert not payload.side_inputs, name
+    assert [(read, names) for read, names in readers.items() if len(names) > 1] == []
+    assert sum(not transform.inputs for transform in leaves(graph).values()) == 1  # one beginning
+    published = [name for name in graph.components.transforms if name.endswith("Publish")]
+    assert len(published) == len(ORDER)
+
+
+def test_the_graph_s_size_does_not_depend_on_the_data(small_config: Path, tmp_path: Path) -> None:
+    sizes = []
+    for shards in (1, 65_535):
+        config = tmp_path / f"{shards}.toml"
+        config.write_text(small_config.read_text().replace("num_shards = 3", f"num_shards = {shards}"))
+        sizes.append(len(graph_of(config, tmp_path).SerializeToString()))
+    assert max(sizes) < TWO_MEGABYTES
+    assert sizes[1] - sizes[0] < 100
+
+
+def test_three_lines_in_a_notebook_make_the_run_that_owt_makes(
+    small_config: Path, small_run: Path, tmp_path: Path
+) -> None:
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        build(pipeline, Run.from_toml(str(small_config), workdir=str(tmp_path)))
+    assert differing(tmp_path, small_run) == []
+
+
+def test_a_stage_is_a_transform_that_can_be_used_alone(small_run: Path, tmp_path: Path) -> None:
+    without = copy_of(small_run, tmp_path / "run", without=("clean",))
+    options = CleanOptions(min_tokens=64)
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        _ = pipeline | Start(Storage(str(without))) | Clean((CLEAN, options, Runtime(Storage(str(without)))))
+    ours, theirs = snapshot(without), snapshot(small_run)
+    assert {name for name in theirs if theirs[name] != ours.get(name)} == set()
+
+
+def test_a_mistake_is_raised_where_a_pipeline_is_built_by_hand(small_config: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(small_config.read_text() + 'languages = ["zz"]\n')
+    with pytest.raises(UserError, match="'zz' is no language known"), beam.Pipeline(FnApiRunner()) as pipeline:
+        build(pipeline, Run.from_toml(str(config), workdir=str(tmp_path / "run")))
+
+
+WITHOUT_BEAM = """
+import sys
+sys.modules["apache_beam"] = None  # an import of it raises
+from owt_pipeline.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_run_with_nothing_to_do_does_not_import_beam(small_config: Path, small_run: Path) -> None:
+    run = ["run", str(small_config), "--workdir", str(small_run)]
+    for arguments in (run, [*run, "--dry_run"], ["clean", "--config", str(small_config), *run[2:]]):
+        done = subprocess.run(
+            [sys.executable, "-c", WITHOUT_BEAM, *arguments], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_complete_run_on_a_cluster_is_one_job_of_the_same_bytes(
+    small_config: Path, small_run: Path, tmp_path: Path
+) -> None:
+    output = run_owt("run", small_config, "--workdir", tmp_path, *ELSEWHERE)
+    assert differing(tmp_path, small_run) == []
+    assert "tokenize" in output
