@@ -19,7 +19,7 @@ test-all: $(VENV)/installed .venv-servers/installed  ## all tests; one whose ser
 test-long: $(VENV)/installed  ## the demos of training to their end, and every piece of make gpu-check in tiny form
 	$(BIN)/python -m pytest -m long
 
-test-engines: $(VENV)/installed .venv-servers/installed .venv-dependencies/installed  ## jobs on Beam's runners
+test-engines: $(VENV)/installed .venv-servers/installed .venv-dependencies/installed .venv-engines/installed  ## jobs on Beam's runners
 	OWT_REQUIRE_SERVERS=1 $(BIN)/python -m pytest -m engines
 
 test-dags: $(VENV)/installed .venv-airflow/installed  ## the Airflow DAG, run by Airflow in an environment of its own
@@ -51,7 +51,7 @@ extraction-model: $(VENV)/installed  ## fit the model of main text again: make e
 	$(BIN)/python -m owt_pipeline.extract.training $(DATA)
 
 clean:  ## everything that can be made again
-	rm -rf $(VENV) .venv-airflow .venv-dependencies .venv-docs .venv-peers .venv-servers .venv-xla build demo-run
+	rm -rf $(VENV) .venv-airflow .venv-dependencies .venv-docs .venv-engines .venv-peers .venv-servers .venv-xla build demo-run
 
 .venv-airflow/installed: dags/requirements.txt dags/constraints.txt
 	$(PYTHON) -m venv .venv-airflow
@@ -70,6 +70,17 @@ clean:  ## everything that can be made again
 	$(PYTHON) -m venv .venv-docs
 	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check \
 		--requirement docs/requirements.txt --constraint docs/constraints.txt
+	touch $@
+
+.venv-engines/installed: tests/engines/flink.xml tests/engines/spark.xml
+	$(PYTHON) -m venv .venv-engines
+	.venv-engines/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		apache-flink-libraries==1.16.3 pyspark==3.3.4
+	GOBIN="$(abspath .venv-engines/bin)" go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0
+	for engine in flink spark; do \
+		mvn --quiet --batch-mode --file tests/engines/$$engine.xml dependency:copy-dependencies \
+			-DincludeScope=runtime -DoutputDirectory="$(abspath .venv-engines)/$$engine-job-server" || exit 1; \
+	done
 	touch $@
 
 .venv-peers/installed: benchmarks/peers/requirements.txt benchmarks/peers/constraints.txt
