@@ -17,15 +17,18 @@ from tests.owt_pipeline.whole_runs import is_same_in_all_runs, manifest_of, owt,
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 
-SUBMISSIONS = 420  # of RS_wcxb-dev.zst: at least 300 links with pages
+SUBMISSIONS = 420  # of RS_wcxb-dev.zst: 304 links with pages
 
 CONFIG = """\
 [collect]
-dumps = ["{dump}"]
+dumps = ["{folder}/RS_*.zst"]
 num_shards = 4
 
 [fetch]
-pages_from = ["{pages}"]
+pages_from = ["{pages}", "{folder}/demo.warc.gz"]
+
+[clean]
+min_tokens = 64
 """
 
 
@@ -85,15 +88,15 @@ def buckets() -> Iterator[Mapping[str, str]]:
 
 @pytest.fixture(scope="session")
 def jobs(testdata: Path, folder: Path, buckets: Mapping[str, str]) -> Iterator[Jobs]:
-    """Real submissions, and the archived pages that they link to."""
+    """Real submissions with the archived pages that they link to, and the demo's web, which has near-duplicates."""
     with open(testdata / "reddit/RS_wcxb-dev.zst", "rb") as file:
         lines = zstandard.ZstdDecompressor(max_window_size=2**31).stream_reader(file).read().splitlines(keepends=True)
-    dump = folder / "RS_real.zst"
-    dump.write_bytes(zstandard.compress(b"".join(lines[:SUBMISSIONS])))
+    (folder / "RS_real.zst").write_bytes(zstandard.compress(b"".join(lines[:SUBMISSIONS])))
+    run_owt("demo", "--write_inputs", folder)
     config, local = folder / "config.toml", folder / "local"
-    config.write_text(CONFIG.format(dump=dump, pages=testdata / "web/wcxb-dev.warc.gz"))
+    config.write_text(CONFIG.format(folder=folder, pages=testdata / "web/wcxb-dev.warc.gz"))
     run_owt("run", config, "--workdir", local, "--workers", 2)
-    assert manifest_of(local, "urls").counts.left >= 300
+    assert manifest_of(local, "duplicates").counts.left > 20
     with worker_pool(folder) as workers:
         yield Jobs(config, local, workers)
 
