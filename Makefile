@@ -5,19 +5,22 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-all test-long test-dags test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model clean
+.PHONY: demo test test-all test-long test-engines test-dags test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model clean
 
 demo: $(VENV)/installed  ## the whole job, offline, from a small web it serves itself
 	$(BIN)/owt demo
 
 test: $(VENV)/installed  ## the tests, without the long ones
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not engines"
 
 test-all: $(VENV)/installed .venv-servers/installed  ## all tests; one whose server is missing fails
-	OWT_REQUIRE_SERVERS=1 $(BIN)/python -m pytest -m "not long"
+	OWT_REQUIRE_SERVERS=1 $(BIN)/python -m pytest -m "not long and not engines"
 
 test-long: $(VENV)/installed  ## the demos of training to their end, and every piece of make gpu-check in tiny form
 	$(BIN)/python -m pytest -m long
+
+test-engines: $(VENV)/installed .venv-servers/installed .venv-dependencies/installed .venv-engines/installed  ## jobs on Beam's runners
+	OWT_REQUIRE_SERVERS=1 $(BIN)/python -m pytest -m engines
 
 test-dags: $(VENV)/installed .venv-airflow/installed  ## the Airflow DAG, run by Airflow in an environment of its own
 	.venv-airflow/bin/python -m pytest tests/dags
@@ -48,7 +51,7 @@ extraction-model: $(VENV)/installed  ## fit the model of main text again: make e
 	$(BIN)/python -m owt_pipeline.extract.training $(DATA)
 
 clean:  ## everything that can be made again
-	rm -rf $(VENV) .venv-airflow .venv-docs .venv-peers .venv-servers .venv-xla build demo-run
+	rm -rf $(VENV) .venv-airflow .venv-dependencies .venv-docs .venv-engines .venv-peers .venv-servers .venv-xla build demo-run
 
 .venv-airflow/installed: dags/requirements.txt dags/constraints.txt
 	$(PYTHON) -m venv .venv-airflow
@@ -56,10 +59,28 @@ clean:  ## everything that can be made again
 		--requirement dags/requirements.txt --constraint dags/constraints.txt
 	touch $@
 
+.venv-dependencies/installed: pyproject.toml constraints.txt  ## what a worker's image has, without the package
+	$(PYTHON) -m venv .venv-dependencies
+	.venv-dependencies/bin/python -m pip install --quiet --disable-pip-version-check "pip>=26" "setuptools>=77"
+	.venv-dependencies/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt ".[gcp]"
+	.venv-dependencies/bin/python -m pip uninstall --quiet --yes owt-pipeline
+	touch $@
+
 .venv-docs/installed: docs/requirements.txt docs/constraints.txt
 	$(PYTHON) -m venv .venv-docs
 	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check \
 		--requirement docs/requirements.txt --constraint docs/constraints.txt
+	touch $@
+
+.venv-engines/installed: tests/engines/flink.xml tests/engines/spark.xml
+	$(PYTHON) -m venv .venv-engines
+	.venv-engines/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		apache-flink-libraries==1.16.3 pyspark==3.3.4
+	GOBIN="$(abspath .venv-engines/bin)" go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0
+	for engine in flink spark; do \
+		mvn --quiet --batch-mode --file tests/engines/$$engine.xml dependency:copy-dependencies \
+			-DincludeScope=runtime -DoutputDirectory="$(abspath .venv-engines)/$$engine-job-server" || exit 1; \
+	done
 	touch $@
 
 .venv-peers/installed: benchmarks/peers/requirements.txt benchmarks/peers/constraints.txt

@@ -10,6 +10,7 @@ from typing import Any
 from owt_pipeline.engine import console
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.stage import Stage
+from owt_pipeline.engine.storage import open_source
 from schemas import SettingsError
 from schemas.settings import did_you_mean, from_table
 
@@ -23,15 +24,19 @@ RUN_KEYS = ("workdir", "workers")
 
 
 def read_config(path: str | None) -> dict[str, dict[str, Any]]:
-    """The tables of a TOML file, without looking into them; no file gives no tables.
+    """The tables of a TOML file (a path, or a URI of a bucket), without looking into them; no file gives no tables.
 
     Raises UsageError for a file that cannot be read, is no TOML, or has a table of an unknown name.
     """
     if path is None:
         return {}
     try:
-        with open(path, "rb") as file:
-            tables = tomllib.load(file)
+        if "://" in path:
+            with open_source(path) as source:
+                tables = tomllib.loads(source.read().decode())
+        else:
+            with open(path, "rb") as file:
+                tables = tomllib.load(file)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

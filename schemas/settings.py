@@ -144,6 +144,12 @@ def did_you_mean(key: str, allowed: Iterable[str]) -> str:
     return f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(sorted(allowed))}"
 
 
+def scalar_type(kind: Any) -> tuple[type, bool]:
+    """(bool, int, float or str, whether there may be several) of a field's type."""
+    scalar, many, _ = _unwrap(kind)
+    return scalar, many
+
+
 def _unwrap(kind: Any) -> tuple[Any, bool, bool]:
     """(scalar type, is a tuple, may be None) of a field's type."""
     optional = False

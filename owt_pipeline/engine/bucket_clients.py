@@ -11,17 +11,20 @@ import contextlib
 import functools
 import os
 import re
+import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pyarrow.fs
 
 from owt_pipeline.engine.errors import UserError
+
+T = TypeVar("T")
 
 _PIECE_BYTES = 8 << 20
 """An upload's pieces; four of them are in memory at once."""
@@ -104,6 +107,7 @@ class ObstoreBucket(Bucket):
                 "allow_http": True,
             },
         }
+        self._seconds = seconds
         if anonymous:
             options["skip_signature"] = True
         if scheme == "az":
@@ -173,7 +177,7 @@ class ObstoreBucket(Bucket):
 
         mode: Any = "create" if version is None else {"e_tag": f'"{version}"'}
         try:
-            return _etag(obstore.put(self._store, key, content, mode=mode, use_multipart=False))
+            return self._insist(lambda: _etag(obstore.put(self._store, key, content, mode=mode, use_multipart=False)))
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
             return None
         except FileNotFoundError as error:
@@ -186,7 +190,25 @@ class ObstoreBucket(Bucket):
         import obstore
 
         if keys:
-            obstore.delete(self._store, [*keys])
+            self._insist(lambda: obstore.delete(self._store, [*keys]))
+
+    def _insist(self, request: Callable[[], T]) -> T:
+        """The answer to a request, which is made again where the connection breaks.
+
+        obstore does so by itself for reads and plain writes; a conditional write or a deletion it gives up, as the
+        server may have carried it out. Here that does no harm: the write is then refused, as `Storage.create` says.
+        """
+        from obstore import exceptions
+
+        end, wait = time.monotonic() + self._seconds, 0.1
+        while True:
+            try:
+                return request()
+            except exceptions.BaseError as error:  # "HTTP error" is one without an answer
+                if "HTTP error:" not in str(error) or time.monotonic() + wait > end:
+                    raise
+            time.sleep(wait)
+            wait = min(2 * wait, 5.0, self._seconds / 4)
 
 
 def _etag(answer: Any) -> str:
@@ -260,6 +282,9 @@ class GoogleBucket(Bucket):
             options["client_options"] = {"api_endpoint": address if "://" in address else f"http://{address}"}
         scopes = ["https://www.googleapis.com/auth/devstorage.read_write"]
         credentials: Any = AnonymousCredentials() if anonymous else google.auth.default(scopes)[0]
+        # Else the client asks for the bucket's location in a thread: for traces, which need not be on, and for which
+        # credentials that read and write objects do not suffice.
+        os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
         client = storage.Client(project="none", credentials=credentials, **options)  # only making buckets needs one
         self._bucket = client.bucket(name)
         self._limits: dict[str, Any] = {

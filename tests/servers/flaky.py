@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
+import struct
 import threading
 from collections.abc import Iterator
+
+_RESET = struct.pack("ii", 1, 0)
 
 
 class FlakyWay:
     """Passes connections on to a port of this machine, unless it is down; going down cuts those that are open.
+
+    While it is down, the connections that are opened are in turn reset after a request, closed after one, and closed
+    at once.
 
     Attributes:
       port: where it listens.
@@ -21,6 +28,7 @@ class FlakyWay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: set[socket.socket] = set()
         self._down = False
+        self._refusals = itertools.count()
         self.answers_to_lose = 0
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -28,6 +36,7 @@ class FlakyWay:
     @contextlib.contextmanager
     def down_for(self, seconds: float) -> Iterator[None]:
         """Down from now on, for some seconds."""
+        self._refusals = itertools.count()
         self._down = True
         self._cut(list(self._open))
         timer = threading.Timer(seconds, self._up)
@@ -54,12 +63,20 @@ class FlakyWay:
             while True:
                 client = self._listener.accept()[0]
                 if self._down:
-                    client.close()
+                    self._refuse(client, next(self._refusals) % 3)
                     continue
                 server = socket.create_connection(("127.0.0.1", self._server_port))
                 self._open |= {client, server}
                 threading.Thread(target=self._pass, args=(client, server, False), daemon=True).start()
                 threading.Thread(target=self._pass, args=(server, client, True), daemon=True).start()
+
+    def _refuse(self, client: socket.socket, how: int) -> None:
+        with client, contextlib.suppress(OSError):
+            client.settimeout(1)
+            if how < 2:
+                client.recv(1 << 16)
+            if how == 0:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
     def _pass(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):

@@ -1,0 +1,119 @@
+"""The engines, their workers, buckets, and the run on this machine that every engine's has to equal."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from owt_pipeline.engine.storage import Storage
+from tests.engines.engines import Engine, Flink, flink, prism, spark, worker_pool
+from tests.owt_pipeline.whole_runs import is_same_in_all_runs, manifest_of, owt, run_owt, snapshot
+from tests.servers.gcs import gcs_bucket
+from tests.servers.s3 import s3_bucket
+
+SUBMISSIONS = 420  # of RS_wcxb-dev.zst: 304 links with pages
+
+CONFIG = """\
+[collect]
+dumps = ["{folder}/RS_*.zst"]
+num_shards = 4
+
+[fetch]
+pages_from = ["{pages}", "{folder}/demo.warc.gz"]
+
+[clean]
+min_tokens = 64
+"""
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Runs of one configuration on engines, next to the same run on this machine.
+
+    Attributes:
+      config: its CONFIG.toml.
+      local: the folder of the run on this machine.
+      workers: address of the worker pool.
+    """
+
+    config: Path
+    local: Path
+    workers: str
+
+    def command(self, engine: Engine, workdir: Storage, *flags: object) -> list[str]:
+        """What a user types to run the job there."""
+        environment = ("--environment_type=EXTERNAL", f"--environment_config={self.workers}")
+        return owt("run", self.config, "--workdir", workdir, *engine.flags, *environment, *flags)
+
+    def run(self, engine: Engine, workdir: Storage, *flags: object) -> str:
+        """Run the job there to its end; returns what `owt run` printed."""
+        started = time.monotonic()
+        command = self.command(engine, workdir, *flags)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{engine.last_words()}"
+        print(f"{engine.name}, {workdir}: {time.monotonic() - started:.1f} s\n{done.stdout}")
+        return done.stdout + done.stderr
+
+    def check(self, workdir: Storage) -> None:
+        """Every file of the run there has the name and the bytes of the run here, and no id is lost."""
+        expected, found = snapshot(self.local), contents(workdir)
+        differing = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+        assert differing == []
+        assert "everything holds" in run_owt("verify", "--workdir", workdir)
+
+
+def contents(run: Storage) -> dict[str, bytes]:
+    """Every file of a run by its name, but for those that differ between equal runs."""
+    return {name: run.read(name) for name in run.names() if is_same_in_all_runs(name)}
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the engines write to: logs and temporary files."""
+    return tmp_path_factory.mktemp("engines")
+
+
+@pytest.fixture(scope="session")
+def buckets() -> Iterator[Mapping[str, str]]:
+    """A bucket of each kind, by the scheme of its URI."""
+    with gcs_bucket() as gs, s3_bucket() as s3:
+        yield {"gs": gs, "s3": s3}
+
+
+@pytest.fixture(scope="session")
+def jobs(testdata: Path, folder: Path, buckets: Mapping[str, str]) -> Iterator[Jobs]:
+    """Real submissions with the archived pages that they link to, and the demo's web, which has near-duplicates."""
+    with open(testdata / "reddit/RS_wcxb-dev.zst", "rb") as file:
+        lines = zstandard.ZstdDecompressor(max_window_size=2**31).stream_reader(file).read().splitlines(keepends=True)
+    (folder / "RS_real.zst").write_bytes(zstandard.compress(b"".join(lines[:SUBMISSIONS])))
+    run_owt("demo", "--write_inputs", folder)
+    config, local = folder / "config.toml", folder / "local"
+    config.write_text(CONFIG.format(folder=folder, pages=testdata / "web/wcxb-dev.warc.gz"))
+    run_owt("run", config, "--workdir", local, "--workers", 2)
+    assert manifest_of(local, "duplicates").counts.left > 20
+    with worker_pool(folder) as workers:
+        yield Jobs(config, local, workers)
+
+
+@pytest.fixture(scope="session")
+def on_prism(folder: Path) -> Iterator[Engine]:
+    with prism(folder) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def on_spark(folder: Path) -> Iterator[Engine]:
+    with spark(folder) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def on_flink(folder: Path) -> Iterator[Flink]:
+    with flink(folder) as engine:
+        yield engine

@@ -1,0 +1,367 @@
+"""A Dataflow service on loopback that executes the jobs it is sent.
+
+    .venv-dependencies/bin/python tests/engines/dataflow.py FOLDER PORT [--workers N] [--image NAME=PYTHON]
+
+It speaks the REST form of `projects.locations.jobs` (create, get, list, update, messages, metrics; protos of
+google-cloud-dataflow-client), as Beam's SDK does with `--dataflow_endpoint=http://dataflow.sandbox` and the environment
+variable `http_proxy=http://127.0.0.1:PORT`: Beam takes no endpoint with a port, and speaks gRPC to those of most names.
+
+A job's staged files are read from the bucket at `STORAGE_EMULATOR_HOST`. What the real service refuses is refused, with
+its codes (`check`). A job's workers are processes of an environment of their own, with what the job has staged and
+nothing else (`environments.install`), or of a named image's environment; `dataflow_execution.py` runs them.
+
+Not as on the real service: workers are processes of this machine, bundles are not split while they run, the graph is
+fused by Beam's FnApiRunner, and states follow each other without the minutes that machines take to start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import http.server
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2
+from environments import InstallError, install
+from google.cloud import dataflow
+from google.protobuf import json_format
+
+GRAPH_BYTES = 10 * 1024 * 1024
+"""https://cloud.google.com/dataflow/quotas: the size of a job's description."""
+REGIONS = {"europe-west1", "europe-west4", "us-central1", "us-east1", "us-west1", "asia-northeast1"}
+MACHINE = r"(?:(?:n1|n2|n2d|n4|e2|t2d|c2|c2d|c3|c3d|c4|m1|a2|g2)-(?:standard|highmem|highcpu|ultramem|megagpu)-\d+|"
+MACHINE += r"(?:(?:n1|n2|n2d|e2)-)?custom-\d+-\d+(?:-ext)?|e2-(?:micro|small|medium)|f1-micro|g1-small)"
+STATES = dataflow.JobState
+ENDED = (STATES.JOB_STATE_DONE, STATES.JOB_STATE_FAILED, STATES.JOB_STATE_CANCELLED)
+
+
+class Refused(Exception):
+    """An answer other than 200; `status` is Google's name of the code."""
+
+    def __init__(self, code: int, status: str, message: str):
+        super().__init__(message)
+        self.code, self.status = code, status
+
+
+def check(job: Any, region: str) -> bytes:
+    """The pipeline that a job has staged; raises Refused for what the service does not take."""
+
+    def invalid(message: str) -> Refused:
+        return Refused(400, "INVALID_ARGUMENT", message)
+
+    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,1022}[a-z0-9])?", job.name):
+        raise invalid(
+            f"(1f9c): The workflow name {job.name!r} does not match the regular expression "
+            "[a-z]([-a-z0-9]{0,1022}[a-z0-9])?"
+        )
+    if region not in REGIONS:
+        raise invalid(f"(5d1b): The workflow could not be created. Causes: unknown region {region}.")
+    (pool,) = job.environment.worker_pools
+    if pool.machine_type and not re.fullmatch(MACHINE, pool.machine_type):
+        raise invalid(
+            f"(8b2e): The workflow could not be created. Causes: machine type {pool.machine_type} is not available in "
+            f"{region}."
+        )
+    zone = pool.zone or job.environment.worker_zone
+    if zone and not re.fullmatch(rf"{region}-[a-f]", zone):
+        raise invalid(f"(8b2f): The zone {zone} is not in the region {region}.")
+    most = pool.autoscaling_settings.max_num_workers
+    if most and pool.num_workers > most:
+        raise invalid(f"(8b30): numWorkers ({pool.num_workers}) must not exceed maxNumWorkers ({most}).")
+    if pool.disk_size_gb and not 25 <= pool.disk_size_gb <= 65_536:
+        raise invalid(f"(8b31): The disk size {pool.disk_size_gb} GB is not between 25 GB and 65536 GB.")
+    if job.environment.service_account_email and "@" not in job.environment.service_account_email:
+        raise invalid(f"(8b32): {job.environment.service_account_email} is not the email of a service account.")
+    for label, value in dict(job.labels).items():
+        if not re.fullmatch(r"[a-z][-_a-z0-9]{0,62}", label) or not re.fullmatch(r"[-_a-z0-9]{0,63}", value):
+            raise invalid(f"(8b33): The label {label}={value} is not valid.")
+    options = json_format.MessageToDict(dataflow.Environment.pb(job.environment).sdk_pipeline_options)["options"]
+    if not job.environment.temp_storage_prefix.startswith("storage.googleapis.com/"):
+        raise invalid(f"(2a77): The temporary location {job.environment.temp_storage_prefix} is not in a bucket.")
+    bucket = job.environment.temp_storage_prefix.split("/")[1]
+    if not _bucket_exists(bucket):
+        raise invalid(f"(2a78): The workflow could not be created. Causes: the bucket {bucket} does not exist.")
+    staged = _staged(options.get("pipelineUrl", ""))
+    if hashlib.sha256(staged).hexdigest() != options.get("pipelineProtoHash"):
+        raise invalid(f"(2a79): The pipeline at {options.get('pipelineUrl')} is not the one that was submitted.")
+    if len(staged) > GRAPH_BYTES:
+        raise invalid(
+            f"(3c05): The job graph is too large: {len(staged):,} bytes; the limit is {GRAPH_BYTES:,}. Please try "
+            "again with a smaller job graph, or split your job into two or more smaller jobs."
+        )
+    for environment in beam_runner_api_pb2.Pipeline.FromString(staged).components.environments.values():
+        if environment.urn != common_urns.environments.DOCKER.urn:
+            raise invalid(f"(3c06): The environment {environment.urn} is not a container's.")
+    for package in pool.packages:
+        _staged(package.location.replace("storage.googleapis.com/", "gs://", 1), size_only=True)
+    return staged
+
+
+class Job:
+    """One job: its description, what has become of it, and the process that executes it."""
+
+    def __init__(self, service: Service, description: Any, location: str, staged: bytes):
+        now = datetime.now(timezone.utc)
+        self.id = f"{now:%Y-%m-%d_%H_%M_%S}-{time.time_ns()}"
+        self.service, self.description, self.location, self.staged = service, description, location, staged
+        self.created, self.state = now, STATES.JOB_STATE_PENDING
+        self.messages: list[dict[str, Any]] = []
+        self.metrics: list[dict[str, Any]] = []
+        self.attempts: list[dict[str, Any]] = []
+        self.folder = service.folder / self.id
+        self.process: subprocess.Popen | None = None
+
+    def run(self) -> None:
+        """Prepare the workers' environment, execute the job, note how it ends."""
+        self.folder.mkdir(parents=True)
+        try:
+            python = self._environment()
+        except InstallError as error:
+            self.message(f"Error: failed to install packages on the workers: {error}", "JOB_MESSAGE_ERROR")
+            self._end(STATES.JOB_STATE_FAILED)
+            return
+        options = dataflow.Environment.pb(self.description.environment).sdk_pipeline_options
+        pool = self.description.environment.worker_pools[0]
+        workers = min(pool.num_workers or self.service.workers, self.service.workers)
+        job = {"python": str(python), "options": _integers(json_format.MessageToDict(options)), "workers": workers}
+        (self.folder / "job.json").write_text(json.dumps(job))
+        (self.folder / "pipeline.pb").write_bytes(self.staged)
+        command = [sys.executable, Path(__file__).with_name("dataflow_execution.py"), self.folder]
+        with open(self.folder / "printed", "w") as printed, self.service.lock:
+            if self.state in ENDED:
+                return  # cancelled by now
+            self.process = subprocess.Popen(
+                [*map(str, command)],
+                stdin=subprocess.PIPE,  # closed when this process ends, and then the job does, too
+                stdout=subprocess.PIPE,
+                stderr=printed,
+                start_new_session=True,
+                text=True,
+            )
+            self.state = STATES.JOB_STATE_RUNNING
+        self.message(f"Starting {workers} workers in {self.location}...", "JOB_MESSAGE_BASIC")
+        assert self.process.stdout
+        for line in self.process.stdout:
+            said = json.loads(line)
+            if "metrics" in said:
+                self.metrics = said["metrics"]
+            else:
+                self.message(said["message"], said["importance"])
+                self.attempts += [said] if "attempt" in said else []
+        if code := self.process.wait():
+            if code != 1 and self.state not in ENDED:
+                last = (self.folder / "printed").read_text()[-2000:]
+                self.message(f"Internal error of the test's service, exit code {code}: {last}", "JOB_MESSAGE_ERROR")
+            self._end(STATES.JOB_STATE_FAILED)
+        else:
+            self._end(STATES.JOB_STATE_DONE)
+
+    def cancel(self) -> None:
+        """End it as a user does; what was committed stays."""
+        self._end(STATES.JOB_STATE_CANCELLED)
+        if self.process:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def message(self, text: str, importance: str) -> None:
+        now = datetime.now(timezone.utc).isoformat()
+        level = dataflow.JobMessageImportance[importance].value
+        said = {"id": str(len(self.messages)), "time": now, "messageText": text, "messageImportance": level}
+        self.messages.append(said)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "projectId": self.service.project,
+            "name": self.description.name,
+            "type": self.description.type_.value,
+            "currentState": self.state.value,
+            "createTime": self.created.isoformat(),
+            "clientRequestId": self.description.client_request_id,
+            "location": self.location,
+        }
+
+    def _environment(self) -> Path:
+        """The python of the workers: of the image that the job names, with what it has staged."""
+        pool = self.description.environment.worker_pools[0]
+        (image,) = {harness.container_image for harness in pool.sdk_harness_container_images}
+        named = self.service.images.get(image)
+        if named is None and not re.search(r"/beam_python3\.\d+_sdk:", image):
+            raise InstallError(f"image {image} cannot be pulled: not found")
+        staged = self.folder / "staged"
+        staged.mkdir()
+        for package in pool.packages:
+            content = _staged(package.location.replace("storage.googleapis.com/", "gs://", 1))
+            (staged / package.name).write_bytes(content)
+        if (staged / "pickled_main_session").exists():
+            raise InstallError("this service loads no pickled main session; --no_save_main_session submits without one")
+        requirements: list[str | Path] = []
+        if (staged / "requirements.txt").exists():
+            requirements += ["--find-links", staged, "--requirement", staged / "requirements.txt"]
+        if (staged / "extra_packages.txt").exists():
+            requirements += [staged / name for name in (staged / "extra_packages.txt").read_text().split()]
+        if (staged / "workflow.tar.gz").exists():
+            requirements.append(staged / "workflow.tar.gz")
+        if named and not requirements:
+            return named
+        return install(self.folder / "environment", requirements)
+
+    def _end(self, state: Any) -> None:
+        with self.service.lock:
+            if self.state not in ENDED:
+                self.state = state
+
+
+class Service:
+    """The jobs of a project."""
+
+    def __init__(self, folder: Path, workers: int, images: dict[str, Path]):
+        self.folder, self.workers, self.images = folder, workers, images
+        self.project = ""
+        self.lock = threading.RLock()
+        self.jobs: dict[str, Job] = {}
+
+    def create(self, region: str, body: bytes) -> dict[str, Any]:
+        if len(body) > GRAPH_BYTES:
+            raise Refused(413, "OUT_OF_RANGE", f"Request payload size exceeds the limit: {GRAPH_BYTES} bytes.")
+        description = _parsed(body)
+        with self.lock:
+            for job in self.jobs.values():
+                if job.description.name == description.name and job.state not in ENDED:
+                    return job.as_json()  # the SDK sees by its request's id that this is not its own
+        staged = check(description, region)
+        job = Job(self, description, region, staged)
+        self.jobs[job.id] = job
+        threading.Thread(target=job.run, daemon=True).start()
+        return job.as_json()
+
+    def answer(self, method: str, path: str, query: dict[str, str], body: bytes) -> dict[str, Any]:
+        """The answer to a request; raises Refused."""
+        if path == "/token":  # for the credentials of a service account
+            return {"access_token": "token", "expires_in": 3600, "token_type": "Bearer"}
+        found = re.fullmatch(
+            r"/v1b3/projects/([^/]+)/locations/([^/]+)/jobs(?:/([^/]+)(?:/(messages|metrics|seen))?)?", path
+        )
+        if not found:
+            raise Refused(404, "NOT_FOUND", f"no such method: {method} {path}")
+        self.project, region, name, of_job = found.groups()
+        if method == "POST" and name is None:
+            return self.create(region, body)
+        if name is None:
+            return {"jobs": [job.as_json() for job in self.jobs.values()]}
+        job = self.jobs.get(name)
+        if job is None or job.location != region:
+            raise Refused(404, "NOT_FOUND", f"(c6a3): Information about job {name} could not be found in our system.")
+        if method == "PUT":
+            if _parsed(body).requested_state != STATES.JOB_STATE_CANCELLED:
+                raise Refused(400, "INVALID_ARGUMENT", "only a batch job's cancellation can be requested")
+            job.cancel()
+        if of_job == "messages":
+            since = query.get("startTime", "")
+            return {"jobMessages": [said for said in job.messages if _moment(said["time"]) >= _moment(since)]}
+        if of_job == "metrics":
+            return {"metrics": job.metrics}
+        if of_job == "seen":  # for tests; the real service has no such page
+            description = json_format.MessageToDict(dataflow.Job.pb(job.description))
+            return {"attempts": job.attempts, "description": description, "folder": str(job.folder)}
+        return job.as_json()
+
+
+def _parsed(body: bytes) -> Any:
+    """A job's description; raises Refused for a field that the published protos do not have."""
+    description = dataflow.Job()
+    try:
+        json_format.Parse(body, dataflow.Job.pb(description))
+    except json_format.ParseError as error:
+        raise Refused(400, "INVALID_ARGUMENT", f"Invalid JSON payload received. {error}") from error
+    return description
+
+
+def _integers(value: Any) -> Any:
+    """JSON whose numbers went through a Struct, where they all are floats."""
+    if isinstance(value, dict):
+        return {name: _integers(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_integers(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _staged(url: str, size_only: bool = False) -> bytes:
+    """An object of the bucket; raises Refused where there is none."""
+    bucket, _, name = url.removeprefix("gs://").partition("/")
+    address = f"{os.environ['STORAGE_EMULATOR_HOST']}/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}"
+    try:
+        with urllib.request.urlopen(address + ("" if size_only else "?alt=media")) as answer:
+            return bytes(answer.read())
+    except urllib.error.HTTPError as error:
+        raise Refused(400, "INVALID_ARGUMENT", f"(2a80): The staged file {url} cannot be read: {error}") from error
+
+
+def _bucket_exists(bucket: str) -> bool:
+    try:
+        urllib.request.urlopen(f"{os.environ['STORAGE_EMULATOR_HOST']}/storage/v1/b/{bucket}").close()
+    except urllib.error.HTTPError:
+        return False
+    return True
+
+
+def _moment(text: str) -> datetime:
+    """A time of JSON, such as 2026-01-31T12:00:00.123Z; the beginning of all for none."""
+    text = re.sub(r"(\.\d{6})\d+", r"\1", text.replace("Z", "+00:00"))
+    return datetime.fromisoformat(text) if text else datetime.min.replace(tzinfo=timezone.utc)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    service: Service
+
+    def _answer(self) -> None:
+        address = urllib.parse.urlsplit(self.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        query = dict(urllib.parse.parse_qsl(address.query))
+        code, answer = 200, {}
+        try:
+            answer = self.service.answer(self.command, address.path, query, body)
+        except Refused as error:
+            code = error.code
+            answer = {"error": {"code": error.code, "message": str(error), "status": error.status}}
+        content = json.dumps(answer).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = do_PUT = _answer
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("port", type=int)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--image", action="append", default=[], metavar="NAME=PYTHON")
+    arguments = parser.parse_args()
+    images = {name: Path(python) for name, _, python in (image.rpartition("=") for image in arguments.image)}
+    _Handler.service = Service(arguments.folder, arguments.workers, images)
+    http.server.ThreadingHTTPServer(("127.0.0.1", arguments.port), _Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main()
