@@ -1,9 +1,10 @@
-"""The report's first pass: every dataset, shard by shard and batch by batch, into a Summary."""
+"""The report's first pass: every dataset, piece by piece and batch by batch, into a Summary."""
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,16 +15,29 @@ import pyarrow.compute as pc
 
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.report.keys import host_of, keys_of
-from owt_pipeline.report.pieces import Piece
 from owt_pipeline.report.summaries import MOST_REMOVALS, SCORE_EDGES, SIMILARITY_BINS, Summary
 from owt_pipeline.tokenize import encoding
 from schemas import Reason
 
 EXCERPT_CHARACTERS = 3000
 
+MOST_PARTS = 1 << 12
+"""Parts of a pass: enough to keep a cluster busy, few enough that their summaries merge in two rounds of 64."""
+
+FAN_IN = 64
+"""Summaries that are merged by one part."""
+
 _DROPPED_BY = {"documents": "clean", "clean": "corpus"}
 """The dataset whose rejects are rows of this one, so that its texts are those that were lost."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One shard of a dataset: its `data`, its `rejects`, or of its rows those `dropped` thereafter."""
+
+    dataset: str
+    kind: str
+    shard: int
 
 
 @dataclass(frozen=True)
@@ -43,6 +57,32 @@ def kinds_of_first_pass(readers: Mapping[str, DatasetReader]) -> list[tuple[str,
         kinds += [(name, "rejects")]
         kinds += [(name, "dropped")] if _DROPPED_BY.get(name) in readers else []
     return kinds
+
+
+def parts(readers: Mapping[str, DatasetReader], kinds: Sequence[tuple[str, str]]) -> range:
+    """The parts that the pieces of these kinds are dealt out to."""
+    return range(min(MOST_PARTS, sum(readers[name].num_shards for name, _ in kinds)))
+
+
+def pieces_of(part: int, readers: Mapping[str, DatasetReader], kinds: Sequence[tuple[str, str]]) -> Iterator[Piece]:
+    """The pieces of one part: each `MOST_PARTS`-th of all."""
+    before = 0
+    for name, kind in kinds:
+        shards = readers[name].num_shards
+        for shard in range((part - before) % MOST_PARTS, shards, MOST_PARTS):
+            yield Piece(name, kind, shard)
+        before += shards
+
+
+def rows_of_parts(readers: Mapping[str, DatasetReader], kinds: Sequence[tuple[str, str]]) -> list[int]:
+    """Rows that each part reads."""
+    rows = [0] * len(parts(readers, kinds))
+    before = 0
+    for name, kind in kinds:
+        for file in readers[name].files("rejects" if kind == "rejects" else "data"):
+            rows[(before + file.shard) % MOST_PARTS] += file.rows
+        before += readers[name].num_shards
+    return rows
 
 
 def summarize(summary: Summary, piece: Piece, readers: Mapping[str, DatasetReader], sizes: Sizes) -> None:
@@ -234,6 +274,33 @@ def _lost_document(rows: pa.RecordBatch, details: pa.Array, k: int) -> dict[str,
 
 def _excerpt(text: str) -> dict[str, Any]:
     return {"characters": len(text), "text": text[:EXCERPT_CHARACTERS]}
+
+
+def host_of(urls: pa.Array) -> pa.Array:
+    """The hosts of canonical URLs; null where there is none."""
+    return pc.struct_field(pc.extract_regex(urls, r"^https://(?P<host>\[[^\]]*\]|[^/:]*)"), "host")
+
+
+def keys_of(dataset: str, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """The domains and subreddits of rows of urls/ or corpus/."""
+    hosts = batch["host"] if dataset == "urls" else host_of(batch["url"])
+    return {f"{dataset}/domain": hosts, f"{dataset}/subreddit": pc.list_flatten(batch["subreddits"])}
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def site_of(host: str) -> str | None:
+    """What a host is called before its public suffix: `bbc` of news.bbc.co.uk; None of an address, or a single name.
+
+    That is how OpenAI's list of WebText's domains names them. The suffixes are those of the Public Suffix List
+    that comes with the package tld; where it knows none, the last label counts as one, as the list's rules say.
+    """
+    from tld import get_tld
+
+    found = get_tld(f"https://{host}", as_object=True, fail_silently=True, search_private=False)
+    if found is not None:
+        return getattr(found, "domain", None) or None
+    labels = host.split(".")
+    return labels[-2] if len(labels) > 1 and not labels[-1].isdigit() else None
 
 
 _ADDERS: dict[str, tuple[list[str], Callable[[Summary, pa.RecordBatch, Sizes], None]]] = {

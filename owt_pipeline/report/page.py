@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from owt_pipeline.report.markup import Markup, element, joined
-from owt_pipeline.report.plots.all import plots
-from owt_pipeline.report.sections.all import sections, tiles
+from owt_pipeline.report.corpus_sections import (
+    comparison,
+    documents,
+    domains,
+    dropped,
+    languages,
+    lengths,
+    likeness,
+    sampler,
+    scores,
+    subreddits,
+    years,
+)
+from owt_pipeline.report.loss_sections import duplicates, fetching, filters, funnel
+from owt_pipeline.report.markup import Markup, element, folded, joined, number, table
+from owt_pipeline.report.plots import plots
 
 # The page may run what is in it, and load nothing: not by mistake of ours, nor by a page's title.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -62,3 +75,57 @@ def page(stats: Mapping[str, Any]) -> str:
 
 def _own(name: str) -> Markup:
     return Markup((files("owt_pipeline.report") / name).read_text(encoding="utf-8"))
+
+
+Stats = Mapping[str, Any]
+
+
+def tiles(stats: Stats) -> Markup:
+    """The figures that people look for first."""
+    totals, tokens = stats["totals"], stats["tokens"]
+    first = stats["funnel"][0]["stage"] if stats["funnel"] else "the first stage"
+    shown = [
+        (number(totals["entered"]), f"rows entered {first}"),
+        (number(totals["documents"]), "documents in the corpus"),
+        (f"{number(totals['text_bytes'] / 1e6, 1)} MB", "of text"),
+        (number(totals["tokens"]), f"tokens ({tokens.get('tokenizer', '')})"),
+        (number(tokens.get("bytes_per_token"), 2), "bytes a token"),
+    ]
+    return element("ul", *(element("li", element("b", value), " ", what) for value, what in shown), class_="tiles")
+
+
+def sections(stats: Stats) -> list[tuple[str, str, Markup]]:
+    """(id, title, content) of every section; one without data says why."""
+    shown = _SECTIONS if stats["comparison"] else [row for row in _SECTIONS if row[0] != "comparison"]
+    return [(name, title, content(stats)) for name, title, content in shown]
+
+
+def _settings(stats: Stats) -> Markup:
+    return joined(
+        folded(
+            f"{entry['stage']} (version {entry['stage_version']})",
+            table(["option", "value"], [(key, json.dumps(value)) for key, value in entry["options"].items()]),
+            element("p", "Written with ", ", ".join(f"{name} {v}" for name, v in entry["versions"].items()), "."),
+        )
+        for entry in stats["settings"].values()
+    )
+
+
+_SECTIONS: list[tuple[str, str, Callable[[Stats], Markup]]] = [
+    ("funnel", "From submissions to tokens", funnel),
+    ("comparison", "Beside the other run", comparison),
+    ("likeness", "Likeness to WebText", likeness),
+    ("domains", "Domains", domains),
+    ("subreddits", "Subreddits", subreddits),
+    ("years", "Years", years),
+    ("languages", "Languages", languages),
+    ("scores", "Score and survival", scores),
+    ("lengths", "Lengths and tokens", lengths),
+    ("sampler", "What a model is shown", sampler),
+    ("fetch", "Fetching", fetching),
+    ("filters", "Filters", filters),
+    ("duplicates", "Duplicates", duplicates),
+    ("documents", "Documents kept", documents),
+    ("dropped", "Documents dropped", dropped),
+    ("settings", "Settings", _settings),
+]

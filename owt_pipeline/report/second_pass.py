@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.report.keys import host_of, keys_of, site_of
-from owt_pipeline.report.pieces import Piece
+from owt_pipeline.report.first_pass import Piece, host_of, keys_of, site_of
 from owt_pipeline.report.sketches import Candidates
 from owt_pipeline.report.summaries import Details, Summary
 
@@ -28,7 +27,7 @@ class Wanted:
       candidates: the keys to count, by the name of their list.
       urls: ids of documents whose URLs are wanted.
       texts: ids of documents whose texts are wanted.
-      sites: sites to count, as `keys.site_of` names them.
+      sites: sites to count, as `first_pass.site_of` names them.
     """
 
     candidates: dict[str, Candidates]

@@ -22,11 +22,17 @@ import pyarrow as pa
 from owt_pipeline.engine.exchange import Slice, read_slices
 from owt_pipeline.engine.stage import Stage, StageRun, Step
 from owt_pipeline.engine.storage import describe_source
-from owt_pipeline.report.figures.comparison import comparison, read_stats
-from owt_pipeline.report.figures.likeness import Reference, read_reference
-from owt_pipeline.report.figures.stats import figures
-from owt_pipeline.report.first_pass import Sizes, kinds_of_first_pass, summarize
-from owt_pipeline.report.pieces import FAN_IN, parts, pieces_of, rows_of_parts
+from owt_pipeline.report.comparisons import Reference, comparison, read_reference, read_stats
+from owt_pipeline.report.figures import figures
+from owt_pipeline.report.first_pass import (
+    FAN_IN,
+    Sizes,
+    kinds_of_first_pass,
+    parts,
+    pieces_of,
+    rows_of_parts,
+    summarize,
+)
 from owt_pipeline.report.second_pass import Wanted, kinds_of_second_pass, look_up
 from owt_pipeline.report.summaries import Details, Summary, T, pack, unpack
 from schemas import DATASETS, option

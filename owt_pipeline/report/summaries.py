@@ -175,3 +175,35 @@ def _decoded(kind: type, value: Any) -> Any:
     if kind is Counter:
         return Counter(value)
     raise NotImplementedError(kind)
+
+
+PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
+
+
+def share(part: float, whole: float) -> float | None:
+    """`part / whole` to six digits, None of nothing."""
+    return round(part / whole, 6) if whole else None
+
+
+def distribution(summary: Summary, name: str) -> dict[str, Any]:
+    """A histogram of `summary` with its percentiles."""
+    histogram = summary.histograms.get(name, LogHistogram())
+    return {
+        "count": histogram.count,
+        "sum": histogram.total,
+        "mean": round(histogram.total / histogram.count, 2) if histogram.count else None,
+        "minimum": histogram.minimum,
+        "maximum": histogram.maximum,
+        "percentiles": {str(q): histogram.percentile(q) for q in PERCENTILES},
+        "histogram": [list(item) for item in histogram.bins()],
+    }
+
+
+def by_key(counter: Counter) -> dict[str, int]:
+    """In the order of the keys."""
+    return {str(key): counter[key] for key in sorted(counter)}
+
+
+def by_count(counter: Counter) -> dict[str, int]:
+    """The most frequent first, equal ones in the order of their names."""
+    return {key: counter[key] for key in sorted(counter, key=lambda key: (-counter[key], key)) if counter[key]}

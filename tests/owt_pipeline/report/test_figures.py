@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from owt_pipeline.report.figures.likeness import rank_correlation
-from owt_pipeline.report.keys import site_of
+from owt_pipeline.report.comparisons import rank_correlation
+from owt_pipeline.report.first_pass import site_of
 from owt_pipeline.report.mixture import realised_mixture
 from owt_pipeline.report.summaries import SCORE_EDGES
 from owt_pipeline.tokenize.gpt2 import tiktoken_encoding as tiktoken

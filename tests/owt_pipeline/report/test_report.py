@@ -18,9 +18,9 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.report import pieces, stage
-from owt_pipeline.report.figures.likeness import read_reference
-from owt_pipeline.report.first_pass import summarize
+from owt_pipeline.report import first_pass, stage
+from owt_pipeline.report.comparisons import read_reference
+from owt_pipeline.report.first_pass import Piece, summarize
 from owt_pipeline.report.second_pass import Wanted
 from owt_pipeline.report.stage import STAGE, Options
 from owt_pipeline.stages import load
@@ -65,7 +65,7 @@ def test_pieces_dealt_out_to_few_parts_come_to_the_same_bytes(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = copy_of(run, tmp_path / "run", without=("report",))
-    monkeypatch.setattr(pieces, "MOST_PARTS", 5)
+    monkeypatch.setattr(first_pass, "MOST_PARTS", 5)
     monkeypatch.setattr(stage, "FAN_IN", 2)
     run_stage(STAGE, Options(reference_domains=str(run.parent / "sites.txt")), Runtime(Storage(str(copy))))
     assert differing(copy, run) == []
@@ -82,7 +82,7 @@ def test_an_interrupted_report_goes_on_after_the_parts_that_are_finished(
             run_stage(*arguments)
     damaged = next((work_of(copy, "report") / "statistics").glob("part-00007-*"))
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    read: list[pieces.Piece] = []
+    read: list[Piece] = []
     monkeypatch.setattr(stage, "summarize", lambda *given: (read.append(given[1]), summarize(*given)))
     run_stage(*arguments)
     assert len(read) == 1  # what was damaged since

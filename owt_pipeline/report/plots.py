@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from owt_pipeline.report.markup import number, percent, span
-from owt_pipeline.report.plots.axes import BARS, Figure, axis, bars, categories, columns, figure, label, ranking
-from owt_pipeline.report.plots.distributions import (
+from owt_pipeline.report.charts import (
+    BARS,
+    Figure,
+    axis,
+    bars,
+    categories,
     clusters,
+    columns,
+    figure,
     histogram,
+    label,
     occurrences,
+    ranking,
     signal,
     similarities,
     two_histograms,
 )
+from owt_pipeline.report.markup import number, percent, span
 
 Rows = Sequence[Mapping[str, Any]]
 

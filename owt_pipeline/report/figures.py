@@ -1,0 +1,196 @@
+"""Every figure of the report, as it is in stats.json: `schemas.stats` says what each key means."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from owt_pipeline.report.comparisons import Reference, likeness
+from owt_pipeline.report.losses import duplicates, fetching, filters
+from owt_pipeline.report.mixture import sampler
+from owt_pipeline.report.sketches import Candidates, Frequencies, LogHistogram
+from owt_pipeline.report.summaries import SCORE_EDGES, Details, Summary, distribution, share
+from schemas import Reason
+from schemas.manifest import Manifest
+from schemas.stats import STATS_VERSION
+
+_TOP_SUBREDDITS = 100
+
+
+def figures(
+    manifests: Mapping[str, Manifest],
+    summary: Summary,
+    candidates: Mapping[str, Candidates],
+    details: Details,
+    *,
+    top_domains: int,
+    reference: Reference | None = None,
+) -> dict[str, Any]:
+    """All figures of one run as JSON values; `comparison`, of two, is to be added to them.
+
+    Args:
+      manifests: of the datasets that are there, by name.
+      summary: of the first pass.
+      candidates: what the second pass counted.
+      details: of the second pass.
+      top_domains: domains to list.
+      reference: sites to compare with.
+    """
+    return {
+        "schema_version": STATS_VERSION,
+        "funnel": funnel(manifests, summary),
+        "totals": totals(manifests, summary),
+        "domains": ranked("domain", summary, candidates, details, top_domains),
+        "subreddits": ranked("subreddit", summary, candidates, details, _TOP_SUBREDDITS),
+        "years": years(summary),
+        "languages": languages(summary),
+        "scores": scores(summary),
+        "lengths": lengths(summary),
+        "tokens": tokens(manifests, summary),
+        "duplicates": duplicates(manifests, summary, details),
+        "fetch": fetching(manifests, summary, details),
+        "filters": filters(manifests, summary),
+        "sampler": sampler(summary),
+        "likeness": likeness(manifests, summary, details, reference),
+        "documents": summary.rows("corpus/documents"),
+        "settings": {
+            name: {"stage": m.stage, "stage_version": m.stage_version, "options": m.options, "versions": m.versions}
+            for name, m in manifests.items()
+        },
+        "comparison": None,
+    }
+
+
+def funnel(manifests: Mapping[str, Manifest], summary: Summary) -> list[dict[str, Any]]:
+    """One object a stage in order."""
+    return [
+        {
+            "stage": manifest.stage,
+            "dataset": name,
+            "entered": manifest.counts.entered,
+            "left": manifest.counts.left,
+            "share": share(manifest.counts.left, manifest.counts.entered),
+            "bytes": manifest.total_bytes,
+            "rejected": [
+                {
+                    "reason": reason,
+                    "meaning": Reason.of(reason).description,
+                    "count": count,
+                    "share": share(count, manifest.counts.entered),
+                    "sample": summary.rows(f"{name}/{reason}"),
+                }
+                for reason, count in Counter(manifest.counts.rejected).most_common()
+            ],
+        }
+        for name, manifest in manifests.items()
+    ]
+
+
+def totals(manifests: Mapping[str, Manifest], summary: Summary) -> dict[str, Any]:
+    """What went in, and what came of it."""
+    size = summary.histograms.get("corpus/bytes", LogHistogram())
+    return {
+        "entered": next(iter(manifests.values())).counts.entered if manifests else 0,
+        "documents": size.count,
+        "text_bytes": size.total,
+        "tokens": summary.histograms.get("tokens/n_tokens", LogHistogram()).total,
+    }
+
+
+def ranked(
+    kind: str, summary: Summary, candidates: Mapping[str, Candidates], details: Details, top: int
+) -> dict[str, Any]:
+    """Keys by their documents in the corpus, with the URLs collected of each."""
+    corpus, urls = (details.counts.get(f"{dataset}/{kind}", Counter()) for dataset in ("corpus", "urls"))
+    of = corpus or urls
+    counted = f"corpus/{kind}" if corpus else f"urls/{kind}"
+    total = summary.frequencies[counted].total if counted in summary.frequencies else 0
+    first = sorted(of.items(), key=lambda item: (-item[1], item[0]))[:top]
+    bound = candidates[counted].bound if counted in candidates else 0
+    return {
+        "of": counted.partition("/")[0],
+        "distinct": {
+            dataset: _distinct(summary.frequencies[name], candidates[name], details.counts.get(name, Counter()))
+            for dataset, name in (("urls", f"urls/{kind}"), ("corpus", f"corpus/{kind}"))
+            if name in candidates
+        },
+        "exact": all(count >= bound for _, count in first),
+        "top": [
+            {
+                kind: key,
+                "documents": corpus[key],
+                "share": share(count, total),
+                "urls": urls[key] if urls else None,
+                "survival": share(corpus[key], urls[key]) if urls else None,
+            }
+            for key, count in first
+        ],
+    }
+
+
+def _distinct(frequencies: Frequencies, candidates: Candidates, counted: Counter) -> dict[str, Any]:
+    if candidates.bound == 0:  # then all were counted
+        return {"count": sum(count > 0 for count in counted.values()), "exact": True}
+    return {"count": frequencies.distinct(), "exact": False}
+
+
+def years(summary: Summary) -> list[dict[str, Any]]:
+    """By the year of a URL's first submission."""
+    return _through(summary, "year", ("urls", "pages", "corpus"))
+
+
+def languages(summary: Summary) -> list[dict[str, Any]]:
+    """By the language declared in documents/, detected from clean/ on."""
+    return _through(summary, "language", ("documents", "clean", "corpus"))
+
+
+def scores(summary: Summary) -> list[dict[str, Any]]:
+    """Score bins: URLs collected, pages and documents of each, and the share that survived."""
+    rows = []
+    for row in _through(summary, "score", ("urls", "pages", "corpus")):
+        index = row.pop("score")
+        high = SCORE_EDGES[index + 1] - 1 if index + 1 < len(SCORE_EDGES) else None
+        survival = share(row["corpus"], row["urls"]) if "urls" in row and "corpus" in row else None
+        rows.append({"low": SCORE_EDGES[index] if index else None, "high": high, **row, "survival": survival})
+    return rows
+
+
+def _through(summary: Summary, column: str, datasets: tuple[str, ...]) -> list[dict[str, Any]]:
+    """How often each value of a column is in each dataset, in the order of the values."""
+    present = [dataset for dataset in datasets if f"{dataset}/{column}" in summary.counters]
+    keys = sorted({key for dataset in present for key in summary.counters[f"{dataset}/{column}"]})
+    return [
+        {column: key, **{dataset: summary.counters[f"{dataset}/{column}"][key] for dataset in present}} for key in keys
+    ]
+
+
+def lengths(summary: Summary) -> dict[str, Any]:
+    """Distributions of the documents' lengths."""
+    return {name: distribution(summary, f"corpus/{name}") for name in ("characters", "bytes", "words")} | {
+        "tokens": distribution(summary, "tokens/n_tokens")
+    }
+
+
+def tokens(manifests: Mapping[str, Manifest], summary: Summary) -> dict[str, Any]:
+    """The tokenizer, the splits, and how often the ids of the vocabulary occur."""
+    manifest = manifests.get("tokens")
+    if manifest is None:
+        return {}
+    stats, used = manifest.stats, int((summary.vocabulary > 0).sum())
+    total = stats.get("tokens_train", 0) + stats.get("tokens_val", 0)
+    tokenizer = manifest.properties.get("tokenizer", {})
+    occurrences = LogHistogram()
+    occurrences.add(summary.vocabulary[summary.vocabulary > 0])
+    return {
+        "tokenizer": tokenizer.get("name"),
+        "vocabulary": tokenizer.get("vocab_size"),
+        "vocabulary_used": used,
+        "vocabulary_used_share": share(used, tokenizer.get("vocab_size") or 0),
+        "occurrences": [list(item) for item in occurrences.bins(per_octave=1)],
+        "splits": {
+            split: {"documents": stats.get(f"documents_{split}", 0), "tokens": stats.get(f"tokens_{split}", 0)}
+            for split in ("train", "val")
+        },
+        "bytes_per_token": share(stats.get("text_bytes", 0), total),
+    }
