@@ -25,12 +25,13 @@ from pathlib import Path
 import orjson
 import zstandard
 
-from owt_pipeline.collect.buckets import BucketWriter
+from owt_pipeline.collect.lines import LineReader
 from owt_pipeline.collect.rules import Rules
-from owt_pipeline.collect.sources import Source, block_batches, open_reader, rows_of_block
-from owt_pipeline.collect.spread import HostCounter
+from owt_pipeline.collect.sources import Source, block_batches, rows_of_block
+from owt_pipeline.collect.spread import BucketWriter, HostCounter
 from owt_pipeline.collect.stage import STAGE, Options
 from owt_pipeline.engine import progress
+from owt_pipeline.engine.exchange import SliceWriter
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage, open_source
@@ -105,12 +106,13 @@ def bare(dump: Path) -> tuple[int, int]:
 def reading(dump: Path) -> None:
     """Collect's first step, without Beam around it."""
     source, rules, hosts = Source(0, "dump", str(dump), dump.name), Rules(), HostCounter()
-    with open_source(source.uri) as file, tempfile.TemporaryFile() as output:
-        buckets = BucketWriter(output, NUM_SHARDS)
-        for batch in block_batches(open_reader(source, file)):
-            rows = rows_of_block(batch, source, rules, NUM_SHARDS)
-            buckets.write(rows)
-            hosts.add(rows["host"])
+    with tempfile.TemporaryDirectory(prefix="owt-") as folder, Storage(folder).spool() as output:
+        buckets = BucketWriter(SliceWriter(output))
+        with open_source(source.uri) as file:
+            for batch in block_batches(LineReader(file)):
+                rows = rows_of_block(batch, source, rules, NUM_SHARDS)
+                buckets.write(rows)
+                hosts.add(rows["host"])
         buckets.close()
 
 

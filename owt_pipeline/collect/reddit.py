@@ -1,4 +1,4 @@
-"""Submissions from Reddit's API, by PRAW, written down in the layout of a monthly dump."""
+"""Submissions from Reddit's API, by PRAW, in the layout of a monthly dump."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import IO, TYPE_CHECKING, Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 import orjson
-import zstandard
 
-from owt_pipeline.collect.records import Submission
+from owt_pipeline.collect.lines import Block
+from owt_pipeline.collect.submissions import Submission
 from owt_pipeline.engine.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,30 +47,50 @@ class Listing:
     before: float | None = None
 
 
-def write_submissions(file: IO[bytes] | Any, subreddit: str, listing: Listing, site: str | None) -> int:
-    """Write a subreddit's submissions as NDJSON in one zstd frame; returns how many.
+_asking = Lock()  # PRAW's session is not for several threads, and Reddit's rate limit holds for all of them
 
-    PRAW keeps to Reddit's rate limits, and where Reddit still says 429, this waits as told. A subreddit that cannot
-    be read (banned, private, misspelt) is logged and yields none. Raises UserError where Reddit cannot be reached or
-    the credentials are wrong.
+
+class SubredditReader:
+    """The submissions of a subreddit, as a block of lines of JSON.
+
+    Attributes are those of `sources.Reader`; the bytes are those of the lines.
     """
-    import prawcore
 
-    count = 0
-    with zstandard.ZstdCompressor().stream_writer(file, closefd=False) as compressor:
+    broken = None
+
+    def __init__(self, subreddit: str, listing: Listing, site: str | None):
+        self._subreddit, self._listing, self._site = subreddit, listing, site
+        self.bytes_read = self.bytes_decompressed = 0
+
+    def __iter__(self) -> Iterator[Block]:
+        """PRAW keeps to Reddit's rate limits, and where Reddit still says 429, this waits as told.
+
+        A subreddit that cannot be read (banned, private, misspelt) is logged and yields none. Raises UserError where
+        Reddit cannot be reached or the credentials are wrong.
+        """
+        lines: list[bytes] = []
+        with _asking:
+            lines += self._lines()
+        if lines:
+            data = b"\n".join(lines)
+            self.bytes_read = self.bytes_decompressed = len(data)
+            yield Block(data, 1, len(lines))
+
+    def _lines(self) -> Iterator[bytes]:
+        import prawcore
+
+        name, listing = self._subreddit, self._listing
         try:
-            for submission in _within(listing, _listed(_reddit(site), subreddit, listing)):
-                compressor.write(orjson.dumps(_record(submission), option=orjson.OPT_APPEND_NEWLINE))
-                count += 1
+            for submission in _within(listing, _listed(_reddit(self._site), name, listing)):
+                yield orjson.dumps(_record(submission))
         except (prawcore.NotFound, prawcore.Forbidden, prawcore.Redirect, prawcore.UnavailableForLegalReasons) as error:
-            logger.warning("r/%s cannot be read, going on without: %s", subreddit, error)
+            logger.warning("r/%s cannot be read, going on without: %s", name, error)
         except prawcore.PrawcoreException as error:
             raise UserError(
-                f"Reddit did not answer about r/{subreddit}: {error}. Check the credentials (praw.ini, or "
+                f"Reddit did not answer about r/{name}: {error}. Check the credentials (praw.ini, or "
                 "praw_client_id and praw_client_secret in the environment) and the network; then run the same "
                 "command again: it goes on at this subreddit"
             ) from error
-    return count
 
 
 def timestamp(date: str | None, option: str) -> float | None:
@@ -142,7 +163,7 @@ def _within(listing: Listing, submissions: Iterable[praw.models.Submission]) -> 
 
 
 def _record(submission: praw.models.Submission) -> dict[str, Any]:
-    """The fields that `records` reads, as the API gave them."""
+    """The fields that `submissions` reads, as the API gave them."""
     fields = vars(submission)
     record = {name: fields[name] for name in Submission.__struct_fields__ if name in fields}
     return {**record, "subreddit": str(fields.get("subreddit", ""))}

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from owt_pipeline.collect.blocklists import extension_of
-from owt_pipeline.collect.rules import Rules
+from owt_pipeline.collect.rules import Rules, extension_of
 from owt_pipeline.collect.spread import home_bucket
-from owt_pipeline.collect.url_columns import canonicalize_column
+from owt_pipeline.collect.urls import canonicalize_column
 from schemas import Reason
 
 ROWS = pa.schema(

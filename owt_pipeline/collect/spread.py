@@ -1,13 +1,16 @@
-"""Which hosts are too large for one shard, and over how many theirs are spread."""
+"""Where rows go: the bucket of their host, and over how many shards a host is spread that is too large for one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
+
+from owt_pipeline.engine.exchange import SliceWriter
 
 HOSTS = pa.schema([pa.field("host", pa.string(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])
 """The most frequent hosts of one source."""
@@ -19,6 +22,39 @@ _TOGETHER = 1 << 17  # hosts that are counted in one go
 
 WORTH_SPREADING = 1_000
 """A host with fewer rows is never spread: one visit a second gets through them in a quarter of an hour."""
+
+
+_SORTED_BYTES = 32 << 20  # rows are put in the order of their buckets once this many bytes wait
+
+
+class BucketWriter:
+    """Writes rows into a partitioned file of the exchange, by bucket."""
+
+    def __init__(self, slices: SliceWriter):
+        self._slices = slices
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Write rows that have a column `bucket`."""
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= _SORTED_BYTES:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._slices.close()
+
+    def _flush(self) -> None:
+        if sum(rows.num_rows for rows in self._waiting):
+            table = pa.Table.from_batches(self._waiting)
+            order = np.argsort(table["bucket"].to_numpy(), kind="stable")
+            (rows,) = table.take(order).combine_chunks().to_batches()
+            buckets, starts = np.unique(rows["bucket"].to_numpy(), return_index=True)
+            for bucket, start, end in zip(buckets.tolist(), starts, [*starts[1:], len(order)], strict=True):
+                self._slices.send(bucket, rows.slice(start, end - start))
+        self._waiting, self._waiting_bytes = [], 0
 
 
 class HostCounter:
@@ -65,17 +101,16 @@ class Spread:
     num_shards: int
     shards_of: Mapping[str, int] = field(default_factory=dict)
 
-    def buckets(self, shard: int) -> set[int]:
-        """The buckets in which there may be rows of `shard`."""
-        found = {shard}
+    def shards_of_buckets(self) -> list[set[int]]:
+        """For each bucket, the shards that may have rows of it."""
+        found = [{bucket} for bucket in range(self.num_shards)]
         for host, spread in self.shards_of.items():
-            home = self._home(host)
-            if (shard - home) % self.num_shards < spread:
-                found.add(home)
+            home = home_bucket(host, self.num_shards)
+            found[home] |= {(home + k) % self.num_shards for k in range(spread)}
         return found
 
-    def rows_of(self, shard: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Those of `rows` (of schema ROWS, of `buckets(shard)`) that belong to `shard`."""
+    def rows_of(self, shard: int, rows: pa.Table) -> pa.Table:
+        """Those of `rows` (of schema ROWS, of its buckets) that belong to `shard`."""
         if not self.shards_of:
             return rows
         homes = rows["bucket"].to_numpy().astype("uint64")
@@ -90,9 +125,6 @@ class Spread:
         places = pc.index_in(hosts, value_set=pa.array(list(self.shards_of), pa.string()), skip_nulls=True)
         return pc.fill_null(pc.take(pa.array(list(self.shards_of.values()), pa.uint16()), places), 1)
 
-    def _home(self, host: str) -> int:
-        return home_bucket(host, self.num_shards)
-
 
 def home_bucket(host: str, num_buckets: int) -> int:
     """The bucket of a host."""
@@ -100,21 +132,18 @@ def home_bucket(host: str, num_buckets: int) -> int:
 
 
 def plan_spread(
-    counts: Iterable[pa.Table], total: int, num_shards: int, max_share: float, worth: int = WORTH_SPREADING
+    counts: pa.Table, total: int, num_shards: int, max_share: float, worth: int = WORTH_SPREADING
 ) -> Spread:
     """Spread each host with more rows than `max_share` of a shard's mean, so that no shard has more of it.
 
     Args:
-      counts: tables of schema HOSTS, one a source.
+      counts: of schema HOSTS, of all sources.
       total: rows of all sources.
       num_shards: shards.
       max_share: the largest part of a shard that one host may fill, where 1 is total / num_shards rows.
       worth: hosts with fewer rows stay whole.
     """
-    rows: dict[str, int] = {}
-    for table in counts:
-        for host, count in zip(table["host"].to_pylist(), table["rows"].to_pylist(), strict=True):
-            rows[host] = rows.get(host, 0) + count
+    rows = counts.group_by("host").aggregate([("rows", "sum")])
     limit = int(max(worth, total / num_shards * max_share))
-    large = sorted((host, count) for host, count in rows.items() if count > limit)
-    return Spread(num_shards, {host: min(num_shards, -(-count // limit)) for host, count in large})
+    large = rows.filter(pc.greater(rows["rows_sum"], limit)).sort_by("host").to_pylist()
+    return Spread(num_shards, {row["host"]: min(num_shards, -(-row["rows_sum"] // limit)) for row in large})

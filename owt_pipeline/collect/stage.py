@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.errors import UsageError, UserError
-from owt_pipeline.engine.stage import Stage, StageRun
-from owt_pipeline.engine.storage import Storage, describe_source, expand_globs, open_source
+from owt_pipeline.engine.stage import Stage, StageRun, Step
+from owt_pipeline.engine.storage import describe_source, expand_globs, open_source
 from schemas import option
 
 if TYPE_CHECKING:
     from owt_pipeline.collect.reddit import Listing
     from owt_pipeline.collect.rules import Rules
-    from owt_pipeline.collect.sources import Source
-    from owt_pipeline.collect.spread import Spread
+    from owt_pipeline.collect.sources import Reader, Source
     from owt_pipeline.engine.commit import ShardWriter
+    from owt_pipeline.engine.exchange import Slice
     from schemas.manifest import ShardRecord
 
 logger = logging.getLogger("owt")
 
-
+_SUBMISSIONS, _SPREAD, _ROWS = "submissions", "spread", "rows"  # steps, and kinds of their files
+_SOURCES_NAME = "sources.json"
+_SOURCES_TOGETHER = 4  # at once: .xz and .bz2 decompress slower than few processes parse; a dump's window takes 2 GB
 _MANY_ROWS = 4_000_000  # of a shard: some 4 GB of memory
 
 # Where the files are shapes nothing; what is in them does, and that is in the manifest's `sources`.
@@ -77,46 +84,37 @@ class Options:
     )
 
 
-def run(run: StageRun) -> None:
-    from owt_pipeline.collect.spread import HOSTS, plan_spread
+def prepare(run: StageRun) -> None:
+    """Fix the sources, in an order that follows from their names."""
+    from owt_pipeline.collect.sources import Source
 
     options: Options = run.options
-    sources = [*_files(options), *_spooled(run)]
-    rules = _rules(options)
-    read = partial(_read_source, sources=sources, rules=rules, num_buckets=run.num_shards, workers=run.runtime.workers)
-    files = run.write_step("submissions", range(len(sources)), read, HOSTS)
-    folder = run.work / "submissions"
-    stats = {"files": len(sources)}
-    for file in files:
-        for name, count in file.stats.items():
-            stats[name] = stats.get(name, 0) + count
-    if stats["lines"] > _MANY_ROWS * run.num_shards:
-        logger.warning(
-            "collect: %d submissions a shard; a shard is merged in memory, so use more --num_shards if it runs out",
-            stats["lines"] // run.num_shards,
-        )
-    spread = plan_spread(
-        (_hosts(folder, file) for file in files), stats["lines"], run.num_shards, options.max_host_share
-    )
-    merge = partial(
-        _merge_shard, folder=folder, files=files, sources=sources, options=options, spread=spread, stats=stats
-    )
-    run.write_shards(merge, rows=stats["lines"])
+    found = _files(options)
+    found += [("subreddit", name, f"r/{name}") for name in sorted({_subreddit(name) for name in options.subreddits})]
+    sources = [Source(number, *about) for number, about in enumerate(found)]
+    run.work.write(_SOURCES_NAME, msgspec.json.encode(sources))
 
 
-def _read_source(
-    key: int, writer: ShardWriter, *, sources: list[Source], rules: Rules, num_buckets: int, workers: int
-) -> None:
-    """Step 1: one file's rows by bucket, and how often each host is among them."""
-    from owt_pipeline.collect.buckets import BucketWriter
-    from owt_pipeline.collect.sources import block_batches, open_reader, row_of_break, rows_of_block
-    from owt_pipeline.collect.spread import HostCounter
+def _sources(run: StageRun) -> list[Source]:
+    from owt_pipeline.collect.sources import Source
+
+    return msgspec.json.decode(run.work.read(_SOURCES_NAME), type=list[Source])
+
+
+def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    """Step 1: a source's rows by bucket, and how often each host is among them.
+
+    This process decompresses, a stream that cannot be split, and the pool's processes parse.
+    """
+    from owt_pipeline.collect.sources import block_batches, row_of_break, rows_of_block
+    from owt_pipeline.collect.spread import BucketWriter, HostCounter
+    from owt_pipeline.engine.exchange import SliceWriter
     from owt_pipeline.engine.workers import map_batches
 
-    source = sources[key]
+    source = _sources(run)[number]
     hosts = HostCounter()
-    output, count = writer.open_file(".rows", "rows")
-    buckets = BucketWriter(output, num_buckets)
+    file, count = writer.open_file(".rows", _ROWS)
+    buckets = BucketWriter(SliceWriter(file))
     last_line = 0
 
     def write(rows: Any) -> None:
@@ -125,19 +123,18 @@ def _read_source(
         count[0] += rows.num_rows
         progress.advance(rows.num_rows)
 
-    with open_source(source.uri) as file:
-        reader = open_reader(source, file)
-        work = partial(rows_of_block, source=source, rules=rules, num_buckets=num_buckets)
-        for _, rows in map_batches(work, block_batches(reader), workers):
+    with _opened(source, run.options) as reader:
+        work = partial(rows_of_block, source=source, rules=_rules(run.options), num_buckets=run.num_shards)
+        for _, rows in map_batches(work, block_batches(reader), run.runtime.workers):
             write(rows)
             last_line = rows["line"][-1].as_py() if rows.num_rows else last_line
         if reader.broken is not None:
             logger.warning("%s: %s; the whole records are kept", source.uri, reader.broken)
-            write(row_of_break(source, reader.broken, last_line + 1, num_buckets))
+            write(row_of_break(source, reader.broken, last_line + 1, run.num_shards))
     if not count[0]:
         logger.warning("%s holds nothing to collect", source.name)
     buckets.close()
-    writer.write(hosts.batch())
+    writer.send(0, hosts.batch())
     writer.count(
         {
             "bytes_read": reader.bytes_read,
@@ -148,35 +145,47 @@ def _read_source(
     )
 
 
-def _merge_shard(
-    shard: int,
-    writer: ShardWriter,
-    *,
-    folder: Storage,
-    files: list[ShardRecord],
-    sources: list[Source],
-    options: Options,
-    spread: Spread,
-    stats: dict[str, int],
-) -> None:
-    """Step 2: one shard's rows of all files, merged by URL."""
+def spread_hosts(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    """Step 2, one part: which hosts are spread over several shards; handles of each bucket's rows go to its shards."""
+    from owt_pipeline.collect.spread import HOSTS, plan_spread
+    from owt_pipeline.engine.exchange import gather, read_index
+
+    files = [file for record in run.read_records(_SUBMISSIONS) for file in record.files if file.kind == _ROWS]
+    total = sum(file.rows for file in files)
+    if total > _MANY_ROWS * run.num_shards:
+        logger.warning(
+            "collect: %d submissions a shard; a shard is merged in memory, so use more --num_shards if it runs out",
+            total // run.num_shards,
+        )
+    spread = plan_spread(gather(run.work, slices, HOSTS), total, run.num_shards, run.options.max_host_share)
+    output = writer.open_file(".json", _SPREAD)[0]
+    output.write(msgspec.json.encode(spread))
+    shards_of = spread.shards_of_buckets()
+    for file in files:
+        for bucket, slice in read_index(run.work, file.path):
+            for shard in sorted(shards_of[bucket]):
+                writer.forward(shard, slice)
+
+
+def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    """Step 3: one shard's rows of all sources, merged by URL."""
     import pyarrow as pa
 
-    from owt_pipeline.collect.buckets import read_buckets
     from owt_pipeline.collect.merge import merge_submissions
     from owt_pipeline.collect.rows import ROWS
+    from owt_pipeline.collect.spread import Spread
+    from owt_pipeline.engine.exchange import read_slices
 
-    batches = []
-    wanted = spread.buckets(shard)
-    for record in files:
-        with folder.open(_file(record, "rows")) as file:
-            batches += [spread.rows_of(shard, rows) for rows in read_buckets(file, wanted)]
-    rows = pa.Table.from_batches(batches, ROWS)
+    (path,) = (file.path for record in run.read_records(_SPREAD) for file in record.files if file.kind == _SPREAD)
+    spread = msgspec.json.decode(run.work.read(path), type=Spread)
+    rows = pa.concat_tables(
+        [ROWS.empty_table(), *(spread.rows_of(shard, rows) for rows in read_slices(run.work, slices))]
+    )
     urls, rejects = merge_submissions(
         rows,
-        [source.name for source in sources],
-        min_score=options.min_score,
-        score_policy=options.score_policy,
+        [source.name for source in _sources(run)],
+        min_score=run.options.min_score,
+        score_policy=run.options.score_policy,
         spread=spread,
     )
     writer.enter(rows.num_rows)
@@ -184,42 +193,29 @@ def _merge_shard(
         writer.write(batch)
     for batch in rejects.to_batches(max_chunksize=1 << 14):
         writer.reject(batch)
-    if shard == 0:  # counts of the whole stage
-        writer.count(stats)
     progress.advance(rows.num_rows)
 
 
-def _hosts(folder: Storage, record: ShardRecord) -> Any:
-    import pyarrow.parquet as pq
-
-    with folder.open(_file(record, "data")) as file:
-        return pq.read_table(file)
-
-
-def _spooled(run: StageRun) -> list[Source]:
-    """What Reddit's API says, a subreddit a unit of resume, as dumps in the working folder."""
-    from owt_pipeline.collect.sources import Source
-    from owt_pipeline.collect.spread import HOSTS
-
-    options: Options = run.options
-    if not options.subreddits:
-        return []
-    names = sorted({_subreddit(name) for name in options.subreddits})
-    ask = partial(_ask_reddit, names=names, listing=_listing(options), site=options.praw_site)
-    spooled = run.write_step("reddit", range(len(names)), ask, HOSTS)
-    first = len(_files(options))
-    return [
-        Source(first + k, "dump", (run.work / "reddit").path(_file(record, "dump")), f"r/{name}")
-        for k, (name, record) in enumerate(zip(names, spooled, strict=True))
-    ]
+def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
+    records = run.read_records(_SUBMISSIONS)
+    stats = Counter({"files": len(records)})
+    for record in records:
+        stats.update(record.stats)
+    run.stats.update(stats)
 
 
-def _ask_reddit(key: int, writer: ShardWriter, *, names: list[str], listing: Listing, site: str | None) -> None:
-    from owt_pipeline.collect.reddit import write_submissions
+@contextmanager
+def _opened(source: Source, options: Options) -> Iterator[Reader]:
+    """A reader of a source."""
+    from owt_pipeline.collect.lines import LineReader
+    from owt_pipeline.collect.reddit import SubredditReader
+    from owt_pipeline.collect.sources import WarcUrlReader
 
-    file, count = writer.open_file(".ndjson.zst", "dump")
-    count[0] = write_submissions(file, names[key], listing, site)
-    progress.advance(count[0])
+    if source.kind == "subreddit":
+        yield SubredditReader(source.uri, _listing(options), options.praw_site)
+        return
+    with open_source(source.uri) as file:
+        yield WarcUrlReader(file, file.size()) if source.kind == "warc" else LineReader(file)
 
 
 def _listing(options: Options) -> Listing:
@@ -237,21 +233,13 @@ def _listing(options: Options) -> Listing:
     )
 
 
-def _file(record: ShardRecord, kind: str) -> str:
-    """Path of a step's file of that kind."""
-    return next(file.path for file in record.files if file.kind == kind)
-
-
-def _files(options: Options) -> list[Source]:
-    """All files, in an order that follows from their names."""
-    from owt_pipeline.collect.sources import Source
-
-    files = [
-        (kind, uri)
+def _files(options: Options) -> list[tuple[str, str, str]]:
+    """(kind, URI, name) of all files, in an order that follows from their names."""
+    return [
+        (kind, uri, uri.rpartition("/")[2])
         for kind, patterns in (("dump", options.dumps), ("list", options.url_lists), ("warc", options.warcs))
         for uri in sorted(expand_globs(patterns, "collect"), key=lambda uri: (uri.rpartition("/")[2], uri))
     ]
-    return [Source(number, kind, uri, uri.rpartition("/")[2]) for number, (kind, uri) in enumerate(files)]
 
 
 def _describe_sources(options: Options) -> list[dict[str, Any]]:
@@ -261,7 +249,7 @@ def _describe_sources(options: Options) -> list[dict[str, Any]]:
             "(or the same keys in the table [collect])"
         )
     _listing(options)  # its errors come before anything is deleted
-    described = [{"kind": source.kind, **describe_source(source.uri)} for source in _files(options)]
+    described = [{"kind": kind, **describe_source(uri)} for kind, uri, _ in _files(options)]
     lists = expand_globs(options.blocked_domains, "blocked_domains")
     return described + [{"kind": "blocklist", **describe_source(uri)} for uri in lists]
 
@@ -293,7 +281,20 @@ STAGE = Stage(
     inputs=(),
     options=Options,
     version=1,
-    run=run,
+    steps=(
+        Step(
+            read_source,
+            _SUBMISSIONS,
+            keys=lambda run: range(len(_sources(run))),
+            rows=lambda run: {},  # not known before they are read
+            together=lambda run: min(_SOURCES_TOGETHER, run.runtime.workers),
+        ),
+        Step(spread_hosts, _SPREAD, keys=lambda run: [0]),
+        Step(merge_shard, spread="shards"),
+    ),
+    prepare=prepare,
+    finish=finish,
+    module="owt_pipeline.collect.stage",
     help="Collect URLs that people posted on Reddit and found good, one row a URL, from monthly dumps, Reddit's API,\n"
     "lists of URLs or WARC files. Variants of a URL are one; every submission that is turned away is in rejects/.",
     sources=_describe_sources,

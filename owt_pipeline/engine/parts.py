@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -122,13 +122,14 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
         yield key, work.do(key, parts[key])
     if not pending:
         return
+    together = step.together(work.open()) if callable(step.together) else step.together
     title = work.stage.name if step.name == SHARDS else f"{work.stage.name} ({step.name})"
     total = sum(pending.values()) if rows else None
     with progress.step(title, shards=len(pending), rows=total):
         if step.spread and workers > 1:
             done = _in_processes(work, pending, parts)
-        elif step.together > 1:
-            done = _in_threads(work, list(pending), parts)
+        elif together > 1:
+            done = _in_threads(work, list(pending), parts, together)
         else:
             done = ((key, work.do(key, parts[key])) for key in pending)
         for key, result in done:
@@ -198,14 +199,25 @@ def _do(work: Work, part: tuple[int, Sequence[Slice]]) -> Done:
     return work.do(*part)
 
 
-def _in_threads(work: Work, keys: Sequence[int], parts: Mapping[int, Sequence[Slice]]) -> Iterator[tuple[int, Done]]:
-    """Parts in threads, some at once: for work that waits."""
-    threads = ThreadPoolExecutor(work.step.together)
+def _in_threads(
+    work: Work, keys: Sequence[int], parts: Mapping[int, Sequence[Slice]], together: int
+) -> Iterator[tuple[int, Done]]:
+    """Parts in threads, some at once: for work that waits, or that gives the pool's processes something to do."""
+    threads = ThreadPoolExecutor(together)
     given = {threads.submit(work.do, key, parts[key]): key for key in keys}
+    cancelled: CancelledError | None = None
     try:
         while given:
             for future in wait(given, return_when=FIRST_COMPLETED).done:
-                yield given.pop(future), future.result()
+                key = given.pop(future)
+                try:
+                    done = future.result()
+                except CancelledError as error:  # another part has failed, closed the pool, and is about to say so
+                    cancelled = error
+                    continue
+                yield key, done
+        if cancelled:
+            raise cancelled
     finally:  # an error, or Ctrl-C, does not wait for the others
         threads.shutdown(wait=False, cancel_futures=True)
 

@@ -106,6 +106,7 @@ class Step:
         where shards are few (`run.map_batches`). Without it parts are made in the run's own process, one after the
         other, and spread their work themselves.
       together: how many parts are made at once without `spread`, in threads: for work that waits.
+        A number, or what gives it for a run.
     """
 
     work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None]
@@ -115,7 +116,7 @@ class Step:
     schema: pa.Schema | None = None
     outputs: Callable[[StageRun], Mapping[str, pa.Schema] | None] = _nothing
     spread: Literal["", "shards", "batches"] = ""
-    together: int = 1
+    together: int | Callable[[StageRun], int] = 1
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,11 @@ class WorkerPool:
         is a `WorkerDied`. What a worker died of, but not of a timeout, is given to `tries` workers before.
         `advance` is called in a thread, with the rows that went in since it was last called.
         """
-        return self._threads.submit(self._run, tries, self._pickle(fn), pickle.dumps(argument, 5), seconds, advance)
+        task = self._pickle(fn), pickle.dumps(argument, 5)
+        with self._lock:
+            if self.closed:
+                raise CancelledError
+            return self._threads.submit(self._run, tries, *task, seconds, advance)
 
     def map(
         self, fn: Callable[[pa.RecordBatch], R], batches: Iterable[pa.RecordBatch], **limits: Any
@@ -127,9 +131,9 @@ class WorkerPool:
 
     def close(self) -> None:
         """Kill the workers, whatever they are at."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self.closed = True
+            self._threads.shutdown(wait=False, cancel_futures=True)
             for worker in self._alive:
                 worker.child.end()
 
@@ -202,16 +206,18 @@ def start_server(modules: Sequence[str] = ()) -> None:
 
 
 _shared: WorkerPool | None = None  # worker processes are costly to start: all stages of a process share them
+_sharing = threading.Lock()
 
 
 def shared_pool(workers: int) -> WorkerPool:
     """This process' pool of `workers` processes, started when first asked for."""
     global _shared
-    if _shared is None or _shared.closed or _shared.workers != workers:
-        if _shared is not None:
-            _shared.close()
-        _shared = WorkerPool(workers)
-    return _shared
+    with _sharing:
+        if _shared is None or _shared.closed or _shared.workers != workers:
+            if _shared is not None:
+                _shared.close()
+            _shared = WorkerPool(workers)
+        return _shared
 
 
 def close_shared_pool() -> None:

@@ -1,25 +1,29 @@
-"""A record to a row of documents/, or to the reason why it is none."""
+"""Records as rows of documents/, or the reason why one is none; of equal ids the first one stays."""
 
 from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline.collect.urls import BadURL, canonical_url, url_id
+from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.import_text.records import Record
-from schemas import DATASETS, Reason
+from schemas import DATASETS, REJECTS, Reason
+
+_DOCUMENTS = DATASETS["documents"].schema
 
 # A row on its way to its shard: a document, or a reject with its reason and detail.
 PLACED = pa.schema(
     [
-        *DATASETS["documents"].schema,
-        pa.field("shard", pa.uint32(), nullable=False),
+        *_DOCUMENTS,
         pa.field("reason", pa.string()),
         pa.field("detail", pa.string(), nullable=False),
     ]
@@ -45,7 +49,7 @@ class FieldNames:
         return named | {name.partition(".")[0] for name in named}
 
 
-def place(record: Record, names: FieldNames, num_shards: int) -> dict[str, Any]:
+def place(record: Record, names: FieldNames) -> dict[str, Any]:
     """The record as a row of `PLACED`, by field.
 
     The id is the hash of the canonical URL where the record has a URL, else of the text (of its place in the
@@ -55,7 +59,7 @@ def place(record: Record, names: FieldNames, num_shards: int) -> dict[str, Any]:
     row |= {"text": "", "subreddits": [], "detail": record.where}
     fields = record.fields
     if fields is None:
-        return _rejected(row, Reason.BAD_RECORD, num_shards, record.problem)
+        return _rejected(row, Reason.BAD_RECORD, record.problem)
     url = _string(fields, names.url)
     if url:
         try:
@@ -64,13 +68,12 @@ def place(record: Record, names: FieldNames, num_shards: int) -> dict[str, Any]:
             row["url"] = None
     text = field_value(fields, names.text)
     if text is None and not _has(fields, names.text):
-        return _rejected(row, Reason.BAD_RECORD, num_shards, f"no field '{names.text}'; it has {_some(fields)}")
+        return _rejected(row, Reason.BAD_RECORD, f"no field '{names.text}'; it has {_some(fields)}")
     if text is not None and not isinstance(text, str):
-        return _rejected(row, Reason.BAD_RECORD, num_shards, f"'{names.text}' is {type(text).__name__}, not text")
+        return _rejected(row, Reason.BAD_RECORD, f"'{names.text}' is {type(text).__name__}, not text")
     if text is None or not text.strip():
-        return _rejected(row, Reason.EMPTY_TEXT, num_shards, None)
+        return _rejected(row, Reason.EMPTY_TEXT, None)
     row["url_id"] = url_id(row["url"]) if row["url"] else xxhash.xxh3_64_intdigest(text.encode())
-    row["shard"] = row["url_id"] % num_shards
     row["text"] = text
     row["title"], row["author"] = _string(fields, names.title), _string(fields, names.author)
     row["date"] = _date(fields, names.date)
@@ -81,6 +84,32 @@ def place(record: Record, names: FieldNames, num_shards: int) -> dict[str, Any]:
 def placed_batch(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     """Rows of `place` as a batch of schema `PLACED`."""
     return pa.RecordBatch.from_pylist([dict(row) for row in rows], PLACED)
+
+
+def by_shard(rows: pa.RecordBatch, num_shards: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(shard, its rows): documents go by their id."""
+    shards = rows["url_id"].to_numpy() % np.uint64(num_shards)
+    for shard in np.unique(shards).tolist():
+        yield shard, rows.filter(pa.array(shards == shard))
+
+
+def first_of_each_id(rows: Iterable[pa.Table]) -> np.ndarray:
+    """Which of the rows (of schema `PLACED`, some columns left out) are documents whose id no earlier one has."""
+    columns = [(table["url_id"].to_numpy(), table["reason"].is_null().to_numpy()) for table in rows]
+    ids = np.concatenate([np.zeros(0, np.uint64), *(ids for ids, _ in columns)])
+    good = np.flatnonzero(np.concatenate([np.zeros(0, bool), *(good for _, good in columns)]))
+    first = np.zeros(len(ids), bool)
+    first[good[np.unique(ids[good], return_index=True)[1]]] = True
+    return first
+
+
+def outcome(rows: pa.RecordBatch, first: np.ndarray) -> Outcome:
+    """The documents and the rejects among rows of schema `PLACED`; `first` is that of `first_of_each_id`."""
+    others = rows.filter(pa.array(~first))
+    reason = pc.fill_null(others["reason"], str(Reason.REPEATED_ID))  # without a reason of its own, it repeats another
+    rejects = [others["url_id"], others["url"], reason, others["detail"]]
+    kept = rows.filter(pa.array(first)).select(_DOCUMENTS.names).cast(_DOCUMENTS)
+    return Outcome(kept, pa.RecordBatch.from_arrays(rejects, schema=REJECTS))
 
 
 def field_value(fields: Mapping[str, Any], name: str) -> Any:
@@ -97,9 +126,8 @@ def _has(fields: Mapping[str, Any], name: str) -> bool:
     return name in fields or (bool(dot) and isinstance(fields.get(head), Mapping) and _has(fields[head], rest))
 
 
-def _rejected(row: dict[str, Any], reason: Reason, num_shards: int, problem: str | None) -> dict[str, Any]:
+def _rejected(row: dict[str, Any], reason: Reason, problem: str | None) -> dict[str, Any]:
     row["url_id"] = url_id(row["url"]) if row["url"] else xxhash.xxh3_64_intdigest(row["detail"].encode())
-    row["shard"] = row["url_id"] % num_shards
     row["reason"] = str(reason)
     if problem:
         row["detail"] += f": {problem}"

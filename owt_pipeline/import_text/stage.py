@@ -6,17 +6,30 @@ import hashlib
 import logging
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from owt_pipeline.engine import progress
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.stage import Stage, StageRun
+from owt_pipeline.engine.stage import Stage, StageRun, Step
 from owt_pipeline.engine.storage import describe_source, expand_globs, open_source
-from owt_pipeline.stage_command import main
 from schemas import option
 
+if TYPE_CHECKING:
+    from owt_pipeline.engine.commit import ShardWriter
+    from owt_pipeline.engine.exchange import Slice
+    from owt_pipeline.import_text.documents import FieldNames
+    from owt_pipeline.import_text.records import Record
+    from schemas.manifest import ShardRecord
+
 logger = logging.getLogger("owt")
+
+_GROUPS_NAME = "groups.json"
+_GROUP_BYTES, _GROUP_FILES = 64 << 20, 1000
+_BATCH_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -55,37 +68,94 @@ def sources(options: ImportOptions) -> list[dict[str, Any]]:
     return described
 
 
-def run(run: StageRun) -> None:
-    from owt_pipeline.import_text.documents import PLACED, FieldNames
-    from owt_pipeline.import_text.records import format_of
-    from owt_pipeline.import_text.sharding import SourceFile, group_files, merge_shard, place_group
+class SourceFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file to be imported: where it is, what to call it, its format and length in bytes."""
 
-    options: ImportOptions = run.options
-    files = []
-    for path, name in _named(options):
-        kind = format_of(path) if options.format == "auto" else options.format
+    path: str
+    name: str
+    kind: str
+    bytes: int
+
+
+def prepare(run: StageRun) -> None:
+    """Put the files into groups, many small ones together: each group is a unit of work and of resume."""
+    from owt_pipeline.import_text.records import format_of
+
+    groups: list[list[SourceFile]] = []
+    size = 0
+    for path, name in _named(run.options):
+        kind = format_of(path) if run.options.format == "auto" else run.options.format
         with open_source(path) as source:
-            files.append(SourceFile(path, name, kind, source.size()))
-    groups = group_files(files)
-    place = partial(
-        place_group,
-        groups=groups,
-        names=FieldNames(
-            options.text_field,
-            options.url_field,
-            options.title_field,
-            options.author_field,
-            options.date_field,
-            options.language_field,
-        ),
-        split_text=options.split_text,
-        num_shards=options.num_shards,
+            file = SourceFile(path, name, kind, source.size())
+        if not groups or size + file.bytes > _GROUP_BYTES or len(groups[-1]) == _GROUP_FILES:
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += file.bytes
+    run.work.write(_GROUPS_NAME, msgspec.json.encode(groups))
+
+
+def _groups(run: StageRun) -> list[list[SourceFile]]:
+    return msgspec.json.decode(run.work.read(_GROUPS_NAME), type=list[list[SourceFile]])
+
+
+def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    """Step 1: the records of a group of files, to their shards."""
+    from owt_pipeline.import_text.documents import by_shard, place, placed_batch
+
+    def send(rows: list[dict[str, Any]]) -> None:
+        for shard, batch in by_shard(placed_batch(rows), run.num_shards):
+            writer.send(shard, batch)
+        progress.advance(len(rows))
+
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for record, names in _records(_groups(run)[group], run.options):
+        rows.append(place(record, names))
+        size += len(rows[-1]["text"])
+        if size >= _BATCH_BYTES or len(rows) == 1024:
+            send(rows)
+            rows, size = [], 0
+    if rows:
+        send(rows)
+
+
+def _records(files: Sequence[SourceFile], options: ImportOptions) -> Iterator[tuple[Record, FieldNames]]:
+    """The records of some files, and the names of their fields."""
+    from owt_pipeline.import_text.documents import FieldNames
+    from owt_pipeline.import_text.records import read_records
+
+    given = FieldNames(
+        options.text_field,
+        options.url_field,
+        options.title_field,
+        options.author_field,
+        options.date_field,
+        options.language_field,
     )
-    records = run.write_step("records", range(len(groups)), place, PLACED)
-    paths = [record.files[0].path for record in records]
-    merge = partial(merge_shard, folder=run.work / "records", paths=paths)
-    written = run.write_shards(merge, rows=sum(record.files[0].rows for record in records))
-    if not any(record.counts.left for record in written):
+    for file in files:
+        names = FieldNames("text", "", "", "", "", "") if file.kind == "text" else given
+        for record in read_records(
+            file.path, file.name, file.kind, columns=names.columns(), split_text=options.split_text
+        ):
+            yield record, names
+
+
+def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    """Step 2: one shard, in the order of the files: of each id the first document."""
+    from owt_pipeline.engine.exchange import read_slices
+    from owt_pipeline.import_text.documents import first_of_each_id, outcome
+
+    first = first_of_each_id(read_slices(run.work, slices, ["url_id", "reason"]))
+    start = 0
+    for table in read_slices(run.work, slices):
+        for batch in table.to_batches(max_chunksize=256):
+            writer.add(batch.num_rows, outcome(batch, first[start : start + batch.num_rows]))
+            start += batch.num_rows
+
+
+def finish(run: StageRun, records: Sequence[ShardRecord]) -> None:
+    if not any(record.counts.left for record in records):
         logger.warning("import: no document came in; ledger/documents/rejects/ says why (is --text_field right?)")
 
 
@@ -113,7 +183,13 @@ STAGE = Stage(
     inputs=(),
     options=ImportOptions,
     version=2,
-    run=run,
+    steps=(
+        Step(place_group, "records", keys=lambda run: range(len(_groups(run))), spread="shards"),
+        Step(merge_shard, spread="shards"),
+    ),
+    prepare=prepare,
+    finish=finish,
+    module="owt_pipeline.import_text.stage",
     help="Bring text of your own in as documents/, in place of collect, fetch and extract. A document's id is\n"
     "the hash of its canonical URL, or of its text where it has none; of equal ids the first one stays.",
     sources=sources,
@@ -123,4 +199,6 @@ STAGE = Stage(
 )
 
 if __name__ == "__main__":
+    from owt_pipeline.stage_command import main
+
     sys.exit(main(STAGE))

@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.collect import lines
-from owt_pipeline.collect.decompress import Decompressor
-from owt_pipeline.collect.lines import LineReader
+from owt_pipeline.collect.lines import Decompressor, LineReader
 
 
 def _zst(content: bytes) -> bytes:

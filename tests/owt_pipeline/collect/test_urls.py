@@ -7,8 +7,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from owt_pipeline.collect.url_columns import canonicalize_column
-from owt_pipeline.collect.urls import BadURL, canonical_url, canonicalize, host_of, unescaped, url_id
+from owt_pipeline.collect.urls import (
+    BadURL,
+    canonical_url,
+    canonicalize,
+    canonicalize_column,
+    host_of,
+    unescaped,
+    url_id,
+)
 
 VARIANTS = {
     "https://example.com/": [

@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 
 from owt_pipeline import cli
 from owt_pipeline.collect.urls import canonical_url, url_id
+from owt_pipeline.engine import exchange
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.import_text import records, sharding
-from owt_pipeline.import_text.decompress import open_decompressed
-from owt_pipeline.import_text.records import MAX_RECORD_BYTES, read_records
+from owt_pipeline.import_text import records, stage
+from owt_pipeline.import_text.records import MAX_RECORD_BYTES, open_decompressed, read_records
 from owt_pipeline.import_text.stage import STAGE, ImportOptions
 from owt_pipeline.ledger.verify import verify
 from schemas import DATASETS
@@ -238,8 +238,8 @@ def test_shards_go_by_id_and_do_not_depend_on_the_buffer(tmp_path: Path, monkeyp
         ids = reader.table(shard)["url_id"].to_pylist()
         assert ids
         assert {i % 3 for i in ids} == {shard}
-    monkeypatch.setattr(sharding, "_BUFFER_BYTES", 10_000)
-    monkeypatch.setattr(sharding, "_GROUP_FILES", 1)
+    monkeypatch.setattr(exchange, "_WAITING_BYTES", 10_000)
+    monkeypatch.setattr(stage, "_GROUP_FILES", 1)
     assert imported(tmp_path / "pieces", tmp_path / "*.jsonl").digest == whole.digest
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.collect.blocklists import DomainSet, blocked_domains, blocked_extensions, extension_of
+from owt_pipeline.collect.rules import DomainSet, blocked_domains, blocked_extensions, extension_of
 from owt_pipeline.engine.errors import UserError
 
 
@@ -67,7 +67,7 @@ def test_a_file_of_millions_of_domains_is_read_in_bounded_time_and_memory(tmp_pa
     path.write_text("".join(f"host{k}.example-{k % 1000}.org\n" for k in range(2_000_000)))
     code = f"""
 import resource, sys
-from owt_pipeline.collect.blocklists import blocked_domains
+from owt_pipeline.collect.rules import blocked_domains
 before = resource.getrusage(resource.RUSAGE_SELF)
 domains = blocked_domains((({str(path)!r}, ""),), False)
 after = resource.getrusage(resource.RUSAGE_SELF)
