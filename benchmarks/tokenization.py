@@ -32,12 +32,10 @@ from tokenizers import Tokenizer
 from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import require_manifest
-from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime, Stage, StageRun
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.tokenize import gpt2
-from owt_pipeline.tokenize.stage import TokenizeOptions
 from schemas import DATASETS
+from tests.owt_pipeline.making import write_dataset
 
 POSTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "text" / "reddit-posts.jsonl.gz"
 SHARDS = 4
@@ -136,14 +134,7 @@ def write_corpus(workdir: Path, posts: Path, size: int) -> None:
             ]
             writer.add(len(rows), Outcome(pa.RecordBatch.from_pylist(rows, schema)))
 
-    def run(run: StageRun) -> None:  # by itself: a pipeline would ship the texts to itself
-        outputs = {"": DATASETS["corpus"].schema}
-        for shard in range(SHARDS):
-            with ShardWriter(run.runtime.workdir, run.work / "shards", shard, outputs, dataset="corpus") as writer:
-                write(shard, writer)
-
-    stage = Stage("export", "corpus", (), TokenizeOptions, 1, run, "", num_shards=lambda options: SHARDS)
-    run_stage(stage, TokenizeOptions(), Runtime(Storage(str(workdir))))
+    write_dataset(Storage(str(workdir)), "corpus", write, SHARDS)
 
 
 def run_tokenize(workdir: Path, workers: int, tokens: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.exchange import Slice
@@ -19,14 +20,22 @@ class Options:
     num_shards: int = field(default=1, metadata={"help": "shards"})
 
 
-def stage_that_writes(dataset: str, write: Callable[[int, ShardWriter], None]) -> Stage:
-    """A stage that makes `dataset` from nothing, shard by shard, by `write(shard, writer)`."""
+_writers: list[Callable[[int, ShardWriter], None]] = []  # kept here: the pipeline would ship what they hold to itself
 
-    def work(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-        write(shard, writer)
 
-    stage = DATASETS[dataset].stage
-    return Stage(stage, dataset, (), Options, 1, (Step(work),), "makes", num_shards=lambda options: options.num_shards)
+def stage_that_writes(dataset: str, write: Callable[[int, ShardWriter], None], stage: str = "") -> Stage:
+    """A stage that makes `dataset` from nothing, shard by shard, by `write(shard, writer)`, in this process."""
+    _writers.append(write)
+    steps = (Step(partial(_write, len(_writers) - 1)),)
+    return Stage(stage or DATASETS[dataset].stage, dataset, (), Options, 1, steps, "makes", num_shards=_num_shards)
+
+
+def _write(number: int, run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    _writers[number](shard, writer)
+
+
+def _num_shards(options: Options) -> int:
+    return options.num_shards
 
 
 def write_dataset(

@@ -15,7 +15,7 @@ from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime, Stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
 from schemas.manifest import Manifest
@@ -75,9 +75,7 @@ UNTIDY = "\ufb01rst “quoted” Ã© \u00a0 &amp; \t \n\n\n\n" + ENGLISH + " \n
 
 def test_unaltered_text_is_passed_on_byte_for_byte(tmp_path: Path) -> None:
     write = partial(write_documents, [UNTIDY, "short \n"])
-    make = Stage("extract", "documents", (), type(Options()), 1, lambda run: run.write_shards(write) and None, "makes",
-                 num_shards=lambda options: 1)  # fmt: skip
-    run_stage(make, Options(), Runtime(Storage(str(tmp_path))))
+    write_dataset(Storage(str(tmp_path)), "documents", write)
     for options, wanted in ((Options(unaltered=True), True), (Options(), False)):
         manifest, _ = run_stage(STAGE, options, Runtime(Storage(str(tmp_path))))
         rows = DatasetReader(Storage(str(tmp_path)), manifest).table().to_pylist()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,21 +10,15 @@ import pytest
 import xxhash
 
 from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.warc import payload_digest, response_record
 from schemas import DATASETS
+from tests.owt_pipeline.making import write_dataset
 
 FETCHED_AT = 1_767_225_600  # 2026-01-01
 
 Pages = Mapping[str, tuple[bytes, str]]
 """URL → (body, content type)."""
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    pass
 
 
 def page_row(writer_offset: int, url: str, body: bytes, content_type: str) -> tuple[dict, bytes]:
@@ -68,9 +61,7 @@ def write_pages(workdir: Path, pages: Pages, num_shards: int = 1) -> None:
         writer.enter(len(rows))
         writer.write(pa.RecordBatch.from_pylist(rows, DATASETS["pages"].schema))
 
-    stage = Stage("fetch", "pages", (), NoOptions, 1, lambda run: run.write_shards(write) and None, "writes pages",
-                  num_shards=lambda options: num_shards)  # fmt: skip
-    run_stage(stage, NoOptions(), Runtime(Storage(str(workdir))))
+    write_dataset(Storage(str(workdir)), "pages", write, num_shards)
 
 
 @pytest.fixture(scope="session")

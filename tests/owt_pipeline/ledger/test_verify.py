@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,12 +14,14 @@ from msgspec.structs import replace
 
 from owt_pipeline.engine.batches import Outcome, rejects_batch
 from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime, Stage
+from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.ledger.verify import verify
 from schemas import DATASETS, Reason
 from schemas.manifest import FileTable
+from tests.owt_pipeline.making import write_dataset
 from tests.owt_pipeline.whole_runs import manifest_of, shard_file, table_of
 
 
@@ -54,15 +57,17 @@ def fetch_urls(batch: pa.RecordBatch) -> Outcome:
     )
 
 
-COLLECT = Stage("collect", "urls", (), NoOptions, 1, lambda run: run.write_shards(write_urls) and None, "",
-                num_shards=lambda options: 2)  # fmt: skip
-FETCH = Stage("fetch", "pages", ("urls",), NoOptions, 1, lambda run: run.map_batches(fetch_urls), "")
+def fetch_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    run.map_batches(shard, writer, fetch_urls)
+
+
+FETCH = Stage("fetch", "pages", ("urls",), NoOptions, 1, (Step(fetch_shard),), "")
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     runtime = Runtime(Storage(str(tmp_path)))
-    run_stage(COLLECT, NoOptions(), runtime)
+    write_dataset(runtime.workdir, "urls", write_urls, 2)
     run_stage(FETCH, NoOptions(), runtime)
     return tmp_path
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +17,13 @@ from owt_pipeline.collect.urls import url_id
 from owt_pipeline.engine.batches import Outcome, rejects_batch
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime, Stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.ledger.side_by_side import differences, side_by_side
 from owt_pipeline.ledger.story import asked_for, readers_of, story
 from owt_pipeline.ledger.why import main
 from schemas import DATASETS
+from tests.owt_pipeline.making import Options, stage_that_writes
 from tests.owt_pipeline.whole_runs import copy_of, run_owt
 
 
@@ -118,16 +118,9 @@ def test_an_unknown_url_is_told_with_what_is_nearest(run: Path) -> None:
     assert "is it the --workdir" in run_owt("why", url, "--workdir", run.parent / "elsewhere", code=1)
 
 
-@dataclass(frozen=True)
-class NoOptions:
-    pass
-
-
 def run_one_shard(run: Path, name: str, dataset: str, write: Callable[[int, ShardWriter], None]) -> None:
     """Make a dataset of one shard."""
-    stage = Stage(name, dataset, (), NoOptions, 1, lambda run: run.write_shards(write) and None, "",
-                  num_shards=lambda options: 1)  # fmt: skip
-    run_stage(stage, NoOptions(), Runtime(Storage(str(run))))
+    run_stage(stage_that_writes(dataset, write, name), Options(), Runtime(Storage(str(run))))
 
 
 def test_what_redirected_to_a_url_is_told(tmp_path: Path) -> None:

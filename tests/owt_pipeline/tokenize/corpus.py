@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -11,23 +10,15 @@ import pyarrow as pa
 
 from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    pass
+from tests.owt_pipeline.making import write_dataset
 
 
 def write_corpus(workdir: Path, texts: Sequence[str], shards: int = 2) -> Path:
     """Write the texts as `workdir`/corpus, their numbers as ids; returns `workdir`."""
     write = partial(_write, texts=list(texts), shards=shards)
-    stage = Stage("export", "corpus", (), NoOptions, 1, lambda run: run.write_shards(write) and None, "",
-                  num_shards=lambda options: shards)  # fmt: skip
-    run_stage(stage, NoOptions(), Runtime(Storage(str(workdir))))
+    write_dataset(Storage(str(workdir)), "corpus", write, shards)
     return workdir
 
 

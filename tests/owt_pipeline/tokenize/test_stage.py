@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,22 +17,18 @@ from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime, Stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.ledger.verify import verify
 from owt_pipeline.tokenize import gpt2
 from owt_pipeline.tokenize.stage import STAGE, TokenizeOptions
 from schemas import DATASETS
 from schemas.manifest import Manifest
+from tests.owt_pipeline.making import write_dataset
 from tests.owt_pipeline.tokenize import corpus
 from tests.owt_pipeline.whole_runs import files_of, manifest_of, shard_file
 
 ROWS = 600
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    pass
 
 
 def text_of(i: int) -> str:
@@ -49,13 +44,9 @@ def write_corpus(shard: int, writer: ShardWriter) -> None:
     writer.add(ROWS, Outcome(pa.RecordBatch.from_pylist(rows, DATASETS["corpus"].schema)))
 
 
-EXPORT = Stage("export", "corpus", (), NoOptions, 1, lambda run: run.write_shards(write_corpus) and None, "",
-               num_shards=lambda options: 2)  # fmt: skip
-
-
 def tokenized(folder: Path, options: TokenizeOptions, workers: int = 1) -> Manifest:
     runtime = Runtime(Storage(str(folder)), workers)
-    run_stage(EXPORT, NoOptions(), runtime)
+    write_dataset(runtime.workdir, "corpus", write_corpus, 2)
     return run_stage(STAGE, options, runtime)[0]
 
 
