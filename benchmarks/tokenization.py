@@ -35,6 +35,8 @@ from owt_pipeline.engine.dataset import require_manifest
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.tokenize import gpt2
 from schemas import DATASETS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.owt_pipeline.making import write_dataset
 
 POSTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "text" / "reddit-posts.jsonl.gz"
