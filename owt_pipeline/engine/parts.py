@@ -126,10 +126,10 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
     title = work.stage.name if step.name == SHARDS else f"{work.stage.name} ({step.name})"
     total = sum(pending.values()) if rows else None
     with progress.step(title, shards=len(pending), rows=total):
-        if step.spread and workers > 1:
-            done = _in_processes(work, pending, parts)
-        elif together > 1:
+        if together > 1:
             done = _in_threads(work, list(pending), parts, together)
+        elif step.spread and workers > 1:
+            done = _in_processes(work, pending, parts)
         else:
             done = ((key, work.do(key, parts[key])) for key in pending)
         for key, result in done:

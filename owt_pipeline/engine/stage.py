@@ -105,8 +105,8 @@ class Step:
       spread: what the local pool's processes share: `shards`, of which each makes some; or also a shard's `batches`
         where shards are few (`run.map_batches`). Without it parts are made in the run's own process, one after the
         other, and spread their work themselves.
-      together: how many parts are made at once without `spread`, in threads: for work that waits.
-        A number, or what gives it for a run.
+      together: how many parts are made at once in threads of the run's own process, whatever `spread` says: for work
+        that waits. A number, or what gives it for a run; with 1, parts are made as `spread` says.
     """
 
     work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None]

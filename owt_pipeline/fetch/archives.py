@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,10 +27,8 @@ from schemas.manifest import ShardRecord
 BUCKETS = 256
 """Parts of a file's index, by hash of the host: a shard reads those of its hosts only."""
 
-COUNTS = pa.schema(
-    [pa.field("responses", pa.int64()), pa.field("broken", pa.int64()), pa.field("unusable", pa.int64())]
-)
-"""The one row of an index step: responses indexed, broken records skipped, responses whose URL is none."""
+COUNTS = ("responses", "broken", "unusable")
+"""What is counted of a file: responses indexed, broken records skipped, responses whose URL is none."""
 
 _CAPTURES = pa.schema(
     [
@@ -47,8 +45,8 @@ _CAPTURES = pa.schema(
 _OPEN_FILES = 32
 
 
-def index_archive(key: int, writer: ShardWriter, *, files: Sequence[str]) -> None:
-    """Index the responses of archive `files[key]`: an Arrow file of one batch a bucket, and copied records."""
+def index_archive(path: str, writer: ShardWriter) -> None:
+    """Index the responses of the archive at `path`: an Arrow file of one batch a bucket, and copied records."""
     copies, _ = writer.open_file(".warc.gz", "copies")
     index, _ = writer.open_file(".index", "index")
     buckets: list[list[tuple]] = [[] for _ in range(BUCKETS)]
@@ -59,7 +57,7 @@ def index_archive(key: int, writer: ShardWriter, *, files: Sequence[str]) -> Non
         copies.write(record)
         return at
 
-    with open_source(files[key]) as file:
+    with open_source(path) as file:
         for capture in captures(file, file.size(), copy):
             if capture is None:
                 broken += 1
@@ -79,9 +77,7 @@ def index_archive(key: int, writer: ShardWriter, *, files: Sequence[str]) -> Non
             columns: list[Any] = list(zip(*rows, strict=True)) or [[]] * len(_CAPTURES)
             arrays = [pa.array(values, field.type) for values, field in zip(columns, _CAPTURES, strict=True)]
             arrow.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_CAPTURES))
-    counts = {"responses": responses, "broken": broken, "unusable": unusable}
-    writer.write(pa.RecordBatch.from_pylist([counts], schema=COUNTS))
-    writer.count(counts)
+    writer.count({"responses": responses, "broken": broken, "unusable": unusable})
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,7 @@ class Archives:
 
     Attributes:
       files: their paths or URIs.
-      folder: where the indexes are.
+      folder: what the paths of the records' files are below.
       records: what the index step wrote, one record a file.
       max_page_bytes: a larger body is no page.
       max_redirects: how many redirects are followed, within the archives.
@@ -133,7 +129,7 @@ class Archives:
 def summary(archives: Archives) -> list[dict[str, Any]]:
     """What each archive held, for the manifest."""
     return [
-        {"name": file.rpartition("/")[2], **{name: record.stats[name] for name in COUNTS.names}}
+        {"name": file.rpartition("/")[2], **{name: record.stats[name] for name in COUNTS}}
         for file, record in zip(archives.files, archives.records, strict=True)
     ]
 

@@ -30,8 +30,8 @@ from owt_pipeline.fetch.cdx import (
     single_collection,
 )
 from owt_pipeline.fetch.client import Failed, Limits, Received
-from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
+from owt_pipeline.fetch.recorder import Recorder
 from schemas import Reason
 
 _MAX_ANSWER_BYTES = 8 << 20
@@ -88,9 +88,9 @@ def read_collections(index: str, requests: LiveOptions) -> tuple[Collection, ...
 class ArchiveClient:
     """Asks indexes and reads records; to be made and used in one event loop, by any number of tasks at once."""
 
-    def __init__(self, options: CdxOptions):
+    def __init__(self, options: CdxOptions, may_ask: Callable[[], bool] = lambda: True):
         self.options = options
-        self._fetcher = Fetcher(options.requests)
+        self._fetcher = Fetcher(options.requests, may_ask)
         self._limits = options.requests.limits
 
     async def close(self) -> None:
@@ -175,10 +175,8 @@ class ArchiveClient:
             raise _failed(what, f"{failure.answer.reason}, {failure.answer.detail}") from failure
 
 
-async def ask_archive(client: ArchiveClient, urls: pa.Table, journal: Journal, answered: Callable[[], None]) -> None:
-    """Look up every URL of `urls` (columns url_id, url, created_utc), and write what came into `journal`.
-
-    `answered` is called whenever more is in it.
+async def ask_archive(client: ArchiveClient, urls: pa.Table, recorder: Recorder) -> None:
+    """Look up every URL of `urls` (columns url_id, url, created_utc), and give the answers to `recorder`.
 
     Raises UserError where index or data fail for `host_failures` URLs in a row: an archive that is down is no reason
     to turn URLs away, so those are asked for again by the next run. A failure is that of its URL once a later request
@@ -187,10 +185,6 @@ async def ask_archive(client: ArchiveClient, urls: pa.Table, journal: Journal, a
     rows = iter(range(len(urls)))
     failed: list[tuple[float, int, NoPage]] = []  # when, and whose
     most = client.options.requests.host_failures
-
-    def record(url_id: int, answer: Answer) -> None:
-        journal.append(url_id, answer)
-        answered()
 
     async def ask(rows: Iterator[int]) -> None:
         for row in rows:
@@ -207,8 +201,8 @@ async def ask_archive(client: ArchiveClient, urls: pa.Table, journal: Journal, a
                 continue
             while failed and failed[0][0] < begun:
                 _, earlier, failure = failed.pop(0)
-                record(earlier, failure)
-            record(url_id, answer)
+                await recorder.take(earlier, failure)
+            await recorder.take(url_id, answer)
 
     # Twice as many as may be under way, so that index and data are asked at once.
     tasks = [asyncio.ensure_future(ask(rows)) for _ in range(2 * client.options.requests.host_connections)]
@@ -219,7 +213,7 @@ async def ask_archive(client: ArchiveClient, urls: pa.Table, journal: Journal, a
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     for _, url_id, answer in failed:
-        record(url_id, answer)
+        await recorder.take(url_id, answer)
 
 
 def _failed(what: str, problem: str) -> Failed:

@@ -14,7 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from owt_pipeline.engine import progress
-from owt_pipeline.fetch.journal import Journal
+from owt_pipeline.engine.processes import this_process
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.fetch.commoncrawl import ArchiveClient, CdxOptions
+from owt_pipeline.fetch.journal import Claim, ClaimLost, Journal
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
 from owt_pipeline.fetch.recorder import Recorder, start_recording
 
@@ -25,36 +28,90 @@ class Crawler:
     """What the shards of a process share; to be made and used in one event loop.
 
     Attributes:
-      fetcher: fetches pages.
+      fetcher: fetches pages from the live web, if that is asked.
+      archive: asks a web archive, if one is asked.
       recording: starts the process that makes records of them.
+      claims: of the shards at work.
       open_hosts: hosts whose URLs are being fetched, over all shards.
       max_open_hosts: as many as keep all connections busy while hosts wait for their turns.
     """
 
-    def __init__(self, options: LiveOptions):
-        self.fetcher = Fetcher(options)
+    def __init__(self, live: LiveOptions | None, cdx: CdxOptions | None):
+        self.claims: set[Claim] = set()
+        self.fetcher = Fetcher(live, self._may_ask) if live else None
+        self.archive = ArchiveClient(cdx, self._may_ask) if cdx else None
         self.recording = asyncio.ensure_future(start_recording())
-        self.open_hosts, self.max_open_hosts = 0, 2 * options.connections
+        self.open_hosts, self.max_open_hosts = 0, 2 * live.connections if live else 0
 
     async def close(self) -> None:
-        await self.fetcher.close()
+        for client in (self.fetcher, self.archive):
+            if client is not None:
+                await client.close()
         await (await self.recording).close()
 
     def status(self) -> str:
         """What goes on, for a person."""
-        return f"{self.open_hosts:,} hosts open, {self.fetcher.requests:,} requests"
+        requests = self.fetcher.requests if self.fetcher else 0
+        return f"{self.open_hosts:,} hosts open, {requests:,} requests"
+
+    def _may_ask(self) -> bool:
+        """Whether all shards' claims hold: not when this process was stopped for long, and has just woken up."""
+        return all(claim.is_valid for claim in self.claims)
 
 
-async def crawl(crawler: Crawler, urls: pa.Table, spread: bool, journal: Journal, recorded: Callable[[], None]) -> None:
-    """Fetch every URL of `urls` (columns url_id, posted_url, host, host_shards) into `journal`.
+async def ask_under_claim(
+    crawler: Crawler,
+    claims: Storage,
+    name: str,
+    journal: Journal,
+    missing: Callable[[], pa.Table],
+    ask: Callable[[Crawler, pa.Table, Recorder, bool], Coroutine[Any, Any, None]],
+    answered: Callable[[int, int], None],
+) -> None:
+    """Ask for the URLs that are `missing` in `journal`, until none is, while no other attempt does.
 
-    `recorded` is called whenever more is in it. `spread` says whether the shards over which a host is spread are the
-    business of several processes.
+    `claims` and `name` say where the shard's claim is. `ask` is given the URLs, what to give the answers to, and
+    whether another attempt may have asked the same hosts a moment ago; `answered` hears how many answers, and pages
+    among them, have come.
+    """
+    recording = await asyncio.shield(crawler.recording)
+    while (await asyncio.to_thread(missing)).num_rows:
+        claim = Claim(claims, name, [this_process(), recording.process])
+        await claim.acquire()
+        crawler.claims.add(claim)
+        tasks: list[asyncio.Future[None]] = [asyncio.ensure_future(claim.keep())]
+        try:
+            await asyncio.to_thread(journal.load)
+            resumed = claim.was_taken_over or len(journal) > 0
+            urls = [await asyncio.to_thread(missing)]  # popped: not held here
+            async with Recorder(recording, journal.folder, claim.attempt, answered) as recorder:
+                tasks.append(asyncio.ensure_future(ask(crawler, urls.pop(), recorder, resumed)))
+                try:
+                    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    results = await asyncio.gather(*tasks, return_exceptions=True)
+                if not isinstance(results[0], ClaimLost) and isinstance(results[1], BaseException):
+                    raise results[1]
+        finally:
+            tasks[0].cancel()
+            crawler.claims.discard(claim)
+            await claim.release()
+        await asyncio.to_thread(journal.load)
+
+
+async def crawl(crawler: Crawler, urls: pa.Table, recorder: Recorder, resumed: bool, spread: bool) -> None:
+    """Fetch every URL of `urls` (columns url_id, posted_url, host, host_shards), and give the answers to `recorder`.
+
+    `spread` says whether the shards over which a host is spread are the business of several processes.
 
     A few hosts are open at a time, those with the most URLs first, since they end last; a host's URLs are fetched in
     the order of the rows. Were all hosts open at once, a crawl of many would come back to each after so long that its
     robots.txt, its address and its connection were forgotten meanwhile.
     """
+    fetcher = crawler.fetcher
+    assert fetcher is not None
     url_ids, host_shards = (urls[name].to_numpy() for name in ("url_id", "host_shards"))
     posted = urls["posted_url"].combine_chunks()
     closed = rows_by_host(urls["host"])
@@ -66,7 +123,7 @@ async def crawl(crawler: Crawler, urls: pa.Table, spread: bool, journal: Journal
 
     async def fetch(rows: Iterator[int]) -> None:
         for row in rows:
-            fetched = await crawler.fetcher.fetch(posted[row].as_py(), int(host_shards[row]) if spread else 1)
+            fetched = await fetcher.fetch(posted[row].as_py(), int(host_shards[row]) if spread else 1)
             await recorder.take(int(url_ids[row]), fetched)
             open_hosts()  # another shard may have closed some
 
@@ -77,7 +134,7 @@ async def crawl(crawler: Crawler, urls: pa.Table, spread: bool, journal: Journal
                 break
             crawler.open_hosts += 1
             left = iter(rows.tolist())
-            connections = min(len(rows), crawler.fetcher.options.host_connections)
+            connections = min(len(rows), fetcher.options.host_connections)
             host = {loop.create_task(fetch(left)) for _ in range(connections)}
             tasks.update(host)
             for task in host:
@@ -100,17 +157,18 @@ async def crawl(crawler: Crawler, urls: pa.Table, spread: bool, journal: Journal
             progress.advance(0)
 
     progress.doing(crawler.status)
-    async with Recorder(await asyncio.shield(crawler.recording), journal, recorded) as recorder:
-        ticking = loop.create_task(tick())
-        try:
-            open_hosts()
-            await ended
-        finally:
-            closed = iter(())
-            ticking.cancel()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    ticking = loop.create_task(tick())
+    try:
+        if resumed:  # another attempt may have asked these hosts a moment ago
+            await asyncio.sleep(fetcher.options.host_delay * (int(host_shards.max()) if spread else 1))
+        open_hosts()
+        await ended
+    finally:
+        closed = iter(())
+        ticking.cancel()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def rows_by_host(hosts: pa.ChunkedArray) -> Iterator[np.ndarray]:
@@ -124,20 +182,20 @@ def rows_by_host(hosts: pa.ChunkedArray) -> Iterator[np.ndarray]:
     return (rows[ends[host] - counts[host] : ends[host]] for host in order)
 
 
-class _Loop:
-    """An event loop in a thread of its own, with a client made in it: what all shards of this process share."""
+class CrawlerLoop:
+    """An event loop in a thread of its own, with a crawler made in it: what all shards of this process share."""
 
-    def __init__(self, make_client: Callable[[], Any]):
+    def __init__(self, live: LiveOptions | None, cdx: CdxOptions | None):
         self.users = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fetch", daemon=True)
         self._thread.start()
 
-        async def make() -> Any:
-            return make_client()
+        async def make() -> Crawler:
+            return Crawler(live, cdx)
 
-        self.client = self.run(make())
+        self.crawler = self.run(make())
         gc.freeze()  # or each collection, of which a crawl causes many, would walk through all that was imported
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
@@ -164,37 +222,37 @@ class _Loop:
         self._loop.call_soon_threadsafe(cancel)
 
     def close(self) -> None:
-        self.run(self.client.close())
+        self.run(self.crawler.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
         gc.unfreeze()
 
 
-_loops: dict[Any, _Loop] = {}  # one a process: the limits on connections and hosts hold for all its shards
+_loops: dict[Any, CrawlerLoop] = {}  # one a process: the limits on connections and hosts hold for all its shards
 _lock = threading.Lock()
 
 
-def stop_all() -> None:
-    """Cancel every crawl of this process: the stage has failed or was interrupted, while shards' threads wait."""
-    with _lock:
-        for loop in _loops.values():
-            loop.cancel()
-
-
 @contextlib.contextmanager
-def shared_loop(options: Any, client: Callable[[Any], Any]) -> Iterator[_Loop]:
-    """This process' loop for `client(options)`, kept as long as some shard uses it."""
+def shared_loop(live: LiveOptions | None, cdx: CdxOptions | None) -> Iterator[CrawlerLoop]:
+    """This process' loop for these options, kept as long as some shard uses it.
+
+    Where a shard fails, those of the other threads are cancelled: they are of no use any more.
+    """
+    key = live, cdx
     with _lock:
-        if options not in _loops:
-            _loops[options] = _Loop(functools.partial(client, options))
-        loop = _loops[options]
+        if key not in _loops:
+            _loops[key] = CrawlerLoop(live, cdx)
+        loop = _loops[key]
         loop.users += 1
     try:
         yield loop
+    except BaseException:
+        loop.cancel()
+        raise
     finally:
         with _lock:
             loop.users -= 1
             if not loop.users:
-                del _loops[options]
+                del _loops[key]
                 loop.close()

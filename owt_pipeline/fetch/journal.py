@@ -1,175 +1,287 @@
-"""A shard's journal: every answer as it comes, so that a killed process loses what was in flight and no more.
+"""What became of a shard's URLs, as it became known: the journal, which a killed process leaves to the next attempt.
 
-An append-only file of entries `magic, CRC-32, length of the description, length of the records`, then both. The
-tail that a kill tore off is cut when the journal is opened again. Another process may append to it (`Appender`) while
-this one keeps the account of where its entries are.
+An attempt writes its answers into segments, each once and complete, in the working directory. The next attempt reads
+the segments of all attempts and asks only for what is in none of them. A claim keeps two attempts from asking at once.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
+import asyncio
+import contextlib
+import dataclasses
+import itertools
 import struct
-from array import array
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
+import msgspec
 import numpy as np
-import orjson
 from isal import isal_zlib
 
-from owt_pipeline.fetch.answers import INDEXED, Answer, NoPage, Page
-from schemas import Reason
+from owt_pipeline.engine.processes import Process
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.fetch.answers import Answer, NoPage, Page
 
-_HEAD = struct.Struct("<4sQIIQ")  # magic, url_id, CRC-32, lengths of description and records
-_READ_BYTES = 16 << 10  # at once: most entries are smaller
+R = TypeVar("R")
+T = TypeVar("T")
 
-_MAGIC = b"OWT\x01"
+TERM_SECONDS = 30.0
+"""Once a claim has not been renewed for so long, by the clock of whoever watches it, it can be taken over."""
+_VALID_SECONDS = 25.0  # after a renewal, for its owner: it stops before anybody else begins
+_RENEW_SECONDS = 5.0
+_LOOK_SECONDS = 0.5
 
+_MAGIC = b"OWT\x02"
+_HEAD = struct.Struct("<4sII")  # magic, number of entries, CRC-32 of the index
+_INDEX = np.dtype([("id", "<u8"), ("length", "<u4"), ("is_page", "?")])
+_FIRST_READ = 64 << 10  # bytes, in which most indexes lie
+_ENTRY = struct.Struct("<II")  # CRC-32, bytes of the description
+_REQUESTS_TOGETHER = 16  # each waits for a bucket
 
-class Entries(NamedTuple):
-    """What was appended to a journal: url_ids, bytes of each entry, whether it is a page."""
-
-    ids: array[int]
-    lengths: array[int]
-    are_pages: array[int]
-
-
-class Appender:
-    """The end of the journal at `path`, for one process at a time: others that would append wait."""
-
-    def __init__(self, path: str):
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open until `close`
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-
-    def write(self, entries: list[bytes]) -> Entries:
-        """Write down answers as `encode_entry` made entries of them; then a kill of the process does not lose them."""
-        data = memoryview(b"".join(entries))
-        while data:  # a disk that fills up takes a part
-            data = data[self._file.write(data) or 0 :]
-        heads = [_HEAD.unpack_from(entry) for entry in entries]
-        return Entries(
-            array("Q", [url_id for _, url_id, _, _, _ in heads]),
-            array("Q", map(len, entries)),
-            array("B", [records > 0 for *_, records in heads]),  # only a page has a record
-        )
-
-    def close(self) -> None:
-        self._file.close()
+_PLACE = np.dtype([("id", "<u8"), ("segment", "<u4"), ("offset", "<u8"), ("length", "<u4"), ("is_page", "?")])
 
 
 class Journal:
-    """Answers by url_id, in a file. So many (its length), `num_pages` of them pages."""
+    """The answers of one source about one shard, as far as they are in segments.
+
+    Attributes:
+      folder: where the segments are.
+    """
+
+    def __init__(self, folder: Storage):
+        """The journal in a folder, with the segments that are there."""
+        self.folder = folder
+        self._segments: list[str] = []
+        self._places = np.empty(0, _PLACE)
+        self.load()
 
     def __len__(self) -> int:
-        return len(self._ids)
-
-    def __init__(self, path: str):
-        """The journal at `path`, with what is whole of it."""
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        self.path = path
-        self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - open as long as the journal
-        self._ids, self._offsets, self._are_pages = array("Q"), array("Q"), array("B")
-        self.num_pages = 0
-        self._sorted: tuple[np.ndarray, np.ndarray] | None = None
-        # The process that appends for a run may outlive its kill by a moment.
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        self._recover()
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-
-    def __enter__(self) -> Journal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+        return len(self._places)
 
     @property
     def ids(self) -> np.ndarray:
-        """The url_ids that have an answer, in order of their answers."""
-        return np.array(self._ids, dtype=np.uint64)
+        """The url_ids that have an answer, ascending."""
+        return self._places["id"]
 
     @property
     def pages(self) -> np.ndarray:
         """Those of them whose answer is a page."""
-        return self.ids[np.array(self._are_pages, dtype=bool)]
+        return self._places["id"][self._places["is_page"]]
+
+    def load(self) -> None:
+        """Take segments into account that were written since. A damaged one, after a power failure, is none."""
+        new = sorted(set(self.folder.names()) - set(self._segments))
+        indexes = self._each(self._index, new)
+        places = [self._places]
+        for number, (index, start) in enumerate(indexes, len(self._segments)):
+            place = np.empty(len(index), _PLACE)
+            ends = start + np.cumsum(index["length"], dtype=np.uint64)
+            place["id"], place["length"], place["is_page"] = index["id"], index["length"], index["is_page"]
+            place["segment"], place["offset"] = number, ends - index["length"]
+            places.append(place)
+        self._segments += new
+        joined = np.concatenate(places)
+        _, first = np.unique(joined["id"], return_index=True)  # where two attempts asked, the first one counts
+        self._places = joined[first]
+
+    def answers(self, url_ids: Sequence[int]) -> Iterator[Answer | None]:
+        """The answer of each of these URLs, which ascend; None for one without."""
+        ids = np.array(url_ids, np.uint64)
+        found = self._places[np.isin(self._places["id"], ids, assume_unique=True)]
+        known: dict[int, Answer] = {}
+        groups = [found[found["segment"] == number] for number in np.unique(found["segment"])]
+        for answers in self._each(self._read, groups):
+            known.update(answers)
+        return map(known.get, url_ids)
+
+    def _each(self, call: Callable[[T], R], items: list[T]) -> list[R]:
+        """`call` of each item, many at once where each waits for a bucket."""
+        if self.folder.is_local or len(items) < 2:
+            return list(map(call, items))
+        with ThreadPoolExecutor(_REQUESTS_TOGETHER) as threads:
+            return list(threads.map(call, items))
+
+    def _read(self, places: np.ndarray) -> list[tuple[int, Answer]]:
+        """Entries of one segment, which lie close together since they are sorted, by one read."""
+        name = self._segments[places["segment"][0]]
+        start, end = int(places["offset"][0]), int(places["offset"][-1] + places["length"][-1])
+        data = self.folder.read_range(name, start, end - start)
+        answers = []
+        for url_id, _, offset, length, is_page in places.tolist():
+            entry = data[offset - start : offset - start + length]
+            crc, description = _ENTRY.unpack_from(entry)
+            body = entry[_ENTRY.size :]
+            if isal_zlib.crc32(body) != crc:
+                raise OSError(f"{self.folder.path(name)}: byte {offset} or later was changed after it was written")
+            answers.append((url_id, _decoded(body[:description], body[description:], is_page)))
+        return answers
+
+    def _index(self, name: str) -> tuple[np.ndarray, int]:
+        """The index of a segment, and where its entries begin."""
+        data, size = self.folder.read_range(name, 0, _FIRST_READ), self.folder.size(name)
+        if len(data) >= _HEAD.size:
+            magic, count, crc = _HEAD.unpack_from(data)
+            start = _HEAD.size + count * _INDEX.itemsize
+            if magic == _MAGIC and len(data) < start <= size:
+                data += self.folder.read_range(name, len(data), start - len(data))
+            if magic == _MAGIC and start <= len(data) and isal_zlib.crc32(data[_HEAD.size : start]) == crc:
+                index = np.frombuffer(data, _INDEX, count, _HEAD.size)
+                if size == start + int(index["length"].sum()):
+                    return index, start
+        return np.empty(0, _INDEX), 0
+
+
+class SegmentWriter:
+    """Answers of one attempt on their way into a journal's segments."""
+
+    def __init__(self, folder: Storage, attempt: str):
+        """A writer for the journal in `folder`; `attempt` is a name that no other attempt has."""
+        self._folder, self._attempt, self._number = folder, attempt, 0
+        self._entries: dict[int, tuple[bytes, bool]] = {}
+        self.bytes = 0
+        self.since = 0.0
 
     def append(self, url_id: int, answer: Answer) -> None:
-        """Write an answer down; once this returns, a kill of the process does not lose it."""
-        appender = Appender(self.path)
-        self.note(appender.write([encode_entry(url_id, answer)]))
-        appender.close()
+        """Keep an answer for the next segment: it is lost with this process until `flush`."""
+        if not self._entries:
+            self.since = time.monotonic()
+        entry = _encoded(answer)
+        self._entries[url_id] = entry, isinstance(answer, Page)
+        self.bytes += len(entry)
 
-    def note(self, entries: Entries) -> None:
-        """Take what an `Appender` has written into the account."""
-        self._sorted = None
-        for length in entries.lengths:
-            self._offsets.append(self._end)
-            self._end += length
-        self._ids += entries.ids
-        self._are_pages += entries.are_pages
-        self.num_pages += sum(entries.are_pages)
-
-    def answers(self, url_ids: list[int]) -> Iterator[Answer | None]:
-        """The answer of each URL; None for one without."""
-        if self._sorted is None:
-            ids = self.ids
-            order = np.argsort(ids, kind="stable")
-            self._sorted = ids[order], np.array(self._offsets, np.uint64)[order]
-        ids, offsets = self._sorted
-        places = np.searchsorted(ids, np.array(url_ids, np.uint64)).tolist()
-        for url_id, place in zip(url_ids, places, strict=True):
-            found = place < len(ids) and int(ids[place]) == url_id
-            yield self._read(int(offsets[place])) if found else None
-
-    def _read(self, offset: int) -> Answer:
-        # By calls, not mapped: mapped pages, and those around them, would count as this process' memory.
-        entry = os.pread(self._file.fileno(), _READ_BYTES, offset)
-        _, _, crc, description, records = _HEAD.unpack_from(entry)
-        end = _HEAD.size + description + records
-        if len(entry) < end:
-            entry += os.pread(self._file.fileno(), end - len(entry), offset + len(entry))
-        body = entry[_HEAD.size : end]
-        if isal_zlib.crc32(body) != crc:
-            raise OSError(f"{self._file.name}: the entry at byte {offset} was changed after it was written")
-        return _decode(body[:description], body[description:])
-
-    def _recover(self) -> None:
-        size = self._file.seek(0, os.SEEK_END)
-        self._end = 0
-        while self._end + _HEAD.size <= size:
-            head = os.pread(self._file.fileno(), _HEAD.size, self._end)
-            magic, url_id, crc, description, records = _HEAD.unpack(head)
-            length = description + records
-            if magic != _MAGIC or self._end + _HEAD.size + length > size:
-                break
-            if isal_zlib.crc32(os.pread(self._file.fileno(), length, self._end + _HEAD.size)) != crc:
-                break
-            entry = Entries(array("Q", [url_id]), array("Q", [_HEAD.size + length]), array("B", [records > 0]))
-            self.note(entry)
-        self._file.truncate(self._end)
+    def flush(self) -> None:
+        """Write what was kept as a segment."""
+        if not self._entries:
+            return
+        entries = sorted(self._entries.items())
+        index = np.array([(url_id, len(entry), is_page) for url_id, (entry, is_page) in entries], _INDEX).tobytes()
+        head = _HEAD.pack(_MAGIC, len(entries), isal_zlib.crc32(index))
+        segment = b"".join([head, index, *(entry for _, (entry, _) in entries)])
+        self._folder.create(f"{self._attempt}-{self._number:06d}", segment)
+        self._number += 1
+        self._entries, self.bytes = {}, 0
 
 
-def encode_entry(url_id: int, answer: Answer) -> bytes:
-    """An answer as an entry of a journal."""
-    records = b""
-    if isinstance(answer, NoPage):
-        description = orjson.dumps({"reason": str(answer.reason), "detail": answer.detail})
-    else:
-        values: dict[str, Any] = {name: getattr(answer, name) for name in INDEXED}
-        values["redirect_lengths"] = [len(record) for record in answer.redirects]
-        description = orjson.dumps(values)
+def _encoded(answer: Answer) -> bytes:
+    records, described = b"", answer
+    if isinstance(answer, Page):
         records = b"".join([*answer.redirects, answer.record])
+        described = dataclasses.replace(answer, record=b"", redirects=())
+    lengths = [len(record) for record in answer.redirects] if isinstance(answer, Page) else []
+    description = msgspec.msgpack.encode((described, lengths))
     crc = isal_zlib.crc32(records, isal_zlib.crc32(description))
-    return _HEAD.pack(_MAGIC, url_id, crc, len(description), len(records)) + description + records
+    return _ENTRY.pack(crc, len(description)) + description + records
 
 
-def _decode(description: bytes, records: bytes) -> Answer:
-    entry = orjson.loads(description)
-    if "reason" in entry:
-        return NoPage(Reason.of(entry["reason"]), entry["detail"])
-    redirects = []
-    at = 0
-    for length in entry.pop("redirect_lengths"):
-        redirects.append(records[at : at + length])
-        at += length
-    return Page(**entry, record=records[at:], redirects=tuple(redirects))
+def _decoded(description: bytes, records: bytes, is_page: bool) -> Answer:
+    if not is_page:
+        return _decode_no_page(description)[0]
+    page, lengths = _decode_page(description)
+    ends = [0, *itertools.accumulate(lengths)]
+    redirects = tuple(records[start:end] for start, end in itertools.pairwise(ends))
+    return dataclasses.replace(page, record=records[ends[-1] :], redirects=redirects)
+
+
+_decode_no_page = msgspec.msgpack.Decoder(tuple[NoPage, list[int]]).decode
+_decode_page = msgspec.msgpack.Decoder(tuple[Page, list[int]]).decode
+
+
+class ClaimLost(Exception):
+    """Another attempt has taken the claim over."""
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    """What a claim's file says: the attempt, its processes, and how often it was renewed, so that no two are equal."""
+
+    attempt: str
+    processes: list[str]
+    renewals: int = 0
+
+    def is_dead(self) -> bool:
+        """Whether its processes were of this host and have ended."""
+        found = [Process.parse(text) for text in self.processes]
+        return all(process is not None and process.is_here and not process.runs() for process in found)
+
+
+class Claim:
+    """The right of one attempt to ask the web for a shard's URLs: a file that is renewed by compare-and-swap.
+
+    Whoever holds it asks only while `is_valid`, and it can be taken over only later than that: also from a process
+    that was stopped and wakes up.
+
+    Attributes:
+      attempt: a name that no other attempt has.
+      was_taken_over: whether another attempt may have asked a moment ago.
+    """
+
+    def __init__(self, folder: Storage, name: str, processes: Sequence[Process]):
+        self.attempt = uuid.uuid4().hex
+        self.was_taken_over = False
+        self._folder, self._name = folder, name
+        self._claim = _Claim(self.attempt, [str(process) for process in processes])
+        self._version: str | None = None
+        self._valid_until = 0.0
+
+    @property
+    def is_valid(self) -> bool:
+        return time.monotonic() < self._valid_until
+
+    async def acquire(self) -> None:
+        """Wait until no other attempt holds the claim, and take it."""
+        watched, since = None, 0.0
+        while True:
+            asked = time.monotonic()
+            if await asyncio.to_thread(self._folder.create, self._name, msgspec.json.encode(self._claim)):
+                watched = None
+            found = await asyncio.to_thread(self._folder.read_version, self._name)
+            if found is None:
+                continue
+            content, version = found
+            holder = _parsed(content)
+            if holder is not None and holder.attempt == self.attempt:
+                self._version, self._valid_until = version, asked + _VALID_SECONDS
+                return
+            self.was_taken_over = True
+            if version != watched:
+                watched, since = version, time.monotonic()
+            if (holder is not None and holder.is_dead()) or time.monotonic() - since >= TERM_SECONDS:
+                await asyncio.to_thread(self._folder.swap, self._name, msgspec.json.encode(self._claim), version)
+            else:
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def keep(self) -> None:
+        """Renew the claim until cancelled; raises ClaimLost. While the storage fails, the claim becomes invalid."""
+        while True:
+            await asyncio.sleep(_RENEW_SECONDS)
+            asked = time.monotonic()
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(self._renew)
+                self._valid_until = asked + _VALID_SECONDS
+
+    def _renew(self) -> None:
+        assert self._version is not None
+        renewed = msgspec.structs.replace(self._claim, renewals=self._claim.renewals + 1)
+        version = self._folder.swap(self._name, msgspec.json.encode(renewed), self._version)
+        if version is None:  # another's, or a bucket's answer to an earlier request was lost
+            found = self._folder.read_version(self._name)
+            if found is None or (holder := _parsed(found[0])) is None or holder.attempt != self.attempt:
+                raise ClaimLost
+            renewed, version = holder, found[1]
+        self._claim, self._version = renewed, version
+
+    async def release(self) -> None:
+        """Let others have it, unless they have it already."""
+        self._valid_until = 0.0
+        with contextlib.suppress(OSError, ClaimLost):
+            await asyncio.to_thread(self._renew)
+            await asyncio.to_thread(self._folder.delete, self._name)
+
+
+def _parsed(content: bytes) -> _Claim | None:
+    try:
+        return msgspec.json.decode(content, type=_Claim)
+    except msgspec.MsgspecError:  # after a power failure
+        return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import random
 import re
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from yarl import URL
@@ -54,8 +55,9 @@ class Fetcher:
       gates: the hosts' gates.
     """
 
-    def __init__(self, options: LiveOptions):
-        self.options = options
+    def __init__(self, options: LiveOptions, may_ask: Callable[[], bool] = lambda: True):
+        """A fetcher that makes no request while `may_ask` says no."""
+        self.options, self._may_ask = options, may_ask
         remembered = 4 * options.connections + 1000  # hosts: more than are open, since redirects lead to others
         self.gates = HostGates(options.host_delay, options.host_connections, remembered)
         self._client = Client(
@@ -145,6 +147,8 @@ class Fetcher:
         for attempt in range(self.options.retries + 1):
             last = attempt == self.options.retries
             async with gate:
+                while not self._may_ask():
+                    await asyncio.sleep(0.1)
                 if gate.failures >= self.options.host_failures and gate.failure is not None:
                     reason, detail = gate.failure.reason, gate.failure.detail
                     raise Failed(reason, f"given up after {gate.failures} failures of the host in a row: {detail}")

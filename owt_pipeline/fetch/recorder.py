@@ -3,7 +3,10 @@
 Digests and compression take longer than the request. In a thread of the event loop's process they would also make
 it wait for the interpreter's lock at each system call: the loop would run at half its rate.
 
-    event loop --take--> batches --socket--> process: answers, into journals --socket--> what is in them now
+    event loop --take--> batches --socket--> process: answers, into journals --socket--> how many
+
+When the event loop's process is gone, the process writes down what it was given, so that a killed run loses what was
+in flight; where both are killed, as with a machine, it loses 30 seconds.
 """
 
 from __future__ import annotations
@@ -13,85 +16,84 @@ import contextlib
 import pickle
 import socket
 import struct
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 from owt_pipeline.engine import children
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.processes import Process, this_process
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerDied, WorkerError
-from owt_pipeline.fetch.answers import NoPage
+from owt_pipeline.fetch.answers import Answer, Page
 from owt_pipeline.fetch.fetched import Fetched
-from owt_pipeline.fetch.journal import Appender, Entries, Journal, encode_entry
+from owt_pipeline.fetch.journal import SegmentWriter
+
+SEGMENT_SECONDS = 30.0
+SEGMENT_BYTES = 16 << 20
+"""A journal's segment is written when its first answer is so old, or it has so many bytes."""
+_KEPT_BYTES = 2 * SEGMENT_BYTES  # for all journals together; beyond, the longest segment is written
 
 _WAITING_BATCHES = 16
 """Batches that wait to be sent to the process; beyond, the event loop fetches no more until there are fewer."""
 
 _BATCH_BYTES = 256 << 10
 _BATCH_SECONDS = 0.01
-"""A batch goes to the process when it has so many bytes or is so old: what a kill can cost beside pages in flight."""
+"""A batch goes to the process when it has so many bytes or is so old."""
 
-_SECONDS_TO_END = 3.0
-"""Of the process, when the event loop's is gone: for the batches it has been given."""
+_SECONDS_TO_END = 10.0
+"""Of the process, when the event loop's is gone: to write down what it was given."""
 
-_LENGTH = struct.Struct("<Q")  # before what the process sends
-
-_Item = tuple[str, int, "Fetched | NoPage"]  # the journal's path, url_id, what came of it
-
-
-class Recorder:
-    """What a shard's pages are given to; they are in `journal` when the block ends.
-
-    async with Recorder(recording, journal, recorded) as recorder:
-        ...  await recorder.take(url_id, fetched)
-    """
-
-    def __init__(self, recording: Recording, journal: Journal, recorded: Callable[[], None]):
-        """A recorder into `journal`, that calls `recorded` whenever more is in it."""
-        self._recording, self._journal, self._recorded = recording, journal, recorded
-        self._waiting = 0
-        self.settled = asyncio.Event()
-
-    async def __aenter__(self) -> Recorder:
-        self._recording.recorders[self._journal.path] = self
-        return self
-
-    async def __aexit__(self, kind: type | None, *_: object) -> None:
-        self._recording.flush()
-        if self._waiting and self._recording.error is None:
-            await self.settled.wait()
-        self._recording.finish(self._journal.path)
-        if self._recording.error is not None and kind in (None, RecordingFailed):
-            raise self._recording.error
-
-    async def take(self, url_id: int, fetched: Fetched | NoPage) -> None:
-        """Give what was fetched; waits while too much is waiting, raises RecordingFailed once recording has failed."""
-        if not self._recording.ready.is_set():
-            await self._recording.ready.wait()
-        if self._recording.error is not None:
-            raise RecordingFailed
-        self._waiting += 1
-        self.settled.clear()
-        self._recording.put((self._journal.path, url_id, fetched))
-
-    def note(self, entries: Entries) -> None:
-        """These are in the journal now."""
-        self._journal.note(entries)
-        self._recorded()
-        self._waiting -= len(entries.ids)
-        if not self._waiting:
-            self.settled.set()
+_LENGTH = struct.Struct("!i")  # before each message, as multiprocessing's Connection has it
 
 
 class RecordingFailed(RuntimeError):
     """Recording has failed; why is raised on leaving the Recorder."""
 
 
+class Recorder:
+    """What a shard's answers are given to; they are in the journal when the block ends.
+
+    async with Recorder(recording, folder, attempt, recorded) as recorder:
+        ...  await recorder.take(url_id, fetched)
+    """
+
+    def __init__(self, recording: Recording, folder: Storage, attempt: str, recorded: Callable[[int, int], None]):
+        """A recorder into the journal in `folder`; calls `recorded` with how many more answers and pages there are."""
+        self._recording, self._folder, self._attempt, self.recorded = recording, folder, attempt, recorded
+        self.key = f"{folder} {attempt}"
+        self.settled = asyncio.Event()
+
+    async def __aenter__(self) -> Recorder:
+        self._recording.begin(self, self._folder, self._attempt)
+        return self
+
+    async def __aexit__(self, kind: type | None, *_: object) -> None:
+        if self._recording.error is None:
+            self._recording.finish(self)
+            await self.settled.wait()
+        if self._recording.error is not None and kind in (None, RecordingFailed):
+            raise self._recording.error
+
+    async def take(self, url_id: int, fetched: Fetched | Answer) -> None:
+        """Give what was fetched; waits while too much is waiting, raises RecordingFailed once recording has failed."""
+        if not self._recording.ready.is_set():
+            await self._recording.ready.wait()
+        if self._recording.error is not None:
+            raise RecordingFailed
+        self._recording.put(self.key, url_id, fetched)
+
+
 async def start_recording() -> Recording:
     """A process at work: what is fetched before it is would be lost to a kill meanwhile."""
-    process = children.start(_serve, _SECONDS_TO_END)
-    _, recording = await asyncio.get_running_loop().create_connection(lambda: Recording(process), sock=process.socket)
+    child = children.start(_serve, _SECONDS_TO_END)
+    _, recording = await asyncio.get_running_loop().create_connection(lambda: Recording(child), sock=child.socket)
     await recording.begun.wait()
+    if recording.error is not None:
+        raise recording.error
     return recording
 
 
@@ -99,34 +101,40 @@ class Recording(asyncio.Protocol):
     """The process, as the event loop sees it.
 
     Attributes:
-      process: what `children.start` gave.
-      recorders: by the paths of their journals.
+      child: what `children.start` gave.
+      process: which it is, once it has begun.
       begun: whether it is at work, or never will be.
       ready: whether it takes more, or never will again.
       error: why it has failed.
     """
 
-    def __init__(self, process: children.Child):
-        self.process = process
-        self.recorders: dict[str, Recorder] = {}
+    process: Process
+
+    def __init__(self, child: children.Child):
+        self.child = child
         self.begun, self.ready = asyncio.Event(), asyncio.Event()
         self.ready.set()
         self.error: BaseException | None = None
+        self._recorders: dict[str, Recorder] = {}
         self._transport: Any = None
         self._closing = False
         self._closed = asyncio.Event()
         self._received = bytearray()
         self._messages: deque[bytes] = deque()  # not sent yet: in the transport's buffer, each would cost a copy of all
         self._is_sending = False
-        self._batch: list[_Item] = []
+        self._batch: list[tuple[str, int, Fetched | Answer]] = []
         self._batch_bytes = 0
 
-    def put(self, item: _Item) -> None:
+    def begin(self, recorder: Recorder, folder: Storage, attempt: str) -> None:
+        """Answers for the journal in `folder` come from now on."""
+        self._recorders[recorder.key] = recorder
+        self._send(("begin", (recorder.key, SegmentWriter(folder, attempt))))
+
+    def put(self, key: str, url_id: int, fetched: Fetched | Answer) -> None:
         """Give the process something to record, soon."""
         if not self._batch:
             asyncio.get_running_loop().call_later(_BATCH_SECONDS, self.flush)
-        self._batch.append(item)
-        fetched = item[2]
+        self._batch.append((key, url_id, fetched))
         self._batch_bytes += len(fetched.received.body) if isinstance(fetched, Fetched) else 100
         if self._batch_bytes > _BATCH_BYTES:
             self.flush()
@@ -134,23 +142,24 @@ class Recording(asyncio.Protocol):
     def flush(self) -> None:
         """Give the process what waits."""
         if self._batch:
-            self._send(self._batch)
+            self._send(("record", self._batch))
             self._batch, self._batch_bytes = [], 0
 
-    def finish(self, path: str) -> None:
-        """No more comes into the journal at `path`."""
-        del self.recorders[path]
-        self._send(path)
+    def finish(self, recorder: Recorder) -> None:
+        """No more comes from this recorder: it is settled once all is in the journal."""
+        self.flush()
+        self._send(("finish", recorder.key))
 
     async def close(self) -> None:
         """End the process."""
         self._closing = True
         self._transport.close()
         await self._closed.wait()
-        self.process.end()
+        self.child.end()
 
-    def _send(self, message: list[_Item] | str) -> None:
-        self._messages.append(pickle.dumps(message, protocol=5))
+    def _send(self, message: tuple[str, Any]) -> None:
+        data = pickle.dumps(message, protocol=5)
+        self._messages.append(_LENGTH.pack(len(data)) + data)
         if len(self._messages) > _WAITING_BATCHES:
             self.ready.clear()
         if not self._is_sending:
@@ -181,55 +190,76 @@ class Recording(asyncio.Protocol):
             if isinstance(answer, Exception):
                 self._fail(answer)
                 return
-            if not answer:
+            if isinstance(answer, Process):
+                self.process = answer
                 self.begun.set()
-            for path, entries in answer.items():
-                self.recorders[path].note(entries)
+            elif isinstance(answer, str):
+                self._recorders.pop(answer).settled.set()
+            else:
+                for key, (number, pages) in answer.items():
+                    self._recorders[key].recorded(number, pages)
 
     def connection_lost(self, _: Exception | None) -> None:
         self._closed.set()
         if not self._closing and self.error is None:
-            died = WorkerDied(self.process.end())
+            died = WorkerDied(self.child.end())
             self._fail(WorkerError(f"recording failed: {died}. Out of memory? Run the same command again to go on"))
 
     def _fail(self, error: Exception) -> None:
         self.error = error
-        self.process.end()
+        self.child.end()
         self.begun.set()
         self.ready.set()
-        for recorder in self.recorders.values():
+        for recorder in self._recorders.values():
             recorder.settled.set()
 
 
-def _serve(connection: socket.socket) -> None:
+def _serve(end: socket.socket) -> None:
     """The process' life: batches into journals, until the other end is gone."""
-    journals: dict[str, Appender] = {}
-    with contextlib.suppress(EOFError, ConnectionError), connection.makefile("rb") as messages:
-        _answer(connection, {})
-        while True:
-            message: list[_Item] | str = pickle.load(messages)
-            if isinstance(message, list):
-                try:
-                    _answer(connection, _record(message, journals))
-                except OSError as error:  # such as a full disk
-                    _answer(connection, error)
-                except Exception:
-                    problem = f"the recording process failed:\n{traceback.format_exc()}"
-                    _answer(connection, WorkerError(problem))
-            elif message in journals:
-                journals.pop(message).close()
+    connection = Connection(end.detach())
+    writers: dict[str, SegmentWriter] = {}
+
+    def tell(answer: Any) -> None:
+        with contextlib.suppress(ConnectionError):  # what was sent before the other end went is recorded all the same
+            connection.send(answer)
+
+    tell(this_process())
+    try:
+        with contextlib.suppress(EOFError, ConnectionError):
+            while True:
+                due = min((writer.since for writer in writers.values() if writer.bytes), default=None)
+                wait = None if due is None else max(due + SEGMENT_SECONDS - time.monotonic(), 0.0)
+                if connection.poll(wait):
+                    tell(_obey(connection.recv(), writers))
+                for writer in writers.values():
+                    if writer.bytes and time.monotonic() - writer.since >= SEGMENT_SECONDS:
+                        writer.flush()
+        for writer in writers.values():
+            writer.flush()
+    except (OSError, UserError) as error:  # such as a full disk
+        tell(error)
+    except Exception:
+        tell(WorkerError(f"the recording process failed:\n{traceback.format_exc()}"))
 
 
-def _answer(connection: socket.socket, answer: dict[str, Entries] | Exception) -> None:
-    data = pickle.dumps(answer, protocol=5)
-    connection.sendall(_LENGTH.pack(len(data)) + data)
-
-
-def _record(batch: list[_Item], journals: dict[str, Appender]) -> dict[str, Entries]:
-    entries: dict[str, list[bytes]] = {}
-    for path, url_id, fetched in batch:
+def _obey(message: tuple[str, Any], writers: dict[str, SegmentWriter]) -> Any:
+    """Do what a message says; returns the answer to it."""
+    what, about = message
+    if what == "begin":
+        key, writers[key] = about
+        return {}
+    if what == "finish":
+        writers.pop(about).flush()
+        return about
+    recorded: dict[str, tuple[int, int]] = {}
+    for key, url_id, fetched in about:
         answer = fetched.answer() if isinstance(fetched, Fetched) else fetched
-        entries.setdefault(path, []).append(encode_entry(url_id, answer))
-    for path in entries.keys() - journals.keys():
-        journals[path] = Appender(path)
-    return {path: journals[path].write(of_journal) for path, of_journal in entries.items()}
+        writers[key].append(url_id, answer)
+        number, pages = recorded.get(key, (0, 0))
+        recorded[key] = number + 1, pages + isinstance(answer, Page)
+    for writer in writers.values():
+        if writer.bytes >= SEGMENT_BYTES:
+            writer.flush()
+    if sum(writer.bytes for writer in writers.values()) >= _KEPT_BYTES:
+        max(writers.values(), key=lambda writer: writer.bytes).flush()
+    return recorded

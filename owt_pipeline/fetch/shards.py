@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,15 +10,16 @@ import numpy as np
 import pyarrow as pa
 
 from owt_pipeline.engine import progress
-from owt_pipeline.engine.commit import ShardWriter, shard_name
+from owt_pipeline.engine.commit import ShardWriter, record_name, shard_name
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.answers import URL_COLUMNS, Answer, NoPage, Page, sorted_urls, write_answers
 from owt_pipeline.fetch.archives import Archives, Lookup
-from owt_pipeline.fetch.commoncrawl import ArchiveClient, CdxOptions, ask_archive
-from owt_pipeline.fetch.crawl import Crawler, crawl, shared_loop
+from owt_pipeline.fetch.commoncrawl import CdxOptions, ask_archive
+from owt_pipeline.fetch.crawl import Crawler, ask_under_claim, crawl, shared_loop
 from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.live import LiveOptions
+from owt_pipeline.fetch.recorder import Recorder
 from schemas import DATASETS, Reason
 
 _ASKED_WITH = {
@@ -33,7 +31,7 @@ _ASKED_WITH = {
 
 @dataclass(frozen=True)
 class Sources:
-    """Where pages come from. Picklable.
+    """Where pages come from.
 
     Attributes:
       order: `live`, `archive` and `commoncrawl`, in the order in which they are asked.
@@ -41,7 +39,6 @@ class Sources:
       live: for `live`.
       cdx: for `commoncrawl`.
       spread: whether a host's shards may be the business of several processes.
-      journals: the local folder for journals.
     """
 
     order: tuple[str, ...]
@@ -49,11 +46,10 @@ class Sources:
     live: LiveOptions | None
     cdx: CdxOptions | None
     spread: bool
-    journals: str
 
 
-def fetch_shard(shard: int, writer: ShardWriter, *, urls: DatasetReader, sources: Sources) -> None:
-    """Write shard `shard` of pages/."""
+def fetch_shard(shard: int, writer: ShardWriter, urls: DatasetReader, sources: Sources, work: Storage) -> None:
+    """Write shard `shard` of pages/; journals and claims are in `work`."""
     with contextlib.ExitStack() as stack:
         lookup = stack.enter_context(_lookup(sources.archives, urls, shard)) if sources.archives else None
         journals: dict[str, Journal] = {}
@@ -61,9 +57,8 @@ def fetch_shard(shard: int, writer: ShardWriter, *, urls: DatasetReader, sources
         online = [name for name in sources.order if name in _ASKED_WITH]
         for name in sources.order:
             if name in online:
-                path = os.path.join(sources.journals, f"{shard_name(shard)}.{name}.journal")
-                journal = journals[name] = stack.enter_context(Journal(path))
-                _ask_online(name, shard, urls, sources, journal, found, last=name == online[-1])
+                journal = journals[name] = Journal(work / "journal" / shard_name(shard) / name)
+                _ask_online(name, shard, urls, sources, journal, work, found, last=name == online[-1])
                 pages = journal.pages
             elif lookup is not None and len(journals) < len(online):
                 pages = _archived(lookup, urls, shard, found)
@@ -106,32 +101,38 @@ def nowhere(told: dict[str, NoPage]) -> NoPage:
 
 
 def _ask_online(
-    name: str, shard: int, urls: DatasetReader, sources: Sources, journal: Journal, found: np.ndarray, last: bool
+    name: str,
+    shard: int,
+    urls: DatasetReader,
+    sources: Sources,
+    journal: Journal,
+    work: Storage,
+    found: np.ndarray,
+    last: bool,
 ) -> None:
-    """Ask a source on the network for what neither an earlier source nor its own journal of an earlier run has.
+    """Ask a source on the network for what neither an earlier source nor its journal has.
 
     `last` says whether no other such source comes after it, so that its answers are the end of a URL.
     """
-    settled = 0
 
-    def answered() -> None:
-        """Tell how many URLs are done with: all that have an answer, or those with a page, if others are asked yet."""
-        nonlocal settled
-        now = len(journal) if last else journal.num_pages
-        progress.advance(now - settled)
-        settled = now
+    def answered(answers: int, pages: int) -> None:
+        """Say how many more URLs are done with: all that have an answer, or those with a page, if others are asked."""
+        progress.advance(answers if last else pages)
 
-    answered()
-    missing = [_missing(urls, shard, _ASKED_WITH[name], np.union1d(journal.ids, found))]  # popped: not held here
-    if not missing[0].num_rows:
+    def missing() -> pa.Table:
+        return _missing(urls, shard, _ASKED_WITH[name], np.union1d(journal.ids, found))
+
+    async def ask(crawler: Crawler, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
+        if name == "live":
+            await crawl(crawler, urls, recorder, resumed, sources.spread)
+        elif crawler.archive is not None:
+            await ask_archive(crawler.archive, urls, recorder)
+
+    answered(len(journal), len(journal.pages))
+    if not missing().num_rows:
         return
-    if name == "live":
-        assert sources.live is not None
-        with shared_loop(sources.live, Crawler) as loop:
-            loop.run(crawl(loop.client, missing.pop(), sources.spread, journal, answered))
-    else:
-        with shared_loop(sources.cdx, ArchiveClient) as loop:
-            loop.run(ask_archive(loop.client, missing.pop(), journal, answered))
+    with shared_loop(sources.live, sources.cdx) as loop:
+        loop.run(ask_under_claim(loop.crawler, work / "claims", record_name(shard), journal, missing, ask, answered))
 
 
 def _missing(urls: DatasetReader, shard: int, columns: list[str], known: np.ndarray) -> pa.Table:
@@ -158,14 +159,3 @@ def _archived(lookup: Lookup, urls: DatasetReader, shard: int, found: np.ndarray
         if url_id not in known and isinstance(lookup.answer(url_id, created), Page)
     ]
     return np.array(pages, np.uint64)
-
-
-def journal_folder(work: Storage) -> str:
-    """The folder for the journals of a stage whose folder for intermediate steps is `work`.
-
-    It is in `work` itself, where a rerun finds it; for a bucket, which cannot be appended to, in this machine's
-    folder for temporary files, by what is being made: a changed option or input must not find another's answers.
-    """
-    if work.is_local:
-        return work.path("journal")
-    return os.path.join(tempfile.gettempdir(), "owt-fetch", hashlib.sha256(work.read("plan.json")).hexdigest())

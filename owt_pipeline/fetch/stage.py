@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import sys
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine.errors import UsageError
-from owt_pipeline.engine.stage import Stage, StageRun
+from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.engine.storage import describe_source, expand_globs
 from schemas import option
 
 if TYPE_CHECKING:
+    from owt_pipeline.engine.commit import ShardWriter
+    from owt_pipeline.engine.exchange import Slice
     from owt_pipeline.fetch.archives import Archives
+    from owt_pipeline.fetch.cdx import Collection
     from owt_pipeline.fetch.commoncrawl import CdxOptions
     from owt_pipeline.fetch.live import LiveOptions
+    from schemas.manifest import ShardRecord
 
 logger = logging.getLogger("owt")
 
@@ -101,12 +104,7 @@ class Options:
     )
 
 
-def run(run: StageRun) -> None:
-    from owt_pipeline.engine.pipeline import runs_locally
-    from owt_pipeline.engine.workers import start_server
-    from owt_pipeline.fetch import crawl
-    from owt_pipeline.fetch.shards import Sources, fetch_shard, journal_folder
-
+def prepare(run: StageRun) -> None:
     options: Options = run.options
     order = _order(options)
     if order != ("archive",) and "@" not in options.user_agent and "://" not in options.user_agent:
@@ -114,28 +112,47 @@ def run(run: StageRun) -> None:
             "fetch: --user_agent %r names nobody to write to, and sites that mind will block you; say who you are, as "
             "in %s", options.user_agent, USER_AGENT_EXAMPLE,
         )  # fmt: skip
-    live = _live_options(options) if "live" in order else None
-    if live is not None:
-        start_server()  # for the process that records
-    sources = Sources(
+    if "archive" in order:
+        run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
+    if "commoncrawl" in order:
+        run.properties["collections"] = [asdict(found) for found in _read_collections(options)]
+
+
+def index_archive(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    from owt_pipeline.fetch import archives
+
+    archives.index_archive(run.properties["archives"][number], writer)
+
+
+def fetch_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    from owt_pipeline.fetch import shards
+
+    options: Options = run.options
+    order = _order(options)
+    sources = shards.Sources(
         order=order,
-        archives=_index_archives(run) if "archive" in order else None,
-        live=live,
-        cdx=_cdx_options(options) if "commoncrawl" in order else None,
-        spread=not runs_locally(run.runtime.beam_flags),
-        journals=journal_folder(run.work),
+        archives=_archives(run) if "archive" in order else None,
+        live=_live_options(options) if "live" in order else None,
+        cdx=_cdx_options(run) if "commoncrawl" in order else None,
+        spread=run.runtime.on_cluster,
     )
-    urls = run.inputs["urls"]
-    try:
-        run.write_shards(
-            partial(fetch_shard, urls=urls, sources=sources),
-            rows=urls.rows(),
-            together=SHARDS_TOGETHER if order != ("archive",) else 1,
-        )
-    except BaseException:
-        crawl.stop_all()
-        raise
-    shutil.rmtree(sources.journals, ignore_errors=True)
+    shards.fetch_shard(shard, writer, run.inputs["urls"], sources, run.work)
+
+
+def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
+    from owt_pipeline.fetch import archives
+
+    run.properties.pop("collections", None)
+    if "archives" in run.properties:
+        run.properties["archives"] = archives.summary(_archives(run))
+        for archive in run.properties["archives"]:
+            if not archive["responses"]:
+                logger.warning("fetch: %s holds no response to a request: is it a WARC or ARC file?", archive["name"])
+
+
+def _together(run: StageRun) -> int:
+    """Shards at once in one process: those that wait for the network; from archives alone, they go to the pool."""
+    return 1 if _order(run.options) == ("archive",) else SHARDS_TOGETHER
 
 
 def _order(options: Options) -> tuple[str, ...]:
@@ -169,19 +186,31 @@ def _live_options(options: Options) -> LiveOptions:
     )
 
 
-def _cdx_options(options: Options) -> CdxOptions:
+def _cdx_requests(options: Options) -> LiveOptions:
     from owt_pipeline.fetch.addresses import Addresses
-    from owt_pipeline.fetch.commoncrawl import CdxOptions, read_collections
 
-    requests = replace(
+    return replace(
         _live_options(options),
         addresses=Addresses(allowed_ports=(), allow_private=True),  # index and data are named by the user
         connections=2 * options.cdx_connections,
         host_connections=options.cdx_connections,
         host_delay=options.cdx_delay,
     )
-    collections = read_collections(options.cdx_index, requests)
-    return CdxOptions(collections, options.cdx_data, options.cdx_collections, requests)
+
+
+def _read_collections(options: Options) -> tuple[Collection, ...]:
+    from owt_pipeline.fetch.commoncrawl import read_collections
+
+    return read_collections(options.cdx_index, _cdx_requests(options))
+
+
+def _cdx_options(run: StageRun) -> CdxOptions:
+    from owt_pipeline.fetch.cdx import Collection
+    from owt_pipeline.fetch.commoncrawl import CdxOptions
+
+    options: Options = run.options
+    collections = tuple(Collection(**found) for found in run.properties["collections"])
+    return CdxOptions(collections, options.cdx_data, options.cdx_collections, _cdx_requests(options))
 
 
 def _allowed_connections(wanted: int) -> int:
@@ -200,22 +229,16 @@ def _allowed_connections(wanted: int) -> int:
     return min(wanted, allowed)
 
 
-def _index_archives(run: StageRun) -> Archives:
-    from owt_pipeline.fetch import archives
+def _archives(run: StageRun) -> Archives:
+    """The archive files, with what the step `index` wrote."""
+    from owt_pipeline.fetch.archives import Archives
 
     options: Options = run.options
-    files = tuple(expand_globs(options.pages_from, "--pages_from"))
-    index = partial(archives.index_archive, files=files)
-    records = run.write_step("index", range(len(files)), index, archives.COUNTS)
-    found = archives.Archives(files, run.work / "index", tuple(records), options.max_page_bytes, options.max_redirects)
-    run.properties["archives"] = archives.summary(found)
-    for archive in run.properties["archives"]:
-        if not archive["responses"]:
-            logger.warning("fetch: %s holds no response to a request: is it a WARC or ARC file?", archive["name"])
-    return found
+    files, records = run.properties["archives"], run.read_records("index")
+    return Archives(tuple(files), run.work, tuple(records), options.max_page_bytes, options.max_redirects)
 
 
-def _archives(options: Options) -> list[dict[str, Any]]:
+def _sources(options: Options) -> list[dict[str, Any]]:
     """The archive files; raises UserError for options that cannot be, before an earlier run's pages are deleted."""
     from owt_pipeline.fetch.addresses import parse_rules
 
@@ -234,10 +257,16 @@ STAGE = Stage(
     inputs=("urls",),
     options=Options,
     version=1,
-    run=run,
+    steps=(
+        Step(index_archive, "index", keys=lambda run: range(len(run.properties.get("archives", ()))), spread="shards"),
+        Step(fetch_shard, rows=rows_of_input, spread="shards", together=_together),
+    ),
+    prepare=prepare,
+    finish=finish,
+    module="owt_pipeline.fetch.stage",
     help="Fetch the page of every URL of urls/, over HTTP, from WARC files or out of Common Crawl. Writes pages/: a "
     "WARC file and its index a shard, and a reject row with its reason for each URL without a page.",
-    sources=_archives,
+    sources=_sources,
     irreplaceable=lambda options: _order(options) != ("archive",) and not options.refetch,
     libraries=("fastwarc", "isal"),
     example="owt fetch --workdir run --pages_from 'archives/*.warc.gz'",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -13,20 +12,15 @@ import pytest
 
 from owt_pipeline.collect.urls import canonicalize, url_id
 from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime, Stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
+from tests.owt_pipeline.making import write_dataset
 
 URLS = DATASETS["urls"].schema
 
 Posted = str | tuple[str, int | None]
 """A posted URL, or one with the time of its submission."""
-
-
-@dataclass(frozen=True)
-class _NoOptions:
-    pass
 
 
 def _write_urls(shard: int, writer: ShardWriter, posted: list[Posted], num_shards: int) -> None:
@@ -55,11 +49,6 @@ def write_urls(tmp_path: Path) -> Callable[..., Runtime]:
 
 
 def write_urls_to(folder: Path, posted: Iterable[Posted], num_shards: int) -> Runtime:
-    work = partial(_write_urls, posted=list(posted), num_shards=num_shards)
-    stage = Stage(
-        "collect", "urls", (), _NoOptions, 1, lambda run: run.write_shards(work) and None, "",
-        num_shards=lambda options: num_shards,
-    )  # fmt: skip
-    runtime = Runtime(Storage(str(folder)))
-    run_stage(stage, _NoOptions(), runtime)
-    return runtime
+    workdir = Storage(str(folder))
+    write_dataset(workdir, "urls", partial(_write_urls, posted=list(posted), num_shards=num_shards), num_shards)
+    return Runtime(workdir)

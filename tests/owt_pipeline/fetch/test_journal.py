@@ -1,24 +1,29 @@
-"""The journal loses nothing that was written, whatever becomes of its end, and a shard is a function of it."""
+"""Journals hold what any attempt found out, a shard is a function of them, and one attempt at a time asks."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-import os
 import tempfile
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
-from hypothesis import given
+import pytest
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.processes import Process, this_process
 from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.fetch import journal as journal_module
 from owt_pipeline.fetch.addresses import Addresses
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
 from owt_pipeline.fetch.client import Limits
-from owt_pipeline.fetch.journal import Appender, Journal, encode_entry
+from owt_pipeline.fetch.journal import Claim, ClaimLost, Journal, SegmentWriter
 from owt_pipeline.fetch.live import LiveOptions
 from owt_pipeline.fetch.shards import Sources, fetch_shard
 from owt_pipeline.fetch.warc import response_record
@@ -44,57 +49,122 @@ answers = st.one_of(pages, st.builds(NoPage, st.sampled_from(list(Reason)), st.t
 entries = st.dictionaries(st.integers(0, (1 << 64) - 1), answers, max_size=8)
 
 
-def write(path: str, answers: dict[int, Answer]) -> list[int]:
-    """Write a journal; its length after each entry."""
-    lengths = []
-    with Journal(path) as journal:
-        for url_id, answer in answers.items():
-            journal.append(url_id, answer)
-            lengths.append(os.path.getsize(path))
-    return lengths
+def write(folder: Path, attempts: Iterable[dict[int, Answer]], per_segment: int = 3) -> Storage:
+    """Write what each attempt found, so many answers a segment; the journal's folder."""
+    journal = Storage(str(folder))
+    for number, answers in enumerate(attempts):
+        writer = SegmentWriter(journal, f"attempt{number}")
+        for count, (url_id, answer) in enumerate(answers.items(), 1):
+            writer.append(url_id, answer)
+            if count % per_segment == 0:
+                writer.flush()
+        writer.flush()
+    return journal
 
 
-@given(entries)
-def test_answers_are_read_back_as_they_were_written(answers: dict[int, Answer]) -> None:
+@settings(max_examples=30)  # each writes and syncs files
+@given(st.lists(entries, max_size=3))
+def test_answers_of_all_attempts_are_read_back_as_they_were_written(attempts: list[dict[int, Answer]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        write(f"{folder}/journal", answers)
-        with Journal(f"{folder}/journal") as journal:
-            assert journal.ids.tolist() == list(answers)
-            asked = [*sorted(answers), 12345]
-            assert list(journal.answers(asked)) == [answers.get(url_id) for url_id in asked]
+        journal = Journal(write(Path(folder), attempts))
+        expected = {url_id: answer for answers in reversed(attempts) for url_id, answer in answers.items()}
+        assert journal.ids.tolist() == sorted(expected)
+        assert set(journal.pages.tolist()) == {i for i, answer in expected.items() if isinstance(answer, Page)}
+        asked = sorted({*expected, 12345})
+        assert list(journal.answers(asked)) == [expected.get(url_id) for url_id in asked]
 
 
-@given(entries, st.integers(0, 2000), st.binary(max_size=40))
-def test_a_torn_end_costs_only_the_entry_it_tore(answers: dict[int, Answer], cut: int, junk: bytes) -> None:
+@settings(max_examples=50)
+@given(entries.filter(bool), st.integers(0, 2000), st.binary(min_size=1, max_size=40))
+def test_a_damaged_segment_costs_only_its_own_answers(answers: dict[int, Answer], at: int, junk: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/journal"
-        lengths = write(path, answers)
-        cut = min(cut, os.path.getsize(path))
-        with open(path, "r+b") as file:
-            file.truncate(cut)
-            file.seek(cut)
-            file.write(junk)
-        whole = sum(length <= cut for length in lengths)
-        with Journal(path) as journal:
-            kept = journal.ids.tolist()
-            assert kept[:whole] == list(answers)[:whole]
-            assert len(kept) <= whole + 1  # junk may by chance be what was cut
-            journal.append(7, NoPage(Reason.DNS, "again"))
-        with Journal(path) as journal:
-            assert journal.ids.tolist() == [*kept, 7]
-            assert list(journal.answers(kept))[:whole] == list(answers.values())[:whole]
+        storage = write(Path(folder), [answers], 100)
+        path = Path(storage.path(storage.names()[0]))
+        content = path.read_bytes()
+        at %= len(content)
+        path.write_bytes(content[:at] + junk)  # as a disk may have it after a power failure
+        write(Path(folder), [{}, {5: NoPage(Reason.DNS, "no such name")}])
+        assume(path.stat().st_size != len(content))
+        journal = Journal(storage)
+        assert journal.ids.tolist() == [5]
+        assert list(journal.answers([5])) == [NoPage(Reason.DNS, "no such name")]
 
 
-def test_a_journal_is_not_read_before_the_process_that_appends_has_let_go_of_it(tmp_path: Path) -> None:
-    path = str(tmp_path / "journal")
-    with Journal(path) as journal, ThreadPoolExecutor() as threads:
-        appender = Appender(path)
-        again = threads.submit(Journal, path)
-        journal.note(appender.write([encode_entry(7, NoPage(Reason.DNS, "no such name"))]))
-        assert not again.done()
-        appender.close()
-        assert again.result().ids.tolist() == journal.ids.tolist() == [7]
-        again.result().__exit__()
+def test_a_journal_reads_the_segments_written_meanwhile(tmp_path: Path) -> None:
+    journal = Journal(Storage(str(tmp_path)))
+    assert not len(journal)
+    for url_id in range(1, 6):
+        write(tmp_path / "", [{}] * url_id + [{url_id: NoPage(Reason.DNS, f"{url_id}")}])
+        journal.load()
+        assert journal.ids.tolist() == list(range(1, url_id + 1))
+    assert list(journal.answers([2, 4])) == [NoPage(Reason.DNS, "2"), NoPage(Reason.DNS, "4")]
+
+
+ELSEWHERE = Process("another-host", 1, "0")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims with a thirtieth of their times."""
+    for name in ("TERM_SECONDS", "_VALID_SECONDS", "_RENEW_SECONDS", "_LOOK_SECONDS"):
+        monkeypatch.setattr(journal_module, name, getattr(journal_module, name) / 30)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_claim_that_is_not_renewed_is_taken_over_after_its_owner_stopped_asking(tmp_path: Path) -> None:
+    async def run() -> None:
+        folder = Storage(str(tmp_path))
+        first, second = (Claim(folder, "part", [ELSEWHERE]) for _ in range(2))
+        await first.acquire()
+        assert first.is_valid
+        assert not first.was_taken_over
+        began = time.monotonic()
+        await second.acquire()
+        assert time.monotonic() - began >= 1
+        assert second.was_taken_over
+        assert not first.is_valid
+        with pytest.raises(ClaimLost):
+            await first.keep()
+        await first.release()
+        assert second.is_valid
+        await second.release()
+        assert not folder.exists("part")
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_claim_that_is_renewed_is_not_taken_over(tmp_path: Path) -> None:
+    async def run() -> None:
+        folder = Storage(str(tmp_path))
+        first, second = (Claim(folder, "part", [ELSEWHERE]) for _ in range(2))
+        await first.acquire()
+        keeping = asyncio.ensure_future(first.keep())
+        waiting = asyncio.ensure_future(second.acquire())
+        for _ in range(20):
+            await asyncio.sleep(0.1)
+            assert first.is_valid
+        assert not waiting.done()
+        keeping.cancel()
+        await first.release()
+        await waiting
+        assert second.is_valid
+
+    asyncio.run(run())
+
+
+def test_the_claim_of_a_process_of_this_machine_that_has_ended_is_free_at_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        folder = Storage(str(tmp_path))
+        ended = replace(this_process(), started="long ago")
+        await Claim(folder, "part", [ended, ended]).acquire()
+        started = time.monotonic()
+        claim = Claim(folder, "part", [this_process()])
+        await claim.acquire()
+        assert claim.is_valid
+        assert time.monotonic() - started < 3
+
+    asyncio.run(run())
 
 
 def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
@@ -112,10 +182,10 @@ def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
     written = set()
     for number, order in enumerate(itertools.permutations(range(4))):
         folder = runtime.workdir / f"pages{number}"
-        write(f"{folder}/journals/part-00000.live.journal", {ids[i]: known[i] for i in order})
-        sources = Sources(("live",), None, live, None, False, f"{folder}/journals")
+        write(Path(f"{folder}/work/journal/part-00000/live"), [{ids[i]: known[i] for i in order}])
+        sources = Sources(("live",), None, live, None, False)
         with ShardWriter(folder, folder / "records", 0, {"": DATASETS["pages"].schema}, dataset="pages") as writer:
-            fetch_shard(0, writer, urls=urls, sources=sources)
+            fetch_shard(0, writer, urls, sources, folder / "work")
         record = ShardRecord.from_json(folder.read("records/part-00000.json"))
         assert [file.kind for file in record.files] == ["data", "rejects", "warc"]
         written.add((record.to_json(), *(folder.read(file.path) for file in record.files)))
