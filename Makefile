@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# A file's tests run in one process, as they share what their fixtures make.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 .PHONY: demo test test-all test-long test-engines test-dags test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model clean
 
@@ -11,10 +13,10 @@ demo: $(VENV)/installed  ## the whole job, offline, from a small web it serves i
 	$(BIN)/owt demo
 
 test: $(VENV)/installed  ## the tests, without the long ones
-	$(BIN)/python -m pytest -m "not slow and not engines"
+	$(PYTEST) -m "not slow and not engines"
 
 test-all: $(VENV)/installed .venv-servers/installed  ## all tests; one whose server is missing fails
-	OWT_REQUIRE_SERVERS=1 $(BIN)/python -m pytest -m "not long and not engines"
+	OWT_REQUIRE_SERVERS=1 $(PYTEST) -m "not long and not engines"
 
 test-long: $(VENV)/installed  ## the demos of training to their end, and every piece of make gpu-check in tiny form
 	$(BIN)/python -m pytest -m long

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from owt_pipeline import cluster
+from owt_pipeline.cluster import FOREST_SECONDS, Machines, Prices, Work, forecast
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.plan import (
     INTERRUPTED,
@@ -38,6 +40,8 @@ class Step:
       rows: rows that enter, known or estimated.
       bytes: bytes that are read.
       core_seconds: seconds of one core.
+      parts: the shards that run.
+      longest: seconds of the part that takes longest, where that is known: a dump is one.
       seconds: seconds on the run's workers.
       disk: bytes that are written.
       measured: where the rates are from.
@@ -49,6 +53,8 @@ class Step:
     rows: float = 0
     bytes: float = 0
     core_seconds: float = 0
+    parts: int = 0
+    longest: float = 0
     seconds: float = 0
     disk: float = 0
     measured: str = ""
@@ -60,6 +66,7 @@ class _Expected:
 
     rows: float
     bytes: float
+    shards: int
     manifest: Manifest | None = None
 
 
@@ -107,12 +114,40 @@ def table(found: Sequence[Step], runtime: Runtime) -> str:
         f"in all about {duration(seconds)} with {runtime.workers} workers, {size(disk)} written"
         f"{origin} by {SHIPPED_RATES}"
     )
-    if "Dataflow" in " ".join(runtime.beam_flags):
-        hours = sum(step.core_seconds for step in running) / 3600
-        lines.append(f"on Dataflow about {hours:,.2f} vCPU-hours, beside what its workers take to start")
     if runtime.workdir.is_local and (free := _free_bytes(runtime.workdir)) < disk:
         lines.append(f"warning: {size(free)} are free in {runtime.workdir}, less than will be written")
     return "\n".join(lines)
+
+
+def on_cluster(found: Sequence[Step], runtime: Runtime, prices: Prices) -> str:
+    """What the steps take on the workers that the flags of Dataflow ask for; "" for another runner."""
+    from apache_beam.options.pipeline_options import PipelineOptions, WorkerOptions
+
+    from owt_pipeline.engine.submission import is_dataflow
+
+    if not runtime.beam_flags:
+        return ""
+    options = PipelineOptions(list(runtime.beam_flags))
+    running = [step for step in found if step.verdict != FINISHED]
+    if not is_dataflow(options) or not running:
+        return ""
+    asked = options.view_as(WorkerOptions)
+    machines = Machines(
+        int(asked.max_num_workers or asked.num_workers or 1),
+        str(asked.machine_type or Machines.type),
+        float(asked.disk_size_gb or Machines.disk_gb),
+    )
+    works = [
+        Work(
+            step.stage,
+            step.parts,
+            step.core_seconds,
+            alone=step.rows * FOREST_SECONDS if step.stage == "dedupe" else 0.0,
+            longest=step.longest,
+        )
+        for step in running
+    ]
+    return f"\non Dataflow, by list prices:\n{cluster.table(forecast(works, machines, prices), machines)}"
 
 
 def _step(
@@ -143,10 +178,21 @@ def _step(
     core_seconds = rows * share / rate.rows_per_second
     disk = rows * share * rate.kept * rate.bytes_per_row
     workers = busy(stage.name, runtime.workers, live=live)
+    shards = (stage.num_shards(options) if stage.num_shards else 0) or max(expected[name].shards for name in reads)
     step = Step(
-        stage.name, verdict, why, rows * share, read * share, core_seconds, core_seconds / workers, disk, rate.measured
+        stage=stage.name,
+        verdict=verdict,
+        why=why,
+        rows=rows * share,
+        bytes=read * share,
+        core_seconds=core_seconds,
+        parts=max(round(shards * share), 1),
+        longest=_longest(stage, options, reads) / rate.rows_per_second,
+        seconds=core_seconds / workers,
+        disk=disk,
+        measured=rate.measured,
     )
-    return step, _expectation(stage, rate, rows, expected)
+    return step, _expectation(stage, rate, rows, shards, expected)
 
 
 def _asks_the_web(options: Any) -> bool:
@@ -179,16 +225,23 @@ def _input(
     return read / BYTES_PER_SUBMISSION, read, 1.0
 
 
-def _expectation(stage: Stage, rate: Rate, rows: float, expected: dict[str, _Expected]) -> _Expected:
+def _longest(stage: Stage, options: Any, reads: Sequence[str]) -> float:
+    """Rows of the largest source, which one worker reads; 0 for a stage that reads shards."""
+    if reads:
+        return 0.0
+    return max((source.get("bytes", 0) for source in stage.sources(options)), default=0) / BYTES_PER_SUBMISSION
+
+
+def _expectation(stage: Stage, rate: Rate, rows: float, shards: int, expected: dict[str, _Expected]) -> _Expected:
     """The dataset that a stage which runs would write."""
     left = rows * rate.kept
     if stage.name == "dedupe":  # a decision for each that goes; export then leaves these out
-        return _Expected(rows - left, left * rate.bytes_per_row)
-    return _Expected(left, left * rate.bytes_per_row)
+        return _Expected(rows - left, left * rate.bytes_per_row, shards)
+    return _Expected(left, left * rate.bytes_per_row, shards)
 
 
 def _of_manifest(manifest: Manifest) -> _Expected:
-    return _Expected(manifest.total("data").rows, manifest.total_bytes, manifest)
+    return _Expected(manifest.total("data").rows, manifest.total_bytes, manifest.num_shards, manifest)
 
 
 def _free_bytes(workdir: Storage) -> int:

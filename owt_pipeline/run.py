@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from owt_pipeline import config, dry_run
+from owt_pipeline.cluster import Prices
 from owt_pipeline.engine import runner
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.errors import UsageError
@@ -83,9 +84,13 @@ def _run(argv: Sequence[str] | None) -> int:
     chosen = stages[: ORDER.index(arguments.until) + 1]
     options = [_options(stage, arguments, tables) for stage in stages]  # all: an error should not wait its turn
     planned = list(zip(chosen, options, strict=False))
+    prices = Prices.from_flags(arguments.prices)
     if arguments.dry_run:
         found = dry_run.steps(planned, runtime)
-        print(dry_run.as_json(found) if arguments.log_json else dry_run.table(found, runtime))
+        if arguments.log_json:
+            print(dry_run.as_json(found))
+        else:
+            print(dry_run.table(found, runtime) + dry_run.on_cluster(found, runtime, prices))
         return 0
     results = run_stages(planned, runtime, arguments.take_over)
     if not arguments.quiet and not arguments.log_json:  # the log has said it all
@@ -121,6 +126,14 @@ def _parser(stages: Sequence[Stage]) -> tuple[argparse.ArgumentParser, dict[str,
     parser.add_argument("--until", choices=ORDER, default=ORDER[-1], metavar="STAGE", help="the last stage to run")
     parser.add_argument(
         "--dry_run", action="store_true", help="say what would run, why, and about how long it takes; do nothing"
+    )
+    parser.add_argument(
+        "--prices",
+        nargs="+",
+        default=[],
+        metavar="NAME=DOLLARS",
+        help="prices for --dry_run on Dataflow, other than the list's: "
+        + ", ".join(field.name for field in dataclasses.fields(Prices)),
     )
     config.add_run_flags(parser)
     unique = {name for name, stages_of in owners.items() if len(stages_of) == 1}

@@ -51,7 +51,7 @@ def test_what_is_said_is_what_then_runs(small_config: Path, small_run: Path, tmp
 def test_nothing_made_yet_is_estimated_from_the_dump_and_leaves_no_trace(small_config: Path, tmp_path: Path) -> None:
     table = run_owt("run", small_config, "--workdir", tmp_path / "run", "--dry_run", "--runner", "DataflowRunner")
     assert "nothing is made yet" in table
-    assert "vCPU-hours" in table
+    assert "on Dataflow, by list prices" in table
     assert f"by {SHIPPED_RATES}" in table
     assert not (tmp_path / "run").exists()
 

@@ -119,10 +119,12 @@ def test_two_workers_write_the_bytes_of_one(workdir: Path, tmp_path: Path) -> No
 
 
 def test_pyarrow_maps_the_shards_without_a_copy(workdir: Path) -> None:
+    path = shard_file(workdir, "tokens", 0, split="train")
     before = pa.total_allocated_bytes()
-    table = read_mapped(shard_file(workdir, "tokens", 0, split="train"))
+    table = read_mapped(path)
     assert table["tokens"].chunk(0).values.to_numpy(zero_copy_only=True).dtype == np.uint16
-    assert pa.total_allocated_bytes() == before
+    # Arrow's threads may still hold, or let go of, some of what earlier tests have read.
+    assert pa.total_allocated_bytes() - before < table["tokens"].nbytes / 2
 
 
 def test_duckdb_reads_the_shards_as_they_are(workdir: Path) -> None:

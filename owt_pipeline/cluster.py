@@ -1,0 +1,232 @@
+"""What a run takes on a cluster: hours, dollars, requests. A simulation from measured rates, done in a second.
+
+A stage's parts are given to the first worker that is free, in no order, as Dataflow does after a shuffle; every step
+waits for the last part of the one before. The times of parts spread as measured ones do. What one worker does alone,
+planning and publishing and the spanning forest of near-duplicates, comes on top, and is named: it does not get shorter
+with more workers. `benchmarks/scale.py` measures the constants below.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from owt_pipeline.engine.errors import UsageError
+from owt_pipeline.estimate import duration, size
+from schemas.settings import did_you_mean
+
+SPREAD = 0.5
+"""Sigma of the lognormal distribution of part times, where none was measured: shards differ by their hosts' pages."""
+PLAN_SECONDS = 0.0002
+PUBLISH_SECONDS = 0.0002
+"""Of one worker, for each shard: listing the output in a bucket (1,000 names a request), the list of files."""
+FOREST_SECONDS = 1e-6
+"""Of one worker, for each document of `dedupe`."""
+REQUEST_SECONDS = 0.05
+"""That a part waits for a bucket's answer, each time: an assumption, typical of a bucket in the same region."""
+RECORD_BYTES = 1_000
+HANDLE_BYTES = 400
+"""What goes through the runner's shuffle for each part: its record to Publish, its handle to Work and between steps."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Dollars: list prices of Dataflow (batch) and Cloud Storage (standard, regional) in us-central1.
+
+    They change, and differ by region: https://cloud.google.com/dataflow/pricing, https://cloud.google.com/storage/pricing
+    """
+
+    vcpu_hour: float = 0.056
+    memory_gb_hour: float = 0.003557
+    disk_gb_hour: float = 0.000054
+    shuffle_gb: float = 0.011
+    thousand_writes: float = 0.005
+    thousand_reads: float = 0.0004
+    storage_gb_month: float = 0.02
+
+    @classmethod
+    def from_flags(cls, given: Sequence[str]) -> Prices:
+        """Prices with some of them set, as NAME=DOLLARS; raises UsageError."""
+        known = [field.name for field in fields(cls)]
+        found = {}
+        for item in given:
+            name, _, value = item.partition("=")
+            if name not in known:
+                raise UsageError(f"--prices {item}: unknown price '{name}'{did_you_mean(name, known)}")
+            try:
+                found[name] = float(value)
+            except ValueError:
+                raise UsageError(f"--prices {item}: {value!r} is not a number of dollars") from None
+        return cls(**found)
+
+
+@dataclass(frozen=True)
+class Machines:
+    """A pool of workers of one type.
+
+    Attributes:
+      workers: how many.
+      type: Google's name of the machine, which says how many cores and how much memory.
+      disk_gb: of each.
+      start_seconds: until the first part begins: machines start, the image is pulled.
+    """
+
+    workers: int
+    type: str = "n1-standard-1"
+    disk_gb: float = 25
+    start_seconds: float = 180
+
+    @property
+    def vcpus(self) -> int:
+        """Cores of a worker; raises UsageError for a type that does not say."""
+        found = re.search(r"-(\d+)(-\d+)?$", self.type)
+        if not found:
+            raise UsageError(
+                f"--machine_type {self.type}: how many cores it has is not known; give one such as n2-standard-4"
+            )
+        return int(found[1])
+
+    @property
+    def memory_gb(self) -> float:
+        if custom := re.search(r"custom-\d+-(\d+)", self.type):
+            return int(custom[1]) / 1024
+        of_n1 = self.type.startswith("n1-")
+        each = {"highmem": 6.5 if of_n1 else 8, "highcpu": 0.9 if of_n1 else 1}
+        return self.vcpus * next((gb for name, gb in each.items() if name in self.type), 3.75 if of_n1 else 4.0)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a stage has to do.
+
+    Attributes:
+      stage: its name.
+      parts: how many, in each of its steps.
+      core_seconds: of one core, for all parts of all steps.
+      steps: how many; `core_seconds` are divided equally.
+      alone: seconds of one worker while the others wait, besides planning and publishing.
+      read, written: bytes, in the bucket.
+      longest: seconds of the longest part, where it is known to be longer than its like: a dump cannot be divided.
+      spread: sigma of the lognormal distribution of part times.
+      reads, writes, objects: requests of each part, and objects it leaves.
+    """
+
+    stage: str
+    parts: int
+    core_seconds: float
+    steps: int = 1
+    alone: float = 0
+    read: float = 0
+    written: float = 0
+    longest: float = 0
+    spread: float = SPREAD
+    reads: float = 6
+    writes: float = 3
+    objects: float = 3
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What came of one stage, or of all (`stage` is then "in all").
+
+    Attributes:
+      seconds: by the clock.
+      alone: of these, seconds that one worker works while the others wait.
+      busy: share of the workers' time in which they work.
+    """
+
+    stage: str
+    seconds: float
+    alone: float
+    busy: float
+    dollars: float
+    shuffled: float
+    objects: float
+    reads: float
+    writes: float
+
+
+def forecast(works: Sequence[Work], machines: Machines, prices: Prices) -> list[Forecast]:
+    """What each stage takes, and all of them: the last one, with the machines' start."""
+    found = [_stage(work, machines, prices) for work in works]
+    seconds = machines.start_seconds + sum(stage.seconds for stage in found)
+    total = Forecast(
+        "in all",
+        seconds,
+        sum(stage.alone for stage in found),
+        sum(stage.busy * stage.seconds for stage in found) / seconds,
+        sum(stage.dollars for stage in found) + _machines(machines.start_seconds, machines, prices),
+        *(sum(getattr(stage, name) for stage in found) for name in ("shuffled", "objects", "reads", "writes")),
+    )
+    return [*found, total]
+
+
+def table(found: Sequence[Forecast], machines: Machines) -> str:
+    """The forecast for a person, and the longest thing that one worker does alone."""
+    rows = [("stage", "time", "alone", "busy", "dollars", "shuffle", "objects", "requests")]
+    for stage in found:
+        rows.append(
+            (
+                stage.stage,
+                duration(stage.seconds),
+                duration(stage.alone),
+                f"{stage.busy:.0%}",
+                f"{stage.dollars:,.2f}",
+                size(stage.shuffled),
+                f"{stage.objects:,.0f}",
+                f"{stage.reads + stage.writes:,.0f}",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(8)]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+    *stages, total = found
+    longest = max(stages, key=lambda stage: stage.alone)
+    lines.append(
+        f"{machines.workers} workers of {machines.type}: the longest that one works alone is {duration(longest.alone)} "
+        f"({longest.alone / total.seconds:.1%} of the run), in {longest.stage}"
+    )
+    return "\n".join(lines)
+
+
+def _stage(work: Work, machines: Machines, prices: Prices) -> Forecast:
+    slots = machines.workers * machines.vcpus
+    alone = work.alone + work.parts * (PLAN_SECONDS + PUBLISH_SECONDS)
+    seconds = alone + work.steps * _makespan(work, slots)
+    reads = work.parts * work.steps * work.reads
+    writes = work.parts * work.steps * work.writes + work.parts / 1_000  # listing counts as writing
+    shuffled = work.parts * (RECORD_BYTES + work.steps * HANDLE_BYTES)
+    dollars = (
+        _machines(seconds, machines, prices)
+        + shuffled / 1e9 * prices.shuffle_gb
+        + writes / 1_000 * prices.thousand_writes
+        + reads / 1_000 * prices.thousand_reads
+    )
+    busy = (work.core_seconds + alone) / max(seconds * slots, 1e-9)
+    return Forecast(
+        work.stage, seconds, alone, busy, dollars, shuffled, work.parts * work.steps * work.objects, reads, writes
+    )
+
+
+def _makespan(work: Work, slots: int) -> float:
+    """Seconds until the last part of one step has ended."""
+    mean = work.core_seconds / work.steps / max(work.parts, 1)
+    waiting = (work.reads + work.writes) * REQUEST_SECONDS
+    drawn = np.random.default_rng(work.parts).lognormal(-(work.spread**2) / 2, work.spread, work.parts)
+    times = drawn * (mean * work.parts / max(drawn.sum(), 1e-9)) + waiting
+    if work.longest and work.parts:
+        times[len(times) // 2] = max(times.max(), work.longest / work.steps)
+    if len(times) <= slots:
+        return float(times.max(initial=0.0))
+    free = [0.0] * slots
+    for seconds in times.tolist():
+        heapq.heapreplace(free, free[0] + seconds)
+    return max(free)
+
+
+def _machines(seconds: float, machines: Machines, prices: Prices) -> float:
+    vcpus, memory = machines.vcpus * prices.vcpu_hour, machines.memory_gb * prices.memory_gb_hour
+    return machines.workers * seconds / 3600 * (vcpus + memory + machines.disk_gb * prices.disk_gb_hour)

@@ -1,0 +1,192 @@
+"""Submitting a job to a cluster: Beam's options checked and completed, and what is refused as one line."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from owt_pipeline.engine.errors import UsageError, UserError
+from owt_pipeline.engine.lease import Job
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.workers import WorkerError
+from schemas.settings import did_you_mean
+
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+DATAFLOW = "DataflowRunner"
+_PATHS = ("GLOB", "FILE", "DIR")  # metavars of options that name files
+_ENDED = ("DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED")
+
+
+def options_for(flags: Sequence[str], workdir: Storage, stages: Sequence[tuple[Any, Any]] = ()) -> PipelineOptions:
+    """Beam's options from its flags, with the defaults that this pipeline needs.
+
+    `stages` are (stage, options): what they name has to be where the workers can read it. Raises UsageError.
+    """
+    from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, SetupOptions, StandardOptions
+
+    options = PipelineOptions(list(flags))
+    runner = options.view_as(StandardOptions).runner or ""
+    known = {*StandardOptions.KNOWN_RUNNER_NAMES, *StandardOptions.LOCAL_RUNNERS}
+    if runner and "." not in runner and runner not in known:
+        raise UsageError(f"--runner {runner}: there is no such runner{did_you_mean(runner, known)}")
+    options.view_as(SetupOptions).save_main_session = False  # Dataflow's default; workers import the package
+    debug = options.view_as(DebugOptions)
+    debug.number_of_worker_harness_threads = debug.number_of_worker_harness_threads or 1  # a part at a time
+    if is_dataflow(options):
+        _check_dataflow(options, workdir, stages)
+    return options
+
+
+def is_dataflow(options: PipelineOptions) -> bool:
+    """Whether the job goes to Dataflow; the runner may be named with its module."""
+    from apache_beam.options.pipeline_options import StandardOptions
+
+    return (options.view_as(StandardOptions).runner or "").rpartition(".")[2] == DATAFLOW
+
+
+def submits_later(options: PipelineOptions) -> bool:
+    """Whether the job is written to a file, which a Flex Template's launcher submits when this program has ended."""
+    from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+    return is_dataflow(options) and bool(options.view_as(GoogleCloudOptions).template_location)
+
+
+def job_of(result: Any, options: PipelineOptions) -> Job:
+    """The name under which a lease knows the job that Beam has just submitted, or will."""
+    from apache_beam.options.pipeline_options import GoogleCloudOptions, StandardOptions
+
+    runner = str(options.view_as(StandardOptions).runner)
+    if submits_later(options):
+        return Job(runner, str(options.view_as(GoogleCloudOptions).job_name))
+    found = getattr(result, "job_id", None) or getattr(result, "_job_id", None) or "without an id"
+    return Job(runner, str(found() if callable(found) else found))
+
+
+def console(job: Job, options: PipelineOptions) -> str:
+    """The address of the job's page; "" where its runner has none that is known."""
+    from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+    google = options.view_as(GoogleCloudOptions)
+    if not is_dataflow(options) or submits_later(options):
+        return ""
+    return f"https://console.cloud.google.com/dataflow/jobs/{google.region}/{job.id}?project={google.project}"
+
+
+def job_runs(flags: Sequence[str], job: Job) -> bool | None:
+    """Whether a job that a lease names still runs; None where these flags do not say whom to ask."""
+    from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
+
+    options = PipelineOptions(list(flags))
+    google = options.view_as(GoogleCloudOptions)
+    if job.runner.rpartition(".")[2] != DATAFLOW or not is_dataflow(options) or not (google.project and google.region):
+        return None
+    with explaining():
+        _require_google()
+        from apache_beam.runners.dataflow.internal import apiclient
+        from google.cloud import dataflow
+
+        client = apiclient.DataflowApplicationClient(options, root_staging_location="")
+        active = dataflow.ListJobsRequest.Filter.ACTIVE
+        request = dataflow.ListJobsRequest(project_id=google.project, location=google.region, filter=active)
+        return any(job.id in (found.id, found.name) for found in client._jobs_client.list_jobs(request))
+
+
+@contextlib.contextmanager
+def explaining() -> Iterator[None]:
+    """What a runner refuses, and how a job failed, as UserError or WorkerError; the runner's own log is kept quiet."""
+    for name in (
+        "apache_beam.runners.dataflow",
+        "apache_beam.options",
+        "apache_beam.io.gcp",
+        "apache_beam.utils.retry",
+    ):
+        logging.getLogger(f"apache_beam.{name}").setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    except Exception as error:
+        if (found := _explained(error)) is not None:
+            raise found from error
+        raise
+
+
+def _explained(error: Exception) -> Exception | None:
+    text = str(error)
+    if isinstance(error, ValueError) and text.startswith("Pipeline has validations errors"):
+        return UsageError(_one_line(text.partition("\n")[2]))
+    api, auth = (_error_of(module, name) for module, name in _GOOGLE)
+    if isinstance(error, api):
+        return UserError(f"Google Cloud refused the request: {_one_line(getattr(error, 'message', text))}")
+    if isinstance(error, auth):
+        return UserError(
+            f"no credentials for Google Cloud (`gcloud auth application-default login`): {_one_line(text)}"
+        )
+    name = type(error).__name__
+    if name == "DataflowJobAlreadyExistsError":
+        return UserError(_one_line(text))
+    if name == "DataflowRuntimeException":
+        state = text.partition("State: ")[2].partition(",")[0]
+        last = text.partition("Error:\n")[2].strip()
+        if state == "CANCELLED":
+            return UserError("the job was cancelled; run the same command again to go on")
+        if "Traceback" in last:
+            return WorkerError(last)
+        return UserError(f"the job failed: {_one_line(last)}")
+    return None
+
+
+_GOOGLE = (("google.api_core.exceptions", "GoogleAPICallError"), ("google.auth.exceptions", "GoogleAuthError"))
+
+
+def _error_of(module: str, name: str) -> Any:
+    """A class of errors, where its module was imported; else none that anything is."""
+    return getattr(sys.modules.get(module), name, ())
+
+
+def _check_dataflow(options: PipelineOptions, workdir: Storage, stages: Sequence[tuple[Any, Any]]) -> None:
+    from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions, WorkerOptions
+
+    _require_google()
+    if not options.view_as(GoogleCloudOptions).no_auth:
+        import google.auth
+
+        with explaining():
+            google.auth.default()
+    if not workdir.uri.startswith("gs://"):
+        raise UsageError(f"--workdir {workdir}: Dataflow's workers cannot read it; give a bucket, gs://BUCKET/FOLDER")
+    for stage, given in stages:
+        for field in dataclasses.fields(given):
+            value = getattr(given, field.name)
+            if field.metadata.get("metavar") in _PATHS:
+                for path in value if isinstance(value, tuple) else [value or "://"]:
+                    _check_in_bucket(f"{stage.name}: {field.name}", path)
+    setup = options.view_as(SetupOptions)
+    image = options.view_as(WorkerOptions).sdk_container_image
+    if not (setup.extra_packages or setup.setup_file or setup.requirements_file or image):
+        raise UsageError(
+            "Dataflow's workers need this package: give --sdk_container_image (see Dockerfile), or the wheel with "
+            "--extra_package (`pip wheel --no-deps --wheel-dir dist .` makes it)"
+        )
+
+
+def _check_in_bucket(name: str, path: str) -> None:
+    if "://" not in path:
+        there = "" if os.path.exists(path) else ", and it is not here either"
+        raise UsageError(f"{name}: {path} is a path of this machine, which Dataflow's workers cannot read{there}")
+
+
+def _require_google() -> None:
+    try:
+        import google.cloud.dataflow  # noqa: F401
+    except ImportError:
+        raise UsageError("Dataflow needs Google's clients: pip install 'owt-pipeline[gcp]'") from None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
