@@ -21,7 +21,7 @@ PIECE_BYTES = 2 << 20
 """A block is parsed by pieces of this much, whose objects stay in the cache; smaller ones cost more in calls."""
 
 MAX_LINE_BYTES = 32 << 20
-"""A longer line is cut into pieces of this length: it is no record, and must not fill the memory."""
+"""A line that is longer by a piece of the file or more is left out: it is no record, and must not fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,16 @@ class LineReader:
     """The lines of a plain or compressed file as blocks; `broken` and `bytes_read` are the decompressor's.
 
     Where the file breaks off, the piece of a line before the break is left out, unless it ends like a JSON object.
+
+    Attributes:
+      bytes_decompressed: so far.
+      overlong: numbers of the lines longer than MAX_LINE_BYTES, which are left out.
     """
 
     def __init__(self, file: IO[bytes], block_bytes: int = BLOCK_BYTES):
         self._source, self._block_bytes = Decompressor(file), block_bytes
         self.bytes_decompressed = 0
+        self.overlong: list[int] = []
 
     @property
     def broken(self) -> str | None:
@@ -78,20 +83,34 @@ class LineReader:
     def __iter__(self) -> Iterator[Block]:
         line, size, num_lines = 1, 0, 0  # num_lines: newlines in `waiting`
         waiting: list[bytes] = []
+        in_overlong = False
         for piece in self._source:
             self.bytes_decompressed += len(piece)
+            if in_overlong:
+                _, newline, piece = piece.partition(b"\n")
+                if not newline:
+                    continue
+                in_overlong = False
             end = piece.rfind(b"\n")
             num_lines += _count_newlines(piece)
             if size + len(piece) < self._block_bytes or (end < 0 and size < MAX_LINE_BYTES):
                 waiting.append(piece)
                 size += len(piece)
                 continue
-            waiting.append(piece[:end] if end >= 0 else piece)
-            num_lines += end < 0
+            if end < 0:  # the last line that waits is too long
+                data = b"".join(waiting)
+                waiting = []
+                if num_lines:
+                    yield Block(data[: data.rfind(b"\n")], line, num_lines)
+                line += num_lines + 1
+                self.overlong.append(line - 1)
+                in_overlong, size, num_lines = True, 0, 0
+                continue
+            waiting.append(piece[:end])
             yield Block(b"".join(waiting), line, num_lines)  # the one copy that is made of the whole content
             line += num_lines
-            waiting = [piece[end + 1 :]] if end >= 0 else []
-            size, num_lines = sum(map(len, waiting)), 0
+            waiting = [piece[end + 1 :]]
+            size, num_lines = len(waiting[0]), 0
         data = b"".join(waiting)
         if self.broken is not None and not data.endswith(b"}"):
             data = data[: max(data.rfind(b"\n"), 0)]

@@ -61,6 +61,7 @@ class SubredditReader:
     def __init__(self, subreddit: str, listing: Listing, site: str | None):
         self._subreddit, self._listing, self._site = subreddit, listing, site
         self.bytes_read = self.bytes_decompressed = 0
+        self.overlong: list[int] = []
 
     def __iter__(self) -> Iterator[Block]:
         """PRAW keeps to Reddit's rate limits, and where Reddit still says 429, this waits as told.

@@ -1,4 +1,4 @@
-"""What collect reads: dumps, URL lists and WARC files, in blocks of lines of which rows are made."""
+"""What collect reads: dumps, URL lists and WARC files, checked, in blocks of lines of which rows are made."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from owt_pipeline.collect.lines import Block
 from owt_pipeline.collect.rows import SUBMISSIONS, RowMaker
 from owt_pipeline.collect.rules import Rules
 from owt_pipeline.collect.submissions import read_block
+from owt_pipeline.engine.errors import UserError
 from owt_pipeline.fetch.acceptance import REDIRECTS, is_html
 from owt_pipeline.fetch.captures import captures
 from schemas import Reason
@@ -24,6 +27,7 @@ BLOCKS = pa.schema(
 """A block of lines on its way to a worker process."""
 
 _BLOCK_URLS = 10_000
+_BEGINNING_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -53,10 +57,12 @@ class Reader(Protocol):
     Attributes:
       bytes_read: of the file, so far.
       bytes_decompressed: so far; 0 where unknown.
+      overlong: numbers of lines that are too long to be records and are in no block.
       broken: after the last block: where and why the source broke off, or None.
     """
 
     bytes_decompressed: int
+    overlong: list[int]
 
     @property
     def bytes_read(self) -> int: ...
@@ -67,12 +73,110 @@ class Reader(Protocol):
     def __iter__(self) -> Iterator[Block]: ...
 
 
-def block_batches(reader: Reader) -> Iterator[pa.RecordBatch]:
-    """Each block of a reader as a batch of schema BLOCKS, without a copy of its data."""
+class Tally(msgspec.Struct):
+    """What was found in one source.
+
+    Attributes:
+      name: of the source.
+      kind: of the source.
+      lines: lines that are not blank (of a WARC file: HTML responses).
+      malformed: lines that are not what a source of its kind has: `bad_line` in dumps, `bad_url` in lists.
+      first_malformed: where the first of them is, and what it is.
+      bytes_read: of the file.
+      bytes_decompressed: 0 where unknown.
+      broken: where and why the source broke off.
+      last_line: number of the last line that was read.
+      rejected: lines by the reason for which they are turned away by themselves.
+    """
+
+    name: str
+    kind: str
+    lines: int = 0
+    malformed: int = 0
+    first_malformed: str = ""
+    bytes_read: int = 0
+    bytes_decompressed: int = 0
+    broken: str | None = None
+    last_line: int = 0
+    rejected: dict[str, int] = {}
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Count rows of schema ROWS."""
+        if not rows.num_rows:
+            return
+        self.lines += rows.num_rows
+        self.last_line = max(self.last_line, rows["line"][-1].as_py())
+        for found in rows["reason"].value_counts().to_pylist():
+            if found["values"] is not None:
+                self.rejected[found["values"]] = self.rejected.get(found["values"], 0) + found["counts"]
+        reason = Reason.BAD_URL if self.kind == "list" else Reason.BAD_LINE
+        self.malformed = self.rejected.get(reason, 0)
+        if self.malformed and not self.first_malformed:
+            first = pc.index(rows["reason"], str(reason)).as_py()
+            self.first_malformed = f"line {rows['line'][first]}: {rows['note'][first]}"
+
+    @property
+    def problem(self) -> str | None:
+        """Why the source should not be taken as it is: where, what was found, what was expected, what to do."""
+        go_on = "or take what can be read with --allow_damaged"
+        if self.broken is not None:
+            where = f"after line {self.last_line:,}: " if self.kind != "warc" else ""
+            return f"{where}{self.broken}; expected a complete file: fetch it again and compare its checksum, {go_on}"
+        if 2 * self.malformed > self.lines:
+            expected = "a URL" if self.kind == "list" else "a submission as a JSON object"
+            return (
+                f"{self.malformed:,} of {self.lines:,} lines are malformed, the first is {self.first_malformed}; "
+                f"expected {expected} on each line: check what the file is, {go_on}"
+            )
+        return None
+
+
+def block_batches(reader: Reader, source: Source) -> Iterator[pa.RecordBatch]:
+    """Each block of a reader as a batch of schema BLOCKS, without a copy of its data.
+
+    Raises UserError where the source begins like something else than its kind.
+    """
     for block in reader:
+        if block.first_line == 1:
+            check_beginning(source, bytes(memoryview(block.data)[:_BEGINNING_BYTES]))
         offsets = pa.array([0, len(block.data)], pa.int64()).buffers()[1]
         data = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, offsets, pa.py_buffer(block.data)])
         yield pa.record_batch([data, [block.first_line], [block.num_lines]], schema=BLOCKS)
+
+
+def check_beginning(source: Source, data: bytes) -> None:
+    """Raise UserError where a file is UTF-16, or in place of a dump a JSON array, an API's response, or comments."""
+    if source.kind not in ("dump", "list"):
+        return
+    found = ""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or _is_wide(data):
+        found = f"UTF-16; expected UTF-8: convert it (iconv -f UTF-16 -t UTF-8 {source.name})"
+    elif source.kind == "dump":
+        text = data.removeprefix(b"\xef\xbb\xbf").lstrip()
+        records = [record for record in map(_object, text.split(b"\n")[:100]) if record]
+        comments = sum("body" in record and "link_id" in record for record in records)
+        if text.startswith(b"["):
+            found = f"a JSON array; expected one JSON object a line: convert it (jq -c '.[]' {source.name})"
+        elif records and isinstance(records[0].get("data"), list):
+            found = f"an API's response; expected one submission a line: convert it (jq -c '.data[]' {source.name})"
+        elif 2 * comments > len(records):
+            found = "comments; expected submissions, whose dumps are called RS_YYYY-MM and *_submissions: leave it out"
+    if found:
+        raise UserError(f"{source.uri}, line 1: {found}")
+
+
+def _is_wide(data: bytes) -> bool:
+    """Whether text without a byte-order mark has a zero in every other byte."""
+    begin = data[:64]
+    return len(begin) >= 8 and (not any(begin[1::2]) or not any(begin[0::2])) and any(begin)
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        found = msgspec.json.decode(line)
+    except msgspec.MsgspecError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def rows_of_block(batch: pa.RecordBatch, source: Source, rules: Rules, num_buckets: int) -> pa.RecordBatch:
@@ -84,9 +188,9 @@ def rows_of_block(batch: pa.RecordBatch, source: Source, rules: Rules, num_bucke
     return _row_maker(rules, num_buckets).rows(submissions, source.number, source.name)
 
 
-def row_of_break(source: Source, problem: str, line: int, num_buckets: int) -> pa.RecordBatch:
-    """One row that stands for what is lost of a source that broke off in its line `line`."""
-    fields = {"line": line, "reason": str(Reason.BROKEN_FILE), "note": problem}
+def row_of_problem(source: Source, line: int, reason: Reason, note: str, num_buckets: int) -> pa.RecordBatch:
+    """One row, for a line that is not among the blocks or for what is lost where a source breaks off."""
+    fields = {"line": line, "reason": str(reason), "note": note}
     submissions = pa.Table.from_pylist([fields], schema=SUBMISSIONS)
     return _row_maker(Rules(), num_buckets).rows(submissions, source.number, source.name)
 
@@ -112,12 +216,13 @@ def _read_urls(block: Block) -> pa.Table:
 class WarcUrlReader:
     """The target URI of each HTML response that is no redirect, as blocks of one URI a line.
 
-    A "line" counts such responses. Attributes are those of `LineReader`; broken records are skipped and counted.
+    A "line" counts such responses. Attributes are those of `Reader`; broken records are skipped and counted.
     """
 
     def __init__(self, file: Any, size: int):
         self._file, self.bytes_read = file, size
         self.bytes_decompressed = 0  # unknown
+        self.overlong: list[int] = []
         self._skipped = 0
 
     @property

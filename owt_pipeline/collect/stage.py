@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from owt_pipeline.engine.storage import describe_source, expand_globs, open_sour
 from schemas import option
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
     from owt_pipeline.collect.reddit import Listing
     from owt_pipeline.collect.rules import Rules
     from owt_pipeline.collect.sources import Reader, Source
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("owt")
 
-_SUBMISSIONS, _SPREAD, _ROWS = "submissions", "spread", "rows"  # steps, and kinds of their files
+_SUBMISSIONS, _SPREAD, _ROWS, _TALLY = "submissions", "spread", "rows", "tally"  # steps, and kinds of their files
 _SOURCES_NAME = "sources.json"
 _SOURCES_TOGETHER = 4  # at once: .xz and .bz2 decompress slower than few processes parse; a dump's window takes 2 GB
 _MANY_ROWS = 4_000_000  # of a shard: some 4 GB of memory
@@ -61,6 +62,11 @@ class Options:
     praw_limit: int | None = option(None, "most submissions of a subreddit (default: all Reddit gives)", minimum=1)
     praw_after: str | None = option(None, "take submissions of the API from this day on (UTC)", metavar="YYYY-MM-DD")
     praw_before: str | None = option(None, "take submissions of the API before this day (UTC)", metavar="YYYY-MM-DD")
+    allow_damaged: bool = option(
+        False,
+        "take what can be read of damaged files, and record in the manifest what is lost, in place of stopping",
+        shapes_bytes=False,  # where it does, there is no output without it
+    )
     num_shards: int = option(8, "shards of this and every later dataset", minimum=1, maximum=65535)
     min_score: int = option(3, "least score of a URL on Reddit (WebText's is 3)")
     score_policy: str = option(
@@ -102,22 +108,23 @@ def _sources(run: StageRun) -> list[Source]:
 
 
 def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 1: a source's rows by bucket, and how often each host is among them.
+    """Step 1: a source's rows by bucket, its tally, and how often each host is among them.
 
     This process decompresses, a stream that cannot be split, and the pool's processes parse.
     """
-    from owt_pipeline.collect.sources import block_batches, row_of_break, rows_of_block
+    from owt_pipeline.collect.lines import MAX_LINE_BYTES
+    from owt_pipeline.collect.sources import Tally, block_batches, row_of_problem, rows_of_block
     from owt_pipeline.collect.spread import BucketWriter, HostCounter
     from owt_pipeline.engine.exchange import SliceWriter
     from owt_pipeline.engine.workers import map_batches
+    from schemas import Reason
 
     source = _sources(run)[number]
-    hosts = HostCounter()
+    tally, hosts = Tally(source.name, source.kind), HostCounter()
     file, count = writer.open_file(".rows", _ROWS)
     buckets = BucketWriter(SliceWriter(file))
-    last_line = 0
 
-    def write(rows: Any) -> None:
+    def write(rows: RecordBatch) -> None:
         buckets.write(rows)
         hosts.add(rows["host"])
         count[0] += rows.num_rows
@@ -125,24 +132,24 @@ def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWri
 
     with _opened(source, run.options) as reader:
         work = partial(rows_of_block, source=source, rules=_rules(run.options), num_buckets=run.num_shards)
-        for _, rows in map_batches(work, block_batches(reader), run.runtime.workers):
+        for _, rows in map_batches(work, block_batches(reader, source), run.runtime.workers):
+            tally.add(rows)
             write(rows)
-            last_line = rows["line"][-1].as_py() if rows.num_rows else last_line
-        if reader.broken is not None:
-            logger.warning("%s: %s; the whole records are kept", source.uri, reader.broken)
-            write(row_of_break(source, reader.broken, last_line + 1, run.num_shards))
-    if not count[0]:
-        logger.warning("%s holds nothing to collect", source.name)
+    for line in reader.overlong:
+        rows = row_of_problem(source, line, Reason.BAD_LINE, f"over {MAX_LINE_BYTES:,} bytes", run.num_shards)
+        tally.add(rows)
+        write(rows)
+    tally.bytes_read, tally.bytes_decompressed = reader.bytes_read, reader.bytes_decompressed
+    tally.broken = reader.broken
+    if not reader.bytes_read and source.uri.endswith((".zst", ".xz", ".bz2", ".gz")):
+        tally.broken = "the file has no bytes"
+    if tally.problem is not None and not run.options.allow_damaged:
+        raise UserError(f"{source.uri}: {tally.problem}")
+    if tally.broken is not None:
+        write(row_of_problem(source, tally.last_line + 1, Reason.BROKEN_FILE, tally.broken, run.num_shards))
     buckets.close()
     writer.send(0, hosts.batch())
-    writer.count(
-        {
-            "bytes_read": reader.bytes_read,
-            "bytes_decompressed": reader.bytes_decompressed,
-            "broken_files": int(reader.broken is not None),
-            "lines": count[0],
-        }
-    )
+    writer.open_file(".json", _TALLY)[0].write(msgspec.json.encode(tally))
 
 
 def spread_hosts(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -197,11 +204,27 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
 
 
 def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
-    records = run.read_records(_SUBMISSIONS)
-    stats = Counter({"files": len(records)})
-    for record in records:
-        stats.update(record.stats)
-    run.stats.update(stats)
+    """Tell what was found in each source: in inputs.json, and what is lost of damaged ones in the manifest."""
+    from owt_pipeline.collect.sources import Tally
+
+    files = [file for record in run.read_records(_SUBMISSIONS) for file in record.files]
+    tallies = [msgspec.json.decode(run.work.read(f.path), type=Tally) for f in files if f.kind == _TALLY]
+    for tally in tallies:
+        if tally.problem is not None:
+            logger.warning("%s: %s", tally.name, tally.problem)
+        elif not tally.lines:
+            logger.warning("%s holds nothing to collect", tally.name)
+    damaged = [
+        {"name": tally.name, "problem": tally.problem, "lines": tally.lines} for tally in tallies if tally.problem
+    ]
+    if damaged:
+        run.properties["damaged"] = damaged
+    run.write_asset("inputs.json", msgspec.json.format(msgspec.json.encode(tallies), indent=1))
+    run.stats["files"] = len(tallies)
+    run.stats["lines"] = sum(file.rows for file in files if file.kind == _ROWS)
+    run.stats["broken_files"] = sum(tally.broken is not None for tally in tallies)
+    run.stats["bytes_read"] = sum(tally.bytes_read for tally in tallies)
+    run.stats["bytes_decompressed"] = sum(tally.bytes_decompressed for tally in tallies)
 
 
 @contextmanager

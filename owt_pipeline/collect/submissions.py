@@ -44,6 +44,8 @@ class WholeSubmission(Submission, gc=False):
     domain: Any = None
     ups: Any = None
     downs: Any = None
+    link_id: Any = None  # of a comment
+    body: Any = None
 
 
 def read_block(block: Block, rules: Rules) -> pa.Table:
@@ -117,6 +119,8 @@ def _urls(
             reasons[i] = Reason.NO_URL
             if records[i].id is None:
                 reasons[i], notes[i] = Reason.BAD_LINE, "neither id nor url: not a submission"
+            elif whole()[i].link_id is not None and whole()[i].body is not None:
+                reasons[i], notes[i] = Reason.BAD_LINE, "a comment, not a submission"
     return pa.array(urls, pa.string())
 
 

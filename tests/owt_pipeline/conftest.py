@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 
 from tests.owt_pipeline.whole_runs import run_owt, write_sources
+
+
+@pytest.fixture(autouse=True)
+def _messages() -> None:
+    """What is said on the command line is said in a test: the root's level, which holds otherwise, hides Beam's."""
+    logging.getLogger("owt").setLevel(logging.INFO)
 
 
 @pytest.fixture(scope="session")

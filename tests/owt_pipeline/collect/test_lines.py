@@ -151,12 +151,25 @@ def test_memory_does_not_grow_with_the_file() -> None:
     assert peak < 6 * lines.BLOCK_BYTES
 
 
-def test_a_file_without_newlines_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("block_bytes", [1 << 10, 1 << 16, 1 << 22])
+def test_a_line_that_would_fill_the_memory_is_left_out_and_counted_once(
+    monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 20)
-    content = random.Random(1).randbytes(2 << 20).hex().encode()
-    sizes = [len(block.data) for block in LineReader(io.BytesIO(_zst(content)), 1 << 16)]
-    assert sum(sizes) == len(content)
-    assert max(sizes) < 2 << 20
+    long = random.Random(1).randbytes(3 << 20).hex().encode()
+    texts = [b"first", b"second", long, b"fourth", long, long, b"", b"eighth"]
+    reader = LineReader(io.BytesIO(_zst(b"\n".join(texts) + b"\n")), block_bytes)
+    found: dict[int, bytes] = {}
+    for block in reader:
+        assert len(block.data) < 4 << 20
+        pieces = block.data.split(b"\n")
+        assert len(pieces) == block.num_lines
+        found.update(enumerate(pieces, block.first_line))
+    assert reader.overlong == [3, 5, 6]
+    assert found == {number: text for number, text in enumerate(texts, 1) if text != long}
+    endless = LineReader(io.BytesIO(long), block_bytes)
+    assert list(endless) == []
+    assert endless.overlong == [1]
 
 
 def test_runs_of_zeros_do_not_fill_the_memory() -> None:

@@ -1,0 +1,217 @@
+"""Inputs: what is published is taken as it is; what is damaged, or something else, is an error that says what to do."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zstandard
+
+from owt_pipeline.collect import lines
+from owt_pipeline.collect.sources import Tally
+from owt_pipeline.engine.errors import UserError
+from tests.owt_pipeline.collect.collecting import Collected, collect, start
+from tests.owt_pipeline.collect.test_stage import holds, links, write_dump
+
+# As each publisher has them: one record of each, but for long texts.
+PUSHSHIFT_API = {
+    "all_awardings": [], "author": "a", "created_utc": 1577836800, "domain": "example.com",
+    "full_link": "https://www.reddit.com/r/test/comments/ei0001/page/", "id": "ei0001", "is_self": False,
+    "num_comments": 4, "over_18": False, "permalink": "/r/test/comments/ei0001/page/", "retrieved_on": 1577836811,
+    "score": 12, "subreddit": "test", "subreddit_id": "t5_2qh23", "title": "Page", "url": "http://example.com/1",
+}  # fmt: skip
+ARCTIC_SHIFT_API = {
+    "_meta": {"retrieved_2nd_on": 1705000000}, "archived": False, "author": "b", "created_utc": 1704067200,
+    "domain": "example.com", "edited": False, "id": "18vk001", "is_self": False, "name": "t3_18vk001",
+    "num_comments": 2, "over_18": False, "permalink": "/r/test/comments/18vk001/page/", "score": 33,
+    "selftext": "", "subreddit": "test", "title": "Page", "ups": 33, "url": "https://example.com/2",
+    "url_overridden_by_dest": "https://example.com/2",
+}  # fmt: skip
+PER_SUBREDDIT = {
+    "archived": True, "author": "c", "created": 1230768000.0, "created_utc": "1230768000", "domain": "example.com",
+    "downs": 0, "id": "7n001", "is_self": False, "name": "t3_7n001", "num_comments": 0, "over_18": False,
+    "permalink": "/r/test/comments/7n001/page/", "retrieved_on": 1522600000, "score": 5, "subreddit": "test",
+    "title": "Page", "ups": 5, "url": "http://example.com/3",
+}  # fmt: skip
+COMMENT = {
+    "id": "c0001", "body": "I agree", "link_id": "t3_7n001", "parent_id": "t3_7n001", "score": 3,
+    "created_utc": 1230768001, "subreddit": "test", "author": "d",
+}  # fmt: skip
+
+
+def long_window(content: bytes) -> bytes:
+    """As the monthly dumps are compressed: `zstd --long=31`."""
+    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=31, enable_ldm=True)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return compressor.compress(content) + compressor.flush()
+
+
+def tallies(run: Collected) -> dict[str, Tally]:
+    content = (run.workdir / "ledger" / "urls" / "inputs.json").read_bytes()
+    return {tally.name: tally for tally in msgspec.json.decode(content, type=list[Tally])}
+
+
+@pytest.mark.parametrize(
+    ("name", "record"),
+    [
+        ("RS_2020-01.zst", PUSHSHIFT_API),
+        ("pushshift.ndjson", PUSHSHIFT_API),
+        ("arctic_shift.ndjson", ARCTIC_SHIFT_API),
+        ("test_submissions.zst", PER_SUBREDDIT),
+    ],
+)
+def test_submissions_are_taken_as_they_are_published(tmp_path: Path, name: str, record: dict[str, Any]) -> None:
+    path = write_dump(tmp_path / name, [record])
+    if name.startswith("RS_"):
+        path.write_bytes(long_window(json.dumps(record).encode() + b"\n"))
+        assert zstandard.get_frame_parameters(path.read_bytes()).window_size == 1 << 31
+    run = collect(tmp_path / "run", dumps=(str(path),))
+    (row,) = run.urls
+    assert (row["submission_ids"], row["score"]) == ([record["id"]], record["score"])
+    assert row["created_utc"] == int(record["created_utc"])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("suffix", [".zst", ".xz", ".bz2", ".gz"])
+def test_a_truncated_dump_is_an_error_unless_what_can_be_read_is_asked_for(
+    suffix: str, workers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dump = write_dump(tmp_path / f"RS_cut{suffix}", links(60_000 if suffix == ".bz2" else 8000))
+    size = dump.stat().st_size * 9 // 10
+    dump.write_bytes(dump.read_bytes()[:size])
+    with pytest.raises(UserError) as error:
+        collect(tmp_path / "run", workers=workers, dumps=(str(dump),))
+    said = str(error.value)
+    assert said.startswith(f"{dump}: after line ")
+    assert f"the file ends at byte {size:,}" in said
+    assert "fetch it again and compare its checksum, or take what can be read with --allow_damaged" in said
+    assert "\n" not in said
+
+    run = collect(tmp_path / "run", workers=workers, dumps=(str(dump),), allow_damaged=True)
+    assert 1000 < len(run.urls) < 60_000
+    (reject,) = run.rejects
+    assert reject["reason"] == "broken_file"
+    assert f"the file ends at byte {size:,}" in reject["detail"]
+    assert reject["detail"].endswith(f"RS_cut{suffix}:{len(run.urls) + 1}")
+    (damaged,) = run.manifest.properties["damaged"]
+    assert (damaged["name"], damaged["lines"]) == (dump.name, len(run.urls))
+    assert f"the file ends at byte {size:,}" in damaged["problem"]
+    assert damaged["problem"] in caplog.text
+    assert run.manifest.stats["broken_files"] == 1
+    assert holds(run)
+
+
+def corrupt(data: bytes) -> bytes:
+    return data[: len(data) // 2] + bytes(64) + data[len(data) // 2 + 64 :]
+
+
+DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "RS_corrupt.zst": (lambda data: corrupt(zstandard.ZstdCompressor(write_checksum=True).compress(data)), "at byte"),
+    "RS_none.zst": (lambda data: b"", "the file has no bytes"),
+    "RS_comments.zst": (
+        lambda data: zstandard.compress(9 * (json.dumps(COMMENT).encode() + b"\n")),
+        "line 1: comments; expected submissions, whose dumps are called RS_YYYY-MM and *_submissions: leave it out",
+    ),
+    "array.json": (
+        lambda data: b" [" + b",\n".join(data.splitlines()) + b"]",
+        "line 1: a JSON array; expected one JSON object a line: convert it (jq -c '.[]' array.json)",
+    ),
+    "response.json": (
+        lambda data: b'{"data": [' + b",".join(data.splitlines()) + b"]}",
+        "line 1: an API's response; expected one submission a line: convert it (jq -c '.data[]' response.json)",
+    ),
+    "wide.ndjson": (
+        lambda data: data.decode().encode("utf-16"),
+        "line 1: UTF-16; expected UTF-8: convert it (iconv -f UTF-16 -t UTF-8 wide.ndjson)",
+    ),
+    "wide_without_mark.ndjson": (lambda data: data.decode().encode("utf-16-be"), "line 1: UTF-16"),
+    "RS_page.zst": (
+        lambda data: b"<html>\n<title>404</title>\n</html>\n",
+        "3 of 3 lines are malformed, the first is line 1: not JSON",
+    ),
+    "half.ndjson": (
+        lambda data: data + data.replace(b'{"id', b'{"id": "id'),
+        "expected a submission as a JSON object on each line: check what the file is, or take",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_what_is_no_dump_ends_with_one_line_that_says_so(tmp_path: Path, name: str) -> None:
+    damage, expected = DAMAGES[name]
+    content = "".join(json.dumps(link) + "\n" for link in links(500)).encode()
+    (tmp_path / name).write_bytes(damage(content + b"{}\n" if name == "half.ndjson" else content))
+    with pytest.raises(UserError) as error:
+        collect(tmp_path / "run", dumps=(str(tmp_path / name),))
+    assert str(error.value).startswith(str(tmp_path / name))
+    assert expected in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_command_ends_with_a_code_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "RC.ndjson").write_text(json.dumps(COMMENT) + "\n")
+    process = start(tmp_path / "run", "--dumps", str(tmp_path / "RC.ndjson"))
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "RC.ndjson, line 1: comments" in said
+    assert "Traceback" not in said
+
+
+def test_comments_among_submissions_are_malformed_lines(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "RS.ndjson", [*links(5), COMMENT, *links(5, start=5)])
+    run = collect(tmp_path / "run", dumps=(str(dump),))
+    assert [reject["detail"] for reject in run.rejects] == [
+        "a comment, not a submission; submission c0001, RS.ndjson:6"
+    ]
+
+
+def test_a_list_of_something_else_is_an_error(tmp_path: Path) -> None:
+    listed = tmp_path / "hosts.txt"
+    listed.write_text("a.example\nb.example\nhttps://c.example/\n")
+    with pytest.raises(UserError, match=r"hosts\.txt: 2 of 3 lines .* line 1: no scheme .* expected a URL on each"):
+        collect(tmp_path / "run", url_lists=(str(listed),))
+    run = collect(tmp_path / "run", url_lists=(str(listed),), allow_damaged=True)
+    assert [row["url"] for row in run.urls] == ["https://c.example/"]
+    listed.write_bytes("https://c.example/\n".encode("utf-16"))
+    with pytest.raises(UserError, match=r"line 1: UTF-16"):
+        collect(tmp_path / "run", url_lists=(str(listed),))
+
+
+def test_each_file_has_a_tally(tmp_path: Path) -> None:
+    one = write_dump(tmp_path / "RS_1.gz", [*links(7), "{", {**COMMENT}])
+    two = write_dump(tmp_path / "RS_2.ndjson", [{**links(1)[0], "is_self": True}])  # type: ignore[dict-item]
+    run = collect(tmp_path / "run", dumps=(str(one), str(two)))
+    found = tallies(run)
+    assert list(found) == ["RS_1.gz", "RS_2.ndjson"]
+    first, second = found.values()
+    assert (first.lines, first.malformed, first.rejected) == (9, 2, {"bad_line": 2})
+    assert first.first_malformed.startswith("line 8: not JSON")
+    assert first.bytes_read == one.stat().st_size
+    assert second.rejected == {"self_post": 1}
+    assert "damaged" not in run.manifest.properties
+
+
+def test_a_line_over_the_limit_is_one_reject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 20)
+    endless = json.dumps({**PUSHSHIFT_API, "title": random.Random(1).randbytes(9 << 20).hex()})
+    dump = write_dump(tmp_path / "RS.zst", [*links(2), endless, *links(2, start=2)])
+    run = collect(tmp_path / "run", dumps=(str(dump),))
+    assert [reject["detail"] for reject in run.rejects] == ["over 1,048,576 bytes; RS.zst:3"]
+    assert len(run.urls) == 4
+    assert holds(run)
+
+
+def test_broken_archives_are_an_error_unless_what_can_be_read_is_asked_for(testdata: Path, tmp_path: Path) -> None:
+    archives = str(testdata / "warc" / "*" / "*arc*")
+    with pytest.raises(UserError, match="broken records skipped; expected a complete file"):
+        collect(tmp_path, warcs=(archives,), num_shards=2)
+    run = collect(tmp_path, warcs=(archives,), num_shards=2, allow_damaged=True)
+    assert len(run.urls) > 40
+    assert run.manifest.counts.rejected["broken_file"] == run.manifest.stats["broken_files"] > 0
+    assert len(run.manifest.properties["damaged"]) >= run.manifest.stats["broken_files"]
+    assert holds(run)
