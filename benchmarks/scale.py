@@ -12,9 +12,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from owt_pipeline.cluster import FOREST_SECONDS, Machines, Prices, Work, forecast, table
+from owt_pipeline.commands.estimate import FOREST_SECONDS, Machines, Prices, Work, forecast, rate_of, read_log, table
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.estimate import rate_of, read_log
 
 URLS, DOCUMENTS = 23_000_000, 8_000_000  # of OpenWebText: what was collected, what was left
 SUBMISSIONS = 450_000_000  # on Reddit until the end of 2017, in 151 monthly dumps

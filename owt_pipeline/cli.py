@@ -10,18 +10,18 @@ from owt_pipeline.engine.command_line import interruptible
 from owt_pipeline.stages import ORDER
 
 COMMANDS = {
-    "run": ("owt_pipeline.run", "every stage in order, skipping finished ones; --dry_run says what would run"),
+    "run": ("owt_pipeline.commands.run", "every stage in order, skipping finished ones; --dry_run says what would run"),
     "demo": ("owt_pipeline.demo.command", "the whole job, offline, from a small web it serves itself"),
-    "init": ("owt_pipeline.presets.command", "write a commented CONFIG.toml to start from"),
-    "train-tokenizer": ("owt_pipeline.tokenize.command", "a byte-level BPE learned from the corpus"),
-    "verify": ("owt_pipeline.ledger.verify", "check every sum, every checksum, and that every id is accounted for"),
-    "discard": ("owt_pipeline.ledger.discard", "remove a stage's files on purpose; later datasets keep working"),
-    "migrate": ("owt_pipeline.ledger.migrate", "convert a working directory that an earlier version wrote"),
-    "why": ("owt_pipeline.ledger.why", "one URL's whole story, or a domain's"),
-    "inspect": ("owt_pipeline.inspect.command", "schema, counts and rows of a dataset or a file"),
-    "sample-documents": ("owt_pipeline.inspect.sample_command", "documents at random, kept or rejected, to read"),
-    "forget": ("owt_pipeline.forget.command", "take documents out of the corpus and the tokens, for good"),
-    "completion": ("owt_pipeline.completion", "completion for bash, zsh or fish"),
+    "init": ("owt_pipeline.commands.init", "write a commented CONFIG.toml to start from"),
+    "train-tokenizer": ("owt_pipeline.commands.train_tokenizer", "a byte-level BPE learned from the corpus"),
+    "verify": ("owt_pipeline.commands.verify", "check every sum, every checksum, and that every id is accounted for"),
+    "discard": ("owt_pipeline.commands.discard", "remove a stage's files on purpose; later datasets keep working"),
+    "migrate": ("owt_pipeline.commands.migrate", "convert a working directory that an earlier version wrote"),
+    "why": ("owt_pipeline.commands.why", "one URL's whole story, or a domain's"),
+    "inspect": ("owt_pipeline.commands.inspect", "schema, counts and rows of a dataset or a file"),
+    "sample-documents": ("owt_pipeline.commands.sample_documents", "documents at random, kept or rejected, to read"),
+    "forget": ("owt_pipeline.commands.forget", "take documents out of the corpus and the tokens, for good"),
+    "completion": ("owt_pipeline.commands.completion", "completion for bash, zsh or fish"),
 }
 """Each command: the module whose `main(argv)` it is (`build_parser()` gives its flags), and what it is for."""
 

@@ -66,7 +66,7 @@ def arguments(given: Sequence[str]) -> list[str]:
 
 def main(given: Sequence[str]) -> int:
     """Write the job of a run to `--template_location`; returns the exit code."""
-    from owt_pipeline.run import main as run
+    from owt_pipeline.commands.run import main as run
 
     return run(arguments(given))
 

@@ -1,4 +1,4 @@
-"""The command line of a single stage: `owt STAGE` and `python -m owt_pipeline.STAGE.stage`."""
+"""The command line of a stage, `owt STAGE` or `python -m owt_pipeline.STAGE.stage`, and what all commands share."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import os
 import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from owt_pipeline import config
-from owt_pipeline.engine import console
+from owt_pipeline.engine import console, runner
 from owt_pipeline.engine.command_line import CommandParser, interruptible
 from owt_pipeline.engine.errors import LedgerError, UsageError, UserError, explain_os_error
-from owt_pipeline.engine.runner import check_beam_flags
+from owt_pipeline.engine.lease import hold
+from owt_pipeline.engine.plan import usable_manifest
+from owt_pipeline.engine.runner import Result, check_beam_flags
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerError
@@ -46,6 +49,24 @@ def reporting_errors(command: Callable[[], int]) -> int:
         return _complain(f"a worker process failed:\n{error}")
     except LedgerError as error:
         return _complain(f"{error}. This is a bug of the stage: please report it with the input that shows it")
+
+
+def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, take_over: bool = False) -> list[Result]:
+    """Run stages with their options, in order, holding the lease on the working directory.
+
+    Text that was imported takes the place of what collect, fetch and extract would make: they are left out.
+    """
+    with hold(runtime.workdir, take_over) as lease:
+        imported = usable_manifest(runtime.workdir, "documents")
+        if imported is not None and imported.stage == "import":
+            stages = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
+        return runner.run_stages(stages, replace(runtime, owner=lease.owner), _build)
+
+
+def _build(pipeline: Any, stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
+    from owt_pipeline.pipeline import Run, build  # which imports Beam: not for a run with nothing to do
+
+    build(pipeline, Run({stage.name: (stage, options) for stage, options in stages}, runtime))
 
 
 def runtime_of(arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]) -> Runtime:
@@ -96,8 +117,6 @@ def _run(stage: Stage, argv: Sequence[str] | None) -> int:
     tables = config.read_config(arguments.config)
     runtime = runtime_of(arguments, rest, tables)
     options = config.stage_options(stage, arguments.config, tables, given)
-    from owt_pipeline.run import run_stages
-
     run_stages([(stage, options)], runtime, arguments.take_over)
     return 0
 

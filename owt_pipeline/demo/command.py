@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from owt_pipeline import run
+from owt_pipeline.commands import run, verify
 from owt_pipeline.demo.archive import ARCHIVE_NAME, write_archive
 from owt_pipeline.demo.dump import DUMP_NAME, all_fates, write_dump
 from owt_pipeline.demo.hosts import DOMAIN
@@ -26,7 +26,6 @@ from owt_pipeline.demo.site import Site, build_site
 from owt_pipeline.engine import children
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.ledger import verify
 from owt_pipeline.stage_command import reporting_errors
 from schemas.settings import to_toml
 

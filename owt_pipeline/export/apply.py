@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.engine.batches import Outcome, rejects_batch
-from owt_pipeline.forget.takedowns import Takedowns
+from owt_pipeline.export.takedowns import Takedowns
 from schemas import Reason
 
 RULES = ("exact", "near")

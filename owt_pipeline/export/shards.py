@@ -11,7 +11,7 @@ from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.export.apply import Policy, apply_decisions, forget
 from owt_pipeline.export.card import LANGUAGE
-from owt_pipeline.forget.takedowns import Takedowns
+from owt_pipeline.export.takedowns import Takedowns
 
 
 def export_shard(

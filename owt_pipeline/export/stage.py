@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from owt_pipeline.engine.dataset import read_manifest
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
-from owt_pipeline.forget.takedowns import FORGOTTEN, forgotten_in_shard, read_takedowns
+from owt_pipeline.export.takedowns import FORGOTTEN, forgotten_in_shard, read_takedowns
 from owt_pipeline.stage_command import main
 from schemas import DATASETS, option
 from schemas.manifest import Counts

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.cli import COMMANDS, EXIT_CODES, STAGES, main
-from owt_pipeline.completion import SHELLS, whole_parser
+from owt_pipeline.commands.completion import SHELLS, whole_parser
 from tests.owt_pipeline.whole_runs import owt, run_owt
 
 EVERY = [*COMMANDS, *STAGES]

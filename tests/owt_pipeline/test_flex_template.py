@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from owt_pipeline.commands.run import build_parser
 from owt_pipeline.flex_template import arguments, metadata
-from owt_pipeline.run import build_parser
 from owt_pipeline.stages import ORDER, load
 from schemas.settings import flags_given, from_table, scalar_type
 from tests.conftest import REPOSITORY

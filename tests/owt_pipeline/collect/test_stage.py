@@ -19,10 +19,10 @@ import pytest
 import zstandard
 
 from owt_pipeline.collect.urls import canonical_url, host_of, url_id
+from owt_pipeline.commands.history import asked_for, readers_of, story
+from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.ledger.story import asked_for, readers_of, story
-from owt_pipeline.ledger.verify import verify
 from tests.owt_pipeline.collect.collecting import Collected, collect, collected, start
 
 FUNNEL_2013 = {

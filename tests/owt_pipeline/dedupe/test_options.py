@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from owt_pipeline.commands.history import asked_for, readers_of, story
+from owt_pipeline.commands.verify import verify
 from owt_pipeline.dedupe import alarm, stage
 from owt_pipeline.engine.dataset import read_manifest
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.ledger.story import asked_for, readers_of, story
-from owt_pipeline.ledger.verify import verify
 from tests.owt_pipeline.dedupe import plain
 from tests.owt_pipeline.dedupe.corpora import ELSEWHERE, corpus_with_copies, dedupe, edited, prose, url_id, write_clean
 from tests.owt_pipeline.whole_runs import files_of, shard_file, work_of

@@ -13,13 +13,13 @@ import ftfy
 import pytest
 
 from owt_pipeline.collect.urls import canonical_url
+from owt_pipeline.commands.verify import verify
 from owt_pipeline.demo.command import run_stages
 from owt_pipeline.demo.dump import all_fates
 from owt_pipeline.demo.judge import KEPT, deviations, verdicts
 from owt_pipeline.demo.site import Site
 from owt_pipeline.engine.dataset import DatasetReader, require_manifest
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.ledger.verify import verify
 
 FINISHED_TEXT = ("corpus", "tokens")  # what does not hold the time of the fetch
 

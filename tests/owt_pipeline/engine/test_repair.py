@@ -12,13 +12,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from owt_pipeline import run as owt_run
+from owt_pipeline.commands import discard, verify
+from owt_pipeline.commands import run as owt_run
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.ledger import discard, verify
 from schemas import DATASETS
 from tests.owt_pipeline.whole_runs import copy_of, differing
 

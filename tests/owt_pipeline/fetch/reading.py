@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from owt_pipeline.commands.history import asked_for, readers_of, story
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.fetch.warc import Response, pages, read_record
-from owt_pipeline.ledger.story import asked_for, readers_of, story
 from schemas.manifest import Manifest
 
 

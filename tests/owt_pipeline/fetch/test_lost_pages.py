@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from owt_pipeline.commands.discard import discard
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.fetch.stage import STAGE, Options
-from owt_pipeline.ledger.discard import discard
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import responses
 from tests.owt_pipeline.fetch.test_live import fetch, serve

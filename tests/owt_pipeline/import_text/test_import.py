@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from owt_pipeline import cli
 from owt_pipeline.collect.urls import canonical_url, url_id
+from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine import exchange
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError
@@ -30,7 +31,6 @@ from owt_pipeline.engine.storage import Storage
 from owt_pipeline.import_text import records, stage
 from owt_pipeline.import_text.records import MAX_RECORD_BYTES, open_decompressed, read_records
 from owt_pipeline.import_text.stage import STAGE, ImportOptions
-from owt_pipeline.ledger.verify import verify
 from schemas import DATASETS
 from schemas.manifest import Manifest
 

@@ -12,6 +12,7 @@ import pytest
 import tiktoken
 from tokenizers import Tokenizer
 
+from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader
@@ -19,7 +20,6 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.ledger.verify import verify
 from owt_pipeline.tokenize import gpt2
 from owt_pipeline.tokenize.stage import STAGE, TokenizeOptions
 from schemas import DATASETS

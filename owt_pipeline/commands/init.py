@@ -19,7 +19,7 @@ _LINE = re.compile(r"^(\w+) = (.*?)\s+# (.*)$")
 
 def preset_names() -> list[str]:
     """The recipes that ship."""
-    folder = importlib.resources.files("owt_pipeline.presets")
+    folder = importlib.resources.files("owt_pipeline") / "presets"
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
@@ -53,7 +53,7 @@ def _preset_values(preset: str) -> dict[str, dict[str, tuple[str, str]]]:
     """Table -> option -> (value as TOML, where it comes from)."""
     if preset not in preset_names():
         raise UsageError(f"unknown preset {preset!r}; there are {', '.join(preset_names())}")
-    text = (importlib.resources.files("owt_pipeline.presets") / f"{preset}.toml").read_text(encoding="utf-8")
+    text = (importlib.resources.files("owt_pipeline") / "presets" / f"{preset}.toml").read_text(encoding="utf-8")
     values: dict[str, dict[str, tuple[str, str]]] = {}
     table = ""
     for line in text.splitlines():

@@ -11,21 +11,21 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from owt_pipeline.commands import inspect, sample_documents
+from owt_pipeline.commands.inspect import parse_condition
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.inspect import command, sample_command
-from owt_pipeline.inspect.where import parse_condition
 from schemas import DATASETS
 from tests.owt_pipeline.whole_runs import shard_file
 
 
 def inspected(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
-    assert command.main([str(argument) for argument in arguments]) == code
+    assert inspect.main([str(argument) for argument in arguments]) == code
     output = capsys.readouterr()
     return output.out + output.err
 
 
 def sampled(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
-    assert sample_command.main([str(argument) for argument in arguments]) == code
+    assert sample_documents.main([str(argument) for argument in arguments]) == code
     output = capsys.readouterr()
     return output.out + output.err
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from owt_pipeline import run as owt_run
+from owt_pipeline.commands import migrate, verify
+from owt_pipeline.commands import run as owt_run
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.ledger import migrate, verify
 from schemas import DATASETS
 from schemas.manifest import FileTable, Manifest, ShardFile, ledger_of
 from tests.owt_pipeline.whole_runs import copy_of, manifest_of, snapshot, table_of

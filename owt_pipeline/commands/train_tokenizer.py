@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from owt_pipeline.engine.command_line import CommandParser
@@ -11,6 +12,7 @@ from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stage_command import reporting_errors
+from owt_pipeline.tokenize.gpt2 import END_OF_TEXT
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
 
@@ -49,7 +51,7 @@ def _run(argv: Sequence[str] | None) -> int:
         options = from_table(TrainTokenizerOptions, given, "flags")
     except SettingsError as error:
         raise UsageError(str(error)) from error
-    from owt_pipeline.tokenize.training import train_tokenizer
+    from owt_pipeline.commands.train_tokenizer import train_tokenizer
 
     workdir = Storage(options.workdir)
     corpus = DatasetReader.open(workdir, "corpus")
@@ -71,3 +73,31 @@ def _texts(corpus: DatasetReader, sample: float) -> Iterator[str]:
         if sample < 1:
             batch = batch.filter(pa.array(is_validation(batch["url_id"].to_numpy(), sample)))
         yield from batch["text"].to_pylist()
+
+
+logger = logging.getLogger("owt")
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
+    """A `tokenizer.json` of at most `vocab_size` entries: the 256 bytes, merges, and last of all end-of-text.
+
+    As GPT-2's ("Language Models are Unsupervised Multitask Learners", Radford et al., 2019): text is cut by
+    GPT-2's pattern, and merged by frequency (Sennrich, Haddow and Birch, 2016) in the package tokenizers.
+    Equal texts give equal bytes, in any order and with any number of threads: words are counted, and pairs
+    of equal count are merged in the order of their ids. Its memory grows with the number of different words.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)  # type: ignore[assignment]
+    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - 1,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
+    if tokenizer.get_vocab_size() < vocab_size:
+        logger.warning("the text has words for %d entries only, not %d", tokenizer.get_vocab_size(), vocab_size)
+    return tokenizer.to_str().encode()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from owt_pipeline.commands.init import commented_config, main, preset_names
 from owt_pipeline.config import read_config, stage_options
-from owt_pipeline.presets.command import commented_config, main, preset_names
 from owt_pipeline.stages import ORDER, load
 from schemas.settings import describe
 
@@ -23,14 +23,14 @@ def test_a_written_config_is_read_back_without_complaint(preset: str | None, tmp
         if preset is None:
             assert options == stage_options(stage, None, {}, {})
     if preset:
-        recipe = read_config(str(Path(commented_config.__code__.co_filename).parent / f"{preset}.toml"))
+        recipe = read_config(str(Path(commented_config.__code__.co_filename).parents[1] / "presets" / f"{preset}.toml"))
         assert recipe
         assert recipe.items() <= tables.items()
 
 
 @pytest.mark.parametrize("preset", preset_names())
 def test_every_value_of_a_preset_is_used_and_says_where_it_comes_from(preset: str) -> None:
-    text = (Path(commented_config.__code__.co_filename).parent / f"{preset}.toml").read_text()
+    text = (Path(commented_config.__code__.co_filename).parents[1] / "presets" / f"{preset}.toml").read_text()
     written = commented_config(preset)
     values = [line for line in text.splitlines() if line and not line.startswith(("#", "["))]
     assert values

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.batches import Outcome, rejects_batch
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.ledger.verify import verify
 from schemas import DATASETS, Reason
 from schemas.manifest import FileTable
 from tests.owt_pipeline.making import write_dataset

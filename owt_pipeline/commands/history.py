@@ -1,25 +1,28 @@
-"""One URL's whole story, from who posted it to where its tokens are."""
+"""What happened to one URL at every stage, from who posted it to where its tokens are."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import difflib
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from owt_pipeline.collect.spread import home_bucket
 from owt_pipeline.collect.urls import BadURL, canonicalize, unescaped, url_id
-from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest
+from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, reading
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.ledger.find import Found, find_id
-from owt_pipeline.ledger.side_by_side import differences
 from schemas import DATASETS, Reason
+from schemas.manifest import ShardFile
 
 
 @dataclass(frozen=True)
@@ -223,3 +226,112 @@ def _keeper(readers: Mapping[str, DatasetReader], shard: int) -> tuple[DatasetRe
 def _cut(text: str, length: int = 160) -> str:
     text = " ".join(text.split())
     return text if len(text) <= length else text[:length] + "…"
+
+
+class Found(NamedTuple):
+    """A row of a dataset: the file it is in, its number there from 0, and the row.
+
+    Of `tokens/`, the row holds `url_id` and `n_tokens`.
+    """
+
+    file: ShardFile
+    number: int
+    row: dict[str, Any]
+
+
+def find_id(reader: DatasetReader, identifier: int, shards: Iterable[int]) -> list[Found]:
+    """The rows of the id in the first of `shards` that has any, among its data and its rejects.
+
+    Raises UserError on a damaged file.
+    """
+    for shard in shards:
+        found = [
+            row
+            for file in (*reader.files("data", shard), *reader.files("rejects", shard))
+            if file.rows
+            for row in _rows_in(reader, file, identifier)
+        ]
+        if found:
+            return found
+    return []
+
+
+def arrow_ids(reader: DatasetReader, file: ShardFile) -> Iterator[pa.RecordBatch]:
+    """`url_id` and `n_tokens` of a file of `tokens/`, batch by batch: the tokens themselves are not read."""
+    with reading(reader.workdir.path(file.path)), reader.workdir.open(file.path) as source:
+        about = pa.ipc.open_file(source).schema
+        wanted = [about.get_field_index(name) for name in ("url_id", "n_tokens")]
+        opened = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=wanted))
+        for index in range(opened.num_record_batches):
+            yield opened.get_batch(index)
+
+
+def _rows_in(reader: DatasetReader, file: ShardFile, identifier: int) -> Iterator[Found]:
+    if file.path.endswith(".arrow"):
+        yield from _rows_of_arrow(reader, file, identifier)
+    else:
+        with reading(reader.workdir.path(file.path)), reader.workdir.open(file.path) as source:
+            yield from _rows_of_parquet(source, file, identifier)
+
+
+def _rows_of_parquet(source: pa.NativeFile, file: ShardFile, identifier: int) -> Iterator[Found]:
+    parquet = pq.ParquetFile(source)
+    column = parquet.schema_arrow.get_field_index("url_id")
+    start = 0
+    for group in range(parquet.num_row_groups):
+        about = parquet.metadata.row_group(group)
+        statistics = about.column(column).statistics
+        if statistics is None or not statistics.has_min_max or statistics.min <= identifier <= statistics.max:
+            ids = parquet.read_row_group(group, columns=["url_id"], use_threads=False)["url_id"].to_numpy()
+            places = np.flatnonzero(ids == np.uint64(identifier))
+            if len(places):
+                table = parquet.read_row_group(group)
+                for place in places.tolist():
+                    yield Found(file, start + place, table.slice(place, 1).to_pylist()[0])
+        start += about.num_rows
+
+
+def _rows_of_arrow(reader: DatasetReader, file: ShardFile, identifier: int) -> Iterator[Found]:
+    start = 0
+    for batch in arrow_ids(reader, file):
+        for place in np.flatnonzero(batch["url_id"].to_numpy() == np.uint64(identifier)).tolist():
+            yield Found(file, start + place, batch.slice(place, 1).to_pylist()[0])
+        start += batch.num_rows
+
+
+_CONTEXT_WORDS = 12
+_COMPARED_WORDS = 5000
+_CHARACTERS = 160  # shown of what differs in one place
+
+
+def differences(removed: str, kept: str, most: int = 5) -> list[dict[str, str]]:
+    """The first places where two texts differ by words: what each has there, the words before it and behind it."""
+    ours, theirs = removed.split()[:_COMPARED_WORDS], kept.split()[:_COMPARED_WORDS]
+    places = []
+    for tag, a, b, c, d in difflib.SequenceMatcher(a=ours, b=theirs, autojunk=False).get_opcodes():
+        if tag != "equal":
+            before, behind = ours[max(0, a - _CONTEXT_WORDS) : a], ours[b : b + _CONTEXT_WORDS]
+            found = {"after": before, "removed": ours[a:b], "kept": theirs[c:d], "before": behind}
+            places.append({name: _cut_words(words) for name, words in found.items()})
+            if len(places) == most:
+                break
+    return places
+
+
+def side_by_side(places: Sequence[Mapping[str, str]], titles: tuple[str, str], width: int) -> Iterator[str]:
+    """Lines of two columns: the removed text and the kept one at each of the places, what differs in brackets."""
+    column = max((width - 7) // 2, 20)
+    for cells in (titles, *((_extract(place, "removed"), _extract(place, "kept")) for place in places)):
+        wrapped = [textwrap.wrap(cell, column) for cell in cells]
+        for left, right in zip_longest(*wrapped, fillvalue=""):
+            yield f"    {left:<{column}} | {right}".rstrip()
+        yield ""
+
+
+def _extract(place: Mapping[str, str], side: str) -> str:
+    return " ".join(f"… {place['after']} [{place[side]}] {place['before']} …".split())
+
+
+def _cut_words(words: Sequence[str]) -> str:
+    text = " ".join(words)
+    return text if len(text) <= _CHARACTERS else text[:_CHARACTERS] + "…"

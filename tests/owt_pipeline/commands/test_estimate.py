@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.cluster import Forecast, Machines, Prices, Work, forecast, table
+from owt_pipeline.commands.estimate import Forecast, Machines, Prices, Work, forecast, table
 from owt_pipeline.engine.errors import UsageError
 from tests.owt_pipeline.whole_runs import run_owt
 

@@ -6,19 +6,16 @@ import argparse
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from owt_pipeline import config, dry_run
-from owt_pipeline.cluster import Prices
-from owt_pipeline.engine import runner
+from owt_pipeline import config
+from owt_pipeline.commands import dry_run
+from owt_pipeline.commands.estimate import Prices
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.errors import UsageError
-from owt_pipeline.engine.lease import hold
-from owt_pipeline.engine.plan import usable_manifest
 from owt_pipeline.engine.runner import Result
-from owt_pipeline.engine.stage import Runtime, Stage
-from owt_pipeline.stage_command import check_flags, reporting_errors, runtime_of
+from owt_pipeline.engine.stage import Stage
+from owt_pipeline.stage_command import check_flags, reporting_errors, run_stages, runtime_of
 from owt_pipeline.stages import ORDER, load
 from schemas.settings import add_flags, flags_given
 
@@ -33,24 +30,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt run`: its own, and those of every stage."""
     return _parser([load(name) for name in ORDER])[0]
-
-
-def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, take_over: bool = False) -> list[Result]:
-    """Run stages with their options, in order, holding the lease on the working directory.
-
-    Text that was imported takes the place of what collect, fetch and extract would make: they are left out.
-    """
-    with hold(runtime.workdir, take_over) as lease:
-        imported = usable_manifest(runtime.workdir, "documents")
-        if imported is not None and imported.stage == "import":
-            stages = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
-        return runner.run_stages(stages, replace(runtime, owner=lease.owner), _build)
-
-
-def _build(pipeline: Any, stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
-    from owt_pipeline.pipeline import Run, build  # which imports Beam: not for a run with nothing to do
-
-    build(pipeline, Run({stage.name: (stage, options) for stage, options in stages}, runtime))
 
 
 def funnel_table(results: Sequence[Result]) -> str:

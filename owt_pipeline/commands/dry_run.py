@@ -8,8 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from owt_pipeline import cluster
-from owt_pipeline.cluster import FOREST_SECONDS, Machines, Prices, Work, forecast
+from owt_pipeline.commands import estimate
+from owt_pipeline.commands.estimate import (
+    BYTES_PER_SUBMISSION,
+    FOREST_SECONDS,
+    SHIPPED_RATES,
+    Machines,
+    Prices,
+    Rate,
+    Work,
+    busy,
+    duration,
+    forecast,
+    rate_of,
+    read_log,
+    size,
+)
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.plan import (
     INTERRUPTED,
@@ -23,7 +37,6 @@ from owt_pipeline.engine.plan import (
 )
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.estimate import BYTES_PER_SUBMISSION, SHIPPED_RATES, Rate, busy, duration, rate_of, read_log, size
 from schemas.manifest import Manifest
 
 FINISHED = "finished"
@@ -147,7 +160,7 @@ def on_cluster(found: Sequence[Step], runtime: Runtime, prices: Prices) -> str:
         )
         for step in running
     ]
-    return f"\non Dataflow, by list prices:\n{cluster.table(forecast(works, machines, prices), machines)}"
+    return f"\non Dataflow, by list prices:\n{estimate.table(forecast(works, machines, prices), machines)}"
 
 
 def _step(

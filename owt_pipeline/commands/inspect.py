@@ -1,0 +1,292 @@
+"""`owt inspect`: the schema, the counts and some rows of a dataset or a file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.dataset import DatasetReader, read_manifest, reading
+from owt_pipeline.engine.errors import NotFound, UsageError, UserError
+from owt_pipeline.engine.lease import mention_running
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.stage_command import reporting_errors
+from schemas import DATASETS
+from schemas.settings import did_you_mean
+
+_WIDTH = 200
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The flags of `owt inspect`."""
+    parser = CommandParser(
+        prog="owt inspect",
+        description="Print the schema, the counts and some rows of a dataset (a folder with a manifest), of its\n"
+        "rejects, or of one Parquet, Arrow or WARC file.",
+        epilog="examples:\n"
+        "  owt inspect runs/2013/corpus --rows 2\n"
+        "  owt inspect runs/2013/ledger/clean/rejects --where reason=too_short --rows 20\n"
+        "  owt inspect runs/2013/urls --where 'score>=1000' --where subreddits=science --columns url score\n"
+        "  owt inspect runs/2013/warc/part-00000-3f2a9c1b.warc.gz --json",
+    )
+    parser.add_argument("dataset", metavar="DATASET", help="a dataset's folder, its rejects folder, or a file")
+    parser.add_argument("--rows", type=int, default=3, metavar="N", help="rows to print (default: 3)")
+    parser.add_argument("--columns", nargs="+", metavar="FIELD", help="fields to print (default: all)")
+    parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="print rows with FIELD=VALUE; also !=, <, <=, >, >=, ~ (contains); given more than once, all must hold",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON: one object, with whole texts")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`owt inspect` with the flags of `argv`; returns the exit code."""
+    return reporting_errors(lambda: _inspect(build_parser().parse_args(argv)))
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    source = open_source(arguments.dataset)
+    if source.schema is None:
+        if arguments.where or arguments.columns:
+            raise UsageError(f"{source.name} is a WARC file: --where and --columns are for its index, beside it")
+        rows = list(_warc_records(source, arguments.rows))
+    else:
+        rows = list(_rows(source, source.schema, arguments))
+    if arguments.json:
+        fields = [{"name": f.name, "type": str(f.type), "description": _meaning(f)} for f in source.schema or []]
+        print(json.dumps({**source.about, "schema": fields, "rows_shown": rows}, indent=1, ensure_ascii=False))
+        return 0
+    for key, value in source.about.items():
+        print(f"{key}: {f'{value:,}' if isinstance(value, int) else json.dumps(value) if key == 'options' else value}")
+    if source.schema is not None:
+        print("schema:")
+        names = max(len(name) for name in source.schema.names)
+        kinds = max(len(_kind(field)) for field in source.schema)
+        for field in source.schema:
+            print(f"  {field.name.ljust(names)}  {_kind(field).ljust(kinds)}  {_meaning(field)}".rstrip())
+    for number, row in enumerate(rows):
+        print(f"row {number}:")
+        print_row(row)
+    if arguments.where and not rows:
+        print("no row is so")
+    return 0
+
+
+def print_row(row: dict[str, Any], width: int = _WIDTH) -> None:
+    """A row for a person: a field a line, long ones cut."""
+    for key, value in row.items():
+        if isinstance(value, list):
+            shown = f"[{', '.join(map(str, value[:20]))}{', …' if len(value) > 20 else ''}]"
+        else:
+            shown = "" if value is None else " ".join(str(value).split())
+        print(f"  {key}: {shown[:width]}{'…' if len(shown) > width else ''}".rstrip())
+
+
+def _rows(source: Source, schema: pa.Schema, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for name in arguments.columns or ():
+        if name not in schema.names:
+            raise UsageError(f"--columns: no field '{name}'{did_you_mean(name, schema.names)}")
+    conditions = [parse_condition(text, schema) for text in arguments.where]
+    wanted = arguments.columns or schema.names
+    columns = list(dict.fromkeys([*wanted, *(condition.field for condition in conditions)]))
+    left = arguments.rows
+    if left <= 0:
+        return
+    for batch in source.batches(columns, rows=min(1024, left) if not conditions else 1024):
+        for condition in conditions:
+            batch = batch.filter(condition.mask(batch))
+        for row in batch.slice(0, left).to_pylist():
+            yield {name: row[name] for name in wanted}
+        left -= min(left, batch.num_rows)
+        if not left:
+            return
+
+
+def _warc_records(source: Source, most: int) -> Iterator[dict[str, Any]]:
+    from fastwarc.warc import ArchiveIterator, WarcRecordType
+
+    folder, path = source.files[0]
+    with folder.open(path) as file:
+        for number, record in enumerate(ArchiveIterator(file, record_types=WarcRecordType.any_type)):
+            if number >= most:
+                return
+            http = record.http_headers
+            yield {
+                "type": record.headers.get("WARC-Type"),
+                "url": record.headers.get("WARC-Target-URI"),
+                "date": record.headers.get("WARC-Date"),
+                "status": http.status_code if http is not None else None,
+                "content_type": http.get("Content-Type") if http is not None else record.headers.get("Content-Type"),
+                "bytes": record.content_length,
+                "offset": record.stream_pos,
+            }
+
+
+def _kind(field: pa.Field) -> str:
+    kind = re.sub(r"<\w+: (\w+)( not null)?>", r"<\1>", str(field.type))
+    return kind + (" or null" if field.nullable else "")
+
+
+def _meaning(field: pa.Field) -> str:
+    return (field.metadata or {}).get(b"description", b"").decode()
+
+
+_WARC = (".warc", ".warc.gz", ".arc", ".arc.gz")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files of one schema, and what is known of them.
+
+    Attributes:
+      name: as it was asked for.
+      files: (folder, path below it) of each.
+      about: facts to show, by name.
+      schema: of the rows; None for WARC files.
+    """
+
+    name: str
+    files: list[tuple[Storage, str]]
+    about: dict[str, Any]
+    schema: pa.Schema | None
+
+    def batches(self, columns: list[str] | None = None, rows: int = 1024) -> Iterator[pa.RecordBatch]:
+        """The rows, file by file; raises UserError on a damaged one."""
+        for folder, path in self.files:
+            with reading(folder.path(path)), folder.open(path) as file:
+                if path.endswith(".arrow"):
+                    opened = pa.ipc.open_file(file)
+                    for index in range(opened.num_record_batches):
+                        batch = opened.get_batch(index)
+                        batch = batch.select(columns) if columns else batch
+                        yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
+                else:
+                    yield from pq.ParquetFile(file).iter_batches(batch_size=rows, columns=columns)
+
+
+def open_source(name: str) -> Source:
+    """The dataset's folder, the folder of its rejects (`RUN/ledger/corpus/rejects`), or the Parquet, Arrow or WARC file
+    that `name` is.
+
+    Raises NotFound for what is not there, UserError for what is none of these.
+    """
+    parent, tail = _split(name)
+    if tail == "rejects":  # of ledger/DATASET/rejects
+        dataset, workdir = _split(parent.uri)[1], _split(_split(parent.uri)[0].uri)[0]
+        if (manifest := read_manifest(workdir, dataset)) is not None:
+            return _dataset(name, DatasetReader(workdir, manifest), "rejects")
+    if (manifest := read_manifest(parent, tail)) is not None:
+        return _dataset(name, DatasetReader.open(parent, tail), "data")
+    if not parent.exists(tail):
+        raise NotFound(f"there is no {name}: name a dataset's folder (runs/2013/corpus) or a file")
+    if os.path.isdir(name):
+        inside = [dataset for dataset in DATASETS if read_manifest(Storage(name), dataset) is not None]
+        hint = f"; it is a run: look into {', '.join(f'{name}/{dataset}' for dataset in inside)}" if inside else ""
+        raise UserError(f"{name} is not a finished dataset of a run{hint}")
+    return _file(name, parent, tail)
+
+
+def _split(name: str) -> tuple[Storage, str]:
+    """The folder that `name` is in, and its last part."""
+    head, _, tail = name.rstrip("/").rpartition("/")
+    return Storage(head or ("/" if name.startswith("/") else ".")), tail
+
+
+def _dataset(name: str, reader: DatasetReader, kind: str) -> Source:
+    mention_running(reader.workdir)
+    manifest, files = reader.manifest, reader.files(kind)
+    about = {
+        "dataset": manifest.dataset + ("/rejects" if kind == "rejects" else ""),
+        "written_by": f"{manifest.stage} (version {manifest.stage_version})",
+        "rows": sum(file.rows for file in files),
+        "shards": manifest.num_shards,
+        "bytes": manifest.total(kind).bytes if kind == "rejects" else manifest.total_bytes,
+        "counts": str(manifest.counts),
+        "options": manifest.options,
+    }
+    if not files:
+        raise NotFound(f"{name} holds no rows")
+    return Source(name, [(reader.workdir, file.path) for file in files], about, reader.schema(files[0]))
+
+
+def _file(name: str, parent: Storage, path: str) -> Source:
+    about: dict[str, Any] = {"file": name, "bytes": parent.size(path)}
+    if path.endswith(_WARC):
+        return Source(name, [(parent, path)], {**about, "format": "WARC"}, None)
+    if not path.endswith((".parquet", ".arrow")):
+        raise UserError(f"{name} is neither Parquet (.parquet), nor Arrow (.arrow), nor WARC ({', '.join(_WARC)})")
+    with reading(name), parent.open(path) as file:
+        if path.endswith(".arrow"):
+            opened = pa.ipc.open_file(file)
+            about |= {"format": "Arrow IPC", "record_batches": opened.num_record_batches}
+            return Source(name, [(parent, path)], about, opened.schema)
+        parquet = pq.ParquetFile(file)
+        about |= {"format": "Parquet", "rows": parquet.metadata.num_rows, "row_groups": parquet.num_row_groups}
+        return Source(name, [(parent, path)], about, parquet.schema_arrow)
+
+
+_FORM = re.compile(r"(\w+)\s*(<=|>=|!=|=|<|>|~)\s*(.*)", re.DOTALL)
+_COMPARE = {
+    "=": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`field operator value`, with the value as the field's type."""
+
+    field: str
+    operator: str
+    value: str
+
+    def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """Which rows hold; one whose field is null does not."""
+        column = batch[self.field]
+        if pa.types.is_list(column.type):
+            items = pc.list_flatten(column)
+            parents = pc.list_parent_indices(column).filter(self._compare(items))
+            return pc.is_in(pa.array(range(batch.num_rows), pa.int64()), parents)
+        return pc.fill_null(self._compare(column), False)
+
+    def _compare(self, values: pa.Array) -> pa.BooleanArray:
+        if self.operator == "~":
+            return pc.match_substring(values.cast(pa.string()), self.value, ignore_case=True)
+        return _COMPARE[self.operator](values, pa.scalar(self.value).cast(values.type))
+
+
+def parse_condition(text: str, schema: pa.Schema) -> Condition:
+    """The condition in `text`; raises UsageError for one that is none, or names no field of `schema`."""
+    match = _FORM.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(
+            f"--where {text!r} is no condition: write FIELD=VALUE, with =, !=, <, <=, >, >= or ~ (contains)"
+        )
+    condition = Condition(*match.groups())
+    if condition.field not in schema.names:
+        raise UsageError(f"--where {text!r}: no field '{condition.field}'{did_you_mean(condition.field, schema.names)}")
+    kind = schema.field(condition.field).type
+    kind = kind.value_type if pa.types.is_list(kind) else kind
+    if condition.operator != "~":
+        try:
+            pa.scalar(condition.value).cast(kind)
+        except pa.ArrowInvalid as error:
+            raise UsageError(f"--where {text!r}: {condition.value!r} is no {kind}") from error
+    return condition

@@ -1,0 +1,245 @@
+"""`owt why`: the story of a URL, or of a domain's."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from owt_pipeline.commands.history import arrow_ids, asked_for, nearest, readers_of, side_by_side, story
+from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.errors import NotFound
+from owt_pipeline.engine.lease import mention_running
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.stage_command import reporting_errors
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The flags of `owt why`."""
+    parser = CommandParser(
+        prog="owt why",
+        description="Tell a URL's whole story: who posted it, what the fetch answered, what was extracted,\n"
+        "which document it repeats and how closely, or in which shard and row its tokens are.\n"
+        "For a domain (example.org), the funnel of all its URLs.",
+        epilog="examples:\n"
+        "  owt why https://example.org/article --workdir runs/2013\n"
+        "  owt why example.org --workdir runs/2013\n"
+        "  owt why 10266087034311239731 --workdir runs/2013 --json | jq .verdict\n\n"
+        "Exit code 3 where the run has not heard of it: then what is nearest is told.",
+    )
+    parser.add_argument("url", help="the URL in any spelling, its id, or a domain")
+    parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
+    parser.add_argument("--json", action="store_true", help="print JSON: one object")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`owt why`; exit code 3 where the run has not heard of the URL."""
+    return reporting_errors(lambda: _why(build_parser().parse_args(argv)))
+
+
+def _why(arguments: argparse.Namespace) -> int:
+    workdir, as_json = Storage(arguments.workdir), arguments.json
+    mention_running(workdir)
+    readers = readers_of(workdir)
+    asked = asked_for(arguments.url)
+    told = story(readers, asked)
+    if told is None and asked.url == f"https://{asked.host}/":
+        told = domain_summary(readers, asked.host or "")
+    if told is None:
+        near = nearest(readers, asked)
+        if as_json:
+            _print_json(near)
+        raise NotFound(_unknown(workdir, near))
+    if as_json:
+        _print_json(told)
+    elif "domain" in told:
+        _print_domain(told)
+    else:
+        _print_story(told)
+    return 0
+
+
+def _print_json(found: dict[str, Any]) -> None:
+    print(json.dumps(found, indent=1, ensure_ascii=False))
+
+
+def _unknown(workdir: Storage, near: dict[str, Any]) -> str:
+    lines = [f"no stage of {workdir} has heard of {near['asked']} (id {near['url_id']})"]
+    if near["url"] and near["url"] != near["asked"]:
+        lines.append(f"looked for as {near['url']}, its canonical form")
+    if near["redirected_from"]:
+        lines.append(f"but it is where a redirect from {near['redirected_from'][0]} led: ask about that")
+    if near["urls_of_host"]:
+        lines.append(f"{near['urls_of_host']:,} URLs of {near['host']} are known; the nearest:")
+        lines += [f"  {url}" for url in near["nearest"]]
+    elif near["host"]:
+        lines.append(f"no URL of {near['host']} is known either: check the spelling, or the dumps it should be in")
+    return "\n".join(lines)
+
+
+def _print_story(told: dict[str, Any]) -> None:
+    _say(f"{told['url'] or told['asked']}: {_verdict(told)}")
+    _say(f"  id {told['url_id']}, shard {told['shard']}")
+    shown: dict[str, Any] = {"url": told["url"], "url_id": told["url_id"], "host": told["host"]}
+    for entry in told["stages"]:
+        _say(f"{entry['stage']}: {entry['verdict']}")
+        for key, value in entry.items():
+            if key in ("stage", "verdict") or value is None or (shown.get(key) == value and key != "row"):
+                continue  # what a stage passes on as it was is not told again
+            shown[key] = value
+            if key == "differences":
+                _print_differences(value)
+            else:
+                _say(f"  {key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
+
+
+def _verdict(told: dict[str, Any]) -> str:
+    last = told["stages"][-1]
+    if told["verdict"] == "rejected":
+        return f"rejected by {last['stage']}: {last.get('reason', 'a duplicate')}"
+    if told["verdict"] == "pending":
+        return f"kept by {last['stage']}; the stages after it have not run"
+    return "kept, to its tokens"
+
+
+def _print_differences(places: list[dict[str, str]]) -> None:
+    _say("  side by side, where they differ:" if places else "  differences: none by words")
+    titles = ("this document", "the one that stays")
+    for line in side_by_side(places, titles, shutil.get_terminal_size((120, 24)).columns) if places else ():
+        _say(line)
+
+
+def _print_domain(told: dict[str, Any]) -> None:
+    hosts = ", ".join(f"{host} {count:,}" for host, count in told["hosts"].items())
+    _say(f"{told['domain']}: {hosts or 'no URL was collected'}")
+    for stage in told["stages"]:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in stage["rejected"].items())
+        _say(f"  {stage['stage']:<9}{stage['kept']:>9,} kept{'; rejected: ' if reasons else ''}{reasons}")
+    if "tokens" in told:
+        _say(f"  {told['tokens']:,} tokens")
+    for what, urls in told["examples"].items():
+        _say(f"{what}: {'  '.join(filter(None, urls))}")
+
+
+def _say(line: str) -> None:
+    """Print a line of what strangers wrote: control characters, which a terminal would obey, are shown instead."""
+    print(_CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", line))
+
+
+_EXAMPLES = 3
+
+
+def domain_summary(readers: Mapping[str, DatasetReader], domain: str) -> dict[str, Any] | None:
+    """The funnel of the URLs whose host is `domain` or below it, or None where no stage has heard of any.
+
+    The result has `domain`, `hosts` (URLs by host, the ten with most), `stages` (for each, `kept`, `rejected` by
+    reason), `examples` (some URLs, by `kept` and by reason) and, where there are tokens, `tokens`.
+    """
+    pattern = rf"^https://([^/:]*\.)?{re.escape(domain)}(:[0-9]+)?/"
+    hosts: Counter[str] = Counter()
+    examples: dict[str, list[str]] = {}
+    stages: list[dict[str, Any]] = []
+    ids: dict[int, np.ndarray] | None = None  # of the URLs that entered, by shard
+    tokens = None
+    for name, reader in readers.items():
+        kept: dict[int, np.ndarray] = {}
+        rejected: Counter[str] = Counter()
+        for shard in range(reader.num_shards):
+            if ids is not None and not len(ids.get(shard, ())):
+                continue
+            if name == "tokens":
+                kept[shard], count = _tokens(reader, shard, ids)
+                tokens = (tokens or 0) + count
+            else:
+                kept[shard], urls = _ids(reader, shard, pattern, ids)
+                hosts.update(re.sub("^https://|[:/].*$", "", url) for url in urls)
+            for reason, urls in _rejects(reader, shard, pattern, ids).items():
+                rejected[reason] += len(urls)
+                examples.setdefault(reason, []).extend(urls[: _EXAMPLES - len(examples.get(reason, ()))])
+        if ids is None:
+            ids = kept
+        if name == "duplicates":
+            left = sum(map(len, ids.values())) - sum(map(len, kept.values()))
+            stages.append({"stage": "dedupe", "kept": left, "rejected": {}})
+            continue
+        count = sum(map(len, kept.values()))
+        stages.append({"stage": reader.manifest.stage, "kept": count, "rejected": dict(rejected.most_common())})
+        ids = kept
+    if not any(stage["kept"] or stage["rejected"] for stage in stages):
+        return None
+    for name in ("corpus", "clean", "documents", "pages", "urls"):
+        if name in readers and ids is not None and (shown := _urls(readers[name], pattern, ids)):
+            examples = {"kept": shown, **examples}
+            break
+    found = {"domain": domain, "hosts": dict(hosts.most_common(10)), "stages": stages, "examples": examples}
+    return found | ({"tokens": tokens} if tokens is not None else {})
+
+
+def _ids(
+    reader: DatasetReader, shard: int, pattern: str, ids: dict[int, np.ndarray] | None
+) -> tuple[np.ndarray, list[str]]:
+    """Ids of the shard's rows that are the domain's; and their URLs, in the dataset that is looked at first."""
+    found, urls = [np.zeros(0, np.uint64)], []
+    columns = ["url_id"] if ids is not None else ["url_id", "url"]
+    for batch in reader.batches(shard, columns=columns, rows=1 << 16):
+        if ids is None:
+            batch = batch.filter(pc.fill_null(pc.match_substring_regex(batch["url"], pattern), False))
+            urls += batch["url"].to_pylist()
+            found.append(batch["url_id"].to_numpy())
+        else:
+            here = batch["url_id"].to_numpy()
+            found.append(here[np.isin(here, ids[shard])])
+    return np.concatenate(found), urls
+
+
+def _tokens(reader: DatasetReader, shard: int, ids: dict[int, np.ndarray] | None) -> tuple[np.ndarray, int]:
+    found, tokens = [np.zeros(0, np.uint64)], 0
+    for file in reader.files("data", shard):
+        for batch in arrow_ids(reader, file):
+            here = batch["url_id"].to_numpy()
+            ours = np.isin(here, ids[shard]) if ids is not None else np.zeros(len(here), bool)
+            found.append(here[ours])
+            tokens += int(batch["n_tokens"].to_numpy()[ours].sum())
+    return np.concatenate(found), tokens
+
+
+def _rejects(
+    reader: DatasetReader, shard: int, pattern: str, ids: dict[int, np.ndarray] | None
+) -> dict[str, list[str]]:
+    """URLs of the shard's rejects that are the domain's, by reason."""
+    found: dict[str, list[str]] = {}
+    columns = ["url_id", "url", "reason"]
+    for batch in reader.batches(shard, kind="rejects", columns=columns, rows=1 << 16):
+        if ids is None:
+            ours = pc.fill_null(pc.match_substring_regex(batch["url"], pattern), False)
+        else:
+            ours = pa.array(np.isin(batch["url_id"].to_numpy(), ids[shard]))
+        mine = batch.filter(ours)
+        for reason, url in zip(mine["reason"].to_pylist(), mine["url"].to_pylist(), strict=True):
+            found.setdefault(reason, []).append(url)
+    return found
+
+
+def _urls(reader: DatasetReader, pattern: str, ids: dict[int, np.ndarray]) -> list[str]:
+    """The first few URLs of those ids."""
+    urls: list[str] = []
+    for shard, wanted in ids.items():
+        if len(wanted):
+            for batch in reader.batches(shard, columns=["url_id", "url"], rows=1 << 16):
+                mine = batch.filter(pa.array(np.isin(batch["url_id"].to_numpy(), wanted)))
+                urls += mine["url"].to_pylist()[: _EXAMPLES - len(urls)]
+                if len(urls) == _EXAMPLES:
+                    return urls
+    return urls

@@ -1,1 +1,0 @@
-"""Documents taken down: the list of them, and what it names."""

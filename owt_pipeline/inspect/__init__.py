@@ -1,1 +1,0 @@
-"""Looking into datasets: their schema, their rows, documents at random."""

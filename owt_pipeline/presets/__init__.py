@@ -1,1 +1,0 @@
-"""Known recipes as settings; every value names where it comes from."""
