@@ -30,7 +30,8 @@ from dedupe_documents import Planted, jsonl, planted, write_clean
 from scipy.sparse import csr_array
 
 from owt_pipeline.dedupe.shingles import shingle
-from owt_pipeline.dedupe.stage import STAGE, DedupeOptions
+from owt_pipeline.dedupe.stage import STAGE, Options
+from owt_pipeline.dedupe.words import fold
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.runner import run_stage
@@ -84,7 +85,7 @@ def main() -> int:
 
 def similar_pairs(texts: Sequence[str]) -> dict[tuple[int, int], float]:
     """The exact Jaccard similarity of all pairs of texts that share a shingle: (lesser, greater) -> similarity."""
-    sets = shingle(pa.array(texts), NGRAM).sets()
+    sets = shingle(fold(pa.array(texts)), NGRAM).sets()
     values = np.concatenate(sets)
     _, column = np.unique(values, return_inverse=True)
     sizes = np.array([len(one) for one in sets])
@@ -101,7 +102,7 @@ def decide(texts: Sequence[str], threshold: float = THRESHOLD) -> dict[int, int]
     """document that goes -> document that stays, by dedupe with its defaults."""
     with tempfile.TemporaryDirectory() as folder:
         write_clean(Path(folder), iter(texts), len(texts))
-        manifest, _ = run_stage(STAGE, DedupeOptions(threshold=threshold), Runtime(Storage(folder)))
+        manifest, _ = run_stage(STAGE, Options(threshold=threshold), Runtime(Storage(folder)))
         rows = DatasetReader(Storage(folder), manifest).table().to_pylist()
     return {row["url_id"]: row["kept_url_id"] for row in rows}
 

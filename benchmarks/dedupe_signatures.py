@@ -24,8 +24,7 @@ os.environ["RAYON_NUM_THREADS"] = "1"  # rensa's threads
 
 import numpy as np
 
-from owt_pipeline.dedupe.memory import keep_freed_memory
-from owt_pipeline.dedupe.minhash import fmix32, permutations, signatures
+from owt_pipeline.dedupe.minhash import fmix32, keep_freed_memory, permutations, signatures
 
 HASHES, PERMUTATIONS = 1136, 126
 CHUNK = 80  # documents, as the stage signs them

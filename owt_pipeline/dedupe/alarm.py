@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
 
 from owt_pipeline.engine.errors import UserError
 
@@ -11,6 +15,73 @@ LEAST_DOCUMENTS = 1000
 """Fewer raise no alarm, whatever their share."""
 
 _SHOWN_CHARACTERS = 100
+_SAMPLE = 5
+_CLUSTERS = 10
+_HOSTS = 1000  # of a group: so a thousandth of the corpus at most is missing where hosts are added up
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """Documents that repeat one.
+
+    Attributes:
+      kept_url_id: of the document that stays.
+      kept_shard: of that document.
+      documents: how many there are, it included.
+      sample: the numbers of some that go.
+    """
+
+    kept_url_id: int
+    kept_shard: int
+    documents: int
+    sample: list[int]
+
+
+class Host(msgspec.Struct, frozen=True):
+    """A host, how many documents of its go, and the numbers of some of them."""
+
+    host: str
+    documents: int
+    sample: list[int]
+
+
+class Largest(msgspec.Struct, frozen=True):
+    """The largest clusters, and the hosts of most documents that go, largest first."""
+
+    clusters: list[Cluster]
+    hosts: list[Host]
+
+
+def find_largest(
+    documents: np.ndarray, hosts: Sequence[str], kept_url_id: np.ndarray, kept_shard: np.ndarray
+) -> Largest:
+    """Of the documents that go, each by its number (in order) and host, in favour of which other document."""
+    kept, first, cluster, gone = np.unique(kept_url_id, return_index=True, return_inverse=True, return_counts=True)
+    clusters = [
+        Cluster(int(kept[i]), int(kept_shard[first[i]]), int(gone[i]) + 1, documents[cluster == i][:_SAMPLE].tolist())
+        for i in np.argsort(-gone, kind="stable")[:_CLUSTERS].tolist()
+    ]
+    count = Counter(host for host in hosts if host)
+    most = sorted(count, key=lambda host: (-count[host], host))[:_HOSTS]
+    sample: dict[str, list[int]] = {host: [] for host in most}
+    for host, document in zip(hosts, documents.tolist(), strict=True):
+        if host in sample and len(sample[host]) < _SAMPLE:
+            sample[host].append(document)
+    return Largest(clusters, [Host(host, count[host], sample[host]) for host in most])
+
+
+def merge(found: Iterable[Largest]) -> Largest:
+    """The largest of all components, from those of some each."""
+    clusters: list[Cluster] = []
+    count: Counter[str] = Counter()
+    sample: dict[str, list[int]] = {}
+    for largest in found:
+        clusters += largest.clusters
+        for host in largest.hosts:
+            count[host.host] += host.documents
+            sample[host.host] = sorted([*sample.get(host.host, []), *host.sample])[:_SAMPLE]
+    clusters.sort(key=lambda cluster: (-cluster.documents, cluster.kept_url_id))
+    most = sorted(count, key=lambda host: (-count[host], host))
+    return Largest(clusters[:_CLUSTERS], [Host(host, count[host], sample[host]) for host in most])
 
 
 def check(

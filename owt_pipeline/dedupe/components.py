@@ -1,75 +1,154 @@
-"""Connected components of candidate documents, by union-find over columns, in one process.
+"""Which documents are decided on together: connected components of the edges between candidates, in groups.
 
-Memory is what bounds it: at most 40 bytes an edge (shown by a test), 34 where no two edges share a node.
+Components are found by union-find over columns, at four bytes a document for the forest and its like for a chunk of
+edges. Several parts first make forests of some of the edges each, so that the one that makes the forest of all reads
+few of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
-Edges = Callable[[], Iterable[np.ndarray]]
-"""Gives uint64[edges, 2] batches; called more than once, it gives the same ones."""
-
 _CHUNK_EDGES = 1 << 16
+_ROW = 8  # shingles that take as much memory as what else is known of a candidate
 
 
-def connected_components(edges: Edges) -> tuple[np.ndarray, np.ndarray]:
-    """(nodes sorted, root of each): nodes joined by edges have the same root, the least node of their component.
+class Forest:
+    """Components of documents: each points at another of its component, never a greater one, or is a root.
 
-    Roots are numbers into the nodes.
+    A root is the least document of its component.
     """
-    nodes = _nodes(edges)
-    # parent[i] is a node of the same component, as a number into `nodes`; never a greater one. A root is its own.
-    parent = np.arange(len(nodes), dtype=np.int32 if len(nodes) < 1 << 31 else np.int64)
-    for batch in edges():
-        for start in range(0, len(batch), _CHUNK_EDGES):
-            chunk = batch[start : start + _CHUNK_EDGES]
-            left, right = (np.searchsorted(nodes, chunk[:, side]).astype(parent.dtype) for side in (0, 1))
-            _unite(parent, left, right)
-    for start in range(0, len(parent), _CHUNK_EDGES):
-        _roots(parent, np.arange(start, min(start + _CHUNK_EDGES, len(parent)), dtype=parent.dtype))
-    return nodes, parent
+
+    def __init__(self, documents: int):
+        self.parent = np.arange(documents, dtype=np.int32 if documents < 1 << 31 else np.int64)
+
+    def join(self, left: np.ndarray, right: np.ndarray) -> None:
+        """Join the components at both ends of edges."""
+        for start in range(0, len(left), _CHUNK_EDGES):
+            ends = left[start : start + _CHUNK_EDGES], right[start : start + _CHUNK_EDGES]
+            self._join(*(end.astype(self.parent.dtype) for end in ends))
+
+    def joined(self) -> tuple[np.ndarray, np.ndarray]:
+        """(documents that are not alone in their component, but for its root; the root of each), by document."""
+        found = [np.empty(0, self.parent.dtype)]
+        for start in range(0, len(self.parent), _CHUNK_EDGES):
+            some = np.arange(start, min(start + _CHUNK_EDGES, len(self.parent)), dtype=self.parent.dtype)
+            found.append(some[self._roots(some) != some])
+        documents = np.concatenate(found)
+        return documents, self.parent[documents]
+
+    def _join(self, left: np.ndarray, right: np.ndarray) -> None:
+        while len(left):
+            left, right = self._roots(left), self._roots(right)
+            apart = left != right
+            left, right = left[apart], right[apart]
+            low, high = np.minimum(left, right), np.maximum(left, right)
+            np.minimum.at(self.parent, high, low)  # each root that has a lesser neighbour goes below its least one
+            self._flatten(high)
+
+    def _roots(self, documents: np.ndarray) -> np.ndarray:
+        """The root of each document; afterwards the documents point at them."""
+        roots = self.parent[documents]
+        while not np.array_equal(above := self.parent[roots], roots):
+            roots = above
+        self.parent[documents] = roots
+        return roots
+
+    def _flatten(self, documents: np.ndarray) -> None:
+        """Make `documents`, among which all long paths run, point at their roots: each round halves the paths."""
+        while True:
+            above = self.parent[self.parent[documents]]
+            if np.array_equal(above, self.parent[documents]):
+                return
+            self.parent[documents] = above
 
 
-def _nodes(edges: Edges) -> np.ndarray:
-    """All nodes of the edges, sorted, each once."""
-    ends = np.empty(2 * sum(len(batch) for batch in edges()), np.uint64)
-    filled = 0
-    for batch in edges():
-        ends[filled : filled + 2 * len(batch)] = batch.ravel()
-        filled += 2 * len(batch)
-    ends.sort()
-    keep = np.ones(len(ends), bool)
-    np.not_equal(ends[1:], ends[:-1], out=keep[1:])
-    return ends[keep]
+def forest_of(documents: int, edges: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """A forest of some edges: (document, root of its component), but for the roots themselves."""
+    forest = Forest(documents)
+    for left, right in edges:
+        forest.join(left, right)
+    return forest.joined()
 
 
-def _unite(parent: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
-    """Join the components at both ends of each edge."""
-    while len(left):
-        left, right = _roots(parent, left), _roots(parent, right)
-        apart = left != right
-        left, right = left[apart], right[apart]
-        low, high = np.minimum(left, right), np.maximum(left, right)
-        np.minimum.at(parent, high, low)  # each root that has a lesser neighbour goes below its least one
-        _flatten(parent, high)
+@dataclass(frozen=True)
+class Candidates:
+    """Documents that have candidates, by number.
+
+    Attributes:
+      document: uint32, the document.
+      component: uint32, the least document of its component.
+      text: uint32, the least document that has the same text.
+      compared: whether similarities are to be computed in its component: it has several texts, and one of them no
+        document of an earlier corpus has.
+    """
+
+    document: np.ndarray
+    component: np.ndarray
+    text: np.ndarray
+    compared: np.ndarray
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Texts that are candidates, their components, and the texts of the largest one."""
+        texts = self.component[self.compared & (self.text == self.document)]
+        sizes = np.unique(texts, return_counts=True)[1]
+        return {"candidates": len(texts), "components": len(sizes), "largest_component": int(sizes.max(initial=0))}
+
+    def groups(self, shingles: float, at_most: int, at_least: int, groups: int) -> np.ndarray:
+        """The group of each candidate, int64: components in their order, of like size together.
+
+        Args:
+          shingles: of a document, on average.
+          at_most: shingles of a group, but for one large component.
+          at_least: shingles of a group that is worth a file.
+          groups: or fewer, where that makes smaller groups: for more workers than one.
+        """
+        index = np.unique(self.component, return_inverse=True)[1]
+        sizes = np.cumsum(np.bincount(index, weights=np.where(self.compared, shingles + _ROW, _ROW)))
+        total = float(sizes[-1]) if len(sizes) else 0.0
+        number = (sizes // min(at_most, max(at_least, total / groups))).astype(np.int64)
+        number = np.cumsum(np.diff(number, prepend=number[:1]) > 0)  # none is left out
+        return number[index]
 
 
-def _roots(parent: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-    """The root of each node; afterwards the nodes point at them."""
-    roots = parent[nodes]
-    while not np.array_equal(above := parent[roots], roots):
-        roots = above
-    parent[nodes] = roots
-    return roots
+def find_candidates(
+    documents: int,
+    own_documents: int,
+    copies: Iterable[tuple[np.ndarray, np.ndarray]],
+    forests: Iterable[tuple[np.ndarray, np.ndarray]],
+) -> Candidates:
+    """The documents that have candidates, without components of which all documents are of earlier corpora.
 
-
-def _flatten(parent: np.ndarray, nodes: np.ndarray) -> None:
-    """Make `nodes`, among which all long paths run, point at their roots: each round halves the paths."""
-    while True:
-        above = parent[parent[nodes]]
-        if np.array_equal(above, parent[nodes]):
-            return
-        parent[nodes] = above
+    Args:
+      documents: how many there are.
+      own_documents: how many of them are the run's own, which come first.
+      copies: documents, each once, and the least document that has the same text.
+      forests: edges between documents that share a bucket.
+    """
+    forest = Forest(documents)
+    copies = list(copies)
+    for copy, text in copies:
+        forest.parent[copy] = text
+    for left, right in forests:
+        forest.join(left, right)
+    document, component = forest.joined()
+    roots = np.unique(component)
+    order = np.argsort(np.concatenate([document, roots]), kind="stable")
+    document, component = (np.concatenate(pair)[order] for pair in ((document, roots), (component, roots)))
+    own = component < own_documents
+    document, component = document[own], component[own]
+    text = document.copy()
+    for copy, of in copies:
+        at = np.searchsorted(document, copy)
+        at, copy, of = (values[at < len(document)] for values in (at, copy, of))
+        found = document[at] == copy
+        text[at[found]] = of[found]
+    of_earlier = np.unique(text[document >= own_documents])  # copies of these go in any case
+    several, undecided = component[text != component], component[~np.isin(text, of_earlier)]
+    compared = np.isin(component, np.intersect1d(several, undecided))
+    document, component, text = (values.astype(np.uint32) for values in (document, component, text))
+    return Candidates(document, component, text, compared)

@@ -15,7 +15,7 @@ from owt_pipeline.dedupe.shingles import mix
 _CHAIN = np.uint64(0x9E3779B97F4A7C15)
 
 SIMILARITIES = tuple(round(0.05 * step, 2) for step in range(21))
-"""Where the S-curve is told."""
+"""Where the S-curve is given."""
 
 
 @dataclass(frozen=True)
@@ -74,37 +74,36 @@ def band_hashes(signatures: np.ndarray, banding: Banding) -> np.ndarray:
     return result
 
 
-def partition_of(hashes: np.ndarray, partitions: int) -> np.ndarray:
-    """The partition of the hash space that each uint64 hash is in: equal ranges, told by the upper 32 bits."""
-    return ((hashes >> np.uint64(32)) * np.uint64(partitions) >> np.uint64(32)).astype(np.int64)
-
-
-def star_edges(hashes: np.ndarray, places: np.ndarray, oversized: int) -> tuple[np.ndarray, Mapping[str, int]]:
-    """Edges from each bucket's least place to its others: m - 1 for a bucket of m, where pairs would be m(m - 1) / 2.
+def star_edges(
+    hashes: np.ndarray, documents: np.ndarray, oversized: int, further: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, Mapping[str, int]]:
+    """Edges from each bucket's least document to its others: m - 1 for a bucket of m, where pairs are m(m - 1) / 2.
 
     Args:
-      hashes: uint64, of one band.
-      places: uint64, the documents they are of.
+      hashes: uint64, of some bands (hashes of different bands are different).
+      documents: uint32, the numbers of the documents they are of.
       oversized: buckets of more documents are counted as such.
+      further: uint64, the second half of hashes of 128 bits.
 
-    Returns: uint64[edges, 2], and counts: buckets (of two or more), oversized_buckets, pairs, largest_bucket.
+    Returns: the other documents; for each, the least one of its bucket; and counts: buckets (of two or more),
+    oversized_buckets, pairs.
     """
-    order = np.argsort(hashes)
-    hashes = hashes[order]
-    is_first = np.concatenate([[True], hashes[1:] != hashes[:-1]]) if len(hashes) else np.empty(0, bool)
+    order = np.argsort(hashes) if further is None else np.lexsort((further, hashes))
+    is_first = np.ones(len(order), bool)
+    np.not_equal(hashes[order[1:]], hashes[order[:-1]], out=is_first[1:])
+    if further is not None:
+        is_first[1:] |= further[order[1:]] != further[order[:-1]]
     starts = np.flatnonzero(is_first)
-    sizes = np.diff(np.concatenate([starts, [len(hashes)]]))
+    sizes = np.diff(starts, append=len(order))
     shared = sizes > 1
     counts = {
         "buckets": int(shared.sum()),
         "oversized_buckets": int((sizes > oversized).sum()),
         "pairs": int((sizes * (sizes - 1) // 2).sum()),
     }
-    members = places[order[np.repeat(shared, sizes)]]
-    starts = np.concatenate([[0], np.cumsum(sizes[shared])])[:-1]
-    if not len(starts):
-        return np.empty((0, 2), np.uint64), counts
-    least = np.repeat(np.minimum.reduceat(members, starts), sizes[shared])
+    members, sizes = documents[order[np.repeat(shared, sizes)]], sizes[shared]
+    if not len(sizes):
+        return members, members, counts
+    least = np.repeat(np.minimum.reduceat(members, np.cumsum(sizes) - sizes), sizes)
     others = members != least
-    edges = np.column_stack([least[others], members[others]])
-    return edges[np.lexsort((edges[:, 1], edges[:, 0]))], counts
+    return members[others], least[others], counts

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 import xxhash
 
-from owt_pipeline.dedupe.words import PADDING, Words, find_words
+from owt_pipeline.dedupe.words import PADDING, Folded, Words, find_words
 
 KINDS = ("words", "characters")
 
@@ -36,11 +35,11 @@ class Shingles:
         return [sorted_set(self.hashes[a:b]) for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
 
 
-def shingle(texts: pa.Array, n: int, kind: str = "words") -> Shingles:
-    """The n-grams of the normalised texts; a text of fewer than n words has one shingle of all of them.
+def shingle(texts: Folded, n: int, kind: str = "words") -> Shingles:
+    """The n-grams of the words of texts; a text of fewer than n words has one shingle of all of them.
 
     Args:
-      texts: a string array without nulls.
+      texts: the texts.
       n: words, or characters, in a shingle.
       kind: `words`; or `characters`, of the words with a space after each.
     """

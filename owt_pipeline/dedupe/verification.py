@@ -14,33 +14,46 @@ from owt_pipeline.dedupe.prefix_index import PrefixIndex, Similarity
 
 MEASURES = ("jaccard", "containment")
 
-PROVEN = pa.schema(
+CANDIDATES = pa.schema(
     [
-        ("place", pa.uint64()),
+        ("component", pa.uint32()),
+        ("text", pa.uint32()),
+        ("document", pa.uint32()),
         ("url_id", pa.uint64()),
-        ("kept_place", pa.uint64()),
-        ("kept_url_id", pa.uint64()),
-        ("similarity", pa.float32()),
-        ("shared_bands", pa.uint16()),
+        ("precedence", pa.int64()),
+        ("host", pa.string()),
+        ("bands", pa.list_(pa.uint64())),
+        ("shingles", pa.list_(pa.uint64())),
     ]
 )
-"""One row for each document that goes."""
+"""A document of a component; with its bands' hashes and its shingle set, sorted, where it may have to be compared."""
 
 _SMALL = 8  # documents: in a component of no more, all are compared
 
 
-def candidates_schema(bands: int) -> pa.Schema:
-    """Rows of `verify`: a document of a component, with its band hashes and its shingle set, sorted."""
-    return pa.schema(
-        [
-            ("component", pa.uint64()),
-            ("precedence", pa.int64()),
-            ("url_id", pa.uint64()),
-            ("place", pa.uint64()),
-            ("bands", pa.list_(pa.uint64(), bands)),
-            ("shingles", pa.list_(pa.uint64())),
-        ]
-    )
+@dataclass(frozen=True)
+class Decisions:
+    """The documents that go, as rows of the candidates.
+
+    Attributes:
+      gone: int64, who goes.
+      kept: int64, in favour of whom, who stays.
+      near: whether as a near-duplicate; else as an exact one.
+      similarity: float32, of the two shingle sets.
+      shared_bands: uint16, in which the two agree.
+    """
+
+    gone: np.ndarray
+    kept: np.ndarray
+    near: np.ndarray
+    similarity: np.ndarray
+    shared_bands: np.ndarray
+
+    @property
+    def cluster_size(self) -> np.ndarray:
+        """uint32, documents in the cluster of each, the one that stays included."""
+        _, cluster, sizes = np.unique(self.kept, return_inverse=True, return_counts=True)
+        return (sizes[cluster] + 1).astype(np.uint32)
 
 
 @dataclass(frozen=True)
@@ -52,61 +65,58 @@ class Verifier:
       measure: `jaccard`, |A & B| / |A | B|; or `containment`, |A & B| / |A| with A the document that goes.
       max_comparisons: with how many documents that stay each one is compared, at most. Those that share most
         rare shingles come first.
-      first_standing: documents at this place and after it stay in any case; their precedence is before all others'.
+      own_documents: documents of this number and greater ones stay in any case; their precedence is before all others'.
     """
 
     threshold: float = 0.8
     measure: str = "jaccard"
     max_comparisons: int = 64
-    first_standing: int = 1 << 63
+    own_documents: int = 1 << 32
 
-    def verify(self, candidates: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[str, int]]:
-        """Decide over whole components; returns rows of PROVEN, and counts.
+    def decide(self, candidates: pa.RecordBatch | pa.Table) -> tuple[Decisions, Mapping[str, int]]:
+        """Decide over complete components, rows of CANDIDATES in any order; returns who goes, and counts.
 
-        Args:
-          candidates: rows of `candidates_schema`, whole components, in any order.
-
-        In a component, documents are taken by (precedence, url_id). Each is compared with those that stay so far
-        and can be similar enough, whether or not they share a band. It goes if one of them is, in favour of the
-        most similar; else it stays. So none goes in favour of one that goes itself.
+        In a component, documents are taken by (precedence, url_id). Of those with one text, the first is left; each
+        of the others goes in its favour. Each that is left is compared with those that stay so far and can be similar
+        enough, whether or not they share a band. It goes if one of them is, in favour of the most similar; else it
+        stays. A copy of a document that goes as a near-duplicate goes in favour of the same one: its shingles are the
+        same, so the similarity is. So none goes in favour of one that goes itself.
         """
-        columns = {name: candidates[name].to_numpy() for name in ("component", "precedence", "url_id", "place")}
-        order = np.lexsort([columns[name] for name in ("url_id", "precedence", "component")])
-        component = columns["component"][order]
-        starts = np.flatnonzero(np.concatenate([[True], component[1:] != component[:-1]])[: len(component)])
-        bands = candidates["bands"].flatten().to_numpy().reshape(len(candidates), -1)
-        shingles = candidates["shingles"]
-        values, offsets = shingles.flatten().to_numpy(), shingles.offsets.to_numpy().astype(np.int64)
-        offsets = offsets - offsets[0]
-        removed: list[tuple[int, int, float, int]] = []
+        columns = {
+            name: candidates[name].to_numpy() for name in ("component", "text", "document", "url_id", "precedence")
+        }
+        order = np.lexsort([columns[name] for name in ("document", "url_id", "precedence", "component")])
+        component, text, document = (columns[name][order] for name in ("component", "text", "document"))
+        _, first, of_text = np.unique(text, return_index=True, return_inverse=True)
+        kept = first[of_text]  # by order, as all below
+        is_own = document < self.own_documents
+        is_copy = (kept != np.arange(len(order))) & is_own
+        bands, shingles = (_Lists(candidates[name]) for name in ("bands", "shingles"))
+        similarity, shared = np.ones(len(order), np.float32), np.zeros(len(order), np.uint16)
+        is_near = np.zeros(len(order), bool)
         counts: Counter[str] = Counter()
-        for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
-            members = order[start:end]
-            sets = [values[offsets[i] : offsets[i + 1]] for i in members]
-            for gone, kept, similarity in self._split(sets, columns["place"][members] >= self.first_standing, counts):
-                shared = int((bands[members[gone]] == bands[members[kept]]).sum())
-                removed.append((members[gone], members[kept], similarity, shared))
-        gone_rows = np.array([row[0] for row in removed], np.int64)
-        kept_rows = np.array([row[1] for row in removed], np.int64)
-        proven = pa.RecordBatch.from_arrays(
-            [
-                pa.array(columns["place"][gone_rows]),
-                pa.array(columns["url_id"][gone_rows]),
-                pa.array(columns["place"][kept_rows]),
-                pa.array(columns["url_id"][kept_rows]),
-                pa.array([row[2] for row in removed], pa.float32()),
-                pa.array([row[3] for row in removed], pa.uint16()),
-            ],
-            schema=PROVEN,
-        )
-        return proven, counts
+        left = np.flatnonzero(~is_copy)
+        for members in np.split(left, np.flatnonzero(np.diff(component[left])) + 1):
+            if len(members) < 2 or not is_own[members].any():
+                continue
+            sets = [shingles[order[i]] for i in members]
+            for i, j, found in self._split(sets, ~is_own[members], counts):
+                one, other = members[i], members[j]
+                is_near[one], kept[one], similarity[one] = True, other, found
+                shared[one] = (bands[order[one]] == bands[order[other]]).sum()
+        heir = kept[is_copy]
+        passed_on = is_near[heir]
+        for values in (is_near, similarity, shared, kept):
+            values[np.flatnonzero(is_copy)[passed_on]] = values[heir[passed_on]]
+        gone = np.flatnonzero(is_copy | is_near)
+        return Decisions(order[gone], order[kept[gone]], is_near[gone], similarity[gone], shared[gone]), counts
 
-    def _split(self, sets: list[np.ndarray], stands: np.ndarray, counts: Counter[str]) -> list[tuple[int, int, float]]:
+    def _split(self, sets: list[np.ndarray], stays: np.ndarray, counts: Counter[str]) -> list[tuple[int, int, float]]:
         """(who goes, in favour of whom, similarity) of one component, its documents in the order of precedence."""
         index = (_All if len(sets) <= _SMALL else PrefixIndex)(sets, self.from_sizes, self.threshold)
         removed = []
         for i in range(len(sets)):
-            if stands[i]:
+            if stays[i]:
                 index.add(i)
                 continue
             rivals, left_out = index.rivals(i)
@@ -139,6 +149,19 @@ class Verifier:
     def from_sizes(self, common: Any, gone: Any, kept: Any) -> Any:
         """The similarity of sets of these sizes that have `common` shingles in common; grows with `common`."""
         return common / (gone + kept - common if self.measure == "jaccard" else gone)
+
+
+class _Lists:
+    """The items of a column of lists of uint64."""
+
+    def __init__(self, column: pa.Array | pa.ChunkedArray):
+        column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        self._values = column.flatten().to_numpy()
+        offsets = column.offsets.to_numpy().astype(np.int64)
+        self._offsets = offsets - offsets[0]
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self._values[self._offsets[row] : self._offsets[row + 1]]
 
 
 class _All:

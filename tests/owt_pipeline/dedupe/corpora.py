@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,15 @@ import pyarrow as pa
 import xxhash
 
 from owt_pipeline.dedupe.stage import STAGE as DEDUPE
-from owt_pipeline.dedupe.stage import DedupeOptions
+from owt_pipeline.dedupe.stage import Options
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime, Stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS, option
 from schemas.manifest import Manifest
+from tests.owt_pipeline.making import stage_that_writes
 
 CLEAN = DATASETS["clean"].schema
 
@@ -30,6 +31,7 @@ ELSEWHERE = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
 @dataclass(frozen=True)
 class WriteOptions:
     digest: str = option("", "to tell one corpus from another")
+    num_shards: int = option(1, "shards")
 
 
 def url_id(i: int) -> int:
@@ -57,16 +59,15 @@ def write_clean(workdir: Path, texts: Sequence[str], num_shards: int = 3, **colu
             writer.write(pa.RecordBatch.from_pydict(values, CLEAN))
 
     digest = xxhash.xxh3_128_hexdigest("\0".join(texts[:100]).encode())
-    stage = Stage("clean", "clean", (), WriteOptions, 1, lambda run: run.write_shards(write) and None, "writes",
-                  num_shards=lambda options: num_shards)  # fmt: skip
-    run_stage(stage, WriteOptions(digest), Runtime(Storage(str(workdir))))
+    stage = replace(stage_that_writes("clean", write), options=WriteOptions)
+    run_stage(stage, WriteOptions(digest, num_shards), Runtime(Storage(str(workdir))))
 
 
 def dedupe(
     workdir: Path, workers: int = 1, beam_flags: tuple[str, ...] = (), **options: Any
 ) -> tuple[Manifest, list[dict[str, Any]]]:
     """Run dedupe; returns its manifest and the decisions of all shards."""
-    manifest, _ = run_stage(DEDUPE, DedupeOptions(**options), Runtime(Storage(str(workdir)), workers, beam_flags))
+    manifest, _ = run_stage(DEDUPE, Options(**options), Runtime(Storage(str(workdir)), workers, beam_flags))
     return manifest, DatasetReader(Storage(str(workdir)), manifest).table().to_pylist()
 
 

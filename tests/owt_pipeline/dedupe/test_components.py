@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from owt_pipeline.dedupe import components
-from owt_pipeline.dedupe.components import connected_components
-from owt_pipeline.dedupe.stars import checksum, large_star, small_star
+from owt_pipeline.dedupe.components import find_candidates, forest_of
 
+NODES = 1001
 EDGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=80)
+Pair = tuple[np.ndarray, np.ndarray]
 
 
 def by_following(edges: list[tuple[int, int]]) -> dict[int, int]:
@@ -35,26 +36,16 @@ def by_following(edges: list[tuple[int, int]]) -> dict[int, int]:
     return label
 
 
+def columns(edges: list[tuple[int, int]]) -> Pair:
+    array = np.array(edges, np.uint32).reshape(-1, 2)
+    return array[:, 0], array[:, 1]
+
+
 def found(edges: list[tuple[int, int]], cut: int) -> dict[int, int]:
-    array = np.array(edges, np.uint64).reshape(-1, 2)
-    nodes, roots = connected_components(lambda: [array[:cut], array[cut:]])
-    return dict(zip(nodes.tolist(), nodes[roots].tolist(), strict=True))
-
-
-def contracted(edges: list[tuple[int, int]], partitions: int = 3) -> tuple[dict[int, int], int]:
-    """({node: label} by rounds of stars over partitions, rounds it took)."""
-    array = np.array([(min(e), max(e)) for e in edges if e[0] != e[1]], np.uint64).reshape(-1, 2)
-    for rounds in range(1, 60):
-        before = array
-        for large in (True, False):
-            center = np.concatenate([array[:, 1], array[:, 0]]) if large else array[:, 1]
-            neighbour = np.concatenate([array[:, 0], array[:, 1]]) if large else array[:, 0]
-            star = large_star if large else small_star
-            of = center % np.uint64(partitions)
-            array = np.concatenate([star(center[of == p], neighbour[of == p]) for p in range(partitions)])
-        if sorted(map(tuple, array.tolist())) == sorted(map(tuple, before.tolist())):
-            return {int(b): int(a) for a, b in array} | {int(a): int(a) for a, _ in array}, rounds
-    raise AssertionError("not converged")
+    """{node: least node of its component} of components of two and more, by forests of two shares of the edges."""
+    forests = [forest_of(NODES, [columns(some)]) for some in (edges[:cut], edges[cut:])]
+    candidates = find_candidates(NODES, NODES, [], forests)
+    return dict(zip(candidates.document.tolist(), candidates.component.tolist(), strict=True))
 
 
 def of_two(edges: list[tuple[int, int]]) -> dict[int, int]:
@@ -64,17 +55,7 @@ def of_two(edges: list[tuple[int, int]]) -> dict[int, int]:
 
 @given(EDGES, st.integers(0, 80))
 def test_components_of_random_graphs(edges: list[tuple[int, int]], cut: int) -> None:
-    assert found(edges, cut) == by_following(edges)
-    assert contracted(edges)[0] == of_two(edges)
-
-
-@given(EDGES)
-def test_a_checksum_of_edges_is_that_of_their_set(edges: list[tuple[int, int]]) -> None:
-    array = np.unique(np.array(edges, np.uint64).reshape(-1, 2), axis=0)
-    parts = checksum(array[::2]) + checksum(array[1::2])
-    assert (parts - checksum(array[::-1])) % 2**64 == 0
-    if len(array):
-        assert checksum(array[1:]) != checksum(array)
+    assert found(edges, cut) == of_two(edges)
 
 
 LONG = {
@@ -94,9 +75,34 @@ def test_components_of_long_graphs(shape: str, seed: int) -> None:
     edges = [(number[a], number[b]) for a, b in LONG[shape]]
     rng.shuffle(edges)
     assert found(edges, len(edges) // 3) == by_following(edges)
-    stars, rounds = contracted(edges)
-    assert stars == of_two(edges)
-    assert rounds <= 12
+
+
+@given(st.lists(st.integers(0, 30), min_size=61, max_size=61), EDGES, st.integers(0, 61))
+def test_copies_and_documents_of_earlier_corpora(texts: list[int], edges: list[tuple[int, int]], own: int) -> None:
+    """Copies are one component; compared is what has another text near; what only stays is left out."""
+    least = [texts.index(text) for text in texts]
+    copies = [(i, of) for i, of in enumerate(least) if i != of]
+    candidates = find_candidates(61, own, [columns(copies)], [columns(edges)])
+    expected = {node: root for node, root in of_two([*edges, *copies]).items() if root < own}
+    assert dict(zip(candidates.document.tolist(), candidates.component.tolist(), strict=True)) == expected
+    assert candidates.text.tolist() == [least[node] for node in sorted(expected)]
+    several = {root for node, root in expected.items() if least[node] != root}
+    of_earlier = {least[node] for node in range(own, 61)}
+    several &= {root for node, root in expected.items() if least[node] not in of_earlier}
+    assert candidates.compared.tolist() == [expected[node] in several for node in sorted(expected)]
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(8, 4000))
+def test_groups_hold_complete_components_of_a_bounded_size(sizes: list[int], at_most: int) -> None:
+    starts = np.cumsum([0, *sizes])
+    edges = [(start, start + k) for start, size in zip(starts.tolist(), sizes, strict=False) for k in range(1, size)]
+    candidates = find_candidates(int(starts[-1]) + 1, int(starts[-1]) + 1, [], [columns(edges)])
+    group = candidates.groups(100.0, at_most, 0, 16)
+    assert set(group.tolist()) == set(range(max(group.tolist(), default=-1) + 1))
+    for number in set(group.tolist()):
+        members = candidates.component[group == number]
+        assert not np.isin(candidates.component[group != number], members).any()
+        assert 108 * len(members) <= at_most + 108 * max(sizes)
 
 
 def test_edges_may_come_in_more_than_fits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,22 +111,19 @@ def test_edges_may_come_in_more_than_fits_at_once(monkeypatch: pytest.MonkeyPatc
     assert found(edges, 100) == by_following(edges)
 
 
-@pytest.mark.parametrize("nodes", [2**62, 100_000])
-def test_memory_is_at_most_40_bytes_an_edge(nodes: int) -> None:
-    """Where no two edges share a node, and where all are in one component."""
-    count, batch = 600_000, 50_000
+def test_memory_is_four_bytes_a_document_and_what_its_candidates_take() -> None:
+    documents, count, batch = 4_000_000, 200_000, 50_000
 
-    def edges() -> Iterator[np.ndarray]:
+    def edges() -> Iterator[Pair]:
         rng = np.random.default_rng(0)
         for _ in range(0, count, batch):
-            yield rng.integers(0, nodes, (batch, 2), dtype=np.uint64)
+            yield rng.integers(0, 400_000, batch, np.uint32), rng.integers(0, 400_000, batch, np.uint32)
 
     tracemalloc.start()
     try:
-        found, roots = connected_components(edges)
+        candidates = find_candidates(documents, documents, [], edges())
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert len(found) == (2 * count if nodes > count else nodes)
-    assert len(np.unique(roots)) == (count if nodes > count else 1)
-    assert peak <= 40 * count
+    assert count < len(candidates.document) <= 400_000
+    assert peak <= 4.1 * documents + 80 * len(candidates.document)

@@ -10,8 +10,8 @@ from datasketch import MinHashLSH
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.dedupe.components import connected_components
-from owt_pipeline.dedupe.lsh import Banding, band_hashes, choose_banding, partition_of, star_edges
+from owt_pipeline.dedupe.components import forest_of
+from owt_pipeline.dedupe.lsh import Banding, band_hashes, choose_banding, star_edges
 
 
 def test_the_banding_is_the_one_datasketch_chooses() -> None:
@@ -44,25 +44,19 @@ def test_equal_rows_in_different_bands_do_not_meet() -> None:
     assert len(np.unique(band_hashes(np.zeros((12, 1), np.uint32), Banding(12, 4, 3)))) == 4
 
 
-@given(st.lists(st.integers(0, 6), max_size=40), st.permutations(range(40)))
-def test_star_edges_join_exactly_what_shares_a_bucket(buckets: list[int], order: list[int]) -> None:
-    places = np.array(order[: len(buckets)], np.uint64)
-    edges, counts = star_edges(np.array(buckets, np.uint64), places, oversized=3)
+@given(st.lists(st.integers(0, 6), max_size=40), st.permutations(range(40)), st.booleans())
+def test_star_edges_join_exactly_what_shares_a_bucket(buckets: list[int], order: list[int], wide: bool) -> None:
+    """With hashes of 64 bits, or of 128 of which the halves alone are not enough."""
+    documents = np.array(order[: len(buckets)], np.uint32)
+    high, low = np.array([divmod(bucket, 3) for bucket in buckets], np.uint64).reshape(-1, 2).T
+    hashes = high if wide else np.array(buckets, np.uint64)
+    others, least, counts = star_edges(hashes, documents, 3, low if wide else None)
     pairs = [(a, b) for a, b in combinations(range(len(buckets)), 2) if buckets[a] == buckets[b]]
-    nodes, roots = connected_components(lambda: [edges])
-    label = dict(zip(nodes.tolist(), roots.tolist(), strict=True))
-    joined = {
-        frozenset((a, b)) for a, b in combinations(places.tolist(), 2) if label.get(a, "none") == label.get(b, "nor")
-    }
-    assert joined == {frozenset((int(places[a]), int(places[b]))) for a, b in pairs}
+    found, roots = forest_of(40, [(others, least)])
+    label = dict(zip(found.tolist(), roots.tolist(), strict=True))
+    joined = {frozenset((a, b)) for a, b in combinations(documents.tolist(), 2) if label.get(a, a) == label.get(b, b)}
+    assert joined == {frozenset((int(documents[a]), int(documents[b]))) for a, b in pairs}
     sizes = [buckets.count(bucket) for bucket in set(buckets)]
-    assert len(edges) == sum(size - 1 for size in sizes)
+    assert len(others) == len(set(others.tolist())) == sum(size - 1 for size in sizes)
     assert counts["pairs"] == len(pairs)
     assert counts["oversized_buckets"] == sum(size > 3 for size in sizes)
-
-
-@given(st.lists(st.integers(0, 2**64 - 1)), st.integers(1, 1000))
-def test_partitions_are_ranges_of_the_hash_space(hashes: list[int], partitions: int) -> None:
-    found = partition_of(np.array(sorted(hashes), np.uint64), partitions)
-    assert all(0 <= partition < partitions for partition in found)
-    assert (np.diff(found) >= 0).all()

@@ -12,110 +12,51 @@ import pytest
 
 from owt_pipeline.commands.history import asked_for, readers_of, story
 from owt_pipeline.commands.verify import verify
-from owt_pipeline.dedupe import alarm, stage
+from owt_pipeline.dedupe import (
+    alarm,
+    chain,
+    collection,
+    minhash,
+    prefix_index,
+    stage,
+    verification,
+    words,
+)
+from owt_pipeline.engine import commit
 from owt_pipeline.engine.dataset import read_manifest
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
 from tests.owt_pipeline.dedupe import plain
-from tests.owt_pipeline.dedupe.corpora import ELSEWHERE, corpus_with_copies, dedupe, edited, prose, url_id, write_clean
-from tests.owt_pipeline.whole_runs import files_of, shard_file, work_of
+from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, edited, prose, url_id, write_clean
+from tests.owt_pipeline.whole_runs import shard_file
 
 
 def essence(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted((row["url_id"], row["kept_url_id"], row["rule"], row["similarity"]) for row in rows)
 
 
-def test_components_are_the_same_distributed(tmp_path: Path) -> None:
-    texts = corpus_with_copies(seed=10, documents=300)
-    for name in ("one_worker", "distributed"):
-        write_clean(tmp_path / name, texts)
-        dedupe(tmp_path / name, components=name)
-    assert files_of(tmp_path / "one_worker", "duplicates") == files_of(tmp_path / "distributed", "duplicates")
-
-
-def test_components_that_do_not_converge_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "_MOST_ROUNDS", 1)
-    write_clean(tmp_path, corpus_with_copies(seed=10))
-    with pytest.raises(UserError, match="not converged after 1 rounds"):
-        dedupe(tmp_path, components="distributed")
-
-
-def test_a_half_round_that_is_whole_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk fails in the second round; the rerun goes on there, from the edges that the first one left."""
-    from owt_pipeline.dedupe.steps import stars
-
-    write_clean(tmp_path, corpus_with_copies(seed=10))
-
-    def full(*_: Any, **__: Any) -> None:
-        if (work_of(tmp_path, "duplicates") / "stars_1_large").exists():
-            raise OSError(28, "No space left on device")
-        return small_star(*_, **__)
-
-    small_star = stars.small_star
-    monkeypatch.setattr(stars, "small_star", full)
-    with pytest.raises(OSError, match="No space left"):
-        dedupe(tmp_path, components="distributed")
-    written = {path: path.stat().st_mtime_ns for path in work_of(tmp_path, "duplicates").glob("stars_*/*.parquet")}
-    assert {path.parent.name for path in written} == {"stars_0_large", "stars_0_small", "stars_1_large"}
-    found: dict[Path, int] = {}
-
-    def looking(*_: Any, **__: Any) -> Any:
-        found.update({path: path.stat().st_mtime_ns for path in written})
-        return small_star(*_, **__)
-
-    monkeypatch.setattr(stars, "small_star", looking)
-    _, rows = dedupe(tmp_path, components="distributed")
-    assert found == written
-    write_clean(tmp_path / "whole", corpus_with_copies(seed=10))
-    assert essence(rows) == essence(dedupe(tmp_path / "whole")[1])
-
-
-@pytest.mark.slow
-def test_decisions_are_the_same_on_workers_that_share_no_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a distributed runner: every key goes to another process, by pickles and Beam's coders alone."""
-    texts = corpus_with_copies(seed=13)
-    monkeypatch.setattr(stage, "_PARTITION_ROWS", 60)
-    for name, flags in (("here", ()), ("elsewhere", ELSEWHERE)):
-        write_clean(tmp_path / name, texts)
-        dedupe(tmp_path / name, beam_flags=flags, components="distributed")
-    assert files_of(tmp_path / "here", "duplicates") == files_of(tmp_path / "elsewhere", "duplicates")
-
-
 def test_decisions_do_not_depend_on_how_the_work_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many partitions of the hash space, pipelines of few rows, many groups, small chunks: as on a large corpus.
-
-    Partitions take their rows from the files, one process after the other or two at once, or from Beam's shuffle.
-    """
-    from owt_pipeline.dedupe import chunks, minhash, prefix_index, verification
-    from owt_pipeline.dedupe.steps import components
-
+    """Many parts, ranges of the hashes, forests and groups, small chunks: as on a large corpus."""
     texts = corpus_with_copies(seed=11, documents=250)
-    write_clean(tmp_path / "whole", texts)
-    whole = essence(dedupe(tmp_path / "whole")[1])
+    write_clean(tmp_path / "at once", texts)
+    at_once = essence(dedupe(tmp_path / "at once")[1])
+    monkeypatch.setattr(commit, "ROW_GROUP_BYTES", 1)
     for module, name, value in (
-        (stage, "_PARTITION_ROWS", 120),
-        (stage, "_LOCAL_ROWS", 5000),
+        (collection, "_PART_BYTES", 1),
+        (chain, "_RANGE_ROWS", 80),
+        (chain, "_LEAST_RANGE_ROWS", 700),
+        (chain, "_GROUP_SHINGLES", 1000),
+        (chain, "_LEAST_SHINGLES", 1000),
         (minhash, "COMPILED_FROM", 0),
-        (components, "_GROUP_SHINGLES", 1000),
-        (components, "_LEAST_SHINGLES", 1000),
-        (chunks, "_CHUNK_BYTES", 3000),
+        (words, "_CHUNK_BYTES", 3000),
         (verification, "_SMALL", 1),
         (prefix_index, "_COUNT_SLOTS", 16),
     ):
         monkeypatch.setattr(module, name, value)
-    for components_by, workers, flags in (
-        ("one_worker", 1, ()),
-        ("distributed", 1, ()),
-        ("distributed", 2, ()),
-        ("distributed", 1, ("--direct_running_mode=multi_threading", "--direct_num_workers=2")),
-    ):
-        workdir = tmp_path / f"{components_by} {workers} {len(flags)}"
-        write_clean(workdir, texts)
-        manifest, rows = dedupe(workdir, workers, flags, components=components_by)
-        assert essence(rows) == whole
-        assert manifest.stats["groups"] > 5
+    write_clean(tmp_path / "cut", texts)
+    manifest, rows = dedupe(tmp_path / "cut")
+    assert essence(rows) == at_once
+    assert manifest.stats["groups"] > 5
 
 
 @pytest.fixture
@@ -177,7 +118,7 @@ def test_the_signatures_of_a_standing_corpus_are_not_computed_again(standing: tu
     assert {row["url_id"]: row["kept_url_id"] for row in rows} == {
         url_id(1000 + k): url_id(i) for k, i in enumerate(stand)
     }
-    assert manifest.stats["sketched"] == 1  # the one text that is new
+    assert manifest.stats["sketched"] == len(texts)  # those of this run alone
 
 
 def test_signatures_of_a_standing_corpus_are_taken_as_they_are(standing: tuple[Path, list[str]]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from owt_pipeline.dedupe import chain
 from owt_pipeline.engine.errors import UserError
 from tests.owt_pipeline.dedupe import plain
 from tests.owt_pipeline.dedupe.corpora import (
@@ -212,7 +213,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
         write_clean(tmp_path / name, texts, 3)
     dedupe(tmp_path / "whole")
     killed = 0
-    for step in ("sketches", "edges", "shingles", "decisions"):
+    for step in ("sketch", "edges", "shingle", "verify"):
         process = run_in_process(tmp_path / "killed")
         waiting = tmp_path / "killed/ledger/duplicates/.work"
         while process.poll() is None and not list(waiting.glob(f"*/{step}")):
@@ -230,8 +231,6 @@ def test_a_run_goes_on_from_what_a_power_failure_left_of_its_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files between steps are not synced: of any, the half may be gone, or all but its length, or its record's text."""
-    from owt_pipeline.dedupe.steps import decisions
-
     texts = corpus_with_copies(seed=8)
     for name in ("whole", "broken"):
         write_clean(tmp_path / name, texts, 3)
@@ -241,17 +240,15 @@ def test_a_run_goes_on_from_what_a_power_failure_left_of_its_steps(
         raise OSError("power failure")
 
     with monkeypatch.context() as patched:
-        patched.setattr(decisions, "decide_all", fail)
+        patched.setattr(chain, "find_largest", fail)
         with pytest.raises(OSError, match="power failure"):
             dedupe(tmp_path / "broken")
     work = work_of(tmp_path / "broken", "duplicates")
-    cut, zeroed, empty = work / "hashes/part-00001.arrow", work / "sketches/part-00002.arrow", work / "edges/records"
+    (cut,) = (work / "sketch").glob("*.slices")
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
+    (zeroed,) = (work / "components").glob("*.slices")
     zeroed.write_bytes(bytes(zeroed.stat().st_size))
-    (empty / "part-00003.json").write_bytes(b"")
-    (work / "proofs/part-00000.arrow").unlink()
-    (work / "exact_rows/part-00000.arrow").unlink()
-    scattered = work / "candidates/part-00001.arrow"
-    scattered.write_bytes(scattered.read_bytes()[:-9])
+    (work / "edges/records/part-00001.json").write_bytes(b"")
+    next((work / "shingle").glob("*.slices")).unlink()
     dedupe(tmp_path / "broken")
     assert differing(tmp_path / "broken", tmp_path / "whole") == []

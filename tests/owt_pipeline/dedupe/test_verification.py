@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from owt_pipeline.dedupe import prefix_index, verification
 from owt_pipeline.dedupe.prefix_index import PrefixIndex
 from owt_pipeline.dedupe.shingles import mix
-from owt_pipeline.dedupe.verification import MEASURES, Verifier, candidates_schema
+from owt_pipeline.dedupe.verification import CANDIDATES, MEASURES, Decisions, Verifier
 
 SETS = st.lists(st.frozensets(st.integers(0, 25), min_size=1, max_size=12), min_size=1, max_size=14)
 
@@ -26,17 +26,25 @@ def candidates(components: Sequence[Sequence[frozenset[int]]]) -> pa.RecordBatch
     """Documents in the order of precedence, numbered through."""
     rows = [
         {
-            "component": c,
+            "component": 1000 * c,
+            "text": 1000 * c + i,
+            "document": 1000 * c + i,
+            "url_id": 1000 * c + i,
             "precedence": i,
-            "url_id": 100 * c + i,
-            "place": 100 * c + i,
+            "host": "",
             "bands": [c, i],
             "shingles": np.sort(mix(np.array(list(shingles), np.uint64))),
         }
         for c, component in enumerate(components)
         for i, shingles in enumerate(component)
     ]
-    return pa.RecordBatch.from_pylist(rows, candidates_schema(2))
+    return pa.RecordBatch.from_pylist(rows, CANDIDATES)
+
+
+def pairs(candidates: pa.RecordBatch, decisions: Decisions) -> dict[int, int]:
+    """document that goes -> document that stays"""
+    document = candidates["document"].to_numpy()
+    return dict(zip(document[decisions.gone].tolist(), document[decisions.kept].tolist(), strict=True))
 
 
 def by_comparing_all(measure: str, threshold: float, sets: Sequence[frozenset[int]]) -> dict[int, tuple[int, float]]:
@@ -61,22 +69,55 @@ def test_a_component_is_split_as_by_comparing_all(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verification, "_SMALL", 0 if indexed else 100)
-        proven, counts = Verifier(threshold, measure).verify(candidates(components))
+        rows = candidates(components)
+        decisions, counts = Verifier(threshold, measure).decide(rows)
     expected = {}
     for c, component in enumerate(components):
         for gone, (kept, similarity) in by_comparing_all(measure, threshold, component).items():
-            expected[100 * c + gone] = (100 * c + kept, np.float32(similarity))
-    found = {row["place"]: (row["kept_place"], np.float32(row["similarity"])) for row in proven.to_pylist()}
+            expected[1000 * c + gone] = (1000 * c + kept, np.float32(similarity))
+    found = {
+        gone: (kept, similarity)
+        for (gone, kept), similarity in zip(pairs(rows, decisions).items(), decisions.similarity, strict=True)
+    }
+    assert decisions.near.all()
     assert found == expected
     assert counts["capped"] == 0
+
+
+@settings(deadline=None)
+@given(SETS, st.data())
+def test_copies_go_as_the_first_of_them_does(sets: list[frozenset[int]], data: st.DataObject) -> None:
+    """Of copies, only the first has its shingles with it; the decisions are those of each with its own."""
+    texts = data.draw(st.lists(st.sampled_from(range(len(sets))), min_size=1, max_size=30))
+    component = [sets[text] for text in texts]
+    rows = candidates([component]).to_pylist()
+    for i, row in enumerate(rows):
+        row["text"] = texts.index(texts[i])
+        if row["text"] != i:
+            row["shingles"] = []
+    batch = pa.RecordBatch.from_pylist(rows, CANDIDATES)
+    decisions, _ = Verifier(0.5).decide(batch)
+    found = pairs(batch, decisions)
+    first = [i for i, text in enumerate(texts) if texts.index(text) == i]
+    near = {
+        first[gone]: first[kept]
+        for gone, (kept, _) in by_comparing_all("jaccard", 0.5, [component[i] for i in first]).items()
+    }
+    for i, text in enumerate(texts):
+        heir = near.get(texts.index(text), texts.index(text))
+        assert found.get(i, i) == heir
+    sizes = {kept: list(found.values()).count(kept) + 1 for kept in found.values()}
+    assert decisions.cluster_size.tolist() == [sizes[kept] for kept in found.values()]
+    is_near = dict(zip(found, decisions.near.tolist(), strict=True))
+    assert is_near == {i: texts.index(texts[i]) in near for i in found}
 
 
 def test_documents_of_one_template_are_not_compared_with_each_other() -> None:
     """500 documents that share 85 of 100 shingles: similar by 0.74, so none goes, and none need be looked at."""
     template = set(range(85))
     sets = [frozenset(template | set(range(1000 + 15 * i, 1015 + 15 * i))) for i in range(500)]
-    proven, counts = Verifier().verify(candidates([sets]))
-    assert proven.num_rows == 0
+    decisions, counts = Verifier().decide(candidates([sets]))
+    assert not len(decisions.gone)
     assert counts["comparisons"] == 0
 
 
@@ -85,8 +126,9 @@ def test_copies_within_one_template_are_found_among_the_others() -> None:
     bodies = [set(range(1000 + 40 * i, 1040 + 40 * i)) for i in range(400)]
     near = [set(list(bodies[i])[:38]) | {10**6 + i} for i in range(0, 400, 20)]
     sets = [frozenset(template | body) for body in [*bodies, *near]]
-    proven, counts = Verifier().verify(candidates([sets]))
-    assert {row["place"]: row["kept_place"] for row in proven.to_pylist()} == {400 + k: 20 * k for k in range(20)}
+    rows = candidates([sets])
+    decisions, counts = Verifier().decide(rows)
+    assert pairs(rows, decisions) == {400 + k: 20 * k for k in range(20)}
     assert counts["comparisons"] < 100
 
 
@@ -99,5 +141,5 @@ def test_work_on_one_document_is_bounded_and_what_is_left_out_is_counted(monkeyp
         index.add(i)
     rivals, left_out = index.rivals(299)
     assert 0 < len(rivals) <= 50 < left_out
-    _, counts = Verifier(0.95, max_comparisons=3).verify(candidates([sets]))
+    _, counts = Verifier(0.95, max_comparisons=3).decide(candidates([sets]))
     assert counts["comparisons"] <= 3 * 300

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.dedupe.words import Words, find_words
+from owt_pipeline.dedupe.words import Words, find_words, fold
 from tests.owt_pipeline.dedupe import plain
 
 # Letters, separators, a combining mark, ideographs, scripts without spaces, pairs whose case changes their length.
@@ -21,13 +21,13 @@ def listed(words: Words) -> list[list[str]]:
 
 @given(st.lists(st.one_of(st.text(ALPHABET), st.text(st.characters(exclude_categories=["Cs"])))))
 def test_words_of_a_batch_are_those_of_each_text(texts: list[str]) -> None:
-    assert listed(find_words(pa.array(texts, pa.string()))) == [plain.words(text) for text in texts]
+    assert listed(find_words(fold(pa.array(texts, pa.string())))) == [plain.words(text) for text in texts]
 
 
 @given(st.lists(st.text(ALPHABET), min_size=3), st.booleans())
 def test_a_slice_of_a_column_is_read_as_its_own_rows(texts: list[str], wide: bool) -> None:
     column = pa.array(texts, pa.large_string() if wide else pa.string())
-    assert listed(find_words(column[1:-1])) == [plain.words(text) for text in texts[1:-1]]
+    assert listed(find_words(fold(column[1:-1]))) == [plain.words(text) for text in texts[1:-1]]
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_a_slice_of_a_column_is_read_as_its_own_rows(texts: list[str], wide: boo
     ],
 )
 def test_what_a_word_is(text: str, words: list[str]) -> None:
-    assert listed(find_words(pa.array([text]))) == [words]
+    assert listed(find_words(fold(pa.array([text])))) == [words]

@@ -1,0 +1,98 @@
+"""Parts hold every document once, in order, however the shards and their row groups lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from owt_pipeline.dedupe import collection as module
+from owt_pipeline.dedupe.collection import Collection, Earlier, read_collection, write_collection
+from owt_pipeline.dedupe.stage import STAGE, Options
+from owt_pipeline.engine import commit
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.stage import Runtime, StageRun, plan_stage
+from owt_pipeline.engine.storage import Storage
+from tests.owt_pipeline.dedupe.corpora import write_clean
+
+ROWS = 25_000
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StageRun:
+    """Three shards with row groups of up to 5,000 rows."""
+    monkeypatch.setattr(commit, "ROW_GROUP_BYTES", 1)
+    write_clean(tmp_path, [f"text {i}" for i in range(ROWS)], 3)
+    return planned(tmp_path)
+
+
+def planned(workdir: Path) -> StageRun:
+    run = plan_stage(STAGE, Options(), Runtime(Storage(str(workdir))))
+    assert isinstance(run, StageRun)
+    return run
+
+
+def texts_of(collection: Collection, number: int, documents: np.ndarray | None = None) -> list[str]:
+    batches = collection.read(number, ["text"], documents)
+    return [text for batch in batches for text in batch["text"].to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("part_bytes", "most_parts", "count"), [(1, 100, 6), (60_000, 100, 3), (1 << 30, 100, 1), (1, 2, 2)]
+)
+def test_parts_are_the_documents_in_order(
+    run: StageRun, monkeypatch: pytest.MonkeyPatch, part_bytes: int, most_parts: int, count: int
+) -> None:
+    monkeypatch.setattr(module, "_PART_BYTES", part_bytes)
+    monkeypatch.setattr(module, "_MOST_PARTS", most_parts)
+    collection = write_collection(run, [])
+    assert len(collection.parts) == count
+    wanted = np.array([0, 7, 4999, 5000, 12_000, 12_001, ROWS - 1], np.uint32)
+    expected = [f"text {i}" for shard in range(3) for i in range(shard, ROWS, 3)]
+    every, some, first = [], [], 0
+    for number, part in enumerate(collection.parts):
+        assert part.first == first
+        first += part.rows
+        every += texts_of(collection, number)
+        some += texts_of(collection, number, wanted[(wanted >= part.first) & (wanted < first)])
+    assert every == expected
+    assert some == [expected[i] for i in wanted]
+    for shard in range(3):
+        start, end = collection.first_of_shard[shard : shard + 2]
+        of_shard = [n for n, part in enumerate(collection.parts) if part.first < end and part.first + part.rows > start]
+        assert collection.parts_of_shard(shard) == of_shard
+
+
+def test_documents_of_earlier_corpora_are_numbered_after_the_run_s_own(tmp_path: Path) -> None:
+    write_clean(tmp_path / "own", ["one", "two", "three"], 2)
+    write_clean(tmp_path / "earlier", ["four", "five"], 2)
+    earlier = DatasetReader.open(Storage(str(tmp_path / "earlier")), "clean")
+    collection = write_collection(planned(tmp_path / "own"), [Earlier(earlier, ["a", "b"])])
+    assert collection.first_of_shard == [0, 2, 3, 4, 5]
+    assert (collection.own_shards, collection.own_documents, collection.documents) == (2, 3, 5)
+    assert collection.shard_of(np.arange(5)).tolist() == [0, 0, 1, 2, 3]
+    assert [texts_of(collection, number) for number in range(2)] == [["one", "three", "two"], ["four", "five"]]
+    assert [(part.corpus, part.first, part.rows) for part in collection.parts] == [(0, 0, 3), (1, 3, 2)]
+
+
+def test_shards_without_documents_are_of_some_part(tmp_path: Path) -> None:
+    write_clean(tmp_path, ["one"], 3)
+    collection = read_collection(planned(tmp_path))
+    assert [(part.first, part.rows, len(part.pieces)) for part in collection.parts] == [(0, 1, 3)]
+    assert [collection.parts_of_shard(shard) for shard in range(3)] == [[0], [], []]
+
+
+def test_a_damaged_file_is_named(run: StageRun) -> None:
+    collection = read_collection(run)
+    path = Path(run.workdir.path(collection.parts[0].pieces[0].path))
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match=f"{path} cannot be read"):
+        texts_of(collection, 0)
+
+
+def test_more_documents_than_have_numbers_are_an_error(run: StageRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_DOCUMENTS", ROWS)
+    with pytest.raises(UserError, match="25,000 documents, more than 25,000"):
+        write_collection(run, [])
