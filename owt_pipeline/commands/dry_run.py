@@ -134,12 +134,12 @@ def table(found: Sequence[Step], runtime: Runtime) -> str:
 
 def on_cluster(found: Sequence[Step], runtime: Runtime, prices: Prices) -> str:
     """What the steps take on the workers that the flags of Dataflow ask for; "" for another runner."""
+    if not runtime.beam_flags:
+        return ""  # without importing Beam
     from apache_beam.options.pipeline_options import PipelineOptions, WorkerOptions
 
     from owt_pipeline.engine.submission import is_dataflow
 
-    if not runtime.beam_flags:
-        return ""
     options = PipelineOptions(list(runtime.beam_flags))
     running = [step for step in found if step.verdict != FINISHED]
     if not is_dataflow(options) or not running:
