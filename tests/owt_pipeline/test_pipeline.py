@@ -55,7 +55,7 @@ def test_the_graph_is_one_linear_chain_without_side_inputs(small_config: Path, t
             assert not payload.side_inputs, name
     assert [(read, names) for read, names in readers.items() if len(names) > 1] == []
     assert sum(not transform.inputs for transform in leaves(graph).values()) == 1  # one beginning
-    published = [name for name in graph.components.transforms if name.endswith("Publish")]
+    published = [found for found in leaves(graph).values() if found.unique_name.endswith("/Publish")]
     assert len(published) == len(ORDER)
 
 
