@@ -11,22 +11,24 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from owt_pipeline.collect.urls import BadURL, canonical_url
 from owt_pipeline.commands import run, verify
-from owt_pipeline.demo.archive import ARCHIVE_NAME, write_archive
-from owt_pipeline.demo.dump import DUMP_NAME, all_fates, write_dump
-from owt_pipeline.demo.hosts import DOMAIN
-from owt_pipeline.demo.judge import deviations
+from owt_pipeline.demo.inputs import ARCHIVE_NAME, DUMP_NAME, all_expectations, write_archive, write_dump
+from owt_pipeline.demo.pages import DOMAIN, Expectation
 from owt_pipeline.demo.server import serving
 from owt_pipeline.demo.site import Site, build_site
 from owt_pipeline.engine import children
 from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stage_command import reporting_errors
+from schemas import Reason
 from schemas.settings import to_toml
 
 TRAIN_SECONDS = 60
@@ -91,14 +93,16 @@ def run_demo(workdir: str, workers: int) -> int:
         return code
     _say(f"owt verify --workdir {folder}")
     code = verify.main(["--workdir", str(folder)])
-    fates = all_fates(site)
-    unexpected = deviations(fates, Storage(str(folder)))
+    expectations = all_expectations(site)
+    unexpected = deviations(expectations, Storage(str(folder)))
     for line in unexpected:
         print(line)
-    _say(f"{len(fates)} links, of which {len(unexpected) or 'none'} fared otherwise than foretold")
+    wrong = f"{len(unexpected)} of {len(expectations)} links did not end as expected"
+    _say(wrong if unexpected else f"All {len(expectations)} links ended as expected")
     code = _train(folder) or code
     _say(f"done in {time.monotonic() - started:.0f} s. The report: {folder / 'report' / 'index.html'}")
-    _say(f"ask about any page:  owt why {next(fate.url for fate in fates if fate.cluster)} --workdir {folder}")
+    shown = next(link.url for link in expectations if link.cluster)
+    _say(f"ask about any page:  owt why {shown} --workdir {folder}")
     return code or (1 if unexpected else 0)
 
 
@@ -178,3 +182,53 @@ def _become(command: list[str], connection: socket.socket) -> None:
 
 def _say(message: str) -> None:
     print(f"\n==> {message}", flush=True)
+
+
+KEPT = "kept"
+_WITH_REJECTS = ("urls", "pages", "documents", "clean", "corpus", "tokens")
+
+
+def deviations(expectations: Iterable[Expectation], workdir: Storage) -> list[str]:
+    """One line for each link, or cluster of links, that did not end as expected.
+
+    Raises UserError where a dataset of the run is missing.
+    """
+    found = verdicts(workdir)
+    problems = []
+    clusters: dict[str, list[str]] = defaultdict(list)
+    for link in expectations:
+        verdict, detail = found.get(_canonical(link.url), ("nowhere in the run", ""))
+        expected = [str(reason) for reason in link.reasons] or [KEPT]
+        if link.cluster:
+            clusters[link.cluster].append(verdict)
+            expected.append(KEPT)
+        if verdict not in expected:
+            problems.append(f"{link.url}: {verdict} ({detail}), should be {' or '.join(expected)}")
+    for cluster, members in clusters.items():
+        if members.count(KEPT) != 1:
+            problems.append(
+                f"{cluster}: {members.count(KEPT)} of {len(members)} kept, should be one: {Counter(members)}"
+            )
+    return problems
+
+
+def verdicts(workdir: Storage) -> dict[str, tuple[str, str]]:
+    """For each URL of the run: KEPT, or the reason it was rejected for, with the detail."""
+    found: dict[str, tuple[str, str]] = {}
+    for name in _WITH_REJECTS:
+        reader = DatasetReader.open(workdir, name)
+        for row in reader.table(kind="rejects", columns=["url", "reason", "detail"]).to_pylist():
+            if row["url"] and row["reason"] != Reason.REPEATED_URL:
+                found[row["url"]] = (row["reason"], row["detail"] or "")
+    corpus = DatasetReader.open(workdir, "corpus")
+    for url in corpus.table(columns=["url"])["url"].to_pylist():
+        found.setdefault(url, (KEPT, ""))
+    return found
+
+
+def _canonical(url: str) -> str:
+    """The URL as rows have it: canonical, or as posted where it has no canonical form."""
+    try:
+        return canonical_url(url)
+    except BadURL:
+        return url

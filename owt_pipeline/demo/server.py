@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 from aiohttp import web
 
-from owt_pipeline.demo.answers import Answer, Behaviour
+from owt_pipeline.demo.pages import Answer, Behaviour
 from owt_pipeline.demo.site import Site, build_site
 
 ENDLESS_BYTES = 200 * 2**20

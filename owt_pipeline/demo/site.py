@@ -7,12 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 
-from owt_pipeline.demo.answers import Answer, Behaviour
-from owt_pipeline.demo.ground_truth import Fate
-from owt_pipeline.demo.hosts import DOMAIN, HOSTS, Host
-from owt_pipeline.demo.prose import Article, articles, originals, zen
-from owt_pipeline.demo.templates import render
-from owt_pipeline.demo.variants import edited, mixed, mojibake, typeset
+from owt_pipeline.demo.pages import DOMAIN, HOSTS, Answer, Behaviour, Expectation, Host, render
+from owt_pipeline.demo.texts import Article, articles, edited, mixed, mojibake, originals, typeset, zen
 from schemas import Reason
 from schemas.reasons import http_reason
 
@@ -39,11 +35,11 @@ class Site:
 
     Attributes:
       answers: what the server answers, by (host, path with query).
-      fates: what should become of each URL that the dump links to.
+      expectations: what should become of each URL that the dump links to.
     """
 
     answers: dict[tuple[str, str], Answer]
-    fates: tuple[Fate, ...]
+    expectations: tuple[Expectation, ...]
 
     @property
     def hosts(self) -> list[str]:
@@ -63,7 +59,7 @@ def build_site(seed: int = 2019) -> Site:
     builder.add_copies(placed)
     builder.add_redirects(placed)
     builder.add_failures(placed)
-    return Site(builder.answers, tuple(builder.fates.values()))
+    return Site(builder.answers, tuple(builder.expectations.values()))
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,7 @@ class _Builder:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.answers: dict[tuple[str, str], Answer] = {}
-        self.fates: dict[tuple[str, str], Fate] = {}
+        self.expectations: dict[tuple[str, str], Expectation] = {}
 
     def add_articles(self, base: list[Article]) -> Iterator[_Placed]:
         """Deal the articles to the hosts in turn; each page yielded is used by one later step at most."""
@@ -91,7 +87,7 @@ class _Builder:
         for k, host in enumerate(HOSTS):
             own = base[k :: len(HOSTS)]
             for article in own:
-                placed.append(self._page(host, article, beside=[a for a in own if a is not article]))
+                placed.append(self._page(host, article, related=[a for a in own if a is not article]))
         self.rng.shuffle(placed)
         return iter(placed)
 
@@ -119,7 +115,7 @@ class _Builder:
             self._cluster(page, f"mirrored: {page.article.title}", _EXACT)
             for mirror in ("mirror-one", "mirror-two")[: 1 + k % 2]:
                 self.answers[f"{mirror}.{DOMAIN}", page.path] = self.answers[page.key]
-                self._fate(mirror, page.path, self.fates[page.key])
+                self._expect(mirror, page.path, self.expectations[page.key])
         for k, page in enumerate(_take(placed, 10)):
             cluster = f"edited: {page.article.title}"
             self._cluster(page, cluster, _NEAR)
@@ -139,15 +135,15 @@ class _Builder:
         """Pages that moved: over a chain, to another host, to a page that is linked too, in a ring, out of the web."""
         for k, page in enumerate(_take(placed, 3)):
             chain = [f"/old/{k}", *(f"/old/{k}/{hop}" for hop in range(k))]
-            fate = self.fates.pop(page.key)  # the dump links to the old address alone
-            self._fate("moved", chain[0], fate)
+            link = self.expectations.pop(page.key)  # the dump links to the old address alone
+            self._expect("moved", chain[0], link)
             for at, path in enumerate(chain):
-                after = f"http://moved.{DOMAIN}{chain[at + 1]}" if at + 1 < len(chain) else fate.url
+                after = f"http://moved.{DOMAIN}{chain[at + 1]}" if at + 1 < len(chain) else link.url
                 self._redirect(path, after, 302 if at % 2 else 301)
         for k, page in enumerate(_take(placed, 2)):
             self._cluster(page, f"moved: {page.article.title}", _EXACT)
-            self._redirect(f"/alias/{k}", self.fates[page.key].url)
-            self._fate("moved", f"/alias/{k}", self.fates[page.key])
+            self._redirect(f"/alias/{k}", self.expectations[page.key].url)
+            self._expect("moved", f"/alias/{k}", self.expectations[page.key])
         for path, target, reason in [
             ("/ring/one", f"http://moved.{DOMAIN}/ring/two", Reason.REDIRECT_LOOP),
             ("/ring/two", f"http://moved.{DOMAIN}/ring/one", Reason.REDIRECT_LOOP),
@@ -155,7 +151,7 @@ class _Builder:
             ("/inside", "http://10.0.0.1/admin", Reason.BLOCKED_ADDRESS),
         ]:
             self._redirect(path, target, 302)
-            self._fate("moved", path, Fate("", (reason,)))
+            self._expect("moved", path, Expectation("", (reason,)))
 
     def add_failures(self, placed: Iterator[_Placed]) -> None:
         """Everything that gives no document, each with the reason a reader would expect."""
@@ -190,7 +186,7 @@ class _Builder:
         host: Host,
         article: Article,
         *,
-        beside: list[Article] | None = None,
+        related: list[Article] | None = None,
         charset: str = "utf-8",
         charset_in: str = "both",
         misread: bool = False,
@@ -210,17 +206,17 @@ class _Builder:
             url=f"http://{host.host}{path}",
             author=author,
             published=published,
-            related=[(host.path(a.title, published, 0), a.title) for a in (beside or [])[:6]],
+            related=[(host.path(a.title, published, 0), a.title) for a in (related or [])[:6]],
             charset=charset,
             charset_meta=charset_in != "header",
         )
         content_type = "text/html" if charset_in == "meta" else f"text/html; charset={charset}"
         page = _Placed(host, path, article)
         self.answers[page.key] = Answer(body, content_type=content_type, delay=host.delay, compress=host.compress)
-        self._fate(
+        self._expect(
             host.name,
             path,
-            Fate(
+            Expectation(
                 "",
                 reasons,
                 cluster,
@@ -232,19 +228,19 @@ class _Builder:
         )
         return page
 
-    def _fate(self, name: str, path: str, fate: Fate) -> None:
+    def _expect(self, name: str, path: str, link: Expectation) -> None:
         host = f"{name}.{DOMAIN}"
-        self.fates[host, path] = replace(fate, url=f"http://{host}{path}")
+        self.expectations[host, path] = replace(link, url=f"http://{host}{path}")
 
     def _cluster(self, page: _Placed, cluster: str, reasons: tuple[Reason, ...]) -> None:
-        self.fates[page.key] = replace(self.fates[page.key], cluster=cluster, reasons=reasons)
+        self.expectations[page.key] = replace(self.expectations[page.key], cluster=cluster, reasons=reasons)
 
     def _redirect(self, path: str, target: str, status: int = 301) -> None:
         self.answers[f"moved.{DOMAIN}", path] = Answer(status=status, location=target)
 
     def _failure(self, name: str, path: str, answer: Answer, reason: Reason) -> None:
         self.answers[f"{name}.{DOMAIN}", path] = answer
-        self._fate(name, path, Fate("", (reason,)))
+        self._expect(name, path, Expectation("", (reason,)))
 
 
 def _elsewhere(host: Host, k: int) -> Host:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.demo.dump import write_dump
+from owt_pipeline.demo.inputs import write_dump
 from owt_pipeline.demo.site import build_site
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

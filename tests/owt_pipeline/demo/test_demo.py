@@ -14,9 +14,8 @@ import pytest
 
 from owt_pipeline.collect.urls import canonical_url
 from owt_pipeline.commands.verify import verify
-from owt_pipeline.demo.command import run_stages
-from owt_pipeline.demo.dump import all_fates
-from owt_pipeline.demo.judge import KEPT, deviations, verdicts
+from owt_pipeline.demo.command import KEPT, deviations, run_stages, verdicts
+from owt_pipeline.demo.inputs import all_expectations
 from owt_pipeline.demo.site import Site
 from owt_pipeline.engine.dataset import DatasetReader, require_manifest
 from owt_pipeline.engine.storage import Storage
@@ -33,7 +32,7 @@ def finished(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_link_fares_as_it_should(finished: Path, site: Site) -> None:
-    assert deviations(all_fates(site), Storage(str(finished))) == []
+    assert deviations(all_expectations(site), Storage(str(finished))) == []
 
 
 def test_the_run_verifies(finished: Path) -> None:
@@ -47,8 +46,8 @@ def test_a_deviation_is_found(finished: Path, site: Site) -> None:
 
     from schemas import Reason
 
-    kept = next(fate for fate in site.fates if fate.kept)
-    rejected = next(fate for fate in site.fates if Reason.HTTP_404 in fate.reasons)
+    kept = next(link for link in site.expectations if link.kept)
+    rejected = next(link for link in site.expectations if Reason.HTTP_404 in link.reasons)
     wrong = [replace(kept, reasons=(Reason.ROBOTS,)), replace(rejected, reasons=())]
     assert len(deviations(wrong, Storage(str(finished)))) == 2
 
@@ -57,15 +56,15 @@ def test_the_corpus_holds_the_articles_and_their_metadata(finished: Path, site: 
     corpus = DatasetReader.open(Storage(str(finished)), "corpus")
     rows = {row["url"]: row for row in corpus.table().to_pylist()}
     checked = 0
-    for fate in site.fates:
-        row = rows.get(canonical_url(fate.url))
-        if row is None or fate.article is None:
+    for link in site.expectations:
+        row = rows.get(canonical_url(link.url))
+        if row is None or link.article is None:
             continue
-        wanted = Counter(ftfy.fix_text(fate.article.text).split())
-        assert (wanted & Counter(row["text"].split())).total() > 0.9 * wanted.total(), fate.url
-        assert "â€" not in row["text"], fate.url
+        wanted = Counter(ftfy.fix_text(link.article.text).split())
+        assert (wanted & Counter(row["text"].split())).total() > 0.9 * wanted.total(), link.url
+        assert "â€" not in row["text"], link.url
         for name in ("author", "date", "site_name"):
-            assert getattr(fate, name) in (None, row[name]), (fate.url, name)
+            assert getattr(link, name) in (None, row[name]), (link.url, name)
         checked += 1
     assert checked >= 150
 

@@ -1,4 +1,4 @@
-"""The demo's dump: read as a monthly dump is, and linking to every page there is a fate for."""
+"""The demo's dump: read as a monthly dump is, and linking to every page that a link is expected for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from owt_pipeline.demo.dump import BAD_LINES, all_fates, write_dump
+from owt_pipeline.demo.inputs import BAD_LINES, all_expectations, write_dump
 from owt_pipeline.demo.site import Site
 from schemas import Reason
 
@@ -45,11 +45,11 @@ def test_one_line_is_broken_off(dump: Path) -> None:
     assert len(_lines(dump)) - len(_records(dump)) == BAD_LINES
 
 
-def test_every_fate_is_linked_to(dump: Path, site: Site) -> None:
+def test_every_url_is_linked_to(dump: Path, site: Site) -> None:
     linked = {str(record["url"]) for record in _records(dump)}
-    fated = {fate.url for fate in all_fates(site)}
-    assert fated <= linked
-    assert len(linked) > len(fated) + 50  # variants of the same URLs
+    expected = {link.url for link in all_expectations(site)}
+    assert expected <= linked
+    assert len(linked) > len(expected) + 50  # variants of the same URLs
 
 
 def test_repeats_and_scores_look_like_reddit(dump: Path) -> None:
@@ -66,7 +66,7 @@ def test_repeats_and_scores_look_like_reddit(dump: Path) -> None:
 
 
 def test_what_collect_turns_away_is_in_the_dump(site: Site) -> None:
-    reasons = Counter(reason for fate in all_fates(site) for reason in fate.reasons)
+    reasons = Counter(reason for link in all_expectations(site) for reason in link.reasons)
     assert {Reason.LOW_SCORE, Reason.OVER_18, Reason.SELF_POST, Reason.BLOCKED_DOMAIN, Reason.BLOCKED_EXTENSION} <= set(
         reasons
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import aiohttp
 import pytest
 
-from owt_pipeline.demo.answers import Behaviour
+from owt_pipeline.demo.pages import Behaviour
 from owt_pipeline.demo.server import serving
 from owt_pipeline.demo.site import Site
 from schemas import Reason
@@ -59,13 +59,13 @@ def test_every_plain_page_is_served_as_built(address: str, site: Site) -> None:
 
 
 def test_equal_requests_get_equal_bytes(address: str, site: Site) -> None:
-    url = site.fates[0].url
+    url = site.expectations[0].url
     first, second = get(address, url), get(address, url)
     assert (first.body, first.headers.items()) == (second.body, second.headers.items())
 
 
 def test_variants_of_a_url_lead_to_the_same_page(address: str, site: Site) -> None:
-    forum = next(fate.url for fate in site.fates if "viewtopic" in fate.url and fate.kept)
+    forum = next(link.url for link in site.expectations if "viewtopic" in link.url and link.kept)
     page = get(address, forum).body
     assert get(address, forum + "&utm_source=reddit&fbclid=1").body == page
     assert get(address, forum.replace("http://", "http://www.")).body == page
@@ -126,12 +126,12 @@ def test_redirects_end_at_the_article_or_in_a_ring(address: str, site: Site) -> 
         async with _session(address) as session, session.get(url) as response:
             return await response.read()
 
-    moved = [fate for fate in site.fates if "/old/" in fate.url or "/alias/" in fate.url]
+    moved = [link for link in site.expectations if "/old/" in link.url or "/alias/" in link.url]
     assert len(moved) == 5
-    for fate in moved:
-        assert fate.article is not None
-        assert fate.article.title in html.unescape(asyncio.run(follow(fate.url)).decode())
-    ring = next(fate.url for fate in site.fates if Reason.REDIRECT_LOOP in fate.reasons)
+    for link in moved:
+        assert link.article is not None
+        assert link.article.title in html.unescape(asyncio.run(follow(link.url)).decode())
+    ring = next(link.url for link in site.expectations if Reason.REDIRECT_LOOP in link.reasons)
     with pytest.raises(aiohttp.TooManyRedirects):
         asyncio.run(follow(ring))
 

@@ -12,13 +12,9 @@ from itertools import combinations
 import pytest
 import trafilatura
 
-from owt_pipeline.demo.answers import HTML, Behaviour
-from owt_pipeline.demo.ground_truth import Fate
-from owt_pipeline.demo.hosts import HOSTS
-from owt_pipeline.demo.prose import Article, articles, originals
+from owt_pipeline.demo.pages import BOILERPLATE, HOSTS, HTML, TEMPLATES, Behaviour, Expectation
 from owt_pipeline.demo.site import Site, build_site
-from owt_pipeline.demo.templates import BOILERPLATE, TEMPLATES
-from owt_pipeline.demo.variants import edited, mixed, mojibake
+from owt_pipeline.demo.texts import Article, articles, edited, mixed, mojibake, originals
 from schemas import Reason
 
 
@@ -31,7 +27,7 @@ def test_the_site_has_150_pages_on_20_hosts_in_every_template(site: Site) -> Non
 
 def test_two_processes_with_different_hash_seeds_build_the_same_bytes() -> None:
     code = (
-        "import hashlib, owt_pipeline.demo.site as s, owt_pipeline.demo.dump as d; site = s.build_site()\n"
+        "import hashlib, owt_pipeline.demo.site as s, owt_pipeline.demo.inputs as d; site = s.build_site()\n"
         "print(hashlib.sha256(repr(site).encode() + b''.join(d.dump_lines(site))).hexdigest())"
     )
     digests = {
@@ -61,8 +57,8 @@ def test_no_paragraph_is_in_two_articles(base: list[Article]) -> None:
     assert max(paragraphs.values()) == 1
 
 
-def test_every_kind_of_failure_is_among_the_fates(site: Site) -> None:
-    reasons = Counter(reason for fate in site.fates for reason in fate.reasons)
+def test_every_kind_of_failure_is_expected(site: Site) -> None:
+    reasons = Counter(reason for link in site.expectations for reason in link.reasons)
     assert set(reasons) >= {
         *(Reason.HTTP_404, Reason.HTTP_410, Reason.HTTP_403, Reason.HTTP_5XX, Reason.HTTP_429, Reason.HTTP_503),
         *(Reason.ROBOTS, Reason.TIMEOUT, Reason.CONNECT, Reason.TOO_LARGE, Reason.NOT_HTML, Reason.EMPTY_BODY),
@@ -73,11 +69,11 @@ def test_every_kind_of_failure_is_among_the_fates(site: Site) -> None:
 
 def test_clusters_are_near_and_all_else_is_far(site: Site) -> None:
     """Articles of one cluster are similar beyond 0.8; any others stay below 0.5, whatever they share."""
-    documents = [fate for fate in site.fates if fate.article and Reason.TOO_SHORT not in fate.reasons]
+    documents = [link for link in site.expectations if link.article and Reason.TOO_SHORT not in link.reasons]
     clusters: dict[str, list[Article]] = defaultdict(list)
-    for fate in documents:
-        assert fate.article is not None
-        clusters[fate.cluster or fate.url].append(fate.article)
+    for link in documents:
+        assert link.article is not None
+        clusters[link.cluster or link.url].append(link.article)
     for members in clusters.values():
         assert min((jaccard(a, b) for a, b in combinations(members, 2)), default=1.0) > 0.8
     apart = [jaccard(a[0], b[0]) for a, b in combinations(clusters.values(), 2)]
@@ -95,7 +91,7 @@ def jaccard(one: Article, two: Article) -> float:
 
 
 def test_every_cluster_has_at_least_two_urls(site: Site) -> None:
-    sizes = Counter(fate.cluster for fate in site.fates if fate.cluster)
+    sizes = Counter(link.cluster for link in site.expectations if link.cluster)
     assert min(sizes.values()) >= 2
     assert len(sizes) >= 20
 
@@ -131,26 +127,26 @@ def test_mojibake_is_what_ftfy_repairs() -> None:
 def test_the_main_text_of_every_page_can_be_extracted(site: Site) -> None:
     """Nearly all of each article, none of what surrounds it: so that a stage that fails, fails for its own faults."""
     checked = 0
-    for fate in site.fates:
-        host, _, path = fate.url.removeprefix("http://").partition("/")
+    for link in site.expectations:
+        host, _, path = link.url.removeprefix("http://").partition("/")
         answer = site.answers[host, "/" + path]
-        if not isinstance(fate.article, Article) or answer.status != 200 or answer.content_type != HTML:
+        if not isinstance(link.article, Article) or answer.status != 200 or answer.content_type != HTML:
             continue
-        text = trafilatura.extract(answer.body, url=fate.url, include_comments=False) or ""
-        assert _recall(fate, text) > 0.9, (fate.url, text[:500])
-        if Reason.TOO_SHORT in fate.reasons:  # on a page with next to no text an extractor takes what there is
+        text = trafilatura.extract(answer.body, url=link.url, include_comments=False) or ""
+        assert _recall(link, text) > 0.9, (link.url, text[:500])
+        if Reason.TOO_SHORT in link.reasons:  # on a page with next to no text an extractor takes what there is
             continue
-        assert not [phrase for phrase in BOILERPLATE if phrase in text], fate.url
+        assert not [phrase for phrase in BOILERPLATE if phrase in text], link.url
         checked += 1
     assert checked >= 150
 
 
-def test_every_fate_has_an_answer_and_every_page_a_fate(site: Site) -> None:
+def test_every_link_has_an_answer_and_every_page_a_link(site: Site) -> None:
     urls = {f"http://{host}{path}" for host, path in site.answers if path != "/robots.txt"}
-    fated = {fate.url for fate in site.fates}
-    assert len(fated) == len(site.fates)
-    assert fated <= urls
-    unlinked = {url for url in urls - fated if not url.startswith("http://moved.")}
+    expected = {link.url for link in site.expectations}
+    assert len(expected) == len(site.expectations)
+    assert expected <= urls
+    unlinked = {url for url in urls - expected if not url.startswith("http://moved.")}
     assert len(unlinked) == 3  # those that the dump knows by their old address only
 
 
@@ -160,10 +156,10 @@ def test_a_page_that_is_busy_at_first_is_there(site: Site) -> None:
     assert all(answer.body for answer in busy)
 
 
-def _recall(fate: Fate, text: str) -> float:
+def _recall(link: Expectation, text: str) -> float:
     """The share of the article's words that the text holds; a misread page is compared as it was misread."""
     import ftfy
 
-    assert fate.article is not None
-    wanted = Counter(ftfy.fix_text(fate.article.text).split())
+    assert link.article is not None
+    wanted = Counter(ftfy.fix_text(link.article.text).split())
     return (wanted & Counter(ftfy.fix_text(text).split())).total() / wanted.total()

@@ -1,4 +1,4 @@
-"""A month of Reddit submissions that link to the demo's web, in the layout of the published dumps."""
+"""The demo's inputs: a month of submissions, in the layout of Reddit's dumps, and the pages they link to as WARC."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 import zstandard
 
-from owt_pipeline.demo.ground_truth import Fate
+from owt_pipeline.demo.pages import Behaviour, Expectation
 from owt_pipeline.demo.site import Site
+from owt_pipeline.fetch.warc import response_record
 from schemas import Reason
 
 DUMP_NAME = "RS_demo.zst"
@@ -45,20 +46,20 @@ _NEVER_FETCHED = [
 """Links that collect turns away for the URL itself."""
 
 
-def dump_fates() -> list[Fate]:
-    """The fates of links that are in the dump and never fetched."""
-    unwanted = [Fate(f"http://courier.demo.test/unnoticed/{k}", (Reason.LOW_SCORE,)) for k in range(6)]
-    adult = [Fate(f"http://garden.demo.test/after-dark/{k}", (Reason.OVER_18,)) for k in range(3)]
+def dump_expectations() -> list[Expectation]:
+    """What should become of links that are in the dump and never fetched."""
+    unwanted = [Expectation(f"http://courier.demo.test/unnoticed/{k}", (Reason.LOW_SCORE,)) for k in range(6)]
+    adult = [Expectation(f"http://garden.demo.test/after-dark/{k}", (Reason.OVER_18,)) for k in range(3)]
     own = [
-        Fate(f"https://www.reddit.com/r/{_SUBREDDITS[k]}/comments/self{k}/a_question/", (Reason.SELF_POST,))
+        Expectation(f"https://www.reddit.com/r/{_SUBREDDITS[k]}/comments/self{k}/a_question/", (Reason.SELF_POST,))
         for k in range(4)
     ]
-    return [*[Fate(url, (reason,)) for url, reason in _NEVER_FETCHED], *unwanted, *adult, *own]
+    return [*[Expectation(url, (reason,)) for url, reason in _NEVER_FETCHED], *unwanted, *adult, *own]
 
 
-def all_fates(site: Site) -> list[Fate]:
+def all_expectations(site: Site) -> list[Expectation]:
     """Every URL of the dump with what should become of it; repeats of a URL are merged into one."""
-    return [*site.fates, *dump_fates()]
+    return [*site.expectations, *dump_expectations()]
 
 
 def write_dump(site: Site, path: Path, seed: int = 2019) -> int:
@@ -80,8 +81,8 @@ def write_dump(site: Site, path: Path, seed: int = 2019) -> int:
 def dump_lines(site: Site, seed: int = 2019) -> Iterator[bytes]:
     """The lines of the dump in order of time, as monthly dumps have them; one is broken off."""
     rng = random.Random(seed)
-    submissions = [record for fate in site.fates for record in _submissions(fate, rng)]
-    submissions += [_rejected(fate, rng) for fate in dump_fates()]
+    submissions = [record for link in site.expectations for record in _submissions(link, rng)]
+    submissions += [_rejected(link, rng) for link in dump_expectations()]
     times = sorted(rng.sample(range(_MONTH), len(submissions)))
     rng.shuffle(submissions)
     for k, (record, seconds) in enumerate(zip(submissions, times, strict=True)):
@@ -93,14 +94,14 @@ def dump_lines(site: Site, seed: int = 2019) -> Iterator[bytes]:
             yield line[: len(line) // 2] + b"\n"
 
 
-def _submissions(fate: Fate, rng: random.Random) -> Iterator[dict[str, Any]]:
+def _submissions(link: Expectation, rng: random.Random) -> Iterator[dict[str, Any]]:
     """One submission or more of a page; the repeats write its URL in other ways."""
-    title = fate.article.title if fate.article else fate.url.rpartition("/")[2]
-    yield _link(rng, fate.url, title)
-    for variant in rng.sample(_variants(fate.url), k=rng.choice([0, 0, 0, 1, 2])):
+    title = link.article.title if link.article else link.url.rpartition("/")[2]
+    yield _link(rng, link.url, title)
+    for variant in rng.sample(_variants(link.url), k=rng.choice([0, 0, 0, 1, 2])):
         yield _link(rng, variant, f"{title} (again)")
     if rng.random() < 0.05:
-        yield {**_link(rng, fate.url, title), "crosspost_parent": "t3_demo0000", "num_crossposts": 0}
+        yield {**_link(rng, link.url, title), "crosspost_parent": "t3_demo0000", "num_crossposts": 0}
 
 
 def _variants(url: str) -> list[str]:
@@ -134,10 +135,10 @@ def _link(rng: random.Random, url: str, title: str) -> dict[str, Any]:
     }
 
 
-def _rejected(fate: Fate, rng: random.Random) -> dict[str, Any]:
-    """A submission that collect turns away for the reason of its fate."""
-    record = _link(rng, fate.url, "Look at this")
-    (reason,) = fate.reasons
+def _rejected(link: Expectation, rng: random.Random) -> dict[str, Any]:
+    """A submission that collect turns away for the reason that is expected."""
+    record = _link(rng, link.url, "Look at this")
+    (reason,) = link.reasons
     if reason is Reason.LOW_SCORE:
         record["score"] = rng.choice([0, 1, 2])
     elif reason is Reason.OVER_18:
@@ -154,3 +155,21 @@ def _as_of_its_era(record: dict[str, Any], k: int) -> dict[str, Any]:
     if k % 19 == 5:
         record = {key: value for key, value in record.items() if value is not False}
     return record
+
+
+ARCHIVE_NAME = "demo.warc.gz"
+_CAPTURED = 1577836800  # 2020-01-01
+
+
+def write_archive(site: Site, path: Path) -> int:
+    """Write what `site` answers plainly, whatever the status, to the WARC file `path`; returns the number of pages."""
+    pages = [
+        (f"http://{host}{target}", answer)
+        for (host, target), answer in sorted(site.answers.items())
+        if target != "/robots.txt" and answer.behaviour is Behaviour.PLAIN
+    ]
+    with open(path, "wb") as file:
+        for url, answer in pages:
+            headers = [("Content-Type", answer.content_type)] + [("Location", answer.location)] * bool(answer.location)
+            file.write(response_record(url, _CAPTURED, f"HTTP/1.1 {answer.status} Answer", headers, answer.body))
+    return len(pages)
