@@ -24,11 +24,9 @@ from typing import Any
 import ftfy
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
-from owt_pipeline.clean.documents import Rules, clean_document
+from owt_pipeline.clean.documents import Rules, clean_document, detect
 from owt_pipeline.clean.filters import FILTERS
-from owt_pipeline.clean.language import detect
-from owt_pipeline.clean.repair import fix_text
-from owt_pipeline.clean.whitespace import tidy
+from owt_pipeline.clean.repair import fix_text, tidy
 from owt_pipeline.extract.extractor import Page, Settings, load
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -32,11 +32,9 @@ from fastwarc.warc import ArchiveIterator, WarcRecordType
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-from owt_pipeline.clean.filters import FILTERS, Judgement
-from owt_pipeline.clean.filters.gopher_quality import LIMITS
-from owt_pipeline.clean.repair import fix_text
-from owt_pipeline.clean.text_view import TextView
-from owt_pipeline.clean.whitespace import tidy
+from owt_pipeline.clean.filters import FILTERS, QUALITY_LIMITS
+from owt_pipeline.clean.judgement import Judgement, TextView
+from owt_pipeline.clean.repair import fix_text, tidy
 
 PEERS_OF = {  # our filter -> theirs, with the share of the decisions that must be the same
     "gopher_repetition": {"gopher_repetition": 0.99},
@@ -150,7 +148,7 @@ def print_definitions(texts: Sequence[str]) -> None:
             "white space, with a letter or a digit": view.spaced_words,
         }.items():
             alphabetic = sum(n for word, n in words.items() if any(map(str.isalpha, word)))
-            rejected[name] += alphabetic < LIMITS["alphabetic_words"].minimum * words.total()
+            rejected[name] += alphabetic < QUALITY_LIMITS["alphabetic_words"].minimum * words.total()
     print("  fewer than 80% of the words with a letter: " + ", ".join(f"{n} by {name}" for name, n in rejected.items()))
 
 

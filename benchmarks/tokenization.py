@@ -33,7 +33,7 @@ from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import require_manifest
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.tokenize import gpt2
+from owt_pipeline.formats import encoding as encodings
 from schemas import DATASETS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -69,7 +69,7 @@ def main() -> int:
         memory = peak_of_stage(Path(scratch), arguments.posts, arguments.megabytes * 1_000_000)
         texts = make_texts(arguments.posts, arguments.megabytes * 1_000_000)
         size = sum(len(text.encode()) for text in texts)
-        tokens = sum(map(len, map(gpt2.tiktoken_encoding().encode_ordinary, texts)))
+        tokens = sum(map(len, map(encodings.tiktoken_encoding().encode_ordinary, texts)))
         print(f"{size / 1e6:.1f} MB, {tokens:,} tokens in {len(texts):,} documents, {SHARDS} shards")
         contenders: dict[str, tuple[int, Callable[[], float]]] = {
             "stage, 1 worker": (1, partial(run_tokenize, Path(scratch), 1, tokens)),
@@ -153,7 +153,7 @@ def run_tokenize(workdir: Path, workers: int, tokens: int) -> float:
 
 
 def time_tiktoken(texts: list[str]) -> float:
-    encoding = gpt2.tiktoken_encoding()
+    encoding = encodings.tiktoken_encoding()
     start = time.perf_counter()
     for text in texts:
         encoding.encode_to_numpy(text, disallowed_special=())
@@ -162,7 +162,7 @@ def time_tiktoken(texts: list[str]) -> float:
 
 def time_tokenizers(texts: list[str]) -> float:
     """Of every tenth text, times ten: it is the slowest by far."""
-    tokenizer = Tokenizer.from_buffer(gpt2.tokenizer_json())
+    tokenizer = Tokenizer.from_buffer(encodings.gpt2_tokenizer_json())
     some = texts[::10]
     start = time.perf_counter()
     for at in range(0, len(some), 256):
@@ -172,7 +172,7 @@ def time_tokenizers(texts: list[str]) -> float:
 
 def time_nanogpt(texts: list[str], path: Path, tokens: int) -> float:
     """data/openwebtext/prepare.py of nanoGPT (MIT licence): ids of each document, then all into one memmap."""
-    encoding = gpt2.tiktoken_encoding()
+    encoding = encodings.tiktoken_encoding()
     start = time.perf_counter()
     documents = []
     for text in texts:

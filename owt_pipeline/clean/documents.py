@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import xxhash
@@ -12,12 +14,8 @@ import xxhash
 from owt_pipeline.clean import signals
 from owt_pipeline.clean.contamination import EvaluationSets, n_grams_of, shared_n_gram
 from owt_pipeline.clean.filters import FILTERS
-from owt_pipeline.clean.language import detect
-from owt_pipeline.clean.length import within
-from owt_pipeline.clean.mask import mask
-from owt_pipeline.clean.repair import fix_text
-from owt_pipeline.clean.text_view import TextView
-from owt_pipeline.clean.whitespace import tidy
+from owt_pipeline.clean.judgement import TextView
+from owt_pipeline.clean.repair import fix_text, mask, tidy
 from owt_pipeline.engine.batches import Outcome, rejects_batch, replace_columns
 from schemas import DATASETS, Reason
 
@@ -170,9 +168,57 @@ def _lost_tokens(documents: Sequence[Document]) -> Counter[str]:
     lost = [document for document in documents if document.reason is not None]
     if not lost:
         return Counter()
-    from owt_pipeline.tokenize import encoding
+    from owt_pipeline.formats import encoding
 
     counts: Counter[str] = Counter()
     for document, tokens in zip(lost, encoding.load("gpt2").count([document.text for document in lost]), strict=True):
         counts[f"lost_tokens.{document.reason}"] += int(tokens)
     return counts
+
+
+def within(text: str, n_words: int, minimum: int, maximum: int) -> tuple[bool, bool, int | None]:
+    """Whether `text` has at least `minimum` tokens, and at most `maximum` (0: no limit), and their count if counted.
+
+    A word is at least a token and a token at least a byte, so only texts near a limit are encoded.
+
+    Args:
+      text: the text.
+      n_words: its words, split at white space.
+      minimum, maximum: in tokens of GPT-2, as the stage `tokenize` writes them.
+    """
+    if n_words >= minimum and (not maximum or len(text.encode("utf-8", "replace")) <= maximum):
+        return True, True, None
+    from owt_pipeline.formats import encoding
+
+    (tokens,) = encoding.load("gpt2").count([text])
+    return int(tokens) >= minimum, not maximum or int(tokens) <= maximum, int(tokens)
+
+
+_SLICE = 1000  # characters from the beginning, the middle and the end: no more makes it surer
+
+
+def detect(text: str) -> tuple[str, float]:
+    """(language, confidence from 0 to 1) of `text`; ISO 639-1 where the language has a code there, else 639-3.
+
+    By py3langid (Lui and Baldwin, ACL 2012; Barbaresi). Of the detectors that come with a model, it lets the least
+    through that is not English, drops no English page, and is light: `benchmarks/clean.py` prints the table.
+
+    Confidence is rounded: what lies behind the third decimal may differ from one processor to another.
+    """
+    if len(text) > 3 * _SLICE:
+        middle = len(text) // 2
+        text = f"{text[:_SLICE]}\n{text[middle : middle + _SLICE]}\n{text[-_SLICE:]}"
+    language, score = _identifier().classify(text)
+    return str(language), round(float(score), 3)
+
+
+def known_languages() -> list[str]:
+    """The codes `detect` may return."""
+    return sorted(_identifier().labels)
+
+
+@functools.cache  # a process loads the model once, when it is first needed
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

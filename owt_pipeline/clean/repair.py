@@ -7,6 +7,7 @@ expression tells much sooner; only the others are given to ftfy.
 from __future__ import annotations
 
 import functools
+import ipaddress
 import re
 import unicodedata
 from collections.abc import Collection
@@ -105,3 +106,58 @@ def _config(rules: _Rules, has_markup: bool) -> ftfy.TextFixerConfig:
         switches["unescape_html"] = False
     explain = not _OF_ENCODING.isdisjoint(rules.without)
     return ftfy.TextFixerConfig(explain=explain, normalization=normalization, **switches)
+
+
+# Spaces of other widths (Unicode category Zs); a tab stays, it may be code or a table.
+_SPACES = re.compile("[\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+# What has no width and joins nothing: zero-width space, soft hyphen, word joiner, byte order mark.
+_INVISIBLE = re.compile("[\u200b\xad\u2060\ufeff]")
+_LINE_END = re.compile(r"(?<![ \t\f])[ \t\f]+$", re.MULTILINE)
+_EMPTY_LINES = re.compile(r"\n{3,}")
+
+
+def tidy(text: str) -> str:
+    """`text` with its white space as a reader sees it; a tidy text stays as it is.
+
+    That is one kind of space, no space at a line's end, at most one empty line in a row.
+    """
+    if not text.isascii():
+        text = _INVISIBLE.sub("", _SPACES.sub(" ", text))
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return _EMPTY_LINES.sub("\n\n", _LINE_END.sub("", text)).strip()
+
+
+EMAIL = "email@example.com"
+IPV4 = "192.0.2.1"
+IPV6 = "2001:db8::1"
+
+_EMAIL = re.compile(r"(?<![\w.+%-])[\w.+%-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![\w-])", re.ASCII)
+_IP = re.compile(
+    r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)"
+    r"|(?<![\w.:])[23][0-9A-Fa-f]{3}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])",  # the internet's, 2000::/3
+    re.ASCII,
+)
+
+
+def mask(text: str) -> tuple[str, int]:
+    """`text` with its e-mail and IP addresses replaced, and how many there were; IP addresses only if they are public.
+
+    What replaces them is nobody's: RFC 2606, RFC 5737, RFC 3849.
+    """
+    count = 0
+    if "@" in text:
+        text, count = _EMAIL.subn(lambda match: EMAIL, text)
+
+    def replaced(match: re.Match[str]) -> str:
+        nonlocal count
+        try:
+            address = ipaddress.ip_address(match[0])
+        except ValueError:
+            return match[0]
+        if not address.is_global:
+            return match[0]
+        count += 1
+        return IPV4 if address.version == 4 else IPV6
+
+    return _IP.sub(replaced, text), count

@@ -73,7 +73,7 @@ class Options:
 def prepare(run: StageRun) -> None:
     from owt_pipeline.clean import signals
     from owt_pipeline.clean.contamination import n_grams_of
-    from owt_pipeline.clean.language import known_languages
+    from owt_pipeline.clean.documents import known_languages
 
     options: Options = run.options
     if unknown := sorted(set(options.languages) - {ALL} - set(known_languages())):

@@ -11,8 +11,8 @@ from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.formats.encoding import END_OF_TEXT
 from owt_pipeline.stage_command import reporting_errors
-from owt_pipeline.tokenize.gpt2 import END_OF_TEXT
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
 
@@ -67,7 +67,7 @@ def _run(argv: Sequence[str] | None) -> int:
 def _texts(corpus: DatasetReader, sample: float) -> Iterator[str]:
     import pyarrow as pa
 
-    from owt_pipeline.tokenize.split import is_validation
+    from owt_pipeline.tokenize.documents import is_validation
 
     for batch in corpus.batches(columns=["url_id", "text"]):
         if sample < 1:

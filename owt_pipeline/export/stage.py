@@ -29,8 +29,7 @@ class ExportOptions:
 
 
 def export(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    from owt_pipeline.export.apply import Policy
-    from owt_pipeline.export.shards import export_shard
+    from owt_pipeline.export.shards import Policy, export_shard
 
     export_shard(
         shard,

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.engine.batches import Outcome, rejects_batch
-from owt_pipeline.tokenize.encoding import Encoding, load
-from owt_pipeline.tokenize.split import is_validation
+from owt_pipeline.formats.encoding import Encoding, load
 from schemas import DATASETS, Reason
 
 
@@ -44,3 +43,19 @@ def schema_for(encoding: Encoding) -> pa.Schema:
     index = schema.get_field_index("tokens")
     wide = schema.field(index).with_type(pa.list_(pa.field("item", pa.uint32(), nullable=False)))
     return schema.set(index, wide)
+
+
+def is_validation(url_ids: np.ndarray, fraction: float) -> np.ndarray:
+    """Whether each document is in the validation split; url_ids uint64 (n,), the result bool (n,).
+
+    A pure function of the id, so a document never moves between the splits, whatever else the corpus holds,
+    and a larger fraction only adds documents. The ids are mixed first (the finalizer of SplitMix64, Steele,
+    Lea and Flood 2014): an id's bits also decide its shard, and text may be imported with ids of any kind.
+    """
+    mixed = url_ids.astype(np.uint64)
+    with np.errstate(over="ignore"):
+        mixed = mixed + np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed = mixed ^ (mixed >> np.uint64(31))
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53 < fraction

@@ -43,7 +43,7 @@ def sources(options: TokenizeOptions) -> list[dict[str, Any]]:
     """The tokenizer's file, where it is one of the user's own."""
     if options.tokenizer == "gpt2":
         return []
-    from owt_pipeline.tokenize.encoding import tokenizer_file
+    from owt_pipeline.formats.encoding import tokenizer_file
 
     content = tokenizer_file(options.tokenizer)
     name = options.tokenizer.rpartition("/")[2]
@@ -51,7 +51,7 @@ def sources(options: TokenizeOptions) -> list[dict[str, Any]]:
 
 
 def prepare(run: StageRun) -> None:
-    from owt_pipeline.tokenize.encoding import load
+    from owt_pipeline.formats.encoding import load
 
     options: TokenizeOptions = run.options
     encoding = load(options.tokenizer, options.eot_token)
@@ -79,8 +79,8 @@ def tokenize_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardW
 
 
 def outputs(run: StageRun) -> dict[str, pa.Schema]:
+    from owt_pipeline.formats.encoding import load
     from owt_pipeline.tokenize.documents import schema_for
-    from owt_pipeline.tokenize.encoding import load
 
     schema = schema_for(load(_tokenizer(run), run.options.eot_token))
     return {"train": schema, "val": schema}

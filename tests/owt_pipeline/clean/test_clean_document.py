@@ -11,12 +11,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.clean.documents import Document, Rules, clean_batch, clean_document
-from owt_pipeline.clean.language import detect
-from owt_pipeline.clean.length import within
-from owt_pipeline.clean.mask import mask
-from owt_pipeline.clean.whitespace import tidy
-from owt_pipeline.tokenize import encoding
+from owt_pipeline.clean.documents import Document, Rules, clean_batch, clean_document, detect, within
+from owt_pipeline.clean.repair import mask, tidy
+from owt_pipeline.formats import encoding
 from schemas import DATASETS, Reason
 
 SENTENCE = "The river ran past the old mill, and nobody in the village could say how long it had done so. "

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from owt_pipeline.clean.documents import Rules, clean_document
 from owt_pipeline.clean.filters import FILTERS
-from owt_pipeline.clean.filters.gopher_repetition import LIMITS as REPETITION
-from owt_pipeline.clean.text_view import TextView
+from owt_pipeline.clean.filters import REPETITION_LIMITS as REPETITION
+from owt_pipeline.clean.judgement import TextView
 from schemas import Reason
 
 WORDS = "have that with night river stone walk bright house yellow over small garden window letter summer song".split()

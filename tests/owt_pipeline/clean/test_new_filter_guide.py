@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from owt_pipeline.clean.documents import Rules, clean_document
-from owt_pipeline.clean.filters import FILTERS, Filter
+from owt_pipeline.clean.filters import FILTERS
+from owt_pipeline.clean.judgement import Filter
 from schemas import Reason
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "new-filter.md"

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from owt_pipeline.cli import main
 from owt_pipeline.commands.train_tokenizer import train_tokenizer
-from owt_pipeline.tokenize.encoding import load
+from owt_pipeline.formats.encoding import load
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.tokenize.corpus import write_corpus
 from tests.owt_pipeline.whole_runs import manifest_of, run_owt

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
+from owt_pipeline.formats.encoding import tiktoken_encoding as tiktoken
 from owt_pipeline.report.comparisons import rank_correlation
 from owt_pipeline.report.first_pass import site_of
 from owt_pipeline.report.mixture import realised_mixture
 from owt_pipeline.report.summaries import SCORE_EDGES
-from owt_pipeline.tokenize.gpt2 import tiktoken_encoding as tiktoken
 
 
 def test_the_funnel_is_what_the_files_hold(stats: dict[str, Any], sql: Callable) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.tokenize import gpt2
-from owt_pipeline.tokenize.hub import is_hub_name
+from owt_pipeline.formats import encoding as encodings
+from owt_pipeline.formats.encoding import is_hub_name
 from tests.owt_pipeline.tokenize.corpus import write_corpus
 from tests.owt_pipeline.whole_runs import manifest_of
 
@@ -26,7 +26,7 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         known = self.path in (f"/some/model/resolve/{revision}/tokenizer.json" for revision in ("main", COMMIT))
-        content = gpt2.tokenizer_json() if known else b"not found"
+        content = encodings.gpt2_tokenizer_json() if known else b"not found"
         self.send_response(200 if known else 404)
         if known:
             self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
@@ -70,7 +70,7 @@ def test_a_name_is_fetched_once_then_found_in_the_cache_and_missed_with_what_to_
     assert first.returncode == 0, first.stderr
     manifest = manifest_of(workdir, "tokens")
     assert manifest.properties["tokenizer"]["name"] == "some/model"
-    assert (workdir / manifest.properties["tokenizer"]["file"]).read_bytes() == gpt2.tokenizer_json()
+    assert (workdir / manifest.properties["tokenizer"]["file"]).read_bytes() == encodings.gpt2_tokenizer_json()
 
     unknown = tokenize(workdir, hub, tmp_path / "home", "some/other")
     assert unknown.returncode == 1

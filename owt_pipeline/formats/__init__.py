@@ -1,0 +1,1 @@
+"""What several stages read or write: token ids, canonical URLs, WARC files."""
