@@ -109,7 +109,7 @@ def reading(dump: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="owt-") as folder, Storage(folder).spool() as output:
         buckets = BucketWriter(SliceWriter(output))
         with open_source(source.uri) as file:
-            for batch in block_batches(LineReader(file)):
+            for batch in block_batches(LineReader(file), source):
                 rows = rows_of_block(batch, source, rules, NUM_SHARDS)
                 buckets.write(rows)
                 hosts.add(rows["host"])

@@ -20,7 +20,7 @@ class Reason(str, Enum):
 
     # collect
     BAD_LINE = "bad_line", "collect", "not a JSON object, or without the fields of a submission"
-    BROKEN_FILE = "broken_file", "collect", "the file broke off here; every whole record before the break is kept"
+    BROKEN_FILE = "broken_file", "collect", "the file ends or is damaged here; what comes before is kept"
     NO_URL = "no_url", "collect", "the submission has no URL"
     BAD_URL = "bad_url", "collect", "the URL cannot be parsed, or is neither http nor https"
     SELF_POST = "self_post", "collect", "the submission is a text post of Reddit's own"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from owt_pipeline.collect.rules import Rules, extension_of
+from owt_pipeline.collect.rules import Rules
 from owt_pipeline.collect.spread import home_bucket
 from owt_pipeline.collect.urls import canonicalize_column
 from schemas import Reason
@@ -49,15 +49,15 @@ class RowMaker:
 
     def __init__(self, rules: Rules, num_buckets: int):
         self._num_buckets = num_buckets
-        self._domains, self._extensions = rules.domains, rules.blocked_extensions
-        endings = "|".join(map(re.escape, sorted(self._extensions)))
-        self._perhaps_blocked = rf"\.(?i:{endings})(?::[^/?]*)?(?:\?|$)"
+        self._rules, self._domains = rules, rules.domains
+        endings = "|".join(map(re.escape, sorted(rules.blocked_extensions)))
+        self._perhaps_blocked = rf"\.(?i:{endings})(?::[^/?#]*)?(?:[?#]|$)"
         self._hosts: dict[str | None, tuple[int, str | None]] = {None: (0, None)}
 
     def rows(self, submissions: pa.Table, source: int, source_name: str) -> pa.RecordBatch:
         """Rows of schema ROWS of those of schema SUBMISSIONS; a submission that has a reason keeps it."""
         known = {name: submissions[name].combine_chunks() for name in _OF_ALL}
-        urls, canonical, host, problems = canonicalize_column(known["url"])
+        urls, canonical, host, problems = canonicalize_column(known["url"], self._rules.url_rules)
         buckets, blocked = self._of_hosts(host)
         texts = pc.fill_null(canonical, "").cast(pa.binary()).to_numpy(zero_copy_only=False)
         ids = np.fromiter(map(xxhash.xxh3_64_intdigest, texts), np.uint64, len(texts))
@@ -109,8 +109,7 @@ class RowMaker:
         places = places[perhaps.to_numpy(zero_copy_only=False)]
         found: list[str | None] = [None] * len(reason)
         for i, url in zip(places.tolist(), urls.filter(perhaps).to_pylist(), strict=True):
-            extension = extension_of(url)
-            if extension in self._extensions:
+            if extension := self._rules.blocked_extension(url):
                 found[i] = f".{extension}"
         return pa.array(found, pa.string())
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import ipaddress
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import xxhash
 
 from owt_pipeline.collect.lines import LineReader
-from owt_pipeline.collect.urls import BadURL, canonicalize
+from owt_pipeline.collect.urls import VERSION, BadURL, canonicalize, host_of, version_of
+from owt_pipeline.engine.dataset import read_manifest
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import open_source
+from owt_pipeline.engine.plan import recorded_plan
+from owt_pipeline.engine.storage import Storage, open_source
+from schemas.settings import shaping_options
+
+_MAKE_IDS = ("collect", "import")  # stages
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,7 @@ class Rules:
       blocked_domain_files: lists of such domains, each a path with a digest by which a changed one is read again.
       extensions: endings of paths, beside the built-in ones.
       built_in: whether the built-in lists of media hosts and endings apply.
+      url_rules: version of the rules for URLs.
     """
 
     over_18: bool = False
@@ -39,14 +48,22 @@ class Rules:
     blocked_domain_files: tuple[tuple[str, str], ...] = ()
     extensions: tuple[str, ...] = ()
     built_in: bool = True
+    url_rules: int = VERSION
 
     @property
     def domains(self) -> DomainSet:
-        return blocked_domains(self.blocked_domain_files, self.built_in, self.deny_domains)
+        return blocked_domains(self.blocked_domain_files, self.built_in, self.deny_domains, self.url_rules)
 
     @property
     def blocked_extensions(self) -> frozenset[str]:
         return blocked_extensions(self.extensions, self.built_in)
+
+    def blocked_extension(self, canonical: str) -> str | None:
+        """The blocked extension of a canonical URL that is served as a file; None where it is none."""
+        extension = extension_of(canonical)
+        if extension not in self.blocked_extensions or (self.url_rules > 1 and is_page(canonical)):
+            return None
+        return extension
 
     def blocks_subreddit(self, subreddit: str | None) -> bool:
         name = (subreddit or "").lower()
@@ -54,37 +71,49 @@ class Rules:
 
 
 class DomainSet:
-    """A set of domains that holds 8 bytes a domain, so that lists of millions fit beside every worker."""
+    """A set of domains, which stand for their subdomains, and of exact hosts, written with `=` before them.
 
-    def __init__(self, domains: Iterable[str]):
-        hashes = np.fromiter((xxhash.xxh3_64_intdigest(domain.encode()) for domain in domains), np.uint64)
+    It holds 8 bytes an entry, so that lists of millions fit next to every worker.
+    """
+
+    def __init__(self, entries: Iterable[str]):
+        hashes = np.fromiter((xxhash.xxh3_64_intdigest(entry.encode()) for entry in entries), np.uint64)
         self._hashes = np.unique(hashes)
 
     def __len__(self) -> int:
         return len(self._hashes)
 
     def match(self, host: str) -> str | None:
-        """The shortest suffix of `host`, in whole labels, that is in the set; None where there is none."""
+        """The entry that `host` falls under: the shortest domain, else the host itself, `=HOST`; None for none.
+
+        A domain is a suffix of `host` in complete labels.
+        """
         labels = host.split(".")
-        suffixes = [".".join(labels[start:]) for start in range(len(labels) - 1, -1, -1)]
-        hashes = np.array([xxhash.xxh3_64_intdigest(suffix.encode()) for suffix in suffixes], np.uint64)
+        entries = [".".join(labels[start:]) for start in range(len(labels) - 1, -1, -1)] + [f"={host}"]
+        hashes = np.array([xxhash.xxh3_64_intdigest(entry.encode()) for entry in entries], np.uint64)
         places = np.searchsorted(self._hashes, hashes)
-        for suffix, value, place in zip(suffixes, hashes, places, strict=True):
+        for entry, value, place in zip(entries, hashes, places, strict=True):
             if place < len(self._hashes) and self._hashes[place] == value:
-                return suffix
+                return entry
         return None
 
 
 @lru_cache(2)  # a process works at one run at a time; reading millions of lines again for each block would cost more
-def blocked_domains(lists: tuple[tuple[str, str], ...], built_in: bool, further: tuple[str, ...] = ()) -> DomainSet:
-    """The domains of files, one a line, of the built-in list, and `further` ones; `lists` are (path, digest).
+def blocked_domains(
+    lists: tuple[tuple[str, str], ...], built_in: bool, further: tuple[str, ...] = (), version: int = VERSION
+) -> DomainSet:
+    """The domains and hosts of files, one a line, of the built-in list, and `further` ones; `lists` are (path, digest).
 
-    Blank lines and what follows a `#` are skipped; the last word of a line counts, so lists in the format of
-    `/etc/hosts` do as well. A domain stands for its subdomains too. Raises UserError for a file that cannot be read.
+    A domain stands for its subdomains too (`example.com`, `*.example.com`, `||example.com^`); `=example.com` is that
+    host only, and so is a line of `/etc/hosts`. Blank lines and what follows a `#` are skipped. By version 1 of the
+    rules for URLs, every line stands for the subdomains. Raises UserError for a file that cannot be read.
     """
-    own = _built_in("media_domains.txt") if built_in else []
-    named = [host for domain in further for host in _domain(domain.encode())]
-    return DomainSet(chain(own, named, (domain for path, _ in lists for domain in _domains(path))))
+    entries = chain(
+        _built_in("media_domains.txt") if built_in else [],
+        (entry for domain in further for entry in _entry(domain.encode())),
+        (entry for path, _ in lists for entry in _entries(path)),
+    )
+    return DomainSet(entries if version > 1 else (entry.removeprefix("=") for entry in entries))
 
 
 @lru_cache(2)
@@ -99,30 +128,90 @@ def extension_of(canonical: str) -> str:
 
     `File:Tree.jpg` has none: in wikis it is the page about the file. `jpg:large` is `jpg`: Twitter's images.
     """
-    path, _, _ = canonical[8:].partition("?")
+    path = _path_of(canonical)
     _, slash, segment = path.rpartition("/")
     name, dot, extension = segment.rpartition(".")
     return extension.partition(":")[0].lower() if slash and dot and ":" not in name else ""
 
 
-def _domains(path: str) -> Iterator[str]:
+def is_page(canonical: str) -> bool:
+    """Whether the path of a canonical URL names a page whatever it ends in: on hosts that serve no files under it."""
+    path = "/" + _path_of(canonical).partition("/")[2]
+    if _WIKI_PAGE(path):
+        return True
+    hosts = _file_hosts()
+    labels = host_of(canonical).split(".")
+    for entry in ["=" + ".".join(labels), *(".".join(labels[start:]) for start in range(len(labels)))]:
+        if entry in hosts:
+            of_files = hosts[entry]
+            return of_files is None or of_files.match(path) is None
+    return False
+
+
+_WIKI_PAGE = re.compile(r".*/(?:wiki|index\.php)/[^/]+").fullmatch  # MediaWiki's files are in other folders
+
+
+def _path_of(canonical: str) -> str:
+    """Host and path of a canonical URL."""
+    return canonical[8:].partition("#")[0].partition("?")[0]
+
+
+@cache
+def _file_hosts() -> Mapping[str, re.Pattern[str] | None]:
+    lines = [line.partition(" ") for line in _built_in("file_hosts.txt")]
+    return {host: re.compile(paths) if paths else None for host, _, paths in lines}
+
+
+def _entries(path: str) -> Iterator[str]:
     with open_source(path) as file:
         reader = LineReader(file)
         for block in reader:
             for line in block.data.split(b"\n"):
-                yield from _domain(line)
+                yield from _entry(line)
     if reader.broken is not None:  # half a list would let through what the user wants out
-        raise UserError(f"the blocklist {path} cannot be read: {reader.broken}; get a whole one")
+        raise UserError(f"the blocklist {path} cannot be read: {reader.broken}; get a complete one")
 
 
-def _domain(line: bytes) -> Iterator[str]:
-    words = line.partition(b"#")[0].split()
-    if words:
-        domain = words[-1].decode("utf-8", "replace").removeprefix("*.").strip(".")
-        with suppress(BadURL):
-            yield canonicalize(f"https://{domain}/")[1]
+def _entry(line: bytes) -> Iterator[str]:
+    words = line.partition(b"#")[0].decode("utf-8", "replace").split()
+    if not words or words[0].startswith(("!", "[")):  # comments and sections of ad blockers' lists
+        return
+    exact = words[-1].startswith("=") or (len(words) > 1 and _is_address(words[0]))
+    domain = words[-1].removeprefix("=").removeprefix("||").removesuffix("^").removeprefix("*.").strip(".")
+    with suppress(BadURL):
+        yield "=" * exact + canonicalize(f"https://{domain}/")[1]
+
+
+def _is_address(text: str) -> bool:
+    with suppress(ValueError):
+        return bool(ipaddress.ip_address(text))
+    return False
 
 
 def _built_in(name: str) -> list[str]:
     lines = files("owt_pipeline.collect").joinpath(name).read_text("utf-8").split("\n")
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def url_rules_of(workdir: Storage) -> int:
+    """The version of the rules for URLs that the ids in a working directory follow from; the newest where none do."""
+    for dataset in ("urls", "documents"):
+        manifest = read_manifest(workdir, dataset)
+        if manifest is not None and manifest.stage in _MAKE_IDS:
+            return version_of(manifest.options)
+    return VERSION
+
+
+def shaping_with_url_rules(options: Any, workdir: Storage, dataset: str) -> dict[str, Any]:
+    """The options that shape the bytes of `dataset`, whose ids follow from the rules for URLs.
+
+    Where no version of them is asked for (`url_rules`), it is that of the dataset that is there or was begun, else the
+    newest. Version 1 goes without saying: it is that of datasets written before there were others.
+    """
+    shaping = shaping_options(options)
+    version = shaping.pop("url_rules")
+    if version is None:
+        known = recorded_plan(workdir, dataset)
+        made_ids = known is not None and known.stage in _MAKE_IDS  # documents/ may also be of extract
+        version = version_of(known.options) if known is not None and made_ids else VERSION
+    return {**shaping, "url_rules": version} if version > 1 else shaping

@@ -15,7 +15,7 @@ import msgspec
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.stage import Stage, StageRun, Step
-from owt_pipeline.engine.storage import describe_source, expand_globs, open_source
+from owt_pipeline.engine.storage import Storage, describe_source, expand_globs, open_source
 from schemas import option
 
 if TYPE_CHECKING:
@@ -76,15 +76,25 @@ class Options:
     allow_subreddits: tuple[str, ...] = option((), "take submissions from these subreddits only", metavar="NAME")
     deny_subreddits: tuple[str, ...] = option((), "take no submissions from these subreddits", metavar="NAME")
     blocked_domains: tuple[str, ...] = option(
-        (), "lists of domains to leave out with their subdomains, one a line: files or globs", **_FILES
+        (),
+        "lists of domains to leave out with their subdomains, or hosts (=HOST), one a line: files or globs",
+        **_FILES,
     )
     deny_domains: tuple[str, ...] = option(
-        (), "domains to leave out with their subdomains, such as wikipedia.org", metavar="DOMAIN"
+        (),
+        "domains to leave out with their subdomains, such as wikipedia.org, or hosts, such as =docs.python.org",
+        metavar="DOMAIN",
     )
     blocked_extensions: tuple[str, ...] = option(
         (), "further endings of paths to leave out, such as .cgi", metavar="EXT"
     )
     built_in_blocklists: bool = option(True, "leave out known hosts of media and files, and endings of such files")
+    url_rules: int | None = option(
+        None,
+        "version of the rules for URLs, which ids follow from (default: that of existing urls/, else the newest)",
+        minimum=1,
+        maximum=2,
+    )
     max_host_share: float = option(
         1.0, "a host with more URLs than this part of a mean shard is spread over several", minimum=0.01
     )
@@ -131,7 +141,7 @@ def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWri
         progress.advance(rows.num_rows)
 
     with _opened(source, run.options) as reader:
-        work = partial(rows_of_block, source=source, rules=_rules(run.options), num_buckets=run.num_shards)
+        work = partial(rows_of_block, source=source, rules=_rules(run), num_buckets=run.num_shards)
         for _, rows in map_batches(work, block_batches(reader, source), run.runtime.workers):
             tally.add(rows)
             write(rows)
@@ -277,9 +287,11 @@ def _describe_sources(options: Options) -> list[dict[str, Any]]:
     return described + [{"kind": "blocklist", **describe_source(uri)} for uri in lists]
 
 
-def _rules(options: Options) -> Rules:
+def _rules(run: StageRun) -> Rules:
     from owt_pipeline.collect.rules import Rules
+    from owt_pipeline.collect.urls import version_of
 
+    options: Options = run.options
     return Rules(
         over_18=options.over_18,
         allow_subreddits=frozenset(_subreddit(name) for name in options.allow_subreddits),
@@ -291,11 +303,18 @@ def _rules(options: Options) -> Rules:
         ),
         extensions=options.blocked_extensions,
         built_in=options.built_in_blocklists,
+        url_rules=version_of(run.plan.options),
     )
 
 
 def _subreddit(name: str) -> str:
     return name.strip("/").lower().removeprefix("r/")
+
+
+def _shaping(options: Options, workdir: Storage) -> dict[str, Any]:
+    from owt_pipeline.collect.rules import shaping_with_url_rules
+
+    return shaping_with_url_rules(options, workdir, "urls")
 
 
 STAGE = Stage(
@@ -315,6 +334,7 @@ STAGE = Stage(
         Step(spread_hosts, _SPREAD, keys=lambda run: [0]),
         Step(merge_shard, spread="shards"),
     ),
+    shaping=_shaping,
     prepare=prepare,
     finish=finish,
     module="owt_pipeline.collect.stage",

@@ -14,17 +14,24 @@ The rules, in order:
   archives have URLs in their paths.
 - Query parameters that track readers go (tracking_parameters.txt), as do empty ones. The order of the others
   stays: some servers read it, and people copy links in the order in which the site wrote them.
-- The fragment goes, `#!` too: it is never sent to a server.
+- The fragment goes, which is never sent to a server, unless it names content: `#!topic/42` or `#/video/42`, the routes
+  of pages that a script puts together.
 
 The canonical URL names a page; the URL as posted is what is fetched.
+
+Ids follow from these rules, so each set of them has a version, and a working directory keeps to one. Version 1 stripped
+other parameters (tracking_parameters_1.txt), some of which named content, and every fragment.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from functools import lru_cache
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from importlib.resources import files
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import idna
@@ -32,6 +39,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
+
+VERSION = 2
+"""Of the rules, the newest."""
 
 MAX_LENGTH = 8192
 """A longer URL is a BadURL: servers refuse it, and it is data in disguise."""
@@ -41,27 +51,33 @@ class BadURL(ValueError):
     """A URL that cannot be parsed, or is neither http nor https; the message says why."""
 
 
-def canonical_url(url: str) -> str:
+def canonical_url(url: str, version: int = VERSION) -> str:
     """The canonical spelling of `url`, pure ASCII; the same for what it returns. Raises BadURL, and nothing else."""
-    return canonicalize(url)[0]
+    return canonicalize(url, version)[0]
 
 
-def canonicalize(url: str) -> tuple[str, str]:
-    """(canonical URL, its host without port) of `url`; raises BadURL."""
+def canonicalize(url: str, version: int = VERSION) -> tuple[str, str]:
+    """(canonical URL, its host without port) of `url` by the rules of `version`; raises BadURL."""
     if "&amp;" in url:
         url = unescaped(url)
     simple = _SIMPLE(url)
     if simple is None or len(url) > 253 or "/." in url:
-        return _canonicalize_any(url)
+        return _canonicalize_any(url, version)
     host, path, query = simple.groups()
     if host.startswith("www."):
-        return _canonicalize_any(url)
+        return _canonicalize_any(url, version)
     path = path.rstrip("/") or "/" if path else "/"
     if query:
-        query = _without_tracking(query)
+        query = _without_tracking(query, host, version)
         if query:
             return f"https://{host}{path}?{query}", host
     return f"https://{host}{path}", host
+
+
+def version_of(options: Mapping[str, Any]) -> int:
+    """The version of the rules that a dataset's ids follow from, by the options in its manifest."""
+    version: int = options.get("url_rules", 1)
+    return version
 
 
 def url_id(canonical: str) -> int:
@@ -91,10 +107,14 @@ KEPT_ESCAPE = "%(?:[0189A-F][0-9A-F]|2[02-6BF]|3[B-F]|5[B-E]|60|7[BCDF])"
 
 # Most URLs need no more than a look: nothing to decode, encode, resolve or lower.
 _SIMPLE = re.compile(
-    rf"https?://(?:www\.)?((?:[a-z0-9-]{{1,63}}\.)+[a-z]{{2,63}})(/[{SAFE}]*)?(?:\?([{SAFE}?&]*))?(?:#.*)?", re.DOTALL
+    rf"https?://(?:www\.)?((?:[a-z0-9-]{{1,63}}\.)+[a-z]{{2,63}})(/[{SAFE}]*)?(?:\?([{SAFE}?&]*))?"
+    r"(?:#(?:[^!/%\t\r\n].*)?)?",
+    re.DOTALL,
 ).fullmatch
 _NEWLINES = re.compile(r"[\t\n\r]+").sub
-_PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(?:[/\\]{2}([^/\\?#]*)([^?#]*)(?:\?([^#]*))?)?", re.DOTALL).match
+_PARTS = re.compile(
+    r"([A-Za-z][A-Za-z0-9+.\-]*):(?:[/\\]{2}([^/\\?#]*)([^?#]*)(?:\?([^#]*))?(?:#(.*))?)?", re.DOTALL
+).match
 _NETLOC = re.compile(r"(?:.*@)?(\[[^\]]*\]|[^:]*)(?::([0-9]*))?", re.DOTALL).fullmatch
 _HOST = re.compile(r"(?=.{1,253}\Z)(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}").fullmatch
 
@@ -103,14 +123,14 @@ _UNSAFE_IN_QUERY = re.compile(rf"%[0-9A-Fa-f]{{2}}|[^{SAFE}?&]", re.DOTALL).sub
 _DOT_SEGMENT = re.compile(r"/\.{1,2}(?:/|\Z)").search
 
 
-def _canonicalize_any(url: str) -> tuple[str, str]:
+def _canonicalize_any(url: str, version: int) -> tuple[str, str]:
     if len(url) > MAX_LENGTH:
         raise BadURL(f"{len(url):,} characters, more than {MAX_LENGTH:,}")
     url = _NEWLINES("", url.strip(SPACE))
     parts = _PARTS(url)
     if parts is None:
         raise BadURL("no scheme such as https://" if url else "empty")
-    scheme, netloc, path, query = parts.groups()
+    scheme, netloc, path, query, fragment = parts.groups()
     if scheme.lower() not in ("http", "https"):
         raise BadURL(f"the scheme {scheme[:40]} is neither http nor https")
     if not netloc:
@@ -121,10 +141,21 @@ def _canonicalize_any(url: str) -> tuple[str, str]:
         path = _without_dot_segments(path)
     canonical = f"https://{host}{port}{path.rstrip('/') or '/'}"
     if query:
-        query = _without_tracking(unescaped(_UNSAFE_IN_QUERY(_escape, query)))
+        query = _without_tracking(unescaped(_UNSAFE_IN_QUERY(_escape, query)), host, version)
         if query:
             canonical += "?" + query
+    if version > 1:
+        if fragment and fragment[0] in "!/%":
+            canonical += _route(fragment)
+        if len(canonical) > MAX_LENGTH:
+            raise BadURL(f"{len(canonical):,} characters when encoded, more than {MAX_LENGTH:,}")
     return canonical, host
+
+
+def _route(fragment: str) -> str:
+    """`#` and a fragment that names content; nothing for another."""
+    route = unescaped(_UNSAFE_IN_QUERY(_escape, fragment)).rstrip("/")
+    return f"#{route}" if route[:1] in ("!", "/") and len(route) > 1 else ""
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -185,25 +216,56 @@ def _to_ascii(host: str) -> str:
     )
 
 
-def _without_tracking(query: str) -> str:
-    return "&".join([field for field in query.split("&") if field and not _tracks(field.partition("=")[0])])
+@dataclass(frozen=True)
+class _Tracking:
+    """Parameters that track readers, in lower case: names, prefixes, and names on a domain and its subdomains only."""
+
+    names: frozenset[str]
+    prefixes: tuple[str, ...]
+    of_domain: Mapping[str, frozenset[str]]
 
 
-@lru_cache(1 << 14)
-def _tracks(name: str) -> bool:
-    return name.lower() in TRACKING_NAMES or name.lower().startswith(TRACKING_PREFIXES)
+@cache
+def _tracking(version: int) -> _Tracking:
+    name = "tracking_parameters.txt" if version > 1 else "tracking_parameters_1.txt"
+    lines = files("owt_pipeline.collect").joinpath(name).read_text("utf-8").split("\n")
+    general: set[str] = set()
+    of_domain: dict[str, frozenset[str]] = {}
+    for line in lines:
+        if line and not line.startswith("#"):
+            domain, colon, names = line.rpartition(": ")
+            if colon:
+                of_domain[domain] = of_domain.get(domain, frozenset()) | frozenset(names.split())
+            else:
+                general |= set(line.split())
+    prefixes = {name for name in general if name.endswith("*")}
+    return _Tracking(frozenset(general - prefixes), tuple(sorted(name[:-1] for name in prefixes)), of_domain)
 
 
-def _tracking_parameters() -> tuple[frozenset[str], tuple[str, ...]]:
-    lines = files("owt_pipeline.collect").joinpath("tracking_parameters.txt").read_text("utf-8").split("\n")
-    names = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    return (
-        frozenset(name for name in names if not name.endswith("*")),
-        tuple(name[:-1] for name in names if name.endswith("*")),
+def _without_tracking(query: str, host: str, version: int) -> str:
+    of_host = _names_of_host(host, version)
+    fields = [field for field in query.split("&") if field and not _tracks(field.partition("=")[0], version)]
+    return "&".join(
+        [field for field in fields if field.partition("=")[0].lower() not in of_host] if of_host else fields
     )
 
 
-TRACKING_NAMES, TRACKING_PREFIXES = _tracking_parameters()
+@lru_cache(1 << 14)
+def _tracks(name: str, version: int) -> bool:
+    tracking = _tracking(version)
+    return name.lower() in tracking.names or name.lower().startswith(tracking.prefixes)
+
+
+@lru_cache(1 << 14)
+def _names_of_host(host: str, version: int) -> frozenset[str]:
+    of_domain = _tracking(version).of_domain
+    labels = host.split(".")
+    found: frozenset[str] = frozenset()
+    for start in range(len(labels) - 1):
+        found |= of_domain.get(".".join(labels[start:]), frozenset())
+        if len(labels) - start == 2 or (len(labels) - start == 3 and len(labels[-2]) <= 3):  # amazon.com, amazon.co.uk
+            found |= of_domain.get(f"{labels[start]}.*", frozenset())
+    return found
 
 
 # Nothing to decode, encode, resolve or lower, and no fragment: 99 of 100 links on Reddit. No segment of the path
@@ -215,13 +277,26 @@ _PATH = rf"(?:/(?:{_BEGIN}{_REST}*)?)"
 _SIMPLE_TEXT = f"{_PREFIX}{_SIMPLE_HOST}{_PATH}*$"
 _WITH_QUERY = rf"{_PREFIX}{_SIMPLE_HOST}{_PATH}+\?(?:[{SAFE}?&]|{KEPT_ESCAPE})*$"
 
-# A query after a slash, or that ends in one, or has an empty parameter or one that tracks readers.
-_NAMES, _STEMS = ("|".join(map(re.escape, sorted(some))) for some in (TRACKING_NAMES, TRACKING_PREFIXES))
-_DOUBTFUL = rf"/\?|/$|&amp;|[?&](?:&|$|(?i:(?:{_NAMES})(?:[=&]|$)|{_STEMS}))"
+
+@cache
+def _doubtful(version: int) -> tuple[str, str, str]:
+    """Regular expressions of URLs that may have to change: (any, on some sites, those sites).
+
+    A query after a slash, or that ends in one, or has an empty parameter or one that tracks readers.
+    """
+    tracking = _tracking(version)
+    names, stems = ("|".join(map(re.escape, sorted(some))) for some in (tracking.names, tracking.prefixes))
+    site_names = "|".join(map(re.escape, sorted(frozenset().union(*tracking.of_domain.values()))))
+    hosts = [re.escape(d).replace(r"\.\*", r"\.[a-z]+(?:\.[a-z]+)?") for d in sorted(tracking.of_domain)]
+    return (
+        rf"/\?|/$|&amp;|[?&](?:&|$|(?i:(?:{names})(?:[=&]|$)|{stems}))",
+        rf"[?&](?i:{site_names or '&'})(?:[=&]|$)",
+        rf"^https?://(?:[^/?]*\.)?(?:{'|'.join(hosts)})[/?]",
+    )
 
 
 def canonicalize_column(
-    urls: pa.StringArray,
+    urls: pa.StringArray, version: int = VERSION
 ) -> tuple[pa.StringArray, pa.StringArray, pa.StringArray, dict[int, str]]:
     """(URLs as by `unescaped`, canonical URLs, their hosts, problems) of URLs; null is no URL.
 
@@ -229,7 +304,7 @@ def canonicalize_column(
     """
     simple = _mask(pc.and_(pc.match_substring_regex(urls, _SIMPLE_TEXT), _short(urls)))  # nothing to unescape in these
     others = _unescaped(urls.filter(pa.array(~simple)))
-    queried = pc.and_not(pc.match_substring_regex(others, _WITH_QUERY), pc.match_substring_regex(others, _DOUBTFUL))
+    queried = pc.and_(pc.match_substring_regex(others, _WITH_QUERY), pc.invert(_may_track(others, version)))
     queried = _mask(pc.and_(queried, _short(others)))
     plain = pa.concat_arrays([urls.filter(pa.array(simple)), others.filter(pa.array(queried))])
     canonical, host, odd = _canonicalize_plain(plain)
@@ -241,7 +316,7 @@ def canonicalize_column(
     parsed: list[tuple[str | None, str | None]] = []
     for i, url in zip(of_rest.tolist(), rest.to_pylist(), strict=True):
         try:
-            parsed.append(canonicalize(url or ""))
+            parsed.append(canonicalize(url or "", version))
         except BadURL as problem:
             problems[i] = str(problem)
             parsed.append((None, None))
@@ -252,6 +327,12 @@ def canonicalize_column(
     second = rest, *(pa.array([pair[k] for pair in parsed], pa.string()) for k in (0, 1))
     urls, canonical, host = (pa.concat_arrays(parts).take(pa.array(order)) for parts in zip(first, second, strict=True))
     return urls, canonical, host, problems
+
+
+def _may_track(urls: pa.StringArray, version: int) -> pa.BooleanArray:
+    anywhere, of_sites, sites = _doubtful(version)
+    on_site = pc.and_(pc.match_substring_regex(urls, of_sites), pc.match_substring_regex(urls, sites))
+    return pc.or_(pc.match_substring_regex(urls, anywhere), on_site)
 
 
 def _mask(values: pa.BooleanArray) -> np.ndarray:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.collect.urls import BadURL, canonicalize, url_id
+from owt_pipeline.collect.rules import url_rules_of
+from owt_pipeline.collect.urls import VERSION, BadURL, canonicalize, url_id
 from owt_pipeline.commands.history import readers_of
 from owt_pipeline.engine import console
 from owt_pipeline.engine.command_line import CommandParser
@@ -88,7 +89,8 @@ def _forget(arguments: argparse.Namespace) -> int:
     readers = readers_of(workdir)
     with hold(workdir):
         before = read_takedowns(workdir)
-        request = parse_request(_lines(arguments.urls), arguments.urls, arguments.reason)
+        url_rules = url_rules_of(workdir)
+        request = parse_request(_lines(arguments.urls), arguments.urls, arguments.reason, url_rules)
         if not request.ids and not request.domains:
             raise UserError(f"{arguments.urls} names no URL, id or domain: nothing to forget")
         resolved = resolve(request, readers)
@@ -162,10 +164,11 @@ class Resolved:
     unknown: list[str]
 
 
-def parse_request(lines: Iterable[str], where: str, detail: str) -> Takedowns:
+def parse_request(lines: Iterable[str], where: str, detail: str, url_rules: int = VERSION) -> Takedowns:
     """URLs, ids and domains, one a line; blank lines and those that begin with `#` are none.
 
-    Raises UserError, with the line's number, for one that is none of them.
+    `url_rules` is the version of the rules for URLs that the ids follow from. Raises UserError, with the line's number,
+    for a line that is none of them.
     """
     ids: dict[int, Takedown] = {}
     domains: dict[str, str] = {}
@@ -177,7 +180,7 @@ def parse_request(lines: Iterable[str], where: str, detail: str) -> Takedowns:
             ids[int(text)] = Takedown(None, detail)
             continue
         try:
-            url, host = canonicalize(text if "://" in text else f"https://{text}")
+            url, host = canonicalize(text if "://" in text else f"https://{text}", url_rules)
         except BadURL as error:
             raise UserError(f"{where}:{number}: {text[:80]!r} is no URL, id or domain: {error}") from error
         if "://" not in text and "/" not in text:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline.collect.spread import home_bucket
-from owt_pipeline.collect.urls import BadURL, canonicalize, unescaped, url_id
+from owt_pipeline.collect.urls import VERSION, BadURL, canonicalize, unescaped, url_id
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, reading
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
@@ -42,13 +42,16 @@ class Asked:
     host: str | None = None
 
 
-def asked_for(text: str) -> Asked:
-    """What `text` names: an id in decimal, or a URL in any spelling, with or without its scheme."""
+def asked_for(text: str, url_rules: int = VERSION) -> Asked:
+    """What `text` names: an id in decimal, or a URL in any spelling, with or without its scheme.
+
+    `url_rules` is the version of the rules for URLs that the ids follow from.
+    """
     if text.isdecimal() and len(text) <= 20 and int(text) < 1 << 64:
         return Asked(text, int(text))
     for spelling in (text, f"https://{text}"):
         try:
-            url, host = canonicalize(spelling)
+            url, host = canonicalize(spelling, url_rules)
             return Asked(text, url_id(url), url, host)
         except BadURL:
             continue

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from owt_pipeline.collect.rules import url_rules_of
 from owt_pipeline.commands.history import arrow_ids, asked_for, nearest, readers_of, side_by_side, story
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader
@@ -53,7 +54,7 @@ def _why(arguments: argparse.Namespace) -> int:
     workdir, as_json = Storage(arguments.workdir), arguments.json
     mention_running(workdir)
     readers = readers_of(workdir)
-    asked = asked_for(arguments.url)
+    asked = asked_for(arguments.url, url_rules_of(workdir))
     told = story(readers, asked)
     if told is None and asked.url == f"https://{asked.host}/":
         told = domain_summary(readers, asked.host or "")

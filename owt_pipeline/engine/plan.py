@@ -23,7 +23,6 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
 from schemas.datasets import SCHEMA_VERSION
 from schemas.manifest import MANIFEST_NAME, FileTable, Manifest, ManifestError, ShardRecord, ledger_of, seal, unseal
-from schemas.settings import shaping_options
 
 if TYPE_CHECKING:
     from owt_pipeline.engine.stage import Stage
@@ -97,7 +96,7 @@ def make_plan(stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], w
     return Plan(
         stage.name,
         stage.version,
-        shaping_options(options),
+        stage.shaping(options, workdir),
         {name: reader.manifest.digest for name, reader in inputs.items()},
         stage.sources(options) + lists,
         {name: importlib.metadata.version(name) for name in ("pyarrow", *stage.libraries)},

@@ -38,6 +38,7 @@ from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import map_batches
 from schemas import DATASETS
 from schemas.manifest import Counts, ManifestError, ShardFile, ShardRecord, ledger_of
+from schemas.settings import shaping_options
 
 logger = logging.getLogger("owt")
 
@@ -73,6 +74,10 @@ def _nothing(*_: Any) -> Any:
 
 def _no_sources(options: Any) -> list[dict[str, Any]]:
     return []
+
+
+def _shaping(options: Any, workdir: Storage) -> dict[str, Any]:
+    return shaping_options(options)
 
 
 def _no_modules(*_: Any) -> Sequence[str]:
@@ -132,6 +137,8 @@ class Stage:
       steps: its work.
       help: one paragraph for `--help`.
       sources: the files outside the working directory that the output depends on.
+      shaping: the options that shape the bytes, by name, where the working directory decides one that is not given.
+        The stage finds them in `run.plan.options`.
       prepare: called where the stage has to run, before any part: raises UserError for options that cannot be, sets
         `run.properties`, writes assets.
       finish: `finish(run, records)`, called with the records of all shards before the manifest is written: sets
@@ -159,6 +166,7 @@ class Stage:
     steps: tuple[Step, ...]
     help: str
     sources: Callable[[Any], list[dict[str, Any]]] = _no_sources
+    shaping: Callable[[Any, Storage], dict[str, Any]] = _shaping
     prepare: Callable[[StageRun], None] = _nothing
     finish: Callable[[StageRun, Sequence[ShardRecord]], None] = _nothing
     num_shards: Callable[[Any], int] | None = None

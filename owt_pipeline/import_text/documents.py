@@ -49,11 +49,12 @@ class FieldNames:
         return named | {name.partition(".")[0] for name in named}
 
 
-def place(record: Record, names: FieldNames) -> dict[str, Any]:
+def place(record: Record, names: FieldNames, url_rules: int) -> dict[str, Any]:
     """The record as a row of `PLACED`, by field.
 
     The id is the hash of the canonical URL where the record has a URL, else of the text (of its place in the
-    files, where it has neither). A URL that is none of http or https counts as no URL.
+    files, where it has neither). A URL that is none of http or https counts as no URL. `url_rules` is the
+    version of the rules for URLs.
     """
     row: dict[str, Any] = dict.fromkeys(PLACED.names)
     row |= {"text": "", "subreddits": [], "detail": record.where}
@@ -63,7 +64,7 @@ def place(record: Record, names: FieldNames) -> dict[str, Any]:
     url = _string(fields, names.url)
     if url:
         try:
-            row["url"] = canonical_url(url)
+            row["url"] = canonical_url(url, url_rules)
         except BadURL:
             row["url"] = None
     text = field_value(fields, names.text)

@@ -15,7 +15,7 @@ import msgspec
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Stage, StageRun, Step
-from owt_pipeline.engine.storage import describe_source, expand_globs, open_source
+from owt_pipeline.engine.storage import Storage, describe_source, expand_globs, open_source
 from schemas import option
 
 if TYPE_CHECKING:
@@ -53,6 +53,12 @@ class ImportOptions:
         "file",
         "a plain text file is one document; or blank lines separate them; or each article of WikiText is one",
         choices=("file", "blank_lines", "wikitext"),
+    )
+    url_rules: int | None = option(
+        None,
+        "version of the rules for URLs, which ids follow from (default: that of existing documents/, else the newest)",
+        minimum=1,
+        maximum=2,
     )
     num_shards: int = option(8, "shards of the dataset, and of all that follow", minimum=1, maximum=100_000)
 
@@ -101,6 +107,7 @@ def _groups(run: StageRun) -> list[list[SourceFile]]:
 
 def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     """Step 1: the records of a group of files, to their shards."""
+    from owt_pipeline.collect.urls import version_of
     from owt_pipeline.import_text.documents import by_shard, place, placed_batch
 
     def send(rows: list[dict[str, Any]]) -> None:
@@ -108,10 +115,11 @@ def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWrit
             writer.send(shard, batch)
         progress.advance(len(rows))
 
+    version = version_of(run.plan.options)
     rows: list[dict[str, Any]] = []
     size = 0
     for record, names in _records(_groups(run)[group], run.options):
-        rows.append(place(record, names))
+        rows.append(place(record, names, version))
         size += len(rows[-1]["text"])
         if size >= _BATCH_BYTES or len(rows) == 1024:
             send(rows)
@@ -177,6 +185,12 @@ def _sha256(path: str) -> str:
     return digest.hexdigest()
 
 
+def _shaping(options: ImportOptions, workdir: Storage) -> dict[str, Any]:
+    from owt_pipeline.collect.rules import shaping_with_url_rules
+
+    return shaping_with_url_rules(options, workdir, "documents")
+
+
 STAGE = Stage(
     name="import",
     output="documents",
@@ -187,6 +201,7 @@ STAGE = Stage(
         Step(place_group, "records", keys=lambda run: range(len(_groups(run))), spread="shards"),
         Step(merge_shard, spread="shards"),
     ),
+    shaping=_shaping,
     prepare=prepare,
     finish=finish,
     module="owt_pipeline.import_text.stage",

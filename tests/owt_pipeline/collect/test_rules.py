@@ -1,4 +1,4 @@
-"""Blocklists: a domain stands for its subdomains and nothing else, and lists of millions of lines stay small."""
+"""Blocklists: a domain stands for its subdomains, a host for itself; and which paths are of files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.collect.rules import DomainSet, blocked_domains, blocked_extensions, extension_of
+from owt_pipeline.collect.rules import DomainSet, Rules, blocked_domains, blocked_extensions, extension_of
 from owt_pipeline.engine.errors import UserError
 
 
@@ -20,6 +20,17 @@ def test_a_domain_stands_for_its_subdomains_and_nothing_else() -> None:
     assert domains.match("docs.google.com") == "docs.google.com"
     for host in ("notimgur.com", "imgur.com.example.org", "google.com", "com", "1.2.3.4", "[::1]"):
         assert domains.match(host) is None
+
+
+def test_an_exact_host_stands_for_itself() -> None:
+    domains = DomainSet(["=docs.google.com", "imgur.com", "=a.imgur.com"])
+    assert domains.match("docs.google.com") == "=docs.google.com"
+    assert domains.match("a.docs.google.com") is None
+    assert domains.match("a.imgur.com") == "imgur.com"
+    built_in = blocked_domains((), True)
+    assert built_in.match("docs.google.com") == "=docs.google.com"
+    assert built_in.match("i.imgur.com") == "imgur.com"
+    assert built_in.match("sites.google.com") is None
 
 
 def test_lists_in_the_usual_formats_are_read(tmp_path: Path) -> None:
@@ -33,13 +44,20 @@ def test_lists_in_the_usual_formats_are_read(tmp_path: Path) -> None:
         ".dotted.com.",
         "münchen.de",
         "!?",
+        "||advertiser.com^",
+        "! example.biz",
+        "=only.example.info",
     ]
     path.write_bytes(gzip.compress("\r\n".join(lines).encode()))
     domains = blocked_domains(((str(path), ""),), False)
-    for host in ("example.org", "a.ads.example.net", "wild.com", "dotted.com", "xn--mnchen-3ya.de"):
-        assert domains.match(host), host
-    assert domains.match("example.net") is None
-    assert len(domains) == 5
+    for host in ("example.org", "a.wild.com", "dotted.com", "xn--mnchen-3ya.de", "www.advertiser.com"):
+        assert domains.match(host) == host.removeprefix("a.").removeprefix("www.")
+    for host in ("ads.example.net", "only.example.info"):  # a line of /etc/hosts is about one host
+        assert domains.match(host) == f"={host}"
+        assert domains.match(f"a.{host}") is None
+    assert domains.match("example.net") is domains.match("example.biz") is None
+    assert len(domains) == 7
+    assert blocked_domains(((str(path), ""),), False, version=1).match("a.ads.example.net") == "ads.example.net"
 
 
 def test_a_list_that_is_not_there_is_named() -> None:
@@ -95,3 +113,34 @@ def test_extensions_are_those_of_paths() -> None:
         "https://a.com/b.jpg:large": "jpg",
     }.items():
         assert extension_of(url) == extension, url
+
+
+def test_a_path_that_ends_like_a_file_is_a_page_where_the_host_serves_no_files() -> None:
+    rules = Rules()
+    pages = [
+        "https://github.com/a/b/blob/master/src/Plugin.js",
+        "https://github.com/mrdoob/three.js",
+        "https://github.com/a/b/tree/v1.zip",
+        "https://npmjs.com/package/socket.io.js",
+        "https://en.wikipedia.org/wiki/Node.js",
+        "https://wiki.example.com/index.php/Require.js",
+        "https://stackoverflow.com/questions/1/how-to-use-d3.js",
+        "https://math.stackexchange.com/questions/1/a.tex",
+        "https://archive.org/details/talk.mp3",
+        "https://example.com/?file=a.jpg",
+        "https://example.com/a#!/b.jpg",
+    ]
+    files = {
+        "https://github.com/a/b/raw/master/Plugin.js": "js",
+        "https://github.com/a/b/archive/master.zip": "zip",
+        "https://github.com/a/b/releases/download/v1/a.tar.gz": "gz",
+        "https://raw.githubusercontent.com/a/b/master/Plugin.js": "js",
+        "https://example.com/blob/main/Plugin.js": "js",
+        "https://example.com/wiki/images/a.png": "png",
+        "https://upload.wikimedia.org/wikipedia/commons/a/ab/Tree.jpg": "jpg",
+        "https://archive.org/download/talk/talk.mp3": "mp3",
+        "https://example.com/a.pdf#!/page": "pdf",
+    }
+    assert {url: rules.blocked_extension(url) for url in pages} == dict.fromkeys(pages)
+    assert {url: rules.blocked_extension(url) for url in files} == files
+    assert Rules(url_rules=1).blocked_extension(pages[0]) == "js"

@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from owt_pipeline.collect.urls import (
+    VERSION,
     BadURL,
     canonical_url,
     canonicalize,
@@ -31,7 +32,10 @@ VARIANTS = {
         "http://user:secret@example.com/",
         "http://example.com?",
         "http://example.com/#",
-        "http://example.com/#!/timeline",
+        "http://example.com/#!",
+        "http://example.com/#!/",
+        "http://example.com/#/",
+        "http://example.com/#top",
         "http://example.com/?utm_source=reddit",
         "  http://example.com/\n",
         "http://exa\tmple.com/",
@@ -51,7 +55,7 @@ VARIANTS = {
         "http://example.com/a/b?utm_source=x&id=1&UTM_Campaign=y&x=2&fbclid=IwAR0&gclid=1",
         "http://example.com/a/b?&id=1&&x=2&",
         "http://example.com/a/b?id=1&x=2&utm%5Fmedium=social",
-        "http://example.com/a/b?id=1&x=2&ref=hn&mc_cid=12&_hsenc=p2AN&igshid=3",
+        "http://example.com/a/b?id=1&x=2&srsltid=AfmB&mc_cid=12&_hsenc=p2AN&igshid=3",
     ],
     "https://en.wikipedia.org/wiki/Tree_(graph_theory)": [
         "http://en.wikipedia.org/wiki/Tree_(graph_theory)",
@@ -94,6 +98,14 @@ DIFFERENT = [
     "https://example.com:8080/a",
     "https://blog.example.com/a",
     "https://m.example.com/a",
+    "https://cnn.com/video#/video/us/2013/01/01/a.cnn",
+    "https://cnn.com/video#/video/us/2013/01/01/b.cnn",
+    "https://groups.google.com/forum#!topic/list/a",
+    "https://groups.google.com/forum#!topic/list/b",
+    "https://github.com/a/b/blob/x.py?ref=dev",
+    "https://github.com/a/b/blob/x.py?ref=master",
+    "https://example.com/a?source=1",
+    "https://example.com/a?source=2",
 ]
 
 BAD = [
@@ -134,6 +146,35 @@ def test_urls_that_name_other_pages_stay_apart() -> None:
     assert len({url_id(url) for url in canonical}) == len(DIFFERENT)
 
 
+@pytest.mark.parametrize(
+    ("url", "canonical"),
+    [
+        ("http://www.cnn.com/2013/01/01/us/a/index.html?hpt=hp_t2", "https://cnn.com/2013/01/01/us/a/index.html"),
+        ("http://edition.cnn.com/a?hpt=hp_c1&iid=x&id=7", "https://edition.cnn.com/a?id=7"),
+        ("http://example.com/a?hpt=hp_t2", "https://example.com/a?hpt=hp_t2"),
+        ("http://notcnn.com/a?hpt=hp_t2", "https://notcnn.com/a?hpt=hp_t2"),
+        ("https://shop.example.com/p?srsltid=AfmBOo&gad_source=1", "https://shop.example.com/p"),
+        ("http://www.nytimes.com/2013/a.html?ref=us&_r=0&smid=tw", "https://nytimes.com/2013/a.html?_r=0"),
+        ("http://www.amazon.co.uk/dp/B00?psc=1&ie=UTF8&pf_rd_p=4", "https://amazon.co.uk/dp/B00?ie=UTF8"),
+        ("http://www.amazon.com/dp/B00?linkCode=as2&th=1", "https://amazon.com/dp/B00?th=1"),
+        ("http://amazon.example.com/a?psc=1", "https://amazon.example.com/a?psc=1"),
+        ("http://www.cnn.com/video/?hpt=hp_t5#/video/us/a.cnn", "https://cnn.com/video#/video/us/a.cnn"),
+        ("http://example.com/#%21/user%2f1/?a=1", "https://example.com/#!/user%2F1/?a=1"),
+    ],
+)
+def test_what_tracks_readers_goes_and_what_names_content_stays(url: str, canonical: str) -> None:
+    assert canonical_url(url) == canonical
+    assert canonicalize_column(pa.array([url]))[1].to_pylist() == [canonical]
+
+
+def test_a_working_directory_of_version_1_keeps_its_ids() -> None:
+    for url in ("http://example.com/a?ref=hn#!/b", "http://nytimes.com/a?partner=rss&emc=rss", "http://a.com/b?hpt=1"):
+        column = canonicalize_column(pa.array([url]), 1)[1].to_pylist()
+        assert column == [canonical_url(url, 1)]
+    assert canonical_url("http://example.com/a?ref=hn#!/b", 1) == "https://example.com/a"
+    assert canonical_url("http://cnn.com/b?hpt=1&srsltid=2", 1) == "https://cnn.com/b?hpt=1&srsltid=2"
+
+
 @pytest.mark.parametrize("url", BAD)
 def test_what_cannot_be_fetched_is_a_bad_url(url: str) -> None:
     with pytest.raises(BadURL, match=r"."):
@@ -149,9 +190,8 @@ def test_what_is_requested_is_the_url_as_posted() -> None:
 
 
 hosts = st.one_of(
-    st.sampled_from(
-        ["example.com", "www.example.com", "WWW.Example.co.uk", "münchen.de", "www.com", "a.b.c.d", "[::1]"]
-    ),
+    st.sampled_from(["example.com", "cnn.com", "www.amazon.co.uk", "www.example.com", "WWW.Example.co.uk"]),
+    st.sampled_from(["münchen.de", "www.com", "a.b.c.d", "[::1]"]),
     st.from_regex(r"[a-zA-Z0-9_.\-%ß:@\[\]]{1,30}", fullmatch=True),
 )
 paths = st.one_of(
@@ -159,7 +199,8 @@ paths = st.one_of(
     st.lists(
         st.sampled_from(
             ["/", ".", "..", "a", "%2e", "%2F", "%", "%4", "%61", "&amp;", "&", "amp;", "%26", "?", "#", "=", ";", "+",
-             " ", "utm_x", "utm_source=1", "é", "\ud800", "\\", "(", "%28", "\t", "ref", "www.", ".jpg", ":"]
+             " ", "utm_x", "utm_source=1", "#!", "#/", "!",
+             "hpt=2", "psc=3&", "srsltid=4", "é", "\ud800", "\\", "(", "%28", "\t", "ref", "www.", ".jpg", ":"]
         ),
         max_size=12,
     ).map("".join),
@@ -172,32 +213,64 @@ urls = st.one_of(
 )
 
 
-@given(urls)
-@example("http://a/&%61mp;")
-@example("http://a/?x&utm_a=1&amp;y")
-@example("http://h:80:443/")
-@example("https://www.www.com/")
-def test_every_string_has_a_canonical_url_or_is_bad_and_canonical_urls_are_their_own(url: str) -> None:
+@given(urls, st.sampled_from([1, VERSION]))
+@example("http://a/&%61mp;", VERSION)
+@example("http://a/?x&utm_a=1&amp;y", VERSION)
+@example("http://h:80:443/", VERSION)
+@example("https://www.www.com/", VERSION)
+@example("http://a/#!/b?c#d&amp;amp;e/", VERSION)
+@example("http://a.com/" + "é" * 2000, VERSION)
+def test_every_string_has_a_canonical_url_or_is_bad_and_canonical_urls_are_their_own(url: str, version: int) -> None:
     try:
-        canonical, host = canonicalize(url)
+        canonical, host = canonicalize(url, version)
     except BadURL:
         return
     assert canonical.isascii()
     assert canonical.startswith("https://")
-    assert canonicalize(canonical) == (canonical, host)
+    assert canonicalize(canonical, version) == (canonical, host)
     assert host_of(canonical) == host
-    assert canonical_url(unescaped(url)) == canonical
+    assert canonical_url(unescaped(url), version) == canonical
 
 
-@given(st.lists(st.one_of(urls, st.none()), max_size=20))
-@example(["http://www.com/", "http://www.www.example.com", "http://" + "a" * 70 + ".com/", "http://a.com/b/./c", None])
-def test_a_column_has_the_canonical_urls_of_its_items(given_urls: list[str | None]) -> None:
+fields = st.lists(
+    st.tuples(
+        st.sampled_from(["id", "q", "page", "ref", "source", "hpt", "utm_source", "srsltid", "psc", "Fbclid"]),
+        st.sampled_from(["1", "2", "x%26y", ""]),
+    ),
+    max_size=4,
+)
+routes = st.sampled_from(["", "#top", "#", "#!", "#!/a", "#!/b", "#/a", "#/b", "#a/b"])
+
+
+@given(
+    st.sampled_from(["example.com", "cnn.com", "amazon.de", "github.com"]), st.sampled_from(["", "/", "/a", "/a/b"]),
+    fields, routes,
+)  # fmt: skip
+def test_a_canonical_url_loses_nothing_but_what_tracks_readers(
+    host: str, path: str, query: list[tuple[str, str]], fragment: str
+) -> None:
+    """So two pages are one only where they differ in tracking parameters, a final slash, or an anchor."""
+    tracking = {"utm_source", "srsltid", "fbclid"} | {"cnn.com": {"hpt"}, "amazon.de": {"psc", "ref"}}.get(host, set())
+    kept = [f"{name}={value}" for name, value in query if name.lower() not in tracking]
+    route = fragment if fragment in ("#!/a", "#!/b", "#/a", "#/b") else ""
+    expected = f"https://{host}{path.rstrip('/') or '/'}{'?' + '&'.join(kept) if kept else ''}{route}"
+    posted = f"http://www.{host}{path}?{'&'.join(f'{name}={value}' for name, value in query)}{fragment}"
+    assert canonical_url(posted) == expected
+    assert canonicalize_column(pa.array([posted]))[1].to_pylist() == [expected]
+
+
+@given(st.lists(st.one_of(urls, st.none()), max_size=20), st.sampled_from([1, VERSION]))
+@example(
+    ["http://www.com/", "http://www.www.example.com", "http://" + "a" * 70 + ".com/", "http://a.com/b/./c", None],
+    VERSION,
+)
+def test_a_column_has_the_canonical_urls_of_its_items(given_urls: list[str | None], version: int) -> None:
     texts = [None if url is None else url.encode("utf-8", "replace").decode() for url in given_urls]
-    plain, canonical, host, problems = canonicalize_column(pa.array(texts, pa.string()))
+    plain, canonical, host, problems = canonicalize_column(pa.array(texts, pa.string()), version)
     assert plain.to_pylist() == [None if text is None else unescaped(text) for text in texts]
     for i, text in enumerate(texts):
         try:
-            expected: tuple[str | None, str | None] = canonicalize(text or "")
+            expected: tuple[str | None, str | None] = canonicalize(text or "", version)
             assert i not in problems
         except BadURL as problem:
             expected = (None, None)
