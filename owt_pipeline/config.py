@@ -91,6 +91,11 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         "--workers", type=int, metavar="N", help="processes for CPU-bound work (default: this machine's cores)"
     )
     group.add_argument(
+        "--allow_version_skew",
+        action="store_true",
+        help="let workers on a cluster have other versions of this package and its libraries; the manifest names them",
+    )
+    group.add_argument(
         "--take_over",
         action="store_true",
         help="take the folder from another run, which then stops; for one whose job on a cluster has ended",

@@ -114,4 +114,4 @@ class Run:
         """The run on a runner: only the local one, which works in this process, has this machine's pool."""
         if isinstance(runner, FnApiRunner):
             return self
-        return replace(self, runtime=replace(self.runtime, on_cluster=True, workers=1))
+        return replace(self, runtime=self.runtime.elsewhere([stage for stage, _ in self.stages.values()]))

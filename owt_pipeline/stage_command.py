@@ -77,7 +77,7 @@ def runtime_of(arguments: argparse.Namespace, rest: list[str], tables: Mapping[s
     given = arguments.workers if arguments.workers is not None else table.get("workers", os.cpu_count() or 1)
     workers = checked_workers(given)
     console.configure(arguments)
-    return Runtime(Storage(workdir), workers, beam)
+    return Runtime(Storage(workdir), workers, beam, allow_version_skew=arguments.allow_version_skew)
 
 
 def checked_workers(workers: Any) -> int:

@@ -29,6 +29,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import Slice
+from owt_pipeline.engine.lease import is_in_sight
 from owt_pipeline.engine.parts import Done, Work, do_locally
 from owt_pipeline.engine.phases import open_run, plan_stage, publish_stage
 from owt_pipeline.engine.runner import Outcome, failures, published, write_outcome
@@ -263,7 +264,7 @@ class _End(beam.DoFn):
         self.runtime = runtime
 
     def process(self, dataset: Dataset | Stopped) -> Iterator[Dataset | Stopped]:
-        if self.runtime.on_cluster:
+        if self.runtime.on_cluster and (not self.runtime.owner or is_in_sight(self.runtime.workdir)):
             outcome = Outcome(dataset.message, dataset.exit_code) if isinstance(dataset, Stopped) else Outcome()
             write_outcome(self.runtime.workdir, outcome)
             if outcome.message and not self.runtime.owner:  # nobody looks for it: a pipeline built in a notebook

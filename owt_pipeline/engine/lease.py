@@ -146,6 +146,19 @@ def name_job(workdir: Storage, owner: str, job: Job | None) -> None:
 _renewed: dict[tuple[str, str], float] = {}  # when this process last looked at each lease
 
 
+def is_in_sight(workdir: Storage) -> bool:
+    """Whether this process sees a run's lease: it does not where its folder of this name is on another disk."""
+    return _read(workdir)[1] is not None
+
+
+def out_of_sight(workdir: Storage) -> UserError:
+    """The error of a run whose workers see another folder."""
+    return UserError(
+        f"--workdir {workdir}: the workers do not see what is written there; give a bucket (gs://, s3://, az://), or a "
+        "folder with the same path on a disk that all machines share"
+    )
+
+
 def running(workdir: Storage) -> Lease | None:
     """The lease under which a run is at work here, as far as one look can tell; None where there is none."""
     lease = _read(workdir)[0]

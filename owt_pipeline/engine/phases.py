@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import logging
 import os
@@ -16,7 +17,7 @@ import msgspec
 from owt_pipeline.engine.commit import publish, record_name
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, require_manifest
 from owt_pipeline.engine.errors import LedgerError, UserError
-from owt_pipeline.engine.lease import renew
+from owt_pipeline.engine.lease import is_in_sight, out_of_sight, renew
 from owt_pipeline.engine.plan import (
     INTERRUPTED,
     PLAN_NAME,
@@ -41,6 +42,7 @@ RUN_LOG = "run-log.jsonl"
 """What ran when and for how long: the one file of a run that differs from run to run."""
 
 _PREPARED_NAME = "prepared.json"
+_SKEW = "skew"  # folder of the versions of workers that have others than the run
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -65,6 +67,9 @@ def plan_stage(stage: Stage, options: Any, runtime: Runtime) -> Manifest | Stage
     Raises UserError for what the user can mend.
     """
     workdir = runtime.workdir
+    if runtime.owner and runtime.on_cluster and not is_in_sight(workdir):
+        raise out_of_sight(workdir)
+    runtime.skew()
     found = _look(stage, options, workdir)
     if isinstance(found, Manifest):
         return found
@@ -129,10 +134,14 @@ def open_run(stage: Stage, options: Any, runtime: Runtime, work: str) -> StageRu
 
 def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageRun:
     keep_pandas_out()
+    skew = runtime.skew()
     work = runtime.workdir / ledger_of(stage.output) / ".work" / name
     plan = read_plan(work)
     if plan is None:
         raise LedgerError(f"{work.path(PLAN_NAME)} is missing or damaged while {stage.name} runs")
+    if skew:
+        content = msgspec.json.encode(skew)
+        work.create(f"{_SKEW}/{hashlib.sha256(content).hexdigest()[:8]}.json", content)
     prepared = msgspec.json.decode(work.read(_PREPARED_NAME), type=Prepared)
     inputs = {}
     for dataset, digest in plan.inputs.items():
@@ -179,12 +188,21 @@ def publish_stage(run: StageRun) -> Manifest:
         inputs=run.plan.inputs,
         sources=run.plan.sources,
         stats=dict(sorted(stats.items())),
-        properties=run.properties,
+        properties=run.properties | _skew_of(run),
         versions=run.plan.versions,
     )
     run.workdir.remove_dead_spools()
     _log_run(run, manifest)
     return manifest
+
+
+def _skew_of(run: StageRun) -> dict[str, Any]:
+    """The versions of the run and of the workers that had others, for the manifest; nothing where none had."""
+    if not run.runtime.allow_version_skew:
+        return {}
+    folder = run.work / _SKEW
+    others = [msgspec.json.decode(folder.read(name)) for name in folder.names()]
+    return {"version_skew": {"run": dict(run.runtime.versions), "workers": others}} if others else {}
 
 
 def open_inputs(stage: Stage, workdir: Storage) -> dict[str, DatasetReader]:

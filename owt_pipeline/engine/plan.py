@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from owt_pipeline.engine import versions
 from owt_pipeline.engine.commit import Listing, record_name, work_of
 from owt_pipeline.engine.dataset import DISCARDED, DatasetReader, is_discarded, read_manifest
 from owt_pipeline.engine.errors import UserError
@@ -99,7 +99,7 @@ def make_plan(stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], w
         stage.shaping(options, workdir),
         {name: reader.manifest.digest for name, reader in inputs.items()},
         stage.sources(options) + lists,
-        {name: importlib.metadata.version(name) for name in ("pyarrow", *stage.libraries)},
+        versions.of_libraries(stage.libraries),
     )
 
 

@@ -15,16 +15,16 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
 
-from owt_pipeline.engine import progress
+from owt_pipeline.engine import progress, submission
 from owt_pipeline.engine.commit import record_name
 from owt_pipeline.engine.dataset import require_manifest
 from owt_pipeline.engine.errors import UsageError, UserError, explain_os_error
-from owt_pipeline.engine.lease import Job, name_job
+from owt_pipeline.engine.lease import name_job, out_of_sight
 from owt_pipeline.engine.parts import interruptibly
 from owt_pipeline.engine.phases import append_to_log, finished_output
 from owt_pipeline.engine.plan import read_plan
@@ -137,7 +137,7 @@ def runs_on_cluster(beam_flags: Sequence[str]) -> bool:
 
 def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Build) -> list[Result]:
     if runs_on_cluster(runtime.beam_flags):
-        return _run_on_cluster(stages, replace(runtime, on_cluster=True, workers=1), build)
+        return _run_on_cluster(stages, runtime.elsewhere([stage for stage, _ in stages]), build)
     failures.clear()
     _seconds.clear()
     try:
@@ -177,25 +177,28 @@ def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: B
 
 def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Build) -> list[Result]:
     import apache_beam as beam
-    from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, SetupOptions, StandardOptions
 
-    workdir, watch = runtime.workdir, Watch(stages, runtime.workdir)
-    workdir.delete(_OUTCOME_NAME)
-    options = PipelineOptions(list(runtime.beam_flags))
-    options.view_as(SetupOptions).save_main_session = False  # Dataflow's default; workers have the wheel
-    debug = options.view_as(DebugOptions)
-    debug.number_of_worker_harness_threads = debug.number_of_worker_harness_threads or 1  # a part at a time
-    pipeline = beam.Pipeline(options=options)
-    build(pipeline, stages, runtime)
+    workdir = runtime.workdir
+    with submission.explaining():
+        options = submission.options_for(runtime.beam_flags, workdir, stages)
+        watch = Watch(stages, workdir)
+        workdir.delete(_OUTCOME_NAME)
+        pipeline = beam.Pipeline(options=options)
+        build(pipeline, stages, runtime)
     failed: Exception | None = None
     try:
-        result = pipeline.run()
-        if runtime.owner:
-            found = getattr(result, "job_id", None) or getattr(result, "_job_id", None) or "without an id"
-            job = Job(str(options.view_as(StandardOptions).runner), str(found() if callable(found) else found))
-            name_job(workdir, runtime.owner, job)
-        with watch.following():
-            result.wait_until_finish()
+        with submission.explaining():
+            result = pipeline.run()
+            job = submission.job_of(result, options)
+            logger.info("job %s on %s %s", job.id, job.runner, submission.console(job, options))
+            if runtime.owner:
+                name_job(workdir, runtime.owner, job)
+            if submission.submits_later(options):
+                return []
+            with watch.following():
+                result.wait_until_finish()
+    except submission.JobLost:
+        raise
     except Exception as error:
         failed = error
     if runtime.owner:
@@ -207,6 +210,8 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
         raise UsageError(outcome.message) if outcome.exit_code == UsageError.exit_code else UserError(outcome.message)
     if failed is not None:
         raise failed
+    if outcome is None and not watch.has_begun():
+        raise out_of_sight(workdir)
     workdir.delete(_OUTCOME_NAME)
     _log_metrics(stages, runtime.workdir, result)
     return watch.results()
@@ -241,6 +246,10 @@ class Watch:
                 self._results[stage.name] = Result(stage, require_manifest(self._workdir, stage.output), None)
                 self._results[stage.name].log()
         return [self._results[stage.name] for stage in self._stages]
+
+    def has_begun(self) -> bool:
+        """Whether the first stage, which has to run, was published."""
+        return self._content(self._stages[0]) != self._before[self._stages[0].name]
 
     def _follow(self) -> None:
         while not self._ended.is_set():

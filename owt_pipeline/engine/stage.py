@@ -26,14 +26,13 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from owt_pipeline.engine import versions
 from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import Slice
-from owt_pipeline.engine.plan import (
-    Plan,
-)
+from owt_pipeline.engine.plan import Plan
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import map_batches
 from schemas import DATASETS
@@ -59,6 +58,8 @@ class Runtime:
       beam_flags: Beam's flags; none for the local runner.
       owner: of the lease that is held on the working directory; empty: none.
       on_cluster: whether parts run where the runner places them, and not in the pool of this process.
+      versions: on a cluster, those of what shapes bytes in the process that started the run.
+      allow_version_skew: whether workers may have others, which the manifest then names.
     """
 
     workdir: Storage
@@ -66,6 +67,20 @@ class Runtime:
     beam_flags: tuple[str, ...] = ()
     owner: str = ""
     on_cluster: bool = False
+    versions: tuple[tuple[str, str], ...] = ()
+    allow_version_skew: bool = False
+
+    def elsewhere(self, stages: Iterable[Stage]) -> Runtime:
+        """The same for stages whose parts run where a runner places them, as they do on a cluster."""
+        found = versions.of_everything(name for stage in stages for name in stage.libraries)
+        return dataclasses.replace(self, on_cluster=True, workers=1, versions=tuple(found.items()))
+
+    def skew(self) -> dict[str, str]:
+        """The versions of this process where they are not those of the run's; none where they are.
+
+        Raises UserError where they differ and may not.
+        """
+        return versions.skew(dict(self.versions), self.allow_version_skew) if self.versions else {}
 
 
 def _nothing(*_: Any) -> Any:

@@ -62,7 +62,8 @@ class Storage:
         return Storage(f"{self.uri.rstrip('/')}/{name}")
 
     def __reduce__(self) -> Any:
-        return _unpickled, (self.uri,)
+        # A relative path is another folder in a process that began elsewhere.
+        return _unpickled, (self._files.folder if isinstance(self._files, Disk) else self.uri,)
 
     def __str__(self) -> str:
         return self.uri

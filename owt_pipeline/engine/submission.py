@@ -6,7 +6,10 @@ import contextlib
 import dataclasses
 import logging
 import os
+import re
+import socket
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +22,17 @@ from schemas.settings import did_you_mean
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
+logger = logging.getLogger("owt")
+
 DATAFLOW = "DataflowRunner"
 _PATHS = ("GLOB", "FILE", "DIR")  # metavars of options that name files
+CONNECT_SECONDS = 5.0
+_THIS_MACHINE = ("[local]", "[auto]", "[collection]", "local")  # masters that the job server is itself
 _ENDED = ("DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED")
+
+
+class JobLost(UserError):
+    """The server that a job was submitted to has gone; the job itself may go on."""
 
 
 def options_for(flags: Sequence[str], workdir: Storage, stages: Sequence[tuple[Any, Any]] = ()) -> PipelineOptions:
@@ -41,6 +52,8 @@ def options_for(flags: Sequence[str], workdir: Storage, stages: Sequence[tuple[A
     debug.number_of_worker_harness_threads = debug.number_of_worker_harness_threads or 1  # a part at a time
     if is_dataflow(options):
         _check_dataflow(options, workdir, stages)
+    elif runner in ("PortableRunner", "FlinkRunner", "SparkRunner"):
+        _check_portable(options, runner)
     return options
 
 
@@ -101,6 +114,8 @@ def job_runs(flags: Sequence[str], job: Job) -> bool | None:
 @contextlib.contextmanager
 def explaining() -> Iterator[None]:
     """What a runner refuses, and how a job failed, as UserError or WorkerError; the runner's own log is kept quiet."""
+    if not logger.isEnabledFor(logging.DEBUG):
+        logging.getLogger().setLevel(logging.CRITICAL + 1)  # where Beam repeats what a job's server says
     for name in (
         "apache_beam.runners.dataflow",
         "apache_beam.options",
@@ -108,12 +123,21 @@ def explaining() -> Iterator[None]:
         "apache_beam.utils.retry",
     ):
         logging.getLogger(f"apache_beam.{name}").setLevel(logging.CRITICAL + 1)
+    excepthook, threading.excepthook = threading.excepthook, _of_thread
     try:
         yield
     except Exception as error:
         if (found := _explained(error)) is not None:
             raise found from error
         raise
+    finally:
+        threading.excepthook = excepthook
+
+
+def _of_thread(failed: threading.ExceptHookArgs) -> None:
+    """What a thread has raised is said unless it is Beam's, which reads messages: the main thread has the same."""
+    if failed.thread is None or failed.thread.name != "wait_until_finish_read":
+        threading.__excepthook__(failed)
 
 
 def _explained(error: Exception) -> Exception | None:
@@ -127,6 +151,13 @@ def _explained(error: Exception) -> Exception | None:
         return UserError(
             f"no credentials for Google Cloud (`gcloud auth application-default login`): {_one_line(text)}"
         )
+    if isinstance(error, _error_of("grpc", "RpcError")):
+        return JobLost(
+            f"its job server does not answer any more ({_one_line(error.details() or text)}): the job may go on; when "
+            "it has ended, or was cancelled, run the same command again with --take_over"
+        )
+    if found := re.match(r"Pipeline \S+ failed in state (\w+): ", text):
+        return _of_portable_job(found[1], text[found.end() :])
     name = type(error).__name__
     if name == "DataflowJobAlreadyExistsError":
         return UserError(_one_line(text))
@@ -139,6 +170,20 @@ def _explained(error: Exception) -> Exception | None:
             return WorkerError(last)
         return UserError(f"the job failed: {_one_line(last)}")
     return None
+
+
+def _of_portable_job(state: str, last: str) -> Exception:
+    """The error of a job on Flink, Spark or Prism that has ended in another state than DONE."""
+    if state == "CANCELLED":
+        return UserError("the job was cancelled; run the same command again to go on")
+    if "No module named 'owt_pipeline'" in last:
+        return UserError(
+            "the workers do not have this package: install the wheel in the environment of the worker pool, or in the "
+            "image (`pip wheel --no-deps --wheel-dir dist .` makes it)"
+        )
+    if (start := last.find("Traceback")) >= 0:
+        return WorkerError(last[start:].strip())
+    return UserError(f"the job failed: {_one_line(last.strip().partition(chr(10))[0])}; see the logs of its engine")
 
 
 _GOOGLE = (("google.api_core.exceptions", "GoogleAPICallError"), ("google.auth.exceptions", "GoogleAuthError"))
@@ -173,6 +218,56 @@ def _check_dataflow(options: PipelineOptions, workdir: Storage, stages: Sequence
             "Dataflow's workers need this package: give --sdk_container_image (see Dockerfile), or the wheel with "
             "--extra_package (`pip wheel --no-deps --wheel-dir dist .` makes it)"
         )
+
+
+def _check_portable(options: PipelineOptions, runner: str) -> None:
+    """Raise UsageError where nothing answers, or where the workers would not have this package."""
+    from apache_beam.options.pipeline_options import (
+        FlinkRunnerOptions,
+        PortableOptions,
+        SetupOptions,
+        SparkRunnerOptions,
+        WorkerOptions,
+    )
+
+    portable = options.view_as(PortableOptions)
+    flag, address = "--job_endpoint", portable.job_endpoint
+    if not address and runner == "PortableRunner":
+        raise UsageError(
+            "--runner PortableRunner needs --job_endpoint HOST:PORT, the address of a job server that runs"
+        )
+    if not address and runner == "FlinkRunner":
+        flag, address = "--flink_master", options.view_as(FlinkRunnerOptions).flink_master
+    elif not address:
+        flag, address = "--spark_master_url", options.view_as(SparkRunnerOptions).spark_master_url
+    if address.partition("[")[0] in _THIS_MACHINE or address in _THIS_MACHINE:
+        return
+    _check_answers(flag, address)
+    setup, kind = options.view_as(SetupOptions), portable.environment_type or "DOCKER"
+    staged = setup.extra_packages or setup.setup_file or setup.requirements_file
+    named = portable.environment_config or portable.environment_options
+    if kind == "EXTERNAL" and not named:
+        raise UsageError(
+            "--environment_type EXTERNAL needs --environment_config HOST:PORT, the address of a worker pool"
+        )
+    if kind == "DOCKER" and not (named or staged or options.view_as(WorkerOptions).sdk_container_image):
+        raise UsageError(
+            "the workers need this package: start a worker pool in an environment with the wheel and give "
+            "--environment_type=EXTERNAL --environment_config=HOST:PORT, or give an image (see Dockerfile) with "
+            "--environment_config=IMAGE"
+        )
+
+
+def _check_answers(flag: str, address: str) -> None:
+    host, _, port = address.rpartition("//")[2].strip("/").rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError(f"{flag} {address}: expected HOST:PORT")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise UserError(
+            f"{flag} {address}: nothing answers there ({error.strerror or error}); is it running?"
+        ) from None
 
 
 def _check_in_bucket(name: str, path: str) -> None:
