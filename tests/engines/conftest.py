@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 from owt_pipeline.engine.storage import Storage
-from tests.engines.engines import Engine, Flink, flink, prism, spark, worker_pool
+from tests.engines.engines import Engine, Flink, WorkerPool, flink, prism, spark, worker_pool
 from tests.owt_pipeline.whole_runs import is_same_in_all_runs, manifest_of, owt, run_owt, snapshot
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
@@ -39,16 +39,16 @@ class Jobs:
     Attributes:
       config: its CONFIG.toml.
       local: the folder of the run on this machine.
-      workers: address of the worker pool.
+      pool: where the engines' workers run.
     """
 
     config: Path
     local: Path
-    workers: str
+    pool: WorkerPool
 
     def command(self, engine: Engine, workdir: Storage, *flags: object) -> list[str]:
         """What a user types to run the job there."""
-        environment = ("--environment_type=EXTERNAL", f"--environment_config={self.workers}")
+        environment = ("--environment_type=EXTERNAL", f"--environment_config={self.pool.address}")
         return owt("run", self.config, "--workdir", workdir, *engine.flags, *environment, *flags)
 
     def run(self, engine: Engine, workdir: Storage, *flags: object) -> str:
@@ -97,8 +97,8 @@ def jobs(testdata: Path, folder: Path, buckets: Mapping[str, str]) -> Iterator[J
     config.write_text(CONFIG.format(folder=folder, pages=testdata / "web/wcxb-dev.warc.gz"))
     run_owt("run", config, "--workdir", local, "--workers", 2)
     assert manifest_of(local, "duplicates").counts.left > 20
-    with worker_pool(folder) as workers:
-        yield Jobs(config, local, workers)
+    with worker_pool(folder) as pool:
+        yield Jobs(config, local, pool)
 
 
 @pytest.fixture(scope="session")

@@ -8,15 +8,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import grpc
+from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 
 from tests.engines.environments import DEPENDENCIES, REPOSITORY, bare, install, wheel
 from tests.servers.process import free_port
@@ -57,7 +62,7 @@ taskmanager.memory.jvm-metaspace.size: 256m
 taskmanager.memory.jvm-overhead.min: 192m
 taskmanager.memory.jvm-overhead.max: 192m
 restart-strategy: fixed-delay
-restart-strategy.fixed-delay.attempts: 10
+restart-strategy.fixed-delay.attempts: 20
 restart-strategy.fixed-delay.delay: 1 s
 heartbeat.interval: 1000
 heartbeat.timeout: 6000
@@ -94,6 +99,15 @@ class Process:
     def pid(self) -> int:
         return self._process.pid
 
+    def ports(self) -> set[int]:
+        """The ports that it listens at."""
+        sockets = {os.readlink(fd) for fd in Path(f"/proc/{self.pid}/fd").iterdir() if fd.is_symlink()}
+        tables = [Path(f"/proc/{self.pid}/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+        rows = [line.split() for table in tables for line in table]
+        return {
+            int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets
+        }
+
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
         """Wait for the program to be ready; raises AssertionError with the end of its log where it never is."""
         end = time.monotonic() + STARTING_SECONDS
@@ -113,20 +127,48 @@ class Process:
         self._process.wait()
 
 
+@dataclass(frozen=True)
+class WorkerPool:
+    """Starts a worker, a process, for each environment that an engine asks for.
+
+    Attributes:
+      address: of its service.
+      process: the pool itself.
+    """
+
+    address: str
+    process: Process
+
+    def workers(self) -> dict[int, int]:
+        """The process id of each worker, and the port of the engine's process that it works for."""
+        listed = ["ps", "--ppid", str(self.process.pid), "-o", "pid=,args="]
+        lines = subprocess.run(listed, capture_output=True, text=True, check=False).stdout.splitlines()
+        found = (re.match(r" *(\d+) .*SdkHarness\(.*:(\d+)", line) for line in lines)
+        return {int(match[1]): int(match[2]) for match in found if match}
+
+
 @contextlib.contextmanager
-def worker_pool(folder: Path) -> Iterator[str]:
-    """The address of a pool of workers that have nothing of this project but its wheel.
+def worker_pool(folder: Path, python: Path | None = None, hidden: Path | None = None) -> Iterator[WorkerPool]:
+    """A pool of workers that have nothing of this project but its wheel.
 
     They find the buckets that this process's environment names.
+
+    Args:
+      folder: for its log and temporary files.
+      python: of another environment.
+      hidden: a folder of this machine that the workers do not see: theirs is empty, and on another disk.
     """
-    python, port = install(folder / "worker", [wheel()], _installed(DEPENDENCIES)), free_port()
+    python, port = python or install(folder / "worker", [wheel()], _installed(DEPENDENCIES)), free_port()
     # The pool starts a worker as `python`, whichever comes first on the path.
     environment = bare(PATH=f"{python.parent}:{os.environ['PATH']}")
     command = [python, "-m", "apache_beam.runners.worker.worker_pool_main", f"--service_port={port}"]
+    if hidden:
+        mount = f'mount -t tmpfs none "{hidden}" && exec "$@"'
+        command = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, "sh", *command]
     pool = Process(command, folder / "workers.log", environment)
     try:
         pool.wait_until(lambda: listens(port), "the worker pool")
-        yield f"localhost:{port}"
+        yield WorkerPool(f"localhost:{port}", pool)
     finally:
         pool.kill()
 
@@ -137,13 +179,24 @@ class Engine:
 
     Attributes:
       name: for the tests' names.
-      flags: what a user gives to `owt run` to submit a job to it, but for the workers' flags.
+      port: of its job service.
       processes: by name, the engine's programs.
     """
 
     name: str
-    flags: tuple[str, ...]
+    port: int = field(default_factory=free_port)
     processes: dict[str, Process] = field(default_factory=dict)
+
+    @property
+    def flags(self) -> list[str]:
+        """What a user gives to `owt run` to submit a job to it, but for the workers' flags."""
+        return ["--runner=PortableRunner", f"--job_endpoint=localhost:{self.port}"]
+
+    def jobs(self) -> int:
+        """How many jobs were submitted to it."""
+        with grpc.insecure_channel(f"localhost:{self.port}") as channel:
+            service = beam_job_api_pb2_grpc.JobServiceStub(channel)
+            return len(service.GetJobs(beam_job_api_pb2.GetJobsRequest()).job_info)
 
     def kill(self, name: str) -> None:
         """Kill one of its programs."""
@@ -157,24 +210,30 @@ class Engine:
 @contextlib.contextmanager
 def prism(folder: Path) -> Iterator[Engine]:
     """Prism as a server."""
-    port, page = free_port(), free_port()
-    with _engine("prism", f"--job_endpoint=localhost:{port}") as engine:
-        command = [_installed(PROGRAMS / "bin/prism"), f"-job_port={port}", f"-web_port={page}"]
+    with _ending(Engine("prism")) as engine:
+        command = [_installed(PROGRAMS / "bin/prism"), f"-job_port={engine.port}", f"-web_port={free_port()}"]
         engine.processes["prism"] = server = Process(command, folder / "prism.log")
-        server.wait_until(lambda: listens(port), "Prism")
+        server.wait_until(lambda: listens(engine.port), "Prism")
         yield engine
 
 
 @contextlib.contextmanager
 def spark(folder: Path) -> Iterator[Engine]:
     """Spark's job server, which runs the jobs itself on two threads."""
-    port = free_port()
     jars = [_python_package("pyspark") / "jars", _installed(PROGRAMS / "spark-job-server")]
-    with _engine("spark", f"--job_endpoint=localhost:{port}") as engine:
+    with _ending(Engine("spark")) as engine:
         main = ["org.apache.beam.runners.spark.SparkJobServerDriver", "--spark-master-url=local[2]"]
-        command = [*JAVA, "-Xmx1g", "-cp", _class_path(jars), *main, *_job_server_ports(port)]
+        command = [
+            *JAVA,
+            "-Xmx1g",
+            f"-Djava.io.tmpdir={folder}",
+            "-cp",
+            _class_path(jars),
+            *main,
+            *_job_server_ports(engine),
+        ]
         engine.processes["job server"] = server = Process(command, folder / "spark-job-server.log")
-        server.wait_until(lambda: listens(port), "Spark's job server")
+        server.wait_until(lambda: listens(engine.port), "Spark's job server")
         yield engine
 
 
@@ -182,8 +241,8 @@ class Flink(Engine):
     """A JobManager, two TaskManagers of one slot each, and Beam's job server."""
 
     def __init__(self, folder: Path):
-        self.port, self.rest, rpc = free_port(), free_port(), free_port()
-        super().__init__("flink", (*_PORTABLE, f"--job_endpoint=localhost:{self.port}", "--parallelism=2"))
+        super().__init__("flink")
+        self.rest, rpc = free_port(), free_port()
         self._folder = folder
         self._started = 0
         home = _python_package("pyflink")
@@ -192,6 +251,10 @@ class Flink(Engine):
         (folder / "log4j.properties").write_text(LOG4J)
         self._environment = {**os.environ, "FLINK_PLUGINS_DIR": str(home / "plugins"), "FLINK_CONF_DIR": str(folder)}
 
+    @property
+    def flags(self) -> list[str]:
+        return [*super().flags, "--parallelism=2"]
+
     def start(self) -> None:
         """Start all four, and wait until the cluster has its slots."""
         main = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
@@ -199,9 +262,22 @@ class Flink(Engine):
         manager.wait_until(lambda: listens(self.rest), "Flink's JobManager")
         for _ in range(2):
             self.start_task_manager()
-        for name in self.task_managers():
-            self.processes[name].wait_until(lambda: self.rest_api("/overview")["slots-total"] == 2, f"Flink's {name}")
+        self._wait_for_slots()
         self.start_job_server()
+
+    def restore(self) -> None:
+        """Have two TaskManagers, both of them registered, and a job server; no job runs."""
+        for name in self.task_managers()[2:]:
+            self.kill(name)
+        while len(self.task_managers()) < 2:
+            self.start_task_manager()
+        if "job server" not in self.processes:
+            self.start_job_server()
+        for job in self.rest_api("/jobs/overview")["jobs"]:
+            if job["state"] not in ("FINISHED", "FAILED", "CANCELED"):
+                address = f"http://localhost:{self.rest}/jobs/{job['jid']}"
+                urllib.request.urlopen(urllib.request.Request(address, method="PATCH"), timeout=30).close()
+        self._wait_for_slots()
 
     def start_task_manager(self) -> None:
         """One more TaskManager."""
@@ -216,7 +292,7 @@ class Flink(Engine):
         # Its own Flink first: the logger alone is the cluster's.
         jars = [_installed(PROGRAMS / "flink-job-server"), *sorted(self._jars.glob("log4j-*.jar"))]
         main = "org.apache.beam.runners.flink.FlinkJobServerDriver"
-        flags = [f"--flink-master=localhost:{self.rest}", *_job_server_ports(self.port)]
+        flags = [f"--flink-master=localhost:{self.rest}", *_job_server_ports(self)]
         server = self._java("job server", "-Xmx512m", jars, main, *flags)
         server.wait_until(lambda: listens(self.port), "Flink's job server")
 
@@ -224,6 +300,16 @@ class Flink(Engine):
         """What the JobManager answers."""
         with urllib.request.urlopen(f"http://localhost:{self.rest}{path}", timeout=30) as answer:
             return json.load(answer)
+
+    def _wait_for_slots(self) -> None:
+        def are_free() -> bool:
+            with contextlib.suppress(urllib.error.HTTPError):  # while the JobManager starts
+                found = self.rest_api("/overview")
+                return bool(found["slots-total"] == found["slots-available"] == 2)
+            return False
+
+        for name in self.task_managers():
+            self.processes[name].wait_until(are_free, f"Flink's {name}")
 
     def task_managers(self) -> list[str]:
         """The names of the TaskManagers that run."""
@@ -241,12 +327,9 @@ class Flink(Engine):
 def flink(folder: Path) -> Iterator[Flink]:
     """A Flink cluster with two TaskManagers, and its job server."""
     engine = Flink(folder)
-    try:
+    with _ending(engine):
         engine.start()
         yield engine
-    finally:
-        for process in engine.processes.values():
-            process.kill()
 
 
 def listens(port: int) -> bool:
@@ -258,12 +341,11 @@ def listens(port: int) -> bool:
     return True
 
 
-_PORTABLE = ("--runner=PortableRunner",)
+_AnyEngine = TypeVar("_AnyEngine", bound=Engine)
 
 
 @contextlib.contextmanager
-def _engine(name: str, *flags: str) -> Iterator[Engine]:
-    engine = Engine(name, (*_PORTABLE, *flags))
+def _ending(engine: _AnyEngine) -> Iterator[_AnyEngine]:
     try:
         yield engine
     finally:
@@ -271,8 +353,8 @@ def _engine(name: str, *flags: str) -> Iterator[Engine]:
             process.kill()
 
 
-def _job_server_ports(port: int) -> list[str]:
-    return [f"--job-port={port}", f"--artifact-port={free_port()}", f"--expansion-port={free_port()}"]
+def _job_server_ports(engine: Engine) -> list[str]:
+    return [f"--job-port={engine.port}", f"--artifact-port={free_port()}", f"--expansion-port={free_port()}"]
 
 
 def _class_path(places: Sequence[Path]) -> str:

@@ -1,0 +1,151 @@
+"""What a real engine does when its parts die: the files are those of an undisturbed run, and no id is lost.
+
+All tests share one Flink cluster, whose jobs begin again where a task has failed (`restart-strategy: fixed-delay`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.stages import ORDER, load
+from schemas.manifest import MANIFEST_NAME, ShardRecord, ledger_of
+from tests.engines.conftest import Jobs
+from tests.engines.engines import Flink
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
+
+LOOK_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Running:
+    """A job at work.
+
+    Attributes:
+      workdir: its working directory.
+      launcher: `owt run`, which waits for it.
+    """
+
+    workdir: Path
+    launcher: subprocess.Popen[str]
+
+    def records(self, stage: str) -> set[Path]:
+        """The records of the stage's finished parts, while it is at work."""
+        work = self.workdir / ledger_of(load(stage).output) / ".work"
+        return {path for name in ("*/shards/*.json", "*/*/records/*.json") for path in work.glob(name)}
+
+    def is_published(self, stage: str) -> bool:
+        return (self.workdir / ledger_of(load(stage).output) / MANIFEST_NAME).exists()
+
+    def wait_for(self, happened: Callable[[], object], what: str) -> None:
+        end = time.monotonic() + 300
+        while not happened():
+            assert self.launcher.poll() is None, f"the job ended before {what}:\n{self.launcher.communicate()}"
+            assert time.monotonic() < end, f"{what}: has not happened"
+            time.sleep(LOOK_SECONDS)
+
+    def wait_for_records(self, stage: str, count: int = 1) -> None:
+        """Wait until some parts of the stage are finished, and others are not."""
+        self.wait_for(lambda: len(self.records(stage)) >= count, f"{count} records of {stage}")
+        assert not self.is_published(stage), f"{stage} was published before anything could be done to it"
+
+    def wait(self) -> str:
+        """What `owt run` printed, when it has succeeded."""
+        printed, _ = self.launcher.communicate(timeout=600)
+        assert self.launcher.returncode == 0, printed
+        return printed
+
+
+@contextlib.contextmanager
+def running(command: list[str], workdir: Path) -> Iterator[Running]:
+    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield Running(workdir, launcher)
+    finally:
+        launcher.kill()
+        launcher.communicate()
+
+
+@pytest.fixture
+def cluster(on_flink: Flink) -> Flink:
+    """The cluster with two TaskManagers and a job server, whatever an earlier test has left of it."""
+    on_flink.restore()
+    return on_flink
+
+
+def finished_files(run: Running, stage: str) -> dict[Path, tuple[int, int]]:
+    """The data files of the stage's finished shards, with what would change if one were written again."""
+    records = (ShardRecord.from_json(path.read_bytes()) for path in run.records(stage) if path.parent.name == "shards")
+    paths = [run.workdir / file.path for record in records for file in record.files]
+    return {path: ((found := path.stat()).st_ino, found.st_mtime_ns) for path in paths}
+
+
+def test_a_task_manager_killed_in_each_stage_costs_the_parts_in_flight(
+    cluster: Flink, jobs: Jobs, tmp_path: Path
+) -> None:
+    """One after the other, in one job: each time a part was finished and others were at work."""
+    with running(jobs.command(cluster, Storage(str(tmp_path))), tmp_path) as job:
+        finished: dict[Path, tuple[int, int]] = {}
+        for number, stage in enumerate(ORDER):
+            job.wait_for_records(stage, 1 + number % 2)
+            finished |= finished_files(job, stage)
+            cluster.kill(cluster.task_managers()[number % 2])
+            cluster.start_task_manager()
+        job.wait()
+    assert {path: ((found := path.stat()).st_ino, found.st_mtime_ns) for path in finished} == finished
+    jobs.check(Storage(str(tmp_path)))
+
+
+def test_a_worker_that_dies_is_replaced(cluster: Flink, jobs: Jobs, tmp_path: Path) -> None:
+    with running(jobs.command(cluster, Storage(str(tmp_path))), tmp_path) as job:
+        for stage in ("extract", "tokenize"):
+            job.wait_for_records(stage)
+            workers = jobs.pool.workers()
+            assert workers, jobs.pool.process.last_words()
+            os.kill(max(workers), signal.SIGKILL)
+        job.wait()
+    jobs.check(Storage(str(tmp_path)))
+
+
+def test_an_attempt_that_wakes_up_when_its_stage_is_published_changes_nothing(
+    cluster: Flink, jobs: Jobs, tmp_path: Path
+) -> None:
+    """A TaskManager and its worker hang: Flink gives its tasks to another. Then they go on with what they were at."""
+    cluster.start_task_manager()
+    with running(jobs.command(cluster, Storage(str(tmp_path))), tmp_path) as job:
+        job.wait_for_records("extract")
+        manager = cluster.processes[cluster.task_managers()[0]]
+        ports = manager.ports()
+        hanging = [manager.pid, *(pid for pid, port in jobs.pool.workers().items() if port in ports)]
+        for pid in hanging:
+            os.kill(pid, signal.SIGSTOP)
+        job.wait_for(lambda: job.is_published("extract"), "extract's manifest")
+        for pid in hanging:
+            os.kill(pid, signal.SIGCONT)
+        job.wait()
+    jobs.check(Storage(str(tmp_path)))
+
+
+def test_a_job_submitted_again_after_its_job_server_died_goes_on(cluster: Flink, jobs: Jobs, tmp_path: Path) -> None:
+    command = jobs.command(cluster, Storage(str(tmp_path)))
+    with running(command, tmp_path) as job:
+        job.wait_for_records("clean")
+        cluster.kill("job server")
+        printed, _ = job.launcher.communicate(timeout=120)
+        assert job.launcher.returncode == 1, printed
+        assert "Traceback" not in printed
+        assert "the job may go on" in printed
+    cluster.start_job_server()
+    with running([*command, "--take_over"], tmp_path) as job:
+        job.wait()
+    jobs.check(Storage(str(tmp_path)))

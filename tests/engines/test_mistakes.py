@@ -1,0 +1,107 @@
+"""What a user gets wrong on a cluster is one line, in time."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from owt_pipeline.engine.storage import Storage
+from tests.engines.conftest import Jobs
+from tests.engines.engines import Engine, worker_pool
+from tests.engines.environments import install, wheel
+from tests.owt_pipeline.whole_runs import manifest_of, owt
+from tests.servers.process import free_port
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(300)]
+
+
+def complaint(command: Sequence[object], code: int) -> str:
+    """The one line that a command prints."""
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("owt: error: ")]
+    assert "Traceback" not in done.stderr, done.stderr
+    (line,) = lines
+    return line
+
+
+NOBODY = f"localhost:{free_port()}"
+WORKERS = ("--environment_type=EXTERNAL", "--environment_config=localhost:50000")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said", "code"),
+    [
+        (["--runner=FlnkRunner"], "there is no such runner; did you mean 'FlinkRunner'?", 2),
+        (["--runner=PortableRunner"], "needs --job_endpoint HOST:PORT", 2),
+        (["--runner=PortableRunner", "--job_endpoint=flink"], "--job_endpoint flink: expected HOST:PORT", 2),
+        (["--runner=PortableRunner", f"--job_endpoint={NOBODY}", *WORKERS], f"{NOBODY}: nothing answers", 1),
+        (["--runner=FlinkRunner", f"--flink_master={NOBODY}", *WORKERS], f"--flink_master {NOBODY}: nothing", 1),
+        (["--runner=SparkRunner", f"--spark_master_url=spark://{NOBODY}", *WORKERS], f"spark://{NOBODY}: nothing", 1),
+    ],
+)
+def test_an_address_or_a_runner_that_is_none_is_said_within_ten_seconds(
+    flags: list[str], said: str, code: int, jobs: Jobs, tmp_path: Path
+) -> None:
+    started = time.monotonic()
+    assert said in complaint(owt("run", jobs.config, "--workdir", tmp_path / "run", *flags), code)
+    assert time.monotonic() - started < 10
+
+
+def test_workers_without_the_package_are_refused_before_the_job_is_sent(
+    on_prism: Engine, jobs: Jobs, tmp_path: Path
+) -> None:
+    before = on_prism.jobs()
+    command = owt("run", jobs.config, "--workdir", tmp_path / "run", *on_prism.flags)
+    assert "the workers need this package" in complaint(command, 2)
+    assert on_prism.jobs() == before
+
+
+def test_a_worker_pool_without_the_wheel(on_prism: Engine, jobs: Jobs, tmp_path: Path) -> None:
+    with worker_pool(tmp_path, install(tmp_path / "bare", [])) as pool:
+        there = ("--environment_type=EXTERNAL", f"--environment_config={pool.address}")
+        command = owt("run", jobs.config, "--workdir", tmp_path / "run", *on_prism.flags, *there)
+        assert "the workers do not have this package: install the wheel" in complaint(command, 1)
+
+
+def test_a_working_directory_that_the_workers_do_not_see(on_prism: Engine, jobs: Jobs, tmp_path: Path) -> None:
+    """As on another machine, where the folder of this name is another one."""
+    (tmp_path / "run").mkdir()
+    with worker_pool(tmp_path, hidden=tmp_path / "run") as pool:
+        there = ("--environment_type=EXTERNAL", f"--environment_config={pool.address}")
+        command = owt("run", jobs.config, "--workdir", tmp_path / "run", *on_prism.flags, *there)
+        assert "the workers do not see what is written there; give a bucket" in complaint(command, 1)
+
+
+def test_a_worker_of_other_versions_stops_the_run_unless_it_is_allowed(
+    on_prism: Engine, jobs: Jobs, tmp_path: Path
+) -> None:
+    """Here the code is another one: an older wheel."""
+    python = install(tmp_path / "worker", [wheel()])
+    (module,) = (tmp_path / "worker").glob("lib/python*/site-packages/owt_pipeline/__init__.py")
+    module.write_text(module.read_text() + "\n# an older wheel\n")
+    with worker_pool(tmp_path, python) as pool:
+        there = ("--environment_type=EXTERNAL", f"--environment_config={pool.address}")
+        run = ("run", jobs.config, "--workdir", tmp_path / "run", "--until", "collect")
+        command = owt(*run, *on_prism.flags, *there)
+        line = complaint(command, 1)
+        assert "other versions of what shapes bytes" in line
+        assert line.count("owt-pipeline 0.1.0 (") == line.count(" pyarrow ") == 2
+        done = subprocess.run([*command, "--allow_version_skew"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    skew = manifest_of(tmp_path / "run", "urls").properties["version_skew"]
+    (worker,) = skew["workers"]
+    assert worker["owt-pipeline"] != skew["run"]["owt-pipeline"]
+    assert worker["pyarrow"] == skew["run"]["pyarrow"]
+    assert "version_skew" not in manifest_of(jobs.local, "urls").properties
+
+
+def test_a_mistake_that_a_worker_finds_ends_the_job(jobs: Jobs, on_prism: Engine, tmp_path: Path) -> None:
+    broken = tmp_path / "RS_broken.zst"
+    broken.write_bytes(b"\x28\xb5\x2f\xfd no frame")
+    command = jobs.command(on_prism, Storage(str(tmp_path / "run")), "--dumps", broken)
+    assert "RS_broken.zst" in complaint(command, 1)
