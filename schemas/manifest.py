@@ -257,11 +257,12 @@ class FileTable:
     def from_parquet(cls, data: bytes, where: str) -> FileTable:
         """The list in `data`; raises ManifestError, naming `where`, for one that is damaged."""
         try:
-            table = pq.read_table(pa.BufferReader(data), schema=FILES)
+            # Not `read_table`: with it comes pyarrow.dataset, and with that pandas, half a second of imports.
+            table = pq.ParquetFile(pa.BufferReader(data)).read().cast(FILES)
             records = [msgspec.json.decode(text, type=ShardRecord) for text in table["record"].drop_null().to_pylist()]
             rows = table.drop_columns(["record"]).to_pylist()
             files = [ShardFile(**row) for row in rows]
-        except (pa.ArrowException, OSError, msgspec.MsgspecError, TypeError) as error:
+        except (pa.ArrowException, OSError, msgspec.MsgspecError, TypeError, ValueError) as error:
             raise ManifestError(f"{where} is no list of files ({error})") from error
         of_shard: dict[int, list[ShardFile]] = {}
         for file in files:
