@@ -19,7 +19,7 @@ URLS, DOCUMENTS = 23_000_000, 8_000_000  # of OpenWebText: what was collected, w
 SUBMISSIONS = 450_000_000  # on Reddit until the end of 2017, in 151 monthly dumps
 DUMPS, LARGEST_DUMP = 151, 12_000_000  # submissions of the largest
 ROWS_PER_SHARD = 10_000
-STEPS = {"collect": 2, "dedupe": 5, "report": 4}
+STEPS = {"collect": 2, "dedupe": 7, "report": 4}
 """Rounds of parts, each of which waits for the one before; of the other stages it is one."""
 
 

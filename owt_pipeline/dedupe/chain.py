@@ -145,14 +145,21 @@ def sketch(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) 
         writer.count({"sketched": len(first)})
         start = collection.parts[number].first
         document = pa.array(np.arange(start, start + rows.num_rows, dtype=np.uint32))
-    ranges = Ranges(collection.documents, sketcher.banding.bands)
-    texts = pa.RecordBatch.from_arrays([rows["text_high"], rows["text_low"], document], schema=_SENT_TEXTS)
-    for key, some in by_partition(texts, rows["text_high"].to_numpy(), ranges.of_band):
+    send_hashes(rows, document, first, Ranges(collection.documents, sketcher.banding.bands), writer)
+
+
+def send_hashes(
+    sketches: pa.RecordBatch, document: pa.Array, first: np.ndarray, ranges: Ranges, writer: ShardWriter
+) -> None:
+    """Send the hashes of documents to the ranges they are in: of their texts, and of the bands of those at `first`."""
+    high = sketches["text_high"]
+    texts = pa.RecordBatch.from_arrays([high, sketches["text_low"], document], schema=_SENT_TEXTS)
+    for key, some in by_partition(texts, high.to_numpy(), ranges.of_band):
         writer.send(key, some)
-    first = pa.array(first[rows["n_shingles"].to_numpy()[first] > 0])
-    document = document.take(first)
-    for band, name in enumerate(sketcher.band_columns):
-        hashes = rows[name].take(first)
+    rows = pa.array(first[sketches["n_shingles"].to_numpy()[first] > 0])
+    document = document.take(rows)
+    for band in range(ranges.bands):
+        hashes = sketches[f"band_{band}"].take(rows)
         batch = pa.RecordBatch.from_arrays([hashes, document], schema=_SENT_BANDS)
         for key, some in by_partition(batch, hashes.to_numpy(), ranges.of_band):
             writer.send(ranges.first_of(band) + key, some)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from owt_pipeline.dedupe.shingles import sorted_set
+
 _CHUNK_EDGES = 1 << 16
 _ROW = 8  # shingles that take as much memory as what else is known of a candidate
 
@@ -29,16 +31,18 @@ class Forest:
         """Join the components at both ends of edges."""
         for start in range(0, len(left), _CHUNK_EDGES):
             ends = left[start : start + _CHUNK_EDGES], right[start : start + _CHUNK_EDGES]
-            self._join(*(end.astype(self.parent.dtype) for end in ends))
+            apart = self.parent[ends[0]] != self.parent[ends[1]]  # of a second forest, few are
+            self._join(*(end[apart].astype(self.parent.dtype) for end in ends))
 
     def joined(self) -> tuple[np.ndarray, np.ndarray]:
         """(documents that are not alone in their component, but for its root; the root of each), by document."""
         found = [np.empty(0, self.parent.dtype)]
         for start in range(0, len(self.parent), _CHUNK_EDGES):
-            some = np.arange(start, min(start + _CHUNK_EDGES, len(self.parent)), dtype=self.parent.dtype)
-            found.append(some[self._roots(some) != some])
+            above = self.parent[start : start + _CHUNK_EDGES]
+            itself = np.arange(start, start + len(above), dtype=self.parent.dtype)
+            found.append(itself[above != itself])
         documents = np.concatenate(found)
-        return documents, self.parent[documents]
+        return documents, self._roots(documents)
 
     def _join(self, left: np.ndarray, right: np.ndarray) -> None:
         while len(left):
@@ -82,6 +86,7 @@ class Candidates:
       document: uint32, the document.
       component: uint32, the least document of its component.
       text: uint32, the least document that has the same text.
+      number: uint32, the number of its component.
       compared: whether similarities are to be computed in its component: it has several texts, and one of them no
         document of an earlier corpus has.
     """
@@ -89,14 +94,18 @@ class Candidates:
     document: np.ndarray
     component: np.ndarray
     text: np.ndarray
+    number: np.ndarray
     compared: np.ndarray
 
     @property
     def counts(self) -> dict[str, int]:
         """Texts that are candidates, their components, and the texts of the largest one."""
-        texts = self.component[self.compared & (self.text == self.document)]
-        sizes = np.unique(texts, return_counts=True)[1]
-        return {"candidates": len(texts), "components": len(sizes), "largest_component": int(sizes.max(initial=0))}
+        texts = np.bincount(self.number[self.compared & (self.text == self.document)])
+        return {
+            "candidates": int(texts.sum()),
+            "components": int(np.count_nonzero(texts)),
+            "largest_component": int(texts.max(initial=0)),
+        }
 
     def groups(self, shingles: float, at_most: int, at_least: int, groups: int) -> np.ndarray:
         """The group of each candidate, int64: components in their order, of like size together.
@@ -107,12 +116,11 @@ class Candidates:
           at_least: shingles of a group that is worth a file.
           groups: or fewer, where that makes smaller groups: for more workers than one.
         """
-        index = np.unique(self.component, return_inverse=True)[1]
-        sizes = np.cumsum(np.bincount(index, weights=np.where(self.compared, shingles + _ROW, _ROW)))
+        sizes = np.cumsum(np.bincount(self.number, weights=np.where(self.compared, shingles + _ROW, _ROW)))
         total = float(sizes[-1]) if len(sizes) else 0.0
-        number = (sizes // min(at_most, max(at_least, total / groups))).astype(np.int64)
-        number = np.cumsum(np.diff(number, prepend=number[:1]) > 0)  # none is left out
-        return number[index]
+        group = (sizes // min(at_most, max(at_least, total / groups))).astype(np.int64)
+        group = np.cumsum(np.diff(group, prepend=group[:1]) > 0)  # none is left out
+        return group[self.number]
 
 
 def find_candidates(
@@ -135,20 +143,29 @@ def find_candidates(
         forest.parent[copy] = text
     for left, right in forests:
         forest.join(left, right)
-    document, component = forest.joined()
-    roots = np.unique(component)
-    order = np.argsort(np.concatenate([document, roots]), kind="stable")
-    document, component = (np.concatenate(pair)[order] for pair in ((document, roots), (component, roots)))
-    own = component < own_documents
-    document, component = document[own], component[own]
+    joined, roots = forest.joined()
+    concerned = np.zeros(documents, bool)
+    concerned[roots] = True
+    roots = np.flatnonzero(concerned[:own_documents])
+    concerned[joined] = True
+    document = np.flatnonzero(concerned)
+    component = forest.parent[document]
+    if own_documents < documents:
+        own = component < own_documents
+        document, component = document[own], component[own]
+    index = forest.parent  # its memory: from here on, of a root the number of its component
+    index[roots] = np.arange(len(roots))
+    number = index[component]
+    index.fill(0)  # and then, of a document its row among the candidates
+    index[document] = np.arange(len(document))
     text = document.copy()
-    for copy, of in copies:
-        at = np.searchsorted(document, copy)
-        at, copy, of = (values[at < len(document)] for values in (at, copy, of))
-        found = document[at] == copy
-        text[at[found]] = of[found]
-    of_earlier = np.unique(text[document >= own_documents])  # copies of these go in any case
-    several, undecided = component[text != component], component[~np.isin(text, of_earlier)]
-    compared = np.isin(component, np.intersect1d(several, undecided))
-    document, component, text = (values.astype(np.uint32) for values in (document, component, text))
-    return Candidates(document, component, text, compared)
+    for copy, of in copies if len(document) else ():
+        row = index[copy]
+        found = document[row] == copy
+        text[row[found]] = of[found]
+    several, undecided = np.zeros(len(roots), bool), np.zeros(len(roots), bool)
+    of_earlier = text[np.searchsorted(document, own_documents) :]  # copies of these go in any case
+    several[number[text != component]] = True
+    undecided[number[~np.isin(text, sorted_set(of_earlier))]] = True
+    columns = [values.astype(np.uint32) for values in (document, component, text, number)]
+    return Candidates(columns[0], columns[1], columns[2], columns[3], (several & undecided)[number])
