@@ -12,10 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from owt_pipeline.engine.commit import ShardWriter, publish, record_name, work_of
-from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
-from schemas.manifest import Counts, ShardRecord
 
 WORDS = 1140
 """Words of a long document: the mean of OpenWebText's."""
@@ -117,6 +114,10 @@ def _edited(rng: random.Random, words: list[str], share: float) -> list[str]:
 
 def write_clean(workdir: Path, texts: Iterator[str], count: int, num_shards: int = 4) -> None:
     """Write `count` texts as `clean/`, the i-th with url_id i, end to end in shards of like length."""
+    from owt_pipeline.engine.commit import ShardWriter, publish, record_name, work_of  # peers' environments lack them
+    from owt_pipeline.engine.storage import Storage
+    from schemas.manifest import Counts, ShardRecord
+
     run = Storage(str(workdir))
     written = work_of(run, "clean") / "made" / "shards"
     for shard in range(num_shards):

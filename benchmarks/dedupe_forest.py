@@ -70,8 +70,9 @@ def main() -> int:
     takes = {step: makespan(some, arguments.workers) for step, some in seconds.items()}
     total = sum(takes.values())
     for step, some in seconds.items():
-        print(f"{step:>12} {len(some):>6,} {sum(some):>9.2f} {max(some):>9.2f} "
-              f"{sum(some) / arguments.documents * 1e6:>14.2f} {takes[step]:>9.2f} {takes[step] / total:>7.2%}")  # fmt: skip
+        each, share = sum(some) / arguments.documents * 1e6, takes[step] / total
+        print(f"{step:>12} {len(some):>6,} {sum(some):>9.2f} {max(some):>9.2f} {each:>14.2f} {takes[step]:>9.2f} "
+              f"{share:>7.2%}")  # fmt: skip
     share = takes["components"] / total
     print(f"{'':>12} {'':>6} {'':>9} {'':>9} {'':>14} {total:>9.2f}; the one worker {share:.2%}")
     if share > MOST:

@@ -51,8 +51,8 @@ _EDGES = pa.schema([("document", pa.uint32()), ("root", pa.uint32())])
 _PLANNED = pa.schema(
     [
         ("document", pa.uint32()),
-        ("component", pa.uint32()),
         ("text", pa.uint32()),
+        ("component", pa.uint32()),
         ("compared", pa.bool_()),
         ("group", pa.uint32()),
     ]
@@ -203,13 +203,14 @@ def join_components(run: StageRun, _: int, slices: Sequence[Slice], writer: Shar
     )
     found = find_candidates(collection.documents, collection.own_documents, copies, forests)
     mean = _shingles(run.options, run.inputs["clean"]) / max(collection.own_documents, 1)
-    group = found.groups(mean, _GROUP_SHINGLES, _LEAST_SHINGLES, _GROUPS)
-    columns = (found.document, found.component, found.text, found.compared, group.astype(np.uint32))
+    group = found.groups(mean, _GROUP_SHINGLES, _LEAST_SHINGLES, _GROUPS).astype(np.uint32)
+    of_component = (found.compared[found.component], group[found.component])
+    columns = (found.document, found.text, found.component, *of_component)
     rows = pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=_PLANNED)
     bounds = np.searchsorted(found.document, [part.first for part in collection.parts])
     for number, (start, end) in enumerate(zip(bounds, [*bounds[1:], len(rows)], strict=True)):
         writer.send(number, rows.slice(start, end - start))
-    writer.count({**found.counts, "groups": int(group.max(initial=-1)) + 1})
+    writer.count({**found.counts, "groups": int(group[-1]) + 1 if len(group) else 0})
     progress.advance(sum(slice.rows for slice in slices))
 
 

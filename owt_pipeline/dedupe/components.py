@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from owt_pipeline.dedupe.minhash import keep_freed_memory
 from owt_pipeline.dedupe.shingles import sorted_set
 
 _CHUNK_EDGES = 1 << 16
@@ -25,14 +26,16 @@ class Forest:
     """
 
     def __init__(self, documents: int):
+        keep_freed_memory()
         self.parent = np.arange(documents, dtype=np.int32 if documents < 1 << 31 else np.int64)
 
     def join(self, left: np.ndarray, right: np.ndarray) -> None:
         """Join the components at both ends of edges."""
         for start in range(0, len(left), _CHUNK_EDGES):
-            ends = left[start : start + _CHUNK_EDGES], right[start : start + _CHUNK_EDGES]
-            apart = self.parent[ends[0]] != self.parent[ends[1]]  # of a second forest, few are
-            self._join(*(end[apart].astype(self.parent.dtype) for end in ends))
+            chunk = slice(start, start + _CHUNK_EDGES)
+            above = self.parent[left[chunk]], self.parent[right[chunk]]
+            apart = above[0] != above[1]  # of a second forest, few are
+            self._join(above[0][apart], above[1][apart])
 
     def joined(self) -> tuple[np.ndarray, np.ndarray]:
         """(documents that are not alone in their component, but for its root; the root of each), by document."""
@@ -80,35 +83,33 @@ def forest_of(documents: int, edges: Iterable[tuple[np.ndarray, np.ndarray]]) ->
 
 @dataclass(frozen=True)
 class Candidates:
-    """Documents that have candidates, by number.
+    """Documents that have candidates, in order.
 
     Attributes:
       document: uint32, the document.
-      component: uint32, the least document of its component.
       text: uint32, the least document that has the same text.
-      number: uint32, the number of its component.
-      compared: whether similarities are to be computed in its component: it has several texts, and one of them no
+      component: uint32, the number of its component.
+      compared: by component, whether similarities are to be computed in it: it has several texts, and one of them no
         document of an earlier corpus has.
     """
 
     document: np.ndarray
-    component: np.ndarray
     text: np.ndarray
-    number: np.ndarray
+    component: np.ndarray
     compared: np.ndarray
 
     @property
     def counts(self) -> dict[str, int]:
         """Texts that are candidates, their components, and the texts of the largest one."""
-        texts = np.bincount(self.number[self.compared & (self.text == self.document)])
+        texts = np.bincount(self.component[self.text == self.document], minlength=len(self.compared))[self.compared]
         return {
             "candidates": int(texts.sum()),
-            "components": int(np.count_nonzero(texts)),
+            "components": len(texts),
             "largest_component": int(texts.max(initial=0)),
         }
 
     def groups(self, shingles: float, at_most: int, at_least: int, groups: int) -> np.ndarray:
-        """The group of each candidate, int64: components in their order, of like size together.
+        """The group of each component, int64: components in their order, of like size together.
 
         Args:
           shingles: of a document, on average.
@@ -116,11 +117,11 @@ class Candidates:
           at_least: shingles of a group that is worth a file.
           groups: or fewer, where that makes smaller groups: for more workers than one.
         """
-        sizes = np.cumsum(np.bincount(self.number, weights=np.where(self.compared, shingles + _ROW, _ROW)))
+        documents = np.bincount(self.component, minlength=len(self.compared))
+        sizes = np.cumsum(documents * np.where(self.compared, shingles + _ROW, _ROW))
         total = float(sizes[-1]) if len(sizes) else 0.0
         group = (sizes // min(at_most, max(at_least, total / groups))).astype(np.int64)
-        group = np.cumsum(np.diff(group, prepend=group[:1]) > 0)  # none is left out
-        return group[self.number]
+        return np.cumsum(np.diff(group, prepend=group[:1]) > 0)  # no number is left out
 
 
 def find_candidates(
@@ -149,13 +150,13 @@ def find_candidates(
     roots = np.flatnonzero(concerned[:own_documents])
     concerned[joined] = True
     document = np.flatnonzero(concerned)
-    component = forest.parent[document]
+    root = forest.parent[document]
     if own_documents < documents:
-        own = component < own_documents
-        document, component = document[own], component[own]
+        own = root < own_documents
+        document, root = document[own], root[own]
     index = forest.parent  # its memory: from here on, of a root the number of its component
     index[roots] = np.arange(len(roots))
-    number = index[component]
+    component = index[root]
     index.fill(0)  # and then, of a document its row among the candidates
     index[document] = np.arange(len(document))
     text = document.copy()
@@ -164,8 +165,8 @@ def find_candidates(
         found = document[row] == copy
         text[row[found]] = of[found]
     several, undecided = np.zeros(len(roots), bool), np.zeros(len(roots), bool)
+    several[component[text != root]] = True
     of_earlier = text[np.searchsorted(document, own_documents) :]  # copies of these go in any case
-    several[number[text != component]] = True
-    undecided[number[~np.isin(text, sorted_set(of_earlier))]] = True
-    columns = [values.astype(np.uint32) for values in (document, component, text, number)]
-    return Candidates(columns[0], columns[1], columns[2], columns[3], (several & undecided)[number])
+    undecided[component[~np.isin(text, sorted_set(of_earlier))] if len(of_earlier) else slice(None)] = True
+    columns = [values.astype(np.uint32) for values in (document, text, component)]
+    return Candidates(columns[0], columns[1], columns[2], several & undecided)

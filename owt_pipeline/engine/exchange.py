@@ -92,9 +92,11 @@ class SliceWriter:
     def _write(self, batches: Sequence[pa.RecordBatch]) -> tuple[int, int]:
         self._file.write(b"\0" * (-self._file.bytes % _ALIGNMENT))
         start = self._file.bytes
-        with pa.ipc.new_stream(self._file, batches[0].schema) as stream:
+        sink = pa.BufferOutputStream()  # for one call of ours a slice, where Arrow's pieces are a dozen
+        with pa.ipc.new_stream(sink, batches[0].schema) as stream:
             for batch in batches:
                 stream.write_batch(batch)
+        self._file.write(memoryview(sink.getvalue()))
         return start, self._file.bytes - start
 
 

@@ -38,7 +38,7 @@ class HashingFile:
         self._digest = hashlib.sha256()
         self._abandoned = False
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes | memoryview) -> int:
         """Append `data`; raises UserError where the disk is full."""
         if not self._abandoned:
             with _full_disk_explained(self.path):

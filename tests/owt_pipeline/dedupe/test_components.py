@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from owt_pipeline.dedupe import components
-from owt_pipeline.dedupe.components import find_candidates, forest_of
+from owt_pipeline.dedupe.components import Candidates, find_candidates, forest_of
 
 NODES = 1001
 EDGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=80)
@@ -44,8 +44,20 @@ def columns(edges: list[tuple[int, int]]) -> Pair:
 def found(edges: list[tuple[int, int]], cut: int) -> dict[int, int]:
     """{node: least node of its component} of components of two and more, by forests of two shares of the edges."""
     forests = [forest_of(NODES, [columns(some)]) for some in (edges[:cut], edges[cut:])]
-    candidates = find_candidates(NODES, NODES, [], forests)
-    return dict(zip(candidates.document.tolist(), candidates.component.tolist(), strict=True))
+    return roots_of(find_candidates(NODES, NODES, [], forests))
+
+
+def roots_of(candidates: Candidates) -> dict[int, int]:
+    """{node: least node of its component}"""
+    least: dict[int, int] = {}
+    for node, component in zip(candidates.document.tolist(), candidates.component.tolist(), strict=True):
+        least.setdefault(component, node)
+    assert sorted(least) == list(range(len(candidates.compared)))
+    assert sorted(least.values()) == [least[component] for component in sorted(least)]
+    return {
+        node: least[component]
+        for node, component in zip(candidates.document.tolist(), candidates.component.tolist(), strict=True)
+    }
 
 
 def of_two(edges: list[tuple[int, int]]) -> dict[int, int]:
@@ -84,12 +96,12 @@ def test_copies_and_documents_of_earlier_corpora(texts: list[int], edges: list[t
     copies = [(i, of) for i, of in enumerate(least) if i != of]
     candidates = find_candidates(61, own, [columns(copies)], [columns(edges)])
     expected = {node: root for node, root in of_two([*edges, *copies]).items() if root < own}
-    assert dict(zip(candidates.document.tolist(), candidates.component.tolist(), strict=True)) == expected
+    assert roots_of(candidates) == expected
     assert candidates.text.tolist() == [least[node] for node in sorted(expected)]
     several = {root for node, root in expected.items() if least[node] != root}
     of_earlier = {least[node] for node in range(own, 61)}
     several &= {root for node, root in expected.items() if least[node] not in of_earlier}
-    assert candidates.compared.tolist() == [expected[node] in several for node in sorted(expected)]
+    assert candidates.compared.tolist() == [root in several for root in sorted(set(expected.values()))]
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(8, 4000))
@@ -98,11 +110,11 @@ def test_groups_hold_complete_components_of_a_bounded_size(sizes: list[int], at_
     edges = [(start, start + k) for start, size in zip(starts.tolist(), sizes, strict=False) for k in range(1, size)]
     candidates = find_candidates(int(starts[-1]) + 1, int(starts[-1]) + 1, [], [columns(edges)])
     group = candidates.groups(100.0, at_most, 0, 16)
+    assert len(group) == len(candidates.compared)
+    assert group.tolist() == sorted(group.tolist())
     assert set(group.tolist()) == set(range(max(group.tolist(), default=-1) + 1))
-    for number in set(group.tolist()):
-        members = candidates.component[group == number]
-        assert not np.isin(candidates.component[group != number], members).any()
-        assert 108 * len(members) <= at_most + 108 * max(sizes)
+    for members in np.bincount(group[candidates.component]).tolist():
+        assert 108 * members <= at_most + 108 * max(sizes)
 
 
 def test_edges_may_come_in_more_than_fits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from tests.owt_pipeline.dedupe.corpora import (
     url_id,
     write_clean,
 )
+from tests.owt_pipeline.engine.test_graph import ELSEWHERE
 from tests.owt_pipeline.whole_runs import differing, shard_file, work_of
 
 
@@ -252,3 +253,11 @@ def test_a_run_goes_on_from_what_a_power_failure_left_of_its_steps(
     next((work / "shingle").glob("*.slices")).unlink()
     dedupe(tmp_path / "broken")
     assert differing(tmp_path / "broken", tmp_path / "whole") == []
+
+
+def test_a_cluster_writes_the_bytes_of_the_local_pool(tmp_path: Path) -> None:
+    """There each part is made by itself, in any process, from the handles that reach it through Beam's coders."""
+    for name, flags in (("here", ()), ("there", ELSEWHERE)):
+        write_clean(tmp_path / name, corpus_with_copies(seed=13))
+        dedupe(tmp_path / name, beam_flags=flags, keep_sketches=True)
+    assert differing(tmp_path / "here", tmp_path / "there") == []
