@@ -16,8 +16,9 @@ from owt_pipeline.engine import console, runner
 from owt_pipeline.engine.command_line import CommandParser, interruptible
 from owt_pipeline.engine.errors import LedgerError, UsageError, UserError, explain_os_error
 from owt_pipeline.engine.lease import hold
+from owt_pipeline.engine.outcome import Result
 from owt_pipeline.engine.plan import usable_manifest
-from owt_pipeline.engine.runner import Result, check_beam_flags
+from owt_pipeline.engine.runner import check_beam_flags
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerError

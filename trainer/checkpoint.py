@@ -3,7 +3,7 @@
 OUT/checkpoints/step-00001000/
     checkpoint.json     written last: step, settings, shards, tokenizer, parent, versions, SHA-256 of each file
     model.safetensors   the weights
-    training/           optimizers, and each rank's random numbers (`trainer.training_state`)
+    training/           optimizers, and each rank's random numbers (`trainer.resume`)
     tokenizer.json      the shards' tokenizer
 """
 
@@ -27,7 +27,7 @@ import safetensors
 import torch
 from safetensors.torch import load_file, save_file
 
-from trainer.corpora import Corpora
+from trainer.data import Corpora
 from trainer.model import GPT, ModelConfig
 from trainer.shards import sha256_of
 from trainer.signing import Signer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
 import time
@@ -19,6 +20,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+
+from schemas import SettingsError
 
 
 @dataclass
@@ -45,9 +48,7 @@ class Ranks:
           ValueError: cuda is asked for and there is none, or xla without torch_xla.
         """
         if device == "xla":
-            from trainer import xla
-
-            return xla.join()
+            return _join_xla()
         if device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device is cuda, but torch finds no CUDA device; use --device cpu")
         kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
@@ -119,6 +120,79 @@ class Ranks:
     def leave(self) -> None:
         if self.distributed:
             dist.destroy_process_group()
+
+
+def _join_xla() -> XlaRanks:
+    """This process' XLA device, among those that `trainer.xla` started; raises SettingsError without torch_xla."""
+    package = xla_package()
+    import torch_xla.runtime as runtime
+
+    size = runtime.world_size()
+    return XlaRanks(runtime.global_ordinal() if size > 1 else 0, size, package.device())
+
+
+class XlaRanks(Ranks):
+    """Processes with a TPU chip each. What they exchange goes over the chips, a step's gradients within its program."""
+
+    @property
+    def distributed(self) -> bool:
+        return self.world_size > 1
+
+    def any(self, flag: bool) -> bool:
+        return any(self.gather(flag))
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.stack(self.gather(tensor.cpu())).sum(0)
+
+    def gather(self, value: Any) -> list[Any]:
+        if not self.distributed:
+            return [value]
+        import torch_xla.core.xla_model as xm
+
+        return [pickle.loads(part) for part in xm.rendezvous("gather", pickle.dumps(value))]
+
+    def from_main(self, value: Any) -> Any:
+        return self.gather(value)[0]
+
+    def share_weights(self, model: nn.Module) -> None:
+        if self.distributed:
+            weights = [parameter.data for parameter in model.parameters()]
+            self._add_up([weight * (self.rank == 0) for weight in weights], weights, 1.0)
+            self.sync()
+
+    def average_gradients(self, model: nn.Module) -> None:
+        if self.distributed:
+            gradients = [p.grad for p in model.parameters() if p.grad is not None]
+            self._add_up(gradients, gradients, 1 / self.world_size)
+
+    def _add_up(self, tensors: list[torch.Tensor], results: list[torch.Tensor], scale: float) -> None:
+        """The sums over ranks, scaled, into `results`: one collective for all of them."""
+        import torch_xla.core.xla_model as xm
+
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        xm.all_reduce(xm.REDUCE_SUM, [flat], scale=scale)
+        for result, part in zip(results, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            result.copy_(part.view_as(result))
+
+    def sync(self) -> None:
+        xla_package().sync()
+
+    def stack(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.stack([value.cpu() for value in values])  # on the device it would be another program
+
+    def leave(self) -> None:
+        pass
+
+
+def xla_package() -> Any:
+    """torch_xla; raises SettingsError where it is not installed."""
+    try:
+        import torch_xla
+    except ImportError as error:
+        raise SettingsError(
+            f"device xla needs the package torch_xla ({error}): pip install 'torch_xla[tpu]'"
+        ) from error
+    return torch_xla
 
 
 def shard(model: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, bfloat16: bool) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from trainer import checkpoint
-from trainer.corpora import Corpora
+from trainer.data import Corpora
 from trainer.manifest import TokenFile
 from trainer.remote import RemoteFolder
 from trainer.samplers import Sampler

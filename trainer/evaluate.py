@@ -20,13 +20,11 @@ from schemas.settings import add_flags, flags_given, from_table
 from trainer.command_line import CommandParser
 from trainer.distributed import Ranks, autocast_of
 from trainer.model import GPT
-from trainer.pretrained import load_pretrained
+from trainer.pretrained import Tokenizer, load_pretrained
 from trainer.shards import open_dataset
 from trainer.signing import Verifier
-from trainer.tasks import hellaswag, lambada
-from trainer.tokenizer import Tokenizer
+from trainer.tasks import detokenize, hellaswag, lambada, published_words
 from trainer.validation import fixed_windows, validation_loss
-from trainer.wikitext import detokenize, published_words
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.datasets import LEDGER, SCHEMA_VERSION
-from trainer.errors import ShardError
 
 MANIFEST_NAME = "manifest.json"
+
+
+class ShardError(ValueError):
+    """Token shards that are missing, damaged, or of a kind this program does not know."""
 
 
 @dataclass(frozen=True)

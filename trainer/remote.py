@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from schemas.buckets import open_bucket
-from trainer.errors import ShardError
-from trainer.manifest import TokenFile
+from trainer.manifest import ShardError, TokenFile
 
 DEFAULT_CACHE_GB = 100.0
 _PIECE = 8 << 20  # bytes of one request

@@ -15,9 +15,8 @@ from schemas.settings import add_flags, flags_given, from_table
 from trainer.command_line import CommandParser
 from trainer.distributed import in_bfloat16
 from trainer.model import GPT, KVCache
-from trainer.pretrained import load_pretrained
+from trainer.pretrained import Tokenizer, load_pretrained
 from trainer.signing import Verifier
-from trainer.tokenizer import Tokenizer
 
 
 @torch.no_grad()

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from schemas import DATASETS
-from trainer.errors import ShardError
-from trainer.manifest import MANIFEST_NAME, TokenFile, TokenManifest, ledger_of, read_manifest
+from trainer.manifest import MANIFEST_NAME, ShardError, TokenFile, TokenManifest, ledger_of, read_manifest
 from trainer.remote import DEFAULT_CACHE_GB, Cache, Chunks, FetchedChunks, RemoteFolder, default_cache_folder, is_remote
 
 __all__ = ["Documents", "ShardError", "TokenDataset", "TokenizerInfo", "open_dataset", "sha256_of"]

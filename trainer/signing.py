@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from schemas import SettingsError
-from trainer.errors import SignatureError
 
 SIGNATURE = "model.sig"
+
+
+class SignatureError(ValueError):
+    """A model that is unsigned, altered, or signed with another key."""
 
 
 class Signer:

@@ -14,7 +14,7 @@ from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig, parse
 from trainer.distributed import Ranks, StopSignals, clip_gradients, reduced_when
 from trainer.divergence import Diverged
-from trainer.errors import ShardError
+from trainer.manifest import ShardError
 from trainer.setup import Run, set_up
 
 

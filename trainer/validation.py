@@ -12,13 +12,12 @@ import torch
 from torch import nn
 
 from schemas import SettingsError
-from trainer.corpora import Corpora
-from trainer.data import split_documents
+from trainer.data import Corpora, split_documents
 from trainer.distributed import Ranks
 from trainer.documents import DocumentBlocks
+from trainer.pretrained import Tokenizer
 from trainer.samplers import Packed
 from trainer.shards import TokenDataset, TokenizerInfo
-from trainer.tokenizer import Tokenizer
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from owt_pipeline.commands import dry_run
 from owt_pipeline.commands.estimate import Prices
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.errors import UsageError
-from owt_pipeline.engine.runner import Result
+from owt_pipeline.engine.outcome import Result
 from owt_pipeline.engine.stage import Stage
 from owt_pipeline.stage_command import check_flags, reporting_errors, run_stages, runtime_of
 from owt_pipeline.stages import ORDER, load

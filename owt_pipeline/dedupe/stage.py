@@ -19,7 +19,6 @@ from owt_pipeline.engine.dataset import DatasetReader, require_manifest
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.stage_command import main
 from schemas import Reason, option
 from schemas.manifest import Counts
 
@@ -213,4 +212,6 @@ STAGE = Stage(
 )
 
 if __name__ == "__main__":
+    from owt_pipeline.stage_command import main
+
     sys.exit(main(STAGE))

@@ -12,19 +12,16 @@ import difflib
 import logging
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
-
-import msgspec
 
 from owt_pipeline.engine import progress, submission
 from owt_pipeline.engine.commit import record_name
 from owt_pipeline.engine.dataset import require_manifest
-from owt_pipeline.engine.errors import UsageError, UserError, explain_os_error
+from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.lease import name_job, out_of_sight
+from owt_pipeline.engine.outcome import Result, failures, forget_outcome, read_outcome, seconds
 from owt_pipeline.engine.parts import interruptibly
 from owt_pipeline.engine.phases import append_to_log, finished_output
 from owt_pipeline.engine.plan import read_plan
@@ -36,53 +33,8 @@ from schemas.manifest import MANIFEST_NAME, Manifest, ledger_of
 logger = logging.getLogger("owt")
 
 LOCAL_RUNNERS = {"", "FnApiRunner", "DirectRunner"}
-_OUTCOME_NAME = ".outcome"
 WATCH_SECONDS = 2.0
 """Between two looks at what a job on a cluster has done."""
-
-failures: list[BaseException] = []
-"""What was raised in this process, before Beam wrapped it."""
-
-_seconds: dict[str, float] = {}  # of each stage that was published in this process
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What came of a run on a cluster, in the working directory.
-
-    Attributes:
-      message: why it stopped or failed; "" where it did not.
-      exit_code: of the command.
-      failure: the traceback, for a failure that is not the user's.
-    """
-
-    message: str = ""
-    exit_code: int = 0
-    failure: str = ""
-
-    @classmethod
-    def of_failure(cls, where: str, error: BaseException) -> Outcome:
-        what = explain_os_error(error) if isinstance(error, OSError) else str(error) or type(error).__name__
-        return cls(f"{where}: {what}", 1, "".join(traceback.format_exception(error)))
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came of one stage: its manifest, and how long it took; None where its output was finished."""
-
-    stage: Stage
-    manifest: Manifest
-    seconds: float | None
-
-    def log(self) -> None:
-        taken = "finished" if self.seconds is None else f"{self.seconds:.1f} s"
-        fields = {
-            "stage": self.stage.name,
-            "ran": self.seconds is not None,
-            "seconds": round(self.seconds or 0.0, 3),
-            **msgspec.structs.asdict(self.manifest.counts),
-        }
-        logger.info("%s: %s (%s)", self.stage.name, self.manifest.counts, taken, extra={"fields": fields})
-
 
 Build: TypeAlias = Callable[[Any, Sequence[tuple[Stage, Any]], Runtime], None]
 """Adds the graph of some stages to a pipeline: `build(pipeline, stages, runtime)`."""
@@ -114,18 +66,6 @@ def _chain(*arguments: Any) -> None:
     chain(*arguments)
 
 
-def published(stage: Stage, manifest: Manifest, seconds: float) -> None:
-    """Note that a stage's output was published, in the process that did it: locally, the run's own."""
-    _seconds[stage.name] = seconds
-    Result(stage, manifest, seconds).log()
-
-
-def write_outcome(workdir: Storage, outcome: Outcome) -> None:
-    """Leave the outcome for the launcher; what cannot be written is lost, and the runner's own words have to do."""
-    with contextlib.suppress(OSError, UserError):
-        workdir.write(_OUTCOME_NAME, msgspec.json.encode(outcome))
-
-
 def runs_on_cluster(beam_flags: Sequence[str]) -> bool:
     """Whether these flags name a runner other than this machine's own."""
     if not beam_flags:
@@ -139,7 +79,7 @@ def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Bui
     if runs_on_cluster(runtime.beam_flags):
         return _run_on_cluster(stages, runtime.elsewhere([stage for stage, _ in stages]), build)
     failures.clear()
-    _seconds.clear()
+    seconds.clear()
     try:
         interruptibly(lambda: _run_locally(stages, runtime, build))
     except KeyboardInterrupt:
@@ -151,7 +91,7 @@ def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Bui
         raise
     results = []
     for stage, _ in stages:
-        result = Result(stage, require_manifest(runtime.workdir, stage.output), _seconds.get(stage.name))
+        result = Result(stage, require_manifest(runtime.workdir, stage.output), seconds.get(stage.name))
         if result.seconds is None:
             result.log()
         results.append(result)
@@ -182,7 +122,7 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
     with submission.explaining():
         options = submission.options_for(runtime.beam_flags, workdir, stages)
         watch = Watch(stages, workdir)
-        workdir.delete(_OUTCOME_NAME)
+        forget_outcome(workdir)
         pipeline = beam.Pipeline(options=options)
         build(pipeline, stages, runtime)
     failed: Exception | None = None
@@ -203,7 +143,7 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
         failed = error
     if runtime.owner:
         name_job(workdir, runtime.owner, None)
-    outcome = _read_outcome(workdir)
+    outcome = read_outcome(workdir)
     if outcome is not None and outcome.failure:
         raise WorkerError(f"{outcome.message}\n{outcome.failure}") from None
     if outcome is not None and outcome.message:
@@ -212,7 +152,7 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
         raise failed
     if outcome is None and not watch.has_begun():
         raise out_of_sight(workdir)
-    workdir.delete(_OUTCOME_NAME)
+    forget_outcome(workdir)
     _log_metrics(stages, runtime.workdir, result)
     return watch.results()
 
@@ -324,13 +264,6 @@ def _log_metrics(stages: Sequence[tuple[Stage, Any]], workdir: Storage, result: 
             of_stage[f"{name.name}_max"] = max(of_stage[f"{name.name}_max"], value.max)
     counts = {stage: dict(sorted(values.items())) for stage, values in found.items() if values}
     append_to_log(workdir, {"job": type(result).__name__, "metrics": counts})
-
-
-def _read_outcome(workdir: Storage) -> Outcome | None:
-    try:
-        return msgspec.json.decode(workdir.read(_OUTCOME_NAME), type=Outcome)
-    except (FileNotFoundError, msgspec.MsgspecError):
-        return None
 
 
 def check_beam_flags(flags: Sequence[str], own: Sequence[str]) -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from owt_pipeline.engine.dataset import read_manifest
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.export.takedowns import FORGOTTEN, forgotten_in_shard, read_takedowns
-from owt_pipeline.stage_command import main
 from schemas import DATASETS, option
 from schemas.manifest import Counts
 from schemas.settings import shaping_options
@@ -78,4 +77,6 @@ STAGE = Stage(
 )
 
 if __name__ == "__main__":
+    from owt_pipeline.stage_command import main
+
     sys.exit(main(STAGE))

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
-from owt_pipeline.stage_command import main
 from schemas import option
 
 if TYPE_CHECKING:
@@ -117,4 +116,6 @@ STAGE = Stage(
 )
 
 if __name__ == "__main__":
+    from owt_pipeline.stage_command import main
+
     sys.exit(main(STAGE))

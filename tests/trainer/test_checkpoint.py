@@ -23,9 +23,9 @@ from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig
 from trainer.distributed import Ranks
+from trainer.resume import BackgroundSaver, load_training_state, training_state
 from trainer.shards import open_dataset
 from trainer.train import Diverged, train
-from trainer.training_state import BackgroundSaver, load_training_state, training_state
 
 WriteTokens = Callable[..., Path]
 

@@ -20,8 +20,8 @@ from trainer.config import TrainConfig
 from trainer.evaluate import EvaluateOptions, score_text, text_windows
 from trainer.huggingface import load_huggingface
 from trainer.model import GPT, ModelConfig
+from trainer.pretrained import Tokenizer
 from trainer.sample import SampleOptions, generate, stream_text
-from trainer.tokenizer import Tokenizer
 from trainer.train import train
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -13,8 +13,7 @@ import pytest
 
 from schemas import SettingsError
 from tests.trainer.conftest import TOKENIZER, write_token_dataset
-from trainer.corpora import Corpora, open_corpora
-from trainer.data import Loader
+from trainer.data import Corpora, Loader, open_corpora
 from trainer.divergence import url_ids_by_sample
 from trainer.shards import ShardError
 from trainer.train import main

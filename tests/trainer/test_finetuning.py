@@ -16,8 +16,8 @@ import torch
 from schemas import SettingsError
 from trainer import checkpoint
 from trainer.config import TrainConfig
+from trainer.pretrained import Tokenizer
 from trainer.shards import TokenizerInfo, open_dataset
-from trainer.tokenizer import Tokenizer
 from trainer.train import train
 from trainer.validation import windows_of_text
 

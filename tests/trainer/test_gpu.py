@@ -21,12 +21,12 @@ from trainer.distributed import Ranks
 from trainer.documents import DocumentBlocks, block_mask, document_numbers
 from trainer.evaluate import EvaluateOptions
 from trainer.model import GPT, ModelConfig
-from trainer.muon import orthogonalize_shared
+from trainer.optimizers import orthogonalize_shared
 from trainer.preflight import Passes, pass_bytes
+from trainer.resume import BackgroundSaver, load_training_state, training_state
 from trainer.sample import SampleOptions
 from trainer.shards import open_dataset
 from trainer.train import train
-from trainer.training_state import BackgroundSaver, load_training_state, training_state
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.append(str(REPOSITORY / "benchmarks"))

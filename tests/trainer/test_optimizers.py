@@ -3,10 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer import muon
+from trainer import optimizers as muon
 from trainer.model import GPT, ModelConfig
-from trainer.muon import Muon
-from trainer.optimizers import OPTIMIZERS, learning_rate, make_optimizers
+from trainer.optimizers import OPTIMIZERS, Muon, learning_rate, make_optimizers
 
 MODEL = ModelConfig(vocab_size=100, context=8, n_layer=2, n_head=2, width=16)
 

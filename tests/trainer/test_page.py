@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from schemas import SettingsError
 from trainer.config import TrainConfig
-from trainer.curves import Curve, chart
-from trainer.page import Page, commit
+from trainer.page import Curve, Page, chart, commit
 from trainer.trackers import open_tracker
 from trainer.train import train
 

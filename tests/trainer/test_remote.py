@@ -15,10 +15,9 @@ from schemas.buckets import open_bucket
 from schemas.manifest import ShardFile
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
-from trainer.corpora import Corpora, open_corpora
-from trainer.data import make_sampler
+from trainer.data import Corpora, make_sampler, open_corpora
 from trainer.divergence import url_ids_by_sample
-from trainer.errors import ShardError
+from trainer.manifest import ShardError
 from trainer.remote import Cache
 from trainer.shards import open_dataset
 from trainer.train import main

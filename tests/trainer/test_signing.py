@@ -11,8 +11,7 @@ import pytest
 from schemas import SettingsError
 from trainer import checkpoint, evaluate, export, sample
 from trainer.config import TrainConfig
-from trainer.errors import SignatureError
-from trainer.signing import SIGNATURE, Signer, Verifier
+from trainer.signing import SIGNATURE, SignatureError, Signer, Verifier
 from trainer.train import train
 
 pytest.importorskip("model_signing", reason="an extra: pip install model-signing pyOpenSSL")

@@ -11,9 +11,8 @@ import torch
 
 from trainer.distributed import Ranks
 from trainer.model import GPT, ModelConfig
-from trainer.tasks import hellaswag, lambada
-from trainer.tokenizer import Tokenizer
-from trainer.wikitext import detokenize, published_words
+from trainer.pretrained import Tokenizer
+from trainer.tasks import detokenize, hellaswag, lambada, published_words
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 

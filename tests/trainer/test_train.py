@@ -20,7 +20,7 @@ import pytest
 
 from schemas import SettingsError
 from trainer import train
-from trainer.run_lock import sole_writer
+from trainer.setup import sole_writer
 
 # 2 layers of width 32: a step takes some milliseconds.
 SMALL = ("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 512, "--micro_batch", 4)

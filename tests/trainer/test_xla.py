@@ -21,7 +21,7 @@ COUNTING = """
 import sys
 import torch_xla.debug.metrics as met
 from trainer import train
-from trainer.xla import XlaRanks
+from trainer.distributed import XlaRanks
 counts, sync = [], XlaRanks.sync
 def counted(self):
     sync(self)
