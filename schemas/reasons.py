@@ -34,6 +34,7 @@ class Reason(str, Enum):
 
     # fetch
     ROBOTS = "robots", "fetch", "robots.txt forbids the URL"
+    ROBOTS_UNREACHABLE = "robots_unreachable", "fetch", "robots.txt fails (5xx) or is too slow, which forbids the host"
     DNS = "dns", "fetch", "the host's name does not resolve"
     CONNECT = "connect", "fetch", "no connection, or it broke off"
     TLS = "tls", "fetch", "the TLS handshake or the certificate failed"

@@ -17,7 +17,7 @@ from owt_pipeline.collect.rows import SUBMISSIONS, RowMaker
 from owt_pipeline.collect.rules import Rules
 from owt_pipeline.collect.submissions import read_block
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.fetch.acceptance import REDIRECTS, is_html
+from owt_pipeline.fetch.answers import REDIRECTS, is_html
 from owt_pipeline.fetch.captures import captures
 from schemas import Reason
 

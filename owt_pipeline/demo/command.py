@@ -128,6 +128,8 @@ def config_toml(folder: Path, dump: Path, address: str, workers: int) -> str:
             "user_agent": f"owt-demo/1.0 (+http://garden.{DOMAIN}/about)",
             "resolve": (f"*.{DOMAIN}={address}",),
             "host_delay": 0.02,
+            "address_delay": 0.0,  # all hosts are on one
+            "address_connections": 100,
             "silence_timeout": 3.0,
             "retries": 2,
         },

@@ -1,35 +1,51 @@
-"""What became of a URL: a page, or the reason why there is none."""
+"""What became of a URL: a page, or the reason why there is none; the same judgement for a live response and for one
+from an archive."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
 
-import pyarrow as pa
-
-from owt_pipeline.engine.batches import rejects_batch, replace_columns
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.fetch.acceptance import refuse_body, refuse_head
 from owt_pipeline.fetch.warc import Response, payload_digest
-from schemas import DATASETS, Reason
+from schemas import Reason
+from schemas.reasons import http_reason
 
-PAGES = DATASETS["pages"].schema
+Refusal = tuple[Reason, str]
+"""A reason, and a detail for a person to read."""
 
-_WRITE_BYTES = 1 << 20
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
-URL_COLUMNS = ["url_id", "url", "score", "created_utc", "subreddits"]
-"""What `write_answers` needs of urls/."""
+_HTML_TYPES = ("text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml")
+
+# What a file begins with that some server calls text/html; a page never begins so.
+_BINARY = (
+    (b"%PDF-", "a PDF file"),
+    (b"\x89PNG", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"GIF8", "a GIF image"),
+    (b"PK\x03\x04", "a ZIP archive"),
+    (b"\x1f\x8b", "a gzip file"),
+    (b"Rar!", "a RAR archive"),
+    (b"7z\xbc\xaf", "a 7z archive"),
+    (b"OggS", "an Ogg file"),
+    (b"ID3", "an MP3 file"),
+    (b"\x7fELF", "a program"),
+    (b"MZ\x90", "a program"),
+)
+_UNICODE_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
+
+_LOOKS_LIKE_HTML = re.compile(
+    rb"\s*<(?:!--|\?xml|!doctype\s+html|(?:html|head|body|title|meta|script|div|p|h1|table|a)\b)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
 class Page:
     """A page: its index row, but for what comes from urls/ and from its place in the WARC file, and its record.
 
-    The fields are those of `DATASETS["pages"]`; `record` is the WARC record as one gzip member,
-    `redirects` are those of the redirects that led there.
+    The fields are those of `DATASETS["pages"]`; `record` is the WARC record as one gzip member, `redirects` are the
+    records before it: those of the redirects that led there, and of requests where they are kept.
     """
 
     source: str
@@ -63,7 +79,7 @@ def judge(
 ) -> Answer:
     """The page that a final response is, or why it is none.
 
-    `record` makes its WARC record, given the digest of `payload`: of the body in it, where that is encoded.
+    `record` makes its WARC record, given the digest of `payload`: of the body in it, as it was sent.
     """
     refusal = refuse_head(response.status, response.content_type) or refuse_body(response.content_type, response.body)
     if refusal is not None:
@@ -82,49 +98,36 @@ def judge(
     )
 
 
-def sorted_urls(urls: DatasetReader, shard: int, columns: list[str], rows: int = 1024) -> Iterator[pa.RecordBatch]:
-    """A shard's rows in order of url_id, in batches; `columns` holds `url_id`."""
-    ids = urls.table(shard, columns=["url_id"])["url_id"].combine_chunks().to_numpy()
-    if (ids[1:] > ids[:-1]).all():
-        yield from urls.batches(shard, columns=columns, rows=rows)
-    else:
-        yield from urls.table(shard, columns=columns).sort_by("url_id").to_batches(max_chunksize=rows)
+def refuse_head(status: int, content_type: str | None) -> Refusal | None:
+    """Why a final response is no page, judged before its body; None if it may be one."""
+    if status == 206:
+        return Reason.BAD_RESPONSE, "a part (status 206) where the whole was asked for"
+    if status in (204, 205):
+        return Reason.EMPTY_BODY, f"status {status}: no content"
+    if not 200 <= status < 300:
+        return http_reason(status), f"status {status}"
+    if content_type is not None and not is_html(content_type):
+        return Reason.NOT_HTML, f"Content-Type: {content_type[:100]}"
+    return None
 
 
-def write_answers(
-    writer: ShardWriter, urls: Iterable[pa.RecordBatch], answers: Callable[[pa.RecordBatch], Iterable[Answer]]
-) -> None:
-    """Write the shard: its WARC file, index and rejects, in the order of `urls` (batches with URL_COLUMNS).
+def refuse_body(content_type: str | None, body: bytes) -> Refusal | None:
+    """Why a response that `refuse_head` let pass is no page after all, judged by its decoded body."""
+    start = body[:1024].removeprefix(b"\xef\xbb\xbf")
+    if not start.strip() and not body.strip():
+        return Reason.EMPTY_BODY, f"{len(body)} bytes, all blank" if body else "no bytes"
+    for magic, name in _BINARY:
+        if start.startswith(magic):
+            return Reason.NOT_HTML, f"{name}, sent as {content_type}"
+    if content_type is None and not _LOOKS_LIKE_HTML.match(start):
+        return Reason.NOT_HTML, "no Content-Type, and it does not begin like HTML"
+    declares_utf16 = "utf-16" in (content_type or "").lower() or "utf-32" in (content_type or "").lower()
+    if b"\x00\x00\x00" in start and not declares_utf16 and not body.startswith(_UNICODE_MARKS):
+        return Reason.NOT_HTML, f"binary, sent as {content_type}"
+    return None
 
-    `answers` gives the answer of each row of a batch, in order.
-    """
-    warc, records = writer.open_file(".warc.gz", "warc")
-    for batch in urls:
-        taken: list[int] = []
-        columns: dict[str, list[Any]] = {name: [] for name in (*INDEXED, "warc_offset", "warc_length")}
-        rejected = []
-        waiting: list[bytes] = []  # written together: a page at a time costs more in calls than in bytes
-        end = written = warc.tell()
-        for index, answer in enumerate(answers(batch)):
-            if isinstance(answer, Page):
-                taken.append(index)
-                end += sum(map(len, answer.redirects))
-                for name in INDEXED:
-                    columns[name].append(getattr(answer, name))
-                columns["warc_offset"].append(end)
-                columns["warc_length"].append(len(answer.record))
-                end += len(answer.record)
-                waiting += [*answer.redirects, answer.record]
-                if end - written > _WRITE_BYTES:
-                    written += warc.write(b"".join(waiting))
-                    waiting.clear()
-                records[0] += len(answer.redirects) + 1
-            else:
-                url_id, url = batch["url_id"][index].as_py(), batch["url"][index].as_py()
-                rejected.append((url_id, url, answer.reason, answer.detail))
-        warc.write(b"".join(waiting))
-        writer.count({f"from_{source}": count for source, count in Counter(columns["source"]).items()})
-        writer.count({"body_bytes": sum(columns["body_bytes"])} if taken else {})
-        writer.enter(batch.num_rows)
-        writer.write(replace_columns(batch.take(pa.array(taken, pa.int64())), PAGES, **columns))
-        writer.reject(rejects_batch(rejected))
+
+def is_html(content_type: str) -> bool:
+    """Whether a Content-Type header names HTML, or nothing."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type in _HTML_TYPES or not media_type

@@ -1,25 +1,27 @@
 """The captures in one archive file: every HTTP response in it, and where its bytes are.
 
-A capture is addressed by a range of bytes that `read_record` reads by itself. Where a file has no such ranges
-(ARC; several records in one gzip member), its responses are written once more, to a file beside the index.
+Archives are WARC, plain or compressed, or ARC: what the Internet Archive wrote before (until 2009). A capture is
+addressed by a range of bytes that `read_record` reads by itself. Where a file has no such ranges (ARC; several records
+in one gzip member), its responses are written once more, to a file beside the index.
 """
 
 from __future__ import annotations
 
+import calendar
 import gzip
 import io
 import re
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urljoin
 
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
-from owt_pipeline.fetch.acceptance import REDIRECTS
-from owt_pipeline.fetch.arc import ARC_MAGIC, arc_records
-from owt_pipeline.fetch.http_message import BadMessage, header, split_response
+from owt_pipeline.fetch.answers import REDIRECTS
+from owt_pipeline.fetch.messages import BadMessage, header, split_response
 from owt_pipeline.fetch.warc import (
     MAX_BODY_BYTES,
     BadRecord,
@@ -34,6 +36,8 @@ from owt_pipeline.fetch.warc import (
 
 _MAGICS = {b"\x1f\x8b": b"\x1f\x8b\x08", b"\x04\x22": b"\x04\x22\x4d\x18"}  # gzip, LZ4
 _PLAIN_MAGIC = b"WARC/"
+ARC_MAGIC = b"filedesc:"
+_MAX_ARC_LINE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -241,3 +245,59 @@ def _peek(file: BinaryIO, length: int) -> bytes:
     start = file.read(length)
     file.seek(0)
     return start
+
+
+class ArcRecord(NamedTuple):
+    """One record of an ARC file: `date` in seconds since 1970, UTC; `content` as the server sent it."""
+
+    url: str
+    date: int
+    content: bytes
+
+
+def arc_records(file: BinaryIO, max_bytes: int) -> Iterator[ArcRecord | None]:
+    """The HTTP records of a decompressed ARC file; None where something was broken.
+
+    A record is one line, `URL IP-address Archive-date Content-type Archive-length` (version 1; version 2 has more
+    fields), and as many bytes as it says. URLs may hold spaces, so fields are counted from the line's end.
+    What is between a broken record and the next line that is a header is skipped; a record of more than
+    `max_bytes` counts as broken.
+    """
+    in_order = True
+    while line := file.readline(_MAX_ARC_LINE):
+        if not line.strip():
+            continue
+        header = _arc_header(line)
+        if header is None:
+            if in_order:
+                yield None
+            in_order = False
+            continue
+        in_order = True
+        url, date, length = header
+        if length > max_bytes:
+            while length and (piece := file.read(min(length, 1 << 20))):
+                length -= len(piece)
+            yield None
+            continue
+        content = file.read(length)
+        if len(content) < length:
+            yield None
+        elif url[:4].lower() == b"http":
+            yield ArcRecord(url.decode("utf-8", "replace"), date, content)
+
+
+def _arc_header(line: bytes) -> tuple[bytes, int, int] | None:
+    """(URL, date, length), or None for a line that is no record's header."""
+    fields = line.split(b" ")
+    for behind_url in (4, 9):  # fields behind the URL in versions 1 and 2
+        if len(fields) <= behind_url:
+            break
+        date, length = fields[1 - behind_url], fields[-1].strip()
+        if len(date) >= 14 and date.isdigit() and length.isdigit() and len(length) < 19:
+            try:
+                seconds = calendar.timegm(time.strptime(date[:14].decode(), "%Y%m%d%H%M%S"))
+            except ValueError:
+                return None
+            return b" ".join(fields[:-behind_url]), seconds, int(length)
+    return None

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import functools
+import ipaddress
 import socket
 import ssl
-from collections.abc import Mapping
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from aiohappyeyeballs import AddrInfoType
 from yarl import URL
 
-from owt_pipeline.fetch.addresses import Addresses, BlockedAddress
-from owt_pipeline.fetch.answers import NoPage
-from owt_pipeline.fetch.connections import Connection, IdleConnections, Silence, connect, origin_of
-from owt_pipeline.fetch.http_message import BadMessage, BodyDecoder, Headers, TooLarge, brotli_available, header
-from owt_pipeline.fetch.resolver import CheckingResolver
-from owt_pipeline.fetch.response_parser import ResponseParser, Stop
+from owt_pipeline.fetch.addresses import Addresses, BlockedAddress, CheckingResolver
+from owt_pipeline.fetch.connections import (
+    Connection,
+    IdleConnections,
+    Origin,
+    ResponseReader,
+    Silence,
+    Stop,
+    connect,
+)
+from owt_pipeline.fetch.manners import Failed, Gate, Gates, Slots
+from owt_pipeline.fetch.messages import (
+    ACCEPT_ENCODING,
+    BadMessage,
+    CutOff,
+    Headers,
+    TooLarge,
+    decode_body,
+    header,
+)
 from schemas import Reason
 
 
@@ -41,14 +61,29 @@ class Limits:
 
 
 class Received(NamedTuple):
-    """A response as it was received; `body` is empty where `stop` said so; `ms` to the last byte."""
+    """A response as it was received.
+
+    Attributes:
+      url: that was asked for.
+      status: its status code.
+      headers: its headers, in order.
+      head: the bytes of status line and headers.
+      body: decoded, or as sent, as was asked for.
+      ms: from request to last byte.
+      truncated: whether the body is not complete.
+      address: the server's IP address; "" behind a proxy.
+      request: the bytes of the request.
+    """
 
     url: str
     status: int
-    status_line: str
     headers: Headers
+    head: bytes
     body: bytes
     ms: int
+    truncated: bool = False
+    address: str = ""
+    request: bytes = b""
 
     def header(self, name: str) -> str | None:
         return header(self.headers, name)
@@ -60,21 +95,6 @@ class Received(NamedTuple):
         return URL(self.url).join(parse_url(text))
 
 
-class Failed(Exception):
-    """A request without a usable response.
-
-    Attributes:
-      answer: why.
-      connected: whether there was a connection.
-      transient: whether it may succeed when tried again soon.
-    """
-
-    def __init__(self, reason: Reason, detail: str, *, connected: bool = False, transient: bool = False):
-        super().__init__(f"{reason}: {detail}")
-        self.answer = NoPage(reason, detail)
-        self.connected, self.transient = connected, transient
-
-
 def parse_url(text: str) -> URL:
     """yarl's URL; raises ValueError, and nothing else."""
     try:
@@ -83,29 +103,64 @@ def parse_url(text: str) -> URL:
         raise ValueError(f"not a URL: {text[:100]!r}") from None
 
 
-class Client:
-    """Requests over HTTP/1.1; to be made and used in one event loop, by any number of tasks at once."""
+def origin_of(url: URL) -> Origin:
+    return url.scheme, url.raw_host, url.port
 
-    def __init__(
-        self,
-        addresses: Addresses,
-        user_agent: str,
-        *,
-        verify_tls: bool,
-        keep_alive: float,
-        kept_connections: int,
-        remembered_names: int,
-    ):
-        """A client that keeps up to `kept_connections` open, each for `keep_alive` seconds after a response."""
-        self._addresses = addresses
-        self._resolver = CheckingResolver(addresses, remembered_names)
-        self._idle = IdleConnections(kept_connections, keep_alive)
-        self._verify_tls = verify_tls
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """How requests are made.
+
+    Attributes:
+      addresses: what may be connected to.
+      user_agent: the User-Agent header.
+      verify_tls: whether certificates are verified.
+      proxy: the URL of the HTTP proxy; "" for what the environment names (`HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY`).
+      connections: requests at once.
+      address_delay: seconds between two requests to an address.
+      address_connections: requests to an address at once.
+      keep_alive: seconds for which a connection waits for another request.
+      remembered: hosts whose addresses, turns and connections are remembered.
+    """
+
+    addresses: Addresses
+    user_agent: str
+    verify_tls: bool = True
+    proxy: str = ""
+    connections: int = 1000
+    address_delay: float = 0.0
+    address_connections: int = 1000
+    keep_alive: float = 15.0
+    remembered: int = 10_000
+
+
+class _Route(NamedTuple):
+    """Where to connect to for a URL, and the proxy that is there, if any."""
+
+    infos: Sequence[AddrInfoType]
+    proxy: URL | None
+
+
+class Client:
+    """Requests over HTTP/1.1; to be made and used in one event loop, by any number of tasks at once.
+
+    Attributes:
+      slots: of the requests at once.
+      address_gates: the turns at each address.
+    """
+
+    def __init__(self, options: ClientOptions, may_ask: Callable[[], bool] = lambda: True):
+        """A client that makes no request while `may_ask` says no."""
+        self._options, self._addresses, self._may_ask = options, options.addresses, may_ask
+        self._resolver = CheckingResolver(options.addresses, options.remembered)
+        self._idle = IdleConnections(options.connections, options.keep_alive)
+        self.slots = Slots(options.connections)
+        self.address_gates = Gates(options.address_delay, options.address_connections, options.remembered)
         self._headers = {
-            "User-Agent": user_agent,
+            "User-Agent": options.user_agent,
             "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.1",
             "Accept-Language": "en,*;q=0.5",
-            "Accept-Encoding": "gzip, deflate, br" if brotli_available() else "gzip, deflate",
+            "Accept-Encoding": ACCEPT_ENCODING,
         }
         self._usual_lines = _lines(self._headers)
 
@@ -119,6 +174,7 @@ class Client:
         url: URL,
         limits: Limits,
         stop: Stop,
+        gate: Gate,
         *,
         encoded: bool = False,
         cut: bool = False,
@@ -126,56 +182,97 @@ class Client:
     ) -> Received:
         """The response to a GET request; redirects are not followed. Raises Failed.
 
-        Its body is decoded, or with `encoded` as its Content-Encoding says, its decoded size unchecked. A body beyond
-        its limits is Failed, or, with `cut`, cut there. `headers` are sent beside the usual ones.
+        To be called within `gate`, the host's; this waits for the address' turn, which does not count.
+
+        Its body is decoded, or with `encoded` as it was sent, its decoded size unchecked. A body beyond its limits is
+        Failed, or, with `cut`, cut there. `headers` are sent with the usual ones.
         """
-        started = asyncio.get_running_loop().time()
+        route = await self._route(url, limits.connect)
+        reader = ResponseReader(stop, limits.wire_bytes, cut=cut)
+        request = self._request(url, route.proxy, headers)
+        async with (address := self.address_gates[str(route.infos[0][4][0])]), self.slots:
+            while (wait := max(gate.next_turn, address.next_turn) - time.monotonic()) > 0 or not self._may_ask():
+                await asyncio.sleep(max(wait, 0.01))
+            gate.begin()
+            address.begin()
+            started = asyncio.get_running_loop().time()
+            try:
+                connection = await self._exchange(url, route, request, reader, limits, started + limits.total)
+                body = b"".join(reader.body)
+                if not encoded:
+                    body = _decoded(reader.headers, body, limits.body_bytes, cut)
+            except (BadMessage, TooLarge, OSError, asyncio.TimeoutError) as error:
+                raise _failure(error, limits, reader) from error
+            ms = round((asyncio.get_running_loop().time() - started) * 1000)
+        ip = "" if route.proxy else connection.address
+        return Received(str(url), reader.status, reader.headers, reader.head, body, ms, reader.truncated, ip, request)
+
+    def _request(self, url: URL, proxy: URL | None, headers: Mapping[str, str] | None) -> bytes:
         lines = _lines({**self._headers, **headers}) if headers else self._usual_lines
-        request = f"GET {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n{lines}\r\n".encode()
-        parser = ResponseParser(stop, limits.wire_bytes, cut=cut)
-        try:
-            await self._exchange(url, request, parser, limits, started + limits.total)
-            body = b"".join(parser.body) if encoded else _decoded(parser, limits.body_bytes, cut)
-        except (BadMessage, TooLarge, OSError, asyncio.TimeoutError) as error:
-            raise _failure(error, limits, parser) from error
-        ms = round((asyncio.get_running_loop().time() - started) * 1000)
-        return Received(str(url), parser.status, parser.status_line, parser.headers, body, ms)
+        target = url.raw_path_qs
+        if proxy is not None and url.scheme == "http":
+            target, lines = str(url.with_user(None)), lines + _proxy_authorization(proxy)
+        return f"GET {target} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n{lines}\r\n".encode()
 
     async def _exchange(
-        self, url: URL, request: bytes, parser: ResponseParser, limits: Limits, deadline: float
-    ) -> None:
+        self, url: URL, route: _Route, request: bytes, reader: ResponseReader, limits: Limits, deadline: float
+    ) -> Connection:
         origin = origin_of(url)
         connection = self._idle.take(origin)
         if connection is not None:
             try:
-                await connection.exchange(request, parser, limits.silence, deadline)
+                await connection.exchange(request, reader, limits.silence, deadline)
             except ConnectionError:
-                if parser.begun:
+                if reader.begun:
                     raise
                 connection = None  # the server closed it while the request was on its way
         if connection is None:
-            connection = await self._connect(url, min(limits.connect, limits.total))
-            await connection.exchange(request, parser, limits.silence, deadline)
-        if parser.reusable:
+            connection = await self._connect(url, route, min(limits.connect, limits.total))
+            await connection.exchange(request, reader, limits.silence, deadline)
+        if reader.reusable:
             self._idle.put(origin, connection)
         else:
             connection.close()
+        return connection
 
-    async def _connect(self, url: URL, seconds: float) -> Connection:
-        """A connection to the URL's host, at an address and port that are allowed; raises Failed."""
+    async def _route(self, url: URL, seconds: float) -> _Route:
+        """Where to connect to, at an address and port that are allowed; raises Failed."""
         host, port = url.raw_host or "", url.port or 0
-        tls = _tls_context(self._verify_tls) if url.scheme == "https" else None
-
+        proxy = None if self._addresses.rule(host) else self._proxy(url.scheme, host)
         try:
             self._addresses.check_port(host, port)
-            infos = await self._resolver.resolve(host, port, seconds)
+            if proxy is None:
+                return _Route(await self._resolver.resolve(host, port, seconds), None)
+            with contextlib.suppress(ValueError):  # a name: the proxy looks it up
+                ipaddress.ip_address(host)
+                self._addresses.check_address(host)
+            found = await self._resolver.look_up(proxy.raw_host or "", proxy.port or 80, seconds)
+            return _Route(found, proxy)
         except BlockedAddress as error:
             raise Failed(Reason.BLOCKED_ADDRESS, str(error)) from error
         except (OSError, UnicodeError) as error:
             temporary = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
             raise Failed(Reason.DNS, _os_text(error), transient=temporary) from error
+
+    def _proxy(self, scheme: str, host: str) -> URL | None:
+        """The proxy for a host, by the options or the environment."""
+        text = self._options.proxy
+        if not text:
+            named = urllib.request.getproxies_environment()
+            if not named or urllib.request.proxy_bypass_environment(host, named):  # type: ignore[attr-defined]
+                return None
+            text = named.get(scheme, "")
+        return URL(text if "://" in text else f"http://{text}") if text else None
+
+    async def _connect(self, url: URL, route: _Route, seconds: float) -> Connection:
+        """A connection to the URL's host, through the proxy if there is one; raises Failed."""
+        host, tunnel = url.raw_host or "", b""
+        tls = _tls_context(self._options.verify_tls) if url.scheme == "https" else None
+        if route.proxy is not None and tls is not None:
+            to = f"{url.host_subcomponent}:{url.port}"
+            tunnel = f"CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n{_proxy_authorization(route.proxy)}\r\n".encode()
         try:
-            return await asyncio.wait_for(connect(infos, tls, host), seconds)
+            return await asyncio.wait_for(connect(route.infos, tls, host, tunnel), seconds)
         except asyncio.TimeoutError as error:
             raise Failed(Reason.TIMEOUT, f"no connection within {seconds:g} s", transient=True) from error
         except ssl.SSLError as error:
@@ -184,20 +281,16 @@ class Client:
             raise Failed(Reason.CONNECT, _os_text(error), transient=True) from error
 
 
-def _decoded(parser: ResponseParser, limit: int, cut: bool) -> bytes:
-    decoder = BodyDecoder(header(parser.headers, "content-encoding") or "", limit)
+def _decoded(headers: Headers, body: bytes, limit: int, cut: bool) -> bytes:
     try:
-        body = decoder.feed(b"".join(parser.body))
-    except TooLarge as error:
+        return decode_body(headers, body, limit, strictly=True)
+    except (TooLarge, CutOff) as error:
         if not cut:
             raise
         return error.within
-    if not parser.cut:
-        decoder.finish()
-    return body
 
 
-def _failure(error: Exception, limits: Limits, parser: ResponseParser) -> Failed:
+def _failure(error: Exception, limits: Limits, reader: ResponseReader) -> Failed:
     """The reason a user would expect for what became of a request on a connection."""
     if isinstance(error, TooLarge):
         return Failed(Reason.TOO_LARGE, str(error), connected=True)
@@ -206,10 +299,10 @@ def _failure(error: Exception, limits: Limits, parser: ResponseParser) -> Failed
     if isinstance(error, Silence):
         return Failed(Reason.TIMEOUT, f"nothing came for {limits.silence:g} s", connected=True)
     if isinstance(error, asyncio.TimeoutError):
-        return Failed(Reason.TIMEOUT, f"not whole within {limits.total:.3g} s", connected=True)
+        return Failed(Reason.TIMEOUT, f"not complete within {limits.total:.3g} s", connected=True)
     if isinstance(error, ssl.SSLError):
         return Failed(Reason.TLS, _os_text(error), connected=True)
-    if parser.status:
+    if reader.status:
         return Failed(Reason.CONNECT, f"the body breaks off: {_os_text(error)}", connected=True)
     return Failed(Reason.CONNECT, _os_text(error), connected=True, transient=True)
 
@@ -224,6 +317,13 @@ def _os_text(error: Exception) -> str:
 
 def _lines(headers: Mapping[str, str]) -> str:
     return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+
+
+def _proxy_authorization(proxy: URL) -> str:
+    if proxy.user is None:
+        return ""
+    credentials = base64.b64encode(f"{proxy.user}:{proxy.password or ''}".encode()).decode()
+    return f"Proxy-Authorization: Basic {credentials}\r\n"
 
 
 @functools.lru_cache(maxsize=2)

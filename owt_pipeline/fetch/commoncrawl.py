@@ -1,5 +1,9 @@
 """Pages out of a web archive on the web: looked up in its CDX indexes, each read by one ranged request.
 
+An index answers `API?url=URL&output=json` with a capture a line, as JSON: the CDX server API of pywb, which Common
+Crawl runs too (https://pywb.readthedocs.io/en/latest/manual/cdxserver_api.html). It compares URLs by their SURT
+form, which ignores more than canonical URLs do, such as case; so what it finds is compared once more.
+
 Common Crawl's way, for any archive that has a CDX index and serves its WARC files by range. Requests go through the
 live client: its turns, limits and retries hold here too.
 """
@@ -7,32 +11,28 @@ live client: its turns, limits and retries hold here too.
 from __future__ import annotations
 
 import asyncio
+import calendar
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
 from yarl import URL
 
+from owt_pipeline.collect.urls import BadURL, canonical_url
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.fetch.answers import Answer, NoPage, Page
+from owt_pipeline.fetch.answers import Answer, NoPage, Page, is_html
 from owt_pipeline.fetch.archives import page_of_record
-from owt_pipeline.fetch.cdx import (
-    BadIndex,
-    Collection,
-    IndexedCapture,
-    is_list_of_collections,
-    parse_captures,
-    parse_collections,
-    query,
-    says_no_captures,
-    single_collection,
-)
-from owt_pipeline.fetch.client import Failed, Limits, Received
+from owt_pipeline.fetch.client import Limits, Received
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
+from owt_pipeline.fetch.manners import Failed
 from owt_pipeline.fetch.recorder import Recorder
 from schemas import Reason
+
+_EVER = (0, 1 << 40)
 
 _MAX_ANSWER_BYTES = 8 << 20
 """Of an index: some 25,000 captures of one URL in one collection, a site's first page at most."""
@@ -41,6 +41,41 @@ _CAPTURES_TRIED = 3
 """Captures of a URL that are read, where the nearest turn out to be no pages."""
 
 _LATER = 1 << 40
+
+
+class BadIndex(ValueError):
+    """An answer that is none of a CDX index; the message says what it is instead."""
+
+
+@dataclass(frozen=True)
+class Collection:
+    """One index of captures.
+
+    Attributes:
+      name: what messages call it.
+      api: where it is asked.
+      begins: time of its first capture, seconds since 1970 in UTC.
+      ends: time of its last one.
+    """
+
+    name: str
+    api: str
+    begins: int = _EVER[0]
+    ends: int = _EVER[1]
+
+    def distance(self, moment: int) -> int:
+        """Seconds from `moment` to the nearest capture that it can have."""
+        return max(self.begins - moment, moment - self.ends, 0)
+
+
+@dataclass(frozen=True)
+class IndexedCapture:
+    """A capture that an index knows: when, and the range of bytes of its record in an archive file."""
+
+    date: int
+    file: str
+    offset: int
+    length: int
 
 
 @dataclass(frozen=True)
@@ -79,7 +114,7 @@ def read_collections(index: str, requests: LiveOptions) -> tuple[Collection, ...
             raise BadIndex(f"status {response.status}")
         return parse_collections(response.body)
     except Failed as failure:
-        problem = f"{failure.answer.reason}: {failure.answer.detail}"
+        problem = f"{failure.reason}: {failure.detail}"
     except BadIndex as error:
         problem = str(error)
     raise UserError(f"--cdx_index {index}: {problem}; try later, or name another index")
@@ -112,7 +147,7 @@ class ArchiveClient:
                     return answer
                 first = first or answer
         except Failed as failure:
-            return failure.answer
+            return NoPage(failure.reason, failure.detail)
         if first is None:
             return NoPage(Reason.NOT_ARCHIVED, f"no capture of a page in {', '.join(asked)}")
         return first
@@ -172,7 +207,7 @@ class ArchiveClient:
                 url, limits, gate, lambda status, _: "headers" in how and status != 206, **how
             )
         except Failed as failure:
-            raise _failed(what, f"{failure.answer.reason}, {failure.answer.detail}") from failure
+            raise _failed(what, f"{failure.reason}, {failure.detail}") from failure
 
 
 async def ask_archive(client: ArchiveClient, urls: pa.Table, recorder: Recorder) -> None:
@@ -218,3 +253,86 @@ async def ask_archive(client: ArchiveClient, urls: pa.Table, recorder: Recorder)
 
 def _failed(what: str, problem: str) -> Failed:
     return Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
+
+
+def is_list_of_collections(url: str) -> bool:
+    """Whether a URL is that of a list of collections (`collinfo.json`), and not of one index."""
+    return URL(url).path.endswith(".json")
+
+
+def single_collection(api: str) -> Collection:
+    """The index at `api`, of which nothing else is known."""
+    return Collection(URL(api).path.strip("/") or api, api)
+
+
+def parse_collections(body: bytes) -> tuple[Collection, ...]:
+    """The collections of a `collinfo.json`; raises BadIndex where it is none, or has none."""
+    try:
+        entries = json.loads(body)
+        found = tuple(_collection(entry) for entry in entries)
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadIndex(f"no list of collections with id, cdx-api, from and to: {_problem(error)}") from error
+    if not found:
+        raise BadIndex("an empty list of collections")
+    return found
+
+
+def query(api: str, url: str) -> URL:
+    """What to ask for the successful captures of `url`."""
+    return URL(api).update_query({"url": url, "output": "json", "filter": "=status:200"})
+
+
+def parse_captures(body: bytes, canonical: str) -> list[IndexedCapture]:
+    """The captures of an index' answer that are HTML pages of the URL whose canonical form is `canonical`.
+
+    A last line that is cut off is none; raises BadIndex where no line is a capture.
+    """
+    lines = [line for line in body.split(b"\n") if line.strip()]
+    rows = list(_rows(lines))
+    if lines and not rows:
+        raise BadIndex(f"no captures as JSON but {lines[0][:100]!r}")
+    return sorted({capture for row in rows for capture in _captures(row, canonical)}, key=lambda c: (c.date, c.file))
+
+
+def says_no_captures(body: bytes) -> bool:
+    """Whether the body of a 404 says that the index, which is there, has nothing (Common Crawl's way to say so)."""
+    return b"no captures found" in body[:1000].lower()
+
+
+def _collection(entry: dict[str, Any]) -> Collection:
+    begins, ends = (_iso_time(entry[key]) if entry.get(key) else _EVER[i] for i, key in enumerate(("from", "to")))
+    return Collection(str(entry["id"]), str(URL(entry["cdx-api"])), begins, ends)
+
+
+def _iso_time(text: str) -> int:
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))  # which Python 3.10 does not know
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp())
+
+
+def _rows(lines: list[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and "filename" in row:
+            yield row
+
+
+def _captures(row: dict[str, Any], canonical: str) -> Iterator[IndexedCapture]:
+    """The capture of a row; none where it is another URL's, no page, or incomplete."""
+    try:
+        if row["status"] != "200" or canonical_url(row["url"]) != canonical:
+            return
+        if not any(is_html(row[name]) for name in ("mime", "mime-detected") if row.get(name)):
+            return
+        date = calendar.timegm(time.strptime(row["timestamp"], "%Y%m%d%H%M%S"))
+        capture = IndexedCapture(date, str(row["filename"]), int(row["offset"]), int(row["length"]))
+        if capture.offset >= 0 and capture.length > 0:
+            yield capture
+    except (KeyError, TypeError, ValueError, AttributeError, BadURL):
+        return
+
+
+def _problem(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)[:200]

@@ -1,29 +1,187 @@
-"""Connections over which requests go, one at a time on each, and those that wait for another."""
+"""HTTP/1.1 connections: requests go over each one at a time, and what comes is bounded in time and size.
+
+httptools (llhttp) says where a response ends. It is told to be as lenient as browsers are with what servers of twenty
+years send; what could end differently for another reader (two lengths, a length that is no number) is no response.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ssl import SSLContext, SSLError
 from typing import Any
 
 import aiohappyeyeballs
 from aiohappyeyeballs import AddrInfoType
-from yarl import URL
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from owt_pipeline.fetch.response_parser import ResponseParser
+from owt_pipeline.fetch.messages import BadMessage, Headers, TooLarge, header
+
+MAX_HEAD_BYTES = 64 << 10
+"""Of status line and headers; more than any server sends on purpose."""
+
+MAX_INFORMATIONAL = 20
+"""Responses of status 1xx before the final one."""
 
 _SECOND_ADDRESS_DELAY = 0.25
 """Seconds until a host's next address is tried beside one that does not answer (RFC 8305)."""
 
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
+_FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:|[ \t]")
+
+Stop = Callable[[int, Headers], bool]
+"""Given status and headers, whether the body need not be read."""
 
 Origin = tuple[str, str | None, int | None]
 """Scheme, host and port: a URL's origin, as a key that costs less than a URL."""
 
 
-def origin_of(url: URL) -> Origin:
-    return url.scheme, url.raw_host, url.port
+class ResponseReader:
+    """One response to a GET request, from the bytes of a connection as they come.
+
+        while not reader.feed(connection.recv()): ...
+
+    Attributes:
+      status: its status code; 0 until the head is complete.
+      headers: as sent, in order.
+      head: the bytes of status line and headers.
+      body: in pieces, as sent, chunked or not.
+      truncated: whether the body is not complete: cut at the limit, or left unread because `stop` said so.
+      begun: whether a byte of it came.
+      reusable: once it is complete, whether the connection can take another request.
+    """
+
+    def __init__(self, stop: Stop, wire_bytes: int, *, cut: bool = False):
+        """A reader of a response whose body is at most `wire_bytes` as sent: more is TooLarge, or with `cut` cut."""
+        self.status = 0
+        self.headers: Headers = []
+        self.head = b""
+        self.body: list[bytes] = []
+        self.truncated = self.begun = self.reusable = False
+        self._stop, self._cut = stop, cut
+        self._wire_left, self._wire_bytes = wire_bytes, wire_bytes
+        self._buffer = b""
+        self._informational = 0
+        self._length: int | None = None
+        self._unread = self._complete = False
+        self._parser: Any = self._new_parser()
+
+    def feed(self, data: bytes) -> bool:
+        """Take bytes; returns whether the response is complete. Raises BadMessage or TooLarge."""
+        self.begun = True
+        if not self.head:
+            self._buffer += data
+            while not self.head:
+                if not self._take_head():
+                    return False
+            data, self._buffer = self._buffer, b""
+            self._judge_head()
+        return self._take_body(data)
+
+    def end(self) -> None:
+        """The connection was closed; raises BadMessage where the response is not complete by that."""
+        until_closed = self._length is None and not self._is_chunked()
+        if not self._complete and not (self.head and until_closed):
+            raise BadMessage("the body breaks off")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.decode("latin-1"), value.decode("latin-1").strip()))
+
+    def on_headers_complete(self) -> None:
+        self.status, self._keeps_alive = self._parser.get_status_code(), self._parser.should_keep_alive()
+
+    def on_message_complete(self) -> None:
+        self._complete = True
+
+    def _new_parser(self) -> HttpResponseParser:
+        parser = HttpResponseParser(self)
+        parser.set_dangerous_leniencies(
+            lenient_headers=True,
+            lenient_chunked_length=True,
+            lenient_version=True,
+            lenient_data_after_close=True,
+            lenient_optional_lf_after_cr=True,
+            lenient_optional_cr_before_lf=True,
+            lenient_spaces_after_chunk_size=True,
+        )
+        return parser
+
+    def _take_head(self) -> bool:
+        """Take a head from the buffer, of the response or of one before it (1xx); False where more bytes are needed."""
+        end = _END_OF_HEAD.search(self._buffer)
+        if not b"HTTP/".startswith(self._buffer[:5]):
+            raise BadMessage(f"not HTTP, which begins with a status line, but {self._buffer[:40]!r}")
+        if (end.end() if end else len(self._buffer)) > MAX_HEAD_BYTES:
+            raise BadMessage(f"a head of more than {MAX_HEAD_BYTES:,} bytes")
+        if end is None:
+            return False
+        head, self._buffer = self._buffer[: end.end()], self._buffer[end.end() :]
+        self._parse_head(head)
+        if not 100 <= self.status < 200:
+            self.head = head
+        elif self.status == 101 or self._informational == MAX_INFORMATIONAL:
+            what = "status 101: another protocol" if self.status == 101 else f"more than {MAX_INFORMATIONAL} times 1xx"
+            raise BadMessage(f"{what}, which nobody asked for")
+        else:
+            self._informational += 1
+            self.status, self.headers, self._complete = 0, [], False
+        return True
+
+    def _parse_head(self, head: bytes) -> None:
+        try:
+            self._parser.feed_data(head)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            if self.status == 101:
+                return
+            first, *lines = head.split(b"\n")
+            fields = [line for line in lines if _FIELD.match(line)]
+            if len(fields) == sum(map(bool, map(bytes.strip, lines))):
+                raise BadMessage(f"{str(error)[:1].lower()}{str(error)[1:]} in {head[:60]!r}") from None
+            self.headers, self._parser = [], self._new_parser()  # once more, without lines that browsers ignore
+            self._parse_head(b"\n".join([first, *fields, b"\r\n"]))
+
+    def _judge_head(self) -> None:
+        """What the head says of the body."""
+        length = header(self.headers, "content-length")
+        if self._complete:
+            self._length = 0
+        elif length is not None and not self._is_chunked():
+            self._length = int(length)
+        self._unread = not self._complete and self._stop(self.status, self.headers)
+        if self._length is not None and self._length > self._wire_bytes and not (self._cut or self._unread):
+            raise TooLarge(f"Content-Length: {self._length:,}, more than {self._wire_bytes:,} bytes")
+
+    def _is_chunked(self) -> bool:
+        return (header(self.headers, "transfer-encoding") or "").rpartition(",")[2].strip().lower() == "chunked"
+
+    def _take_body(self, data: bytes) -> bool:
+        extra = False  # bytes behind the end of the body
+        if self._length is not None:
+            data, extra = data[: self._length], len(data) > self._length
+            self._length -= len(data)
+        if len(data) > self._wire_left:
+            if not (self._cut or self._unread):
+                raise TooLarge(f"more than {self._wire_bytes:,} bytes sent")
+            data, self.truncated = data[: self._wire_left], True
+        self._wire_left -= len(data)
+        if data:
+            self.body.append(data)
+        if data and not (self.truncated or self._complete):
+            try:
+                self._parser.feed_data(data)
+            except HttpParserError as error:
+                if not self._complete:
+                    raise BadMessage(f"{str(error)[:1].lower()}{str(error)[1:]} in the body") from None
+                extra = True
+        if self._unread and not self._complete:
+            self.truncated = True
+        self.reusable = self._complete and self._keeps_alive and not extra
+        if self._complete or self.truncated:
+            self._parser = None  # which holds this object, and its body
+            return True
+        return False
 
 
 class Silence(asyncio.TimeoutError):
@@ -34,14 +192,17 @@ class Connection(asyncio.Protocol):
     """A connection to a server, for one exchange after another.
 
     Attributes:
+      address: the server's IP address.
       idle_since: when its last exchange ended, in the event loop's time; 0 where there was none.
     """
+
+    address = ""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
-        self._parser: ResponseParser | None = None
-        self._whole: asyncio.Future[None] | None = None
+        self._reader: ResponseReader | None = None
+        self._complete: asyncio.Future[None] | None = None
         self._silence = self._deadline = self._heard = self.idle_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -49,24 +210,24 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(self, request: bytes, parser: ResponseParser, silence: float, deadline: float) -> None:
-        """Send a request, and give what comes to `parser` until the response is whole.
+    async def exchange(self, request: bytes, reader: ResponseReader, silence: float, deadline: float) -> None:
+        """Send a request, and give what comes to `reader` until the response is complete.
 
         Raises Silence after `silence` seconds without a byte, asyncio.TimeoutError at `deadline` (in the loop's
-        time), what the parser raises, and OSError where the connection is lost; after an error it is closed.
+        time), what the reader raises, and OSError where the connection is lost; after an error it is closed.
         """
-        self._parser, self._whole = parser, self._loop.create_future()
+        self._reader, self._complete = reader, self._loop.create_future()
         self._heard, self._silence, self._deadline = self._loop.time(), silence, deadline
         self._transport.write(request)
         if self._timer is None or self._timer.when() > deadline:
             self._watch()
         try:
-            await self._whole
+            await self._complete
         except BaseException:
             self.close()
             raise
         finally:
-            self._parser = self._whole = None
+            self._reader = self._complete = None
             self.idle_since = self._loop.time()
 
     def close(self) -> None:
@@ -80,7 +241,7 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._whole is None:
+        if self._complete is None:
             return
         now, silent_at = self._loop.time(), self._heard + self._silence
         if now >= self._deadline:
@@ -91,32 +252,32 @@ class Connection(asyncio.Protocol):
             self._timer = self._loop.call_at(min(silent_at, self._deadline), self._watch)
 
     def _finish(self, error: BaseException | None = None) -> None:
-        if self._whole is not None and not self._whole.done():
+        if self._complete is not None and not self._complete.done():
             if error is None:
-                self._whole.set_result(None)
+                self._complete.set_result(None)
             else:
-                self._whole.set_exception(error)
+                self._complete.set_exception(error)
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        if self._parser is None or self._whole is None or self._whole.done():
+        if self._reader is None or self._complete is None or self._complete.done():
             self.close()  # what nobody asked for, or more than the response
             return
         self._heard = self._loop.time()
         try:
-            whole = self._parser.feed(data)
+            complete = self._reader.feed(data)
         except ValueError as error:
             self._finish(error)
         else:
-            if whole:
+            if complete:
                 self._finish()
 
     def eof_received(self) -> None:
-        if self._parser is not None and self._parser.status >= 200:
+        if self._reader is not None and self._reader.status >= 200:
             try:
-                self._parser.end()
+                self._reader.end()
             except ValueError as error:
                 self._finish(error)
             else:
@@ -130,17 +291,31 @@ class Connection(asyncio.Protocol):
         self._finish(error or ConnectionAbortedError("closed before an answer"))
 
 
-async def connect(infos: Sequence[AddrInfoType], tls: SSLContext | None, host: str) -> Connection:
-    """A connection to the first of these addresses that answers; raises OSError, or ssl.SSLError, which is one."""
+async def connect(infos: Sequence[AddrInfoType], tls: SSLContext | None, host: str, tunnel: bytes = b"") -> Connection:
+    """A connection to the first of these addresses that answers; raises OSError, or ssl.SSLError, which is one.
+
+    `tunnel` is what a proxy at these addresses is sent first (`CONNECT ...`), so that it connects to the host.
+    """
     sock = await aiohappyeyeballs.start_connection(infos, happy_eyeballs_delay=_SECOND_ADDRESS_DELAY, interleave=1)
     loop = asyncio.get_running_loop()
     try:
+        if tunnel:
+            await loop.sock_sendall(sock, tunnel)
+            answer = b""
+            while not _END_OF_HEAD.search(answer):
+                piece = await loop.sock_recv(sock, 4096)
+                answer += piece
+                if not piece or len(answer) > MAX_HEAD_BYTES:
+                    raise ConnectionError(f"the proxy answers {answer[:60]!r}")
+            if answer.split(b" ", 2)[1:2] != [b"200"]:
+                raise ConnectionError(f"the proxy refuses: {answer.splitlines()[0][:100].decode('latin-1')}")
         _, connection = await loop.create_connection(
             Connection, sock=sock, ssl=tls, server_hostname=host if tls is not None else None
         )
     except BaseException:
         sock.close()
         raise
+    connection.address = sock.getpeername()[0] if sock.fileno() >= 0 else str(infos[0][4][0])
     return connection
 
 

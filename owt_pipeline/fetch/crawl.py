@@ -17,7 +17,7 @@ from owt_pipeline.engine import progress
 from owt_pipeline.engine.processes import this_process
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.commoncrawl import ArchiveClient, CdxOptions
-from owt_pipeline.fetch.journal import Claim, ClaimLost, Journal
+from owt_pipeline.fetch.journal import Claim, Journal
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
 from owt_pipeline.fetch.recorder import Recorder, start_recording
 
@@ -41,7 +41,7 @@ class Crawler:
         self.fetcher = Fetcher(live, self._may_ask) if live else None
         self.archive = ArchiveClient(cdx, self._may_ask) if cdx else None
         self.recording = asyncio.ensure_future(start_recording())
-        self.open_hosts, self.max_open_hosts = 0, 2 * live.connections if live else 0
+        self.open_hosts, self.max_open_hosts = 0, 2 * live.client.connections if live else 0
 
     async def close(self) -> None:
         for client in (self.fetcher, self.archive):
@@ -76,29 +76,30 @@ async def ask_under_claim(
     """
     recording = await asyncio.shield(crawler.recording)
     while (await asyncio.to_thread(missing)).num_rows:
-        claim = Claim(claims, name, [this_process(), recording.process])
-        await claim.acquire()
-        crawler.claims.add(claim)
-        tasks: list[asyncio.Future[None]] = [asyncio.ensure_future(claim.keep())]
-        try:
+        async with Claim(claims, name, [this_process(), recording.process]) as claim:
             await asyncio.to_thread(journal.load)
-            resumed = claim.was_taken_over or len(journal) > 0
             urls = [await asyncio.to_thread(missing)]  # popped: not held here
-            async with Recorder(recording, journal.folder, claim.attempt, answered) as recorder:
-                tasks.append(asyncio.ensure_future(ask(crawler, urls.pop(), recorder, resumed)))
+            if urls[0].num_rows:
+                crawler.claims.add(claim)
+                resumed = claim.was_taken_over or len(journal) > 0
                 try:
-                    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                    async with Recorder(recording, journal.folder, claim.attempt, answered) as recorder:
+                        await _while_claimed(claim, ask(crawler, urls.pop(), recorder, resumed))
                 finally:
-                    for task in tasks:
-                        task.cancel()
-                    results = await asyncio.gather(*tasks, return_exceptions=True)
-                if not isinstance(results[0], ClaimLost) and isinstance(results[1], BaseException):
-                    raise results[1]
-        finally:
-            tasks[0].cancel()
-            crawler.claims.discard(claim)
-            await claim.release()
+                    crawler.claims.discard(claim)
         await asyncio.to_thread(journal.load)
+
+
+async def _while_claimed(claim: Claim, asking: Coroutine[Any, Any, None]) -> None:
+    """Await `asking`, but not longer than the claim is held."""
+    task = asyncio.ensure_future(asking)
+    try:
+        await asyncio.wait({task, claim.lost}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def crawl(crawler: Crawler, urls: pa.Table, recorder: Recorder, resumed: bool, spread: bool) -> None:
@@ -153,6 +154,8 @@ async def crawl(crawler: Crawler, urls: pa.Table, recorder: Recorder, resumed: b
 
     async def tick() -> None:
         while True:  # also while no answer comes: every host waited for
+            if spread:
+                fetcher.client.address_gates.workers = max((claim.claims for claim in crawler.claims), default=1)
             await asyncio.sleep(1)
             progress.advance(0)
 

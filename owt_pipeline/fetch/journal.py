@@ -189,10 +189,6 @@ _decode_no_page = msgspec.msgpack.Decoder(tuple[NoPage, list[int]]).decode
 _decode_page = msgspec.msgpack.Decoder(tuple[Page, list[int]]).decode
 
 
-class ClaimLost(Exception):
-    """Another attempt has taken the claim over."""
-
-
 class _Claim(msgspec.Struct, frozen=True):
     """What a claim's file says: the attempt, its processes, and how often it was renewed, so that no two are equal."""
 
@@ -209,28 +205,48 @@ class _Claim(msgspec.Struct, frozen=True):
 class Claim:
     """The right of one attempt to ask the web for a shard's URLs: a file that is renewed by compare-and-swap.
 
+        async with Claim(folder, name, processes) as claim: ...  # waits until no other attempt holds it
+
     Whoever holds it asks only while `is_valid`, and it can be taken over only later than that: also from a process
     that was stopped and wakes up.
 
     Attributes:
       attempt: a name that no other attempt has.
       was_taken_over: whether another attempt may have asked a moment ago.
+      claims: how many attempts, at any shard, hold a claim, as far as this one knows.
+      lost: done when another attempt has taken the claim over.
     """
 
+    lost: asyncio.Future[None]
+
     def __init__(self, folder: Storage, name: str, processes: Sequence[Process]):
+        """A claim in the file `name`, by these processes: once they have ended, it is free."""
         self.attempt = uuid.uuid4().hex
         self.was_taken_over = False
+        self.claims = 1
         self._folder, self._name = folder, name
         self._claim = _Claim(self.attempt, [str(process) for process in processes])
         self._version: str | None = None
         self._valid_until = 0.0
 
+    async def __aenter__(self) -> Claim:
+        await self._acquire()
+        self.lost = asyncio.ensure_future(self._keep())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.lost.cancel()
+        await asyncio.gather(self.lost, return_exceptions=True)
+        self._valid_until = 0.0
+        with contextlib.suppress(OSError):
+            if await asyncio.to_thread(self._renew):
+                await asyncio.to_thread(self._folder.delete, self._name)
+
     @property
     def is_valid(self) -> bool:
         return time.monotonic() < self._valid_until
 
-    async def acquire(self) -> None:
-        """Wait until no other attempt holds the claim, and take it."""
+    async def _acquire(self) -> None:
         watched, since = None, 0.0
         while True:
             asked = time.monotonic()
@@ -252,32 +268,29 @@ class Claim:
             else:
                 await asyncio.sleep(_LOOK_SECONDS)
 
-    async def keep(self) -> None:
-        """Renew the claim until cancelled; raises ClaimLost. While the storage fails, the claim becomes invalid."""
+    async def _keep(self) -> None:
+        """Renew the claim until it is lost; while the storage fails, it becomes invalid."""
         while True:
             await asyncio.sleep(_RENEW_SECONDS)
             asked = time.monotonic()
             with contextlib.suppress(OSError):
-                await asyncio.to_thread(self._renew)
+                if not await asyncio.to_thread(self._renew):
+                    return
                 self._valid_until = asked + _VALID_SECONDS
 
-    def _renew(self) -> None:
+    def _renew(self) -> bool:
+        """Write the claim again; returns whether it is still this attempt's."""
         assert self._version is not None
         renewed = msgspec.structs.replace(self._claim, renewals=self._claim.renewals + 1)
         version = self._folder.swap(self._name, msgspec.json.encode(renewed), self._version)
         if version is None:  # another's, or a bucket's answer to an earlier request was lost
             found = self._folder.read_version(self._name)
             if found is None or (holder := _parsed(found[0])) is None or holder.attempt != self.attempt:
-                raise ClaimLost
+                return False
             renewed, version = holder, found[1]
         self._claim, self._version = renewed, version
-
-    async def release(self) -> None:
-        """Let others have it, unless they have it already."""
-        self._valid_until = 0.0
-        with contextlib.suppress(OSError, ClaimLost):
-            await asyncio.to_thread(self._renew)
-            await asyncio.to_thread(self._folder.delete, self._name)
+        self.claims = max(len(self._folder.names()), 1)
+        return True
 
 
 def _parsed(content: bytes) -> _Claim | None:

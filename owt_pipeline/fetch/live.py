@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import email.utils
 import random
 import re
 import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from yarl import URL
 
 from owt_pipeline.collect.urls import unescaped
-from owt_pipeline.fetch.acceptance import REDIRECTS, refuse_head
-from owt_pipeline.fetch.addresses import Addresses
-from owt_pipeline.fetch.answers import NoPage
-from owt_pipeline.fetch.client import Client, Failed, Limits, Received, Stop, parse_url
-from owt_pipeline.fetch.fetched import Fetched
-from owt_pipeline.fetch.http_message import Headers
-from owt_pipeline.fetch.politeness import HostGate, HostGates, Slots
-from owt_pipeline.fetch.robots import MAX_BYTES, RobotsCache
+from owt_pipeline.fetch.answers import REDIRECTS, Answer, NoPage, Page, judge, refuse_head
+from owt_pipeline.fetch.client import Client, ClientOptions, Limits, Received, origin_of, parse_url
+from owt_pipeline.fetch.connections import Stop
+from owt_pipeline.fetch.manners import ROBOTS_BYTES, Cookies, Failed, Gate, Gates, RobotsCache, retry_after
+from owt_pipeline.fetch.messages import BadMessage, Headers, TooLarge, charset_of, decode_body
+from owt_pipeline.fetch.warc import Response, http_record, request_record
 from schemas import Reason
 
 _HOST = re.compile("[!-~]+")  # yarl lets blanks through
@@ -35,17 +32,66 @@ _FIRST_BACKOFF = 1.0  # seconds; doubled at each retry, and spread by half of it
 class LiveOptions:
     """How pages are fetched; fields as the stage's options of the same names."""
 
-    addresses: Addresses
+    client: ClientOptions
     limits: Limits
-    user_agent: str
-    connections: int
     host_connections: int
     host_delay: float
     host_failures: int
     max_redirects: int
     retries: int
     max_retry_wait: float
-    verify_tls: bool
+    keep_requests: bool = False
+
+
+class Fetched(NamedTuple):
+    """A final response, the redirects that led to it, when that began (seconds since 1970), and how long it took.
+
+    Bodies are as sent; one that is more than `max_body_bytes` when decoded is no page.
+    """
+
+    received: Received
+    redirects: tuple[Received, ...]
+    date: int
+    ms: int
+    max_body_bytes: int
+    keep_requests: bool = False
+
+    def answer(self) -> Answer:
+        """The page that it is, or why it is none: what takes longer than the request."""
+        received, content_type = self.received, self.received.header("content-type")
+        try:
+            body = decode_body(received.headers, received.body, self.max_body_bytes, strictly=True)
+        except (BadMessage, TooLarge) as error:
+            reason = Reason.TOO_LARGE if isinstance(error, TooLarge) else Reason.BAD_RESPONSE
+            return NoPage(reason, f"redirected to {received.url}: {error}" if self.redirects else str(error))
+        response = Response(
+            received.url, self.date, received.status, received.headers, content_type, charset_of(content_type), body
+        )
+        answer = judge(response, "live", self.ms, lambda digest: self._record(received, digest), received.body)
+        if isinstance(answer, Page):
+            before = [
+                record for redirect in self.redirects for record in (*self._request(redirect), self._record(redirect))
+            ]
+            return replace(answer, redirects=(*before, *self._request(received)))
+        if (asked := received.header("retry-after")) and received.status in (429, 503):
+            return NoPage(answer.reason, f"{answer.detail}, Retry-After: {asked[:40]}")
+        return answer
+
+    def _record(self, received: Received, digest: str | None = None) -> bytes:
+        about = {"address": received.address, "truncated": "length" if received.truncated else ""}
+        return http_record(
+            received.url, self.date, received.head, received.body, digest, origin=self._origin(received), **about
+        )
+
+    def _request(self, received: Received) -> list[bytes]:
+        """The record of the request for a response, where those are kept."""
+        if not self.keep_requests:
+            return []
+        response = received.head + received.body
+        return [request_record(received.url, self.date, received.request, response, self._origin(received))]
+
+    def _origin(self, received: Received) -> str:
+        return self.redirects[0].url if self.redirects and received is not self.redirects[0] else ""
 
 
 class Fetcher:
@@ -53,32 +99,24 @@ class Fetcher:
 
     Attributes:
       gates: the hosts' gates.
+      client: makes the requests.
     """
 
     def __init__(self, options: LiveOptions, may_ask: Callable[[], bool] = lambda: True):
         """A fetcher that makes no request while `may_ask` says no."""
-        self.options, self._may_ask = options, may_ask
-        remembered = 4 * options.connections + 1000  # hosts: more than are open, since redirects lead to others
-        self.gates = HostGates(options.host_delay, options.host_connections, remembered)
-        self._client = Client(
-            options.addresses,
-            options.user_agent,
-            verify_tls=options.verify_tls,
-            keep_alive=max(15.0, 2 * options.host_delay),
-            kept_connections=options.connections,
-            remembered_names=remembered,
-        )
-        self._agent = options.user_agent.partition("/")[0].strip()
-        self._slots = Slots(options.connections)
-        self._robots = RobotsCache(self._get_robots, remembered)
+        self.options = options
+        self.gates = Gates(options.host_delay, options.host_connections, options.client.remembered)
+        self.client = Client(options.client, may_ask)
+        self._agent = options.client.user_agent.partition("/")[0].strip()
+        self._robots = RobotsCache(self._get_robots, options.client.remembered, origin_of)
 
     async def close(self) -> None:
-        await self._client.close()
+        await self.client.close()
 
     @property
     def requests(self) -> int:
         """Requests that are under way."""
-        return self._slots.taken
+        return self.client.slots.taken
 
     async def fetch(self, posted_url: str, spread: int = 1) -> Fetched | NoPage:
         """What a URL, as it was posted, answers in the end, or why it does not.
@@ -92,51 +130,52 @@ class Fetcher:
         try:
             return await self._follow(url, spread)
         except Failed as failure:
-            return failure.answer
+            return NoPage(failure.reason, failure.detail)
 
     async def _follow(self, url: URL, spread: int) -> Fetched | NoPage:
         started = int(time.time())
         redirects: list[Received] = []
-        seen: list[URL] = []
-        limits, ms = self.options.limits, 0
+        seen: list[tuple[URL, str | None]] = []
+        limits, ms, cookies, options = self.options.limits, 0, Cookies(), self.options
         while True:
-            seen.append(url)
+            cookie = cookies.header(url)
+            seen.append((url, cookie))
             try:
-                response = await self._get_page(url, limits, spread)
+                response = await self._get_page(url, limits, spread, {"Cookie": cookie} if cookie else None)
             except Failed as failure:
                 if not redirects:
                     raise
-                reason = Reason.BAD_REDIRECT if failure.answer.reason == Reason.BAD_URL else failure.answer.reason
-                return NoPage(reason, f"redirected to {url}: {failure.answer.detail}")
+                reason = Reason.BAD_REDIRECT if failure.reason == Reason.BAD_URL else failure.reason
+                return NoPage(reason, f"redirected to {url}: {failure.detail}")
             ms += response.ms
             if response.status not in REDIRECTS:
-                return Fetched(response, tuple(redirects), started, ms, self.options.limits.body_bytes)
-            limits = replace(limits, total=max(self.options.limits.total - ms / 1000, 0.001))
+                most = options.limits.body_bytes
+                return Fetched(response, tuple(redirects), started, ms, most, options.keep_requests)
+            limits = replace(limits, total=max(options.limits.total - ms / 1000, 0.001))
             redirects.append(response)
+            cookies.take(response)
             url = redirect_target(response)
-            if url in seen:
+            if (url, cookies.header(url)) in seen:
                 return NoPage(Reason.REDIRECT_LOOP, f"back to {url} after {len(redirects)} redirects")
-            if len(redirects) > self.options.max_redirects:
-                return NoPage(Reason.REDIRECT_LOOP, f"more than {self.options.max_redirects} redirects")
+            if len(redirects) > options.max_redirects:
+                return NoPage(Reason.REDIRECT_LOOP, f"more than {options.max_redirects} redirects")
 
-    async def _get_page(self, url: URL, limits: Limits, spread: int) -> Received:
+    async def _get_page(self, url: URL, limits: Limits, spread: int, headers: Mapping[str, str] | None) -> Received:
         robots = await self._robots.of(url)
-        ban = robots.refuse(url, self._agent)
-        if ban is not None:
-            raise Failed(ban.reason, ban.detail)
+        robots.check(url, self._agent)
         gate = self.gates[url.raw_host or ""]
         gate.delay = max(self.options.host_delay, robots.crawl_delay(self._agent)) * spread
-        return await self.get(url, limits, gate, has_no_page, encoded=True)
+        return await self.get(url, limits, gate, has_no_page, encoded=True, headers=headers)
 
     async def _get_robots(self, url: URL) -> Received:
-        limits = replace(self.options.limits, wire_bytes=MAX_BYTES, body_bytes=MAX_BYTES)
+        limits = replace(self.options.limits, wire_bytes=ROBOTS_BYTES, body_bytes=ROBOTS_BYTES)
         return await self.get(url, limits, self.gates[url.raw_host or ""], lambda status, _: status != 200, cut=True)
 
     async def get(
         self,
         url: URL,
         limits: Limits,
-        gate: HostGate,
+        gate: Gate,
         stop: Stop,
         *,
         encoded: bool = False,
@@ -147,16 +186,13 @@ class Fetcher:
         for attempt in range(self.options.retries + 1):
             last = attempt == self.options.retries
             async with gate:
-                while not self._may_ask():
-                    await asyncio.sleep(0.1)
                 if gate.failures >= self.options.host_failures and gate.failure is not None:
                     reason, detail = gate.failure.reason, gate.failure.detail
                     raise Failed(reason, f"given up after {gate.failures} failures of the host in a row: {detail}")
                 try:
-                    async with self._slots:
-                        response = await self._client.get(url, limits, stop, encoded=encoded, cut=cut, headers=headers)
+                    response = await self.client.get(url, limits, stop, gate, encoded=encoded, cut=cut, headers=headers)
                 except Failed as failure:
-                    gate.note(failure.answer)
+                    gate.note(failure)
                     if last or not failure.transient:
                         raise
                     response = None
@@ -210,14 +246,3 @@ def has_no_page(status: int, headers: Headers) -> bool:
     """Whether the head tells that the body is no page, and need not be read."""
     content_type = next((value for name, value in headers if name.lower() == "content-type"), None)
     return status in REDIRECTS or refuse_head(status, content_type) is not None
-
-
-def retry_after(response: Received) -> float | None:
-    """Seconds to wait by the Retry-After header, a number or a date; None without a valid one."""
-    value = (response.header("retry-after") or "").strip()
-    if value.isdecimal() and len(value) < 10:
-        return float(value)
-    try:
-        return max(email.utils.parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
-    except (TypeError, ValueError, OverflowError):
-        return None

@@ -29,8 +29,8 @@ from owt_pipeline.engine.processes import Process, this_process
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerDied, WorkerError
 from owt_pipeline.fetch.answers import Answer, Page
-from owt_pipeline.fetch.fetched import Fetched
 from owt_pipeline.fetch.journal import SegmentWriter
+from owt_pipeline.fetch.live import Fetched
 
 SEGMENT_SECONDS = 30.0
 SEGMENT_BYTES = 16 << 20

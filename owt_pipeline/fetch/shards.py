@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from owt_pipeline.engine import progress
+from owt_pipeline.engine.batches import rejects_batch, replace_columns
 from owt_pipeline.engine.commit import ShardWriter, record_name, shard_name
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.fetch.answers import URL_COLUMNS, Answer, NoPage, Page, sorted_urls, write_answers
+from owt_pipeline.fetch.answers import INDEXED, Answer, NoPage, Page
 from owt_pipeline.fetch.archives import Archives, Lookup
 from owt_pipeline.fetch.commoncrawl import CdxOptions, ask_archive
 from owt_pipeline.fetch.crawl import Crawler, ask_under_claim, crawl, shared_loop
@@ -21,6 +24,13 @@ from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.live import LiveOptions
 from owt_pipeline.fetch.recorder import Recorder
 from schemas import DATASETS, Reason
+
+PAGES = DATASETS["pages"].schema
+
+URL_COLUMNS = ["url_id", "url", "score", "created_utc", "subreddits"]
+"""What `write_answers` needs of urls/."""
+
+_WRITE_BYTES = 1 << 20
 
 _ASKED_WITH = {
     "live": ["url_id", "posted_url", "host", "host_shards"],
@@ -39,6 +49,7 @@ class Sources:
       live: for `live`.
       cdx: for `commoncrawl`.
       spread: whether a host's shards may be the business of several processes.
+      warcinfo: the record that the WARC file begins with; none for pages from archives alone.
     """
 
     order: tuple[str, ...]
@@ -46,6 +57,7 @@ class Sources:
     live: LiveOptions | None
     cdx: CdxOptions | None
     spread: bool
+    warcinfo: bytes = b""
 
 
 def fetch_shard(shard: int, writer: ShardWriter, urls: DatasetReader, sources: Sources, work: Storage) -> None:
@@ -86,7 +98,7 @@ def fetch_shard(shard: int, writer: ShardWriter, urls: DatasetReader, sources: S
                 progress.advance(batch.num_rows)
 
         pa.default_memory_pool().release_unused()  # of the URLs that were asked for
-        write_answers(writer, sorted_urls(urls, shard, URL_COLUMNS), answers)
+        write_answers(writer, sorted_urls(urls, shard, URL_COLUMNS), answers, sources.warcinfo)
 
 
 def nowhere(told: dict[str, NoPage]) -> NoPage:
@@ -159,3 +171,56 @@ def _archived(lookup: Lookup, urls: DatasetReader, shard: int, found: np.ndarray
         if url_id not in known and isinstance(lookup.answer(url_id, created), Page)
     ]
     return np.array(pages, np.uint64)
+
+
+def sorted_urls(urls: DatasetReader, shard: int, columns: list[str], rows: int = 1024) -> Iterator[pa.RecordBatch]:
+    """A shard's rows in order of url_id, in batches; `columns` holds `url_id`."""
+    ids = urls.table(shard, columns=["url_id"])["url_id"].combine_chunks().to_numpy()
+    if (ids[1:] > ids[:-1]).all():
+        yield from urls.batches(shard, columns=columns, rows=rows)
+    else:
+        yield from urls.table(shard, columns=columns).sort_by("url_id").to_batches(max_chunksize=rows)
+
+
+def write_answers(
+    writer: ShardWriter,
+    urls: Iterable[pa.RecordBatch],
+    answers: Callable[[pa.RecordBatch], Iterable[Answer]],
+    warcinfo: bytes,
+) -> None:
+    """Write the shard: its WARC file, index and rejects, in the order of `urls` (batches with URL_COLUMNS).
+
+    `answers` gives the answer of each row of a batch, in order. The WARC file begins with `warcinfo`.
+    """
+    warc, records = writer.open_file(".warc.gz", "warc")
+    warc.write(warcinfo)
+    records[0] += bool(warcinfo)
+    for batch in urls:
+        taken: list[int] = []
+        columns: dict[str, list[Any]] = {name: [] for name in (*INDEXED, "warc_offset", "warc_length")}
+        rejected = []
+        waiting: list[bytes] = []  # written together: a page at a time costs more in calls than in bytes
+        end = written = warc.tell()
+        for index, answer in enumerate(answers(batch)):
+            if isinstance(answer, Page):
+                taken.append(index)
+                end += sum(map(len, answer.redirects))
+                for name in INDEXED:
+                    columns[name].append(getattr(answer, name))
+                columns["warc_offset"].append(end)
+                columns["warc_length"].append(len(answer.record))
+                end += len(answer.record)
+                waiting += [*answer.redirects, answer.record]
+                if end - written > _WRITE_BYTES:
+                    written += warc.write(b"".join(waiting))
+                    waiting.clear()
+                records[0] += len(answer.redirects) + 1
+            else:
+                url_id, url = batch["url_id"][index].as_py(), batch["url"][index].as_py()
+                rejected.append((url_id, url, answer.reason, answer.detail))
+        warc.write(b"".join(waiting))
+        writer.count({f"from_{source}": count for source, count in Counter(columns["source"]).items()})
+        writer.count({"body_bytes": sum(columns["body_bytes"])} if taken else {})
+        writer.enter(batch.num_rows)
+        writer.write(replace_columns(batch.take(pa.array(taken, pa.int64())), PAGES, **columns))
+        writer.reject(rejects_batch(rejected))

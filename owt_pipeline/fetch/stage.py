@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,15 +18,14 @@ if TYPE_CHECKING:
     from owt_pipeline.engine.commit import ShardWriter
     from owt_pipeline.engine.exchange import Slice
     from owt_pipeline.fetch.archives import Archives
-    from owt_pipeline.fetch.cdx import Collection
-    from owt_pipeline.fetch.commoncrawl import CdxOptions
+    from owt_pipeline.fetch.commoncrawl import CdxOptions, Collection
     from owt_pipeline.fetch.live import LiveOptions
     from schemas.manifest import ShardRecord
 
 logger = logging.getLogger("owt")
 
 
-DEFAULT_USER_AGENT = "owt-pipeline/0.1"
+_PROXY = re.compile(r"http://([^@/]+@)?[^@/]+:\d+/?")
 USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
 
 SHARDS_TOGETHER = 8
@@ -43,12 +43,18 @@ class Options:
         choices=("live", "archive", "commoncrawl"),
     )
     user_agent: str = option(
-        DEFAULT_USER_AGENT,
-        "who fetches, and whom to write to: 'name/version (+https://example.org/contact)'; robots.txt knows it by name",
+        "",
+        "User-Agent with contact details, needed for all but archive: 'name/1.0 (+https://example.org/contact)'; "
+        "robots.txt knows it by name",
         shapes_bytes=False,
     )
     host_delay: float = option(1.0, "seconds between two requests to a host", minimum=0, shapes_bytes=False)
     host_connections: int = option(1, "connections to a host at once", minimum=1, shapes_bytes=False)
+    address_delay: float = option(
+        0.1, "seconds between two requests to an IP address, which may have thousands of hosts; on a cluster, as many "
+        "times as shards are fetched at once", minimum=0, shapes_bytes=False,
+    )  # fmt: skip
+    address_connections: int = option(8, "requests to an IP address at once", minimum=1, shapes_bytes=False)
     connections: int = option(1000, "connections at once, over all hosts", minimum=1, shapes_bytes=False)
     connect_timeout: float = option(
         15.0, "seconds to find a host, and again to connect to it", minimum=0.01, shapes_bytes=False
@@ -77,6 +83,11 @@ class Options:
     )
     allow_private_hosts: bool = option(False, "fetch from addresses that are not public, such as an intranet's")
     verify_tls: bool = option(True, "reject hosts whose certificate is not valid (off: --no_verify_tls)")
+    proxy: str = option(
+        "", "HTTP proxy for all requests, http://[USER:PASSWORD@]HOST:PORT; default: by HTTPS_PROXY, HTTP_PROXY and "
+        "NO_PROXY", metavar="URL", shapes_bytes=False,
+    )  # fmt: skip
+    keep_requests: bool = option(False, "write each request into the WARC file, too", shapes_bytes=False)
     cdx_index: str = option(
         "https://index.commoncrawl.org/collinfo.json",
         "where `commoncrawl` looks a URL up: a list of collections (....json), or one index, such as pywb's .../cdx",
@@ -107,11 +118,6 @@ class Options:
 def prepare(run: StageRun) -> None:
     options: Options = run.options
     order = _order(options)
-    if order != ("archive",) and "@" not in options.user_agent and "://" not in options.user_agent:
-        logger.warning(
-            "fetch: --user_agent %r names nobody to write to, and sites that mind will block you; say who you are, as "
-            "in %s", options.user_agent, USER_AGENT_EXAMPLE,
-        )  # fmt: skip
     if "archive" in order:
         run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
     if "commoncrawl" in order:
@@ -135,8 +141,26 @@ def fetch_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWrit
         live=_live_options(options) if "live" in order else None,
         cdx=_cdx_options(run) if "commoncrawl" in order else None,
         spread=run.runtime.on_cluster,
+        warcinfo=_warcinfo(run) if "live" in order else b"",
     )
     shards.fetch_shard(shard, writer, run.inputs["urls"], sources, run.work)
+
+
+def _warcinfo(run: StageRun) -> bytes:
+    """The record that a WARC file begins with: who fetched its pages, how, and for what settings."""
+    from importlib.metadata import version
+
+    from owt_pipeline.fetch.warc import warcinfo_record
+
+    fields = {
+        "software": f"owt-pipeline/{version('owt-pipeline')}",
+        "format": "WARC File Format 1.1",
+        "conformsTo": "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
+        "robots": "obey (RFC 9309)",
+        "http-header-user-agent": run.options.user_agent,
+        "description": f"pages of {run.num_shards} shards, settings {run.plan.fingerprint}",
+    }
+    return warcinfo_record(int(run.started), fields)
 
 
 def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
@@ -161,9 +185,21 @@ def _order(options: Options) -> tuple[str, ...]:
 
 def _live_options(options: Options) -> LiveOptions:
     from owt_pipeline.fetch.addresses import Addresses, parse_rules
-    from owt_pipeline.fetch.client import Limits
+    from owt_pipeline.fetch.client import ClientOptions, Limits
     from owt_pipeline.fetch.live import LiveOptions
 
+    connections = _allowed_connections(options.connections)
+    client = ClientOptions(
+        addresses=Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts),
+        user_agent=options.user_agent,
+        verify_tls=options.verify_tls,
+        proxy=options.proxy,
+        connections=connections,
+        address_delay=options.address_delay,
+        address_connections=options.address_connections,
+        keep_alive=max(15.0, 2 * options.host_delay),
+        remembered=4 * connections + 1000,  # more than are open, since redirects lead to others
+    )
     limits = Limits(
         options.connect_timeout,
         options.silence_timeout,
@@ -172,30 +208,31 @@ def _live_options(options: Options) -> LiveOptions:
         options.max_page_bytes,
     )
     return LiveOptions(
-        addresses=Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts),
-        limits=limits,
-        user_agent=options.user_agent,
-        connections=_allowed_connections(options.connections),
+        client,
+        limits,
         host_connections=options.host_connections,
         host_delay=options.host_delay,
         host_failures=options.host_failures,
         max_redirects=options.max_redirects,
         retries=options.retries,
         max_retry_wait=options.max_retry_wait,
-        verify_tls=options.verify_tls,
+        keep_requests=options.keep_requests,
     )
 
 
 def _cdx_requests(options: Options) -> LiveOptions:
     from owt_pipeline.fetch.addresses import Addresses
 
-    return replace(
-        _live_options(options),
+    requests = _live_options(options)
+    client = replace(
+        requests.client,
         addresses=Addresses(allowed_ports=(), allow_private=True),  # index and data are named by the user
         connections=2 * options.cdx_connections,
-        host_connections=options.cdx_connections,
-        host_delay=options.cdx_delay,
+        address_delay=0.0,
+        address_connections=2 * options.cdx_connections,
+        keep_alive=max(15.0, 2 * options.cdx_delay),
     )
+    return replace(requests, client=client, host_connections=options.cdx_connections, host_delay=options.cdx_delay)
 
 
 def _read_collections(options: Options) -> tuple[Collection, ...]:
@@ -205,8 +242,7 @@ def _read_collections(options: Options) -> tuple[Collection, ...]:
 
 
 def _cdx_options(run: StageRun) -> CdxOptions:
-    from owt_pipeline.fetch.cdx import Collection
-    from owt_pipeline.fetch.commoncrawl import CdxOptions
+    from owt_pipeline.fetch.commoncrawl import CdxOptions, Collection
 
     options: Options = run.options
     collections = tuple(Collection(**found) for found in run.properties["collections"])
@@ -245,8 +281,13 @@ def _sources(options: Options) -> list[dict[str, Any]]:
     if "archive" in _order(options) and not options.pages_from:
         raise UsageError("--sources archive: give the WARC files with --pages_from")
     agent = options.user_agent
-    if not (agent.isascii() and agent.isprintable() and agent.partition("/")[0].strip()):
+    if _order(options) != ("archive",) and not ("@" in agent or "://" in agent):
+        found = f"{agent!r} names nobody to write to" if agent else "missing"
+        raise UsageError(f"--user_agent: {found}; say who fetches, as in {USER_AGENT_EXAMPLE}")
+    if agent and not (agent.isascii() and agent.isprintable() and agent.partition("/")[0].strip()):
         raise UsageError(f"--user_agent: {agent!r} is not plain text such as {USER_AGENT_EXAMPLE}")
+    if options.proxy and not _PROXY.fullmatch(options.proxy):
+        raise UsageError(f"--proxy: {options.proxy!r} is not http://HOST:PORT")
     parse_rules(options.resolve)
     return [describe_source(file) for file in expand_globs(options.pages_from, "--pages_from")]
 

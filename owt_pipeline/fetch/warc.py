@@ -15,7 +15,7 @@ import re
 import struct
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -25,7 +25,7 @@ from isal import isal_zlib
 
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.fetch.http_message import (
+from owt_pipeline.fetch.messages import (
     BadMessage,
     Headers,
     TooLarge,
@@ -48,7 +48,7 @@ _BATCH_BYTES = 16 << 20  # of compressed records: some 500 pages, and what a wor
 
 _RECORD_HEAD = re.compile(rb"WARC/1\.[01]\r\n(?:[^\r\n]+\r\n)*?Content-Length: *(\d+)\r\n(?:[^\r\n]+\r\n)*\r\n", re.I)
 
-_BODY_HEADERS = ("content-encoding", "transfer-encoding", "content-length")
+_ENCODED = re.compile(rb"\ncontent-encoding:[ \t]*(?:x-)?(?:gzip|deflate|br|zstd)", re.I)
 
 _GZIP_HEAD = bytes([0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 255])  # deflate; no name, no time, no system
 _STORED_BLOCK = struct.Struct("<BHH")  # whether it is the last, its length twice (RFC 1951, 3.2.4)
@@ -142,39 +142,68 @@ def pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.Rec
             yield _with_records(batch, records, start, len(records))
 
 
-def response_record(
+def response_record(url: str, date: int, status_line: str, headers: Headers, body: bytes) -> bytes:
+    """A response as a WARC record in one gzip member, for what was not fetched here: `http_record` of its parts.
+
+    Its Content-Length is added where the headers have none.
+    """
+    lines = [f"{name}: {value}" for name, value in headers]
+    if header(headers, "content-length") is None and header(headers, "transfer-encoding") is None:
+        lines.append(f"Content-Length: {len(body)}")
+    return http_record(url, date, "\r\n".join([status_line, *lines, "", ""]).encode("latin-1", "replace"), body)
+
+
+def http_record(
     url: str,
     date: int,
-    status_line: str,
-    headers: Headers,
+    head: bytes,
     body: bytes,
     digest: str | None = None,
     *,
-    encoded: bool = False,
+    address: str = "",
+    truncated: str = "",
+    origin: str = "",
 ) -> bytes:
-    """A response as a WARC record in one gzip member: the same bytes for the same arguments.
+    """A response as it was sent, as a WARC record in one gzip member: the same bytes for the same arguments.
 
-    `digest` is the body's, where it is known. Compressed by ISA-L, five times as fast as zlib's usual level for
-    pages a tenth larger, and without the interpreter's lock; another kind of processor may compress otherwise.
+    Compressed by ISA-L, five times as fast as zlib's usual level for pages a tenth larger, and without the
+    interpreter's lock; another kind of processor may compress otherwise. A body that was sent compressed is stored as
+    it is.
 
-    `body` is decoded, or, with `encoded`, compressed as its Content-Encoding says. The headers that no longer hold
-    (its other encodings, its length) are kept as `X-Crawl-…`, as Common Crawl does, so that any reader of WARC reads
-    the body as it is.
+    Args:
+      url: its URL.
+      date: of the fetch, in seconds since 1970.
+      head: status line and headers, with the empty line.
+      body: as it was sent, chunked or not; the payload's digest is of these bytes, as warcio, FastWARC and wget have
+        it.
+      digest: `payload_digest` of the body, where it is known.
+      address: the server's IP address, where it is known.
+      truncated: why the body is not complete (`length`); "" where it is.
+      origin: the URL whose redirects led here, so that what several lead to has an id for each.
     """
-    stale = ("transfer-encoding", "content-length") if encoded else _BODY_HEADERS
-    lines = [f"{'X-Crawl-' if name.lower() in stale else ''}{name}: {value}" for name, value in headers]
-    lines.append(f"Content-Length: {len(body)}")
-    http_head = "\r\n".join([status_line, *lines, "", ""]).encode("latin-1", "replace")
-    head = _record_head(url, date, http_head + body, digest or payload_digest(body)) + http_head
-    if encoded:
-        return _stored_member(head, body + b"\r\n\r\n")
+    more = {"WARC-IP-Address": address, "WARC-Truncated": truncated}
+    start = _record_head("response", url, date, head + body, digest or payload_digest(body), more, origin) + head
+    if _ENCODED.search(head):
+        return _stored_member(start, body + b"\r\n\r\n")
     gzip = isal_zlib.compressobj(2, isal_zlib.DEFLATED, 31)
-    return gzip.compress(b"".join([head, body, b"\r\n\r\n"])) + gzip.flush()
+    return gzip.compress(b"".join([start, body, b"\r\n\r\n"])) + gzip.flush()
+
+
+def request_record(url: str, date: int, request: bytes, response: bytes, origin: str = "") -> bytes:
+    """The request that led to a response (its head and body, as sent), as a WARC record in one gzip member."""
+    more = {"WARC-Concurrent-To": _record_id(url, date, payload_digest(response), origin)}
+    return gzip_member(_record_head("request", url, date, request, "", more, origin) + request + b"\r\n\r\n")
+
+
+def warcinfo_record(date: int, fields: Mapping[str, str]) -> bytes:
+    """What a file's records are, as the WARC record at its beginning."""
+    block = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode()
+    return gzip_member(_record_head("warcinfo", "", date, block, "", {}) + block + b"\r\n\r\n")
 
 
 def record_of_block(url: str, date: int, block: bytes, body_digest: str) -> bytes:
     """The bytes of an HTTP response as a WARC record in one gzip member; its id follows from its content."""
-    return gzip_member(_record_head(url, date, block, body_digest) + block + b"\r\n\r\n")
+    return gzip_member(_record_head("response", url, date, block, body_digest, {}) + block + b"\r\n\r\n")
 
 
 def _stored_member(head: bytes, body: bytes) -> bytes:
@@ -189,21 +218,28 @@ def _stored_member(head: bytes, body: bytes) -> bytes:
     return b"".join([*pieces, _GZIP_TAIL.pack(checksum, len(head) + len(body) & 0xFFFFFFFF)])
 
 
-def _record_head(url: str, date: int, block: bytes, body_digest: str) -> bytes:
+def _record_head(
+    kind: str, url: str, date: int, block: bytes, body_digest: str, more: Mapping[str, str], origin: str = ""
+) -> bytes:
     digest = payload_digest(block)
-    head = (
-        "WARC/1.1\r\n"
-        "WARC-Type: response\r\n"
-        f"WARC-Record-ID: <urn:uuid:{uuid.uuid5(_RECORD_NAMESPACE, f'{url} {date} {digest}')}>\r\n"
-        f"WARC-Target-URI: {url}\r\n"
-        f"WARC-Date: {datetime.fromtimestamp(date, timezone.utc):%Y-%m-%dT%H:%M:%SZ}\r\n"
-        f"WARC-Payload-Digest: sha1:{body_digest}\r\n"
-        f"WARC-Block-Digest: sha1:{digest}\r\n"
-        "Content-Type: application/http; msgtype=response\r\n"
-        f"Content-Length: {len(block)}\r\n"
-        "\r\n"
-    )
-    return head.encode()
+    content = "application/warc-fields" if kind == "warcinfo" else f"application/http; msgtype={kind}"
+    fields = {
+        "WARC-Type": kind,
+        "WARC-Record-ID": _record_id(url if kind == "response" else f"{kind} {url}", date, digest, origin),
+        "WARC-Target-URI": url,
+        "WARC-Date": f"{datetime.fromtimestamp(date, timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
+        **more,
+        "WARC-Payload-Digest": f"sha1:{body_digest}" if body_digest else "",
+        "WARC-Block-Digest": f"sha1:{digest}",
+        "Content-Type": content,
+        "Content-Length": str(len(block)),
+    }
+    lines = [f"{name}: {value}\r\n" for name, value in fields.items() if value]
+    return "".join(["WARC/1.1\r\n", *lines, "\r\n"]).encode()
+
+
+def _record_id(url: str, date: int, digest: str, origin: str) -> str:
+    return f"<urn:uuid:{uuid.uuid5(_RECORD_NAMESPACE, f'{url} {date} {digest} {origin}'.rstrip())}>"
 
 
 def single_member(data: bytes, max_bytes: int) -> tuple[bytes | None, bytes]:

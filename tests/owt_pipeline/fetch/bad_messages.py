@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import gzip
 
-from owt_pipeline.fetch.http_message import brotli_available
+import zstandard
+
 from tests.owt_pipeline.fetch.bad_server import PAGE, Request
 from tests.owt_pipeline.fetch.ways import way
 
+ZSTD_BOMB = zstandard.compress(b"<html>" + bytes(20_000_000))
 BROTLI_BOMB = bytes.fromhex(  # <html> and 20 MB of zeros
     "cbffff3ff8073c64cfc1b42cd0c46d81c0d9fb3fe5abe1ffff1ffc1300715804a07bff97052d31f82700e2b00000982406"
 )
@@ -97,9 +99,19 @@ async def endless_trailers(request: Request) -> None:
             await request.send(b"X-Another: trailer\r\n" * 100)
 
 
-@way("too_large" if brotli_available() else "bad_response")  # it is offered only where it can be decoded
+@way("too_large")
 async def brotli_bomb(request: Request) -> None:
     await request.answer(BROTLI_BOMB, Content_Encoding="br")
+
+
+@way("too_large")
+async def zstd_bomb(request: Request) -> None:
+    await request.answer(ZSTD_BOMB, Content_Encoding="zstd")
+
+
+@way("bad_response")
+async def cut_zstd(request: Request) -> None:
+    await request.answer(zstandard.compress(PAGE)[:-5], Content_Encoding="zstd")
 
 
 @way("bad_response")
@@ -174,7 +186,7 @@ async def endless_headers(request: Request) -> None:
             await request.send(b"X-Another: header\r\n" * 100)
 
 
-@way("bad_response")
+@way("too_large")
 async def endless_chunk_extension(request: Request) -> None:
     await request.answer(b"5;", Content_Length="", Transfer_Encoding="chunked")
     with contextlib.suppress(OSError):

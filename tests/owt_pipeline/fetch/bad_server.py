@@ -10,7 +10,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 DOMAIN = "bad.test"
@@ -28,6 +28,7 @@ class Request:
     path: str
     count: int  # how often this host was asked for this path, this time included
     writer: asyncio.StreamWriter
+    headers: Mapping[str, str] = field(default_factory=dict)  # by names in lower case
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)
@@ -125,7 +126,8 @@ class BadServer:
                 host = next(line[6:] for line in lines if line.lower().startswith("host: ")).partition(":")[0]
                 name, path = host.removesuffix(f".{DOMAIN}"), lines[0].split(" ")[1]
                 self.requests[name, path] += 1
-                request = Request(name, path, self.requests[name, path], writer)
+                fields = dict(line.lower().split(": ", 1) for line in lines[1:] if line)
+                request = Request(name, path, self.requests[name, path], writer, fields)
                 if path == "/robots.txt" and not name.startswith("robots-"):
                     await request.answer(b"", "404 Not Found")
                 else:

@@ -7,6 +7,9 @@ import contextlib
 import gzip
 import zlib
 
+import brotli
+import zstandard
+
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, Request
 from tests.owt_pipeline.fetch.ways import way
 
@@ -19,6 +22,16 @@ async def page(request: Request) -> None:
 @way(None)
 async def gzipped(request: Request) -> None:
     await request.answer(gzip.compress(PAGE), Content_Encoding="gzip")
+
+
+@way(None)
+async def in_zstd(request: Request) -> None:
+    await request.answer(zstandard.compress(PAGE), Content_Encoding="zstd")
+
+
+@way(None)
+async def in_brotli(request: Request) -> None:
+    await request.answer(brotli.compress(PAGE), Content_Encoding="br")
 
 
 @way(None)
@@ -57,6 +70,22 @@ async def untyped_html(request: Request) -> None:
 async def early_hints(request: Request) -> None:
     await request.send(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n")
     await request.answer()
+
+
+@way(None)
+async def odd_header_lines(request: Request) -> None:
+    lines = b"no colon\r\nA Name: x\r\nX-Folded: a\r\n b\r\nX-Odd: \x01\xe9\r\nContent-Length: %d\r\n" % len(PAGE)
+    await request.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n" + lines + b"\r\n" + PAGE)
+
+
+@way(None)
+async def cookie_wall(request: Request) -> None:
+    if "seen=yes" in request.headers.get("cookie", ""):
+        assert "other" not in request.headers["cookie"]
+        await request.answer()
+    else:
+        cookies = "seen=yes; Path=/\r\nSet-Cookie: other=x; Domain=example.com"
+        await request.answer(b"", "302 Found", Location=request.path, Set_Cookie=cookies)
 
 
 @way(None)
@@ -185,22 +214,28 @@ async def robots_bans_us(request: Request) -> None:
     await request.answer(b"User-agent: *\nAllow: /\n\nUser-agent: TestBot\nDisallow: /\n", Content_Type="text/plain")
 
 
-@way("robots")
+@way("robots_unreachable")
 async def robots_fails(request: Request) -> None:
     assert request.path == "/robots.txt"
     await request.answer(b"", "500 Internal Server Error")
 
 
-@way("robots")
+@way("robots_unreachable")
 async def robots_busy(request: Request) -> None:
     assert request.path == "/robots.txt"
     await request.answer(b"", "503 Service Unavailable")
 
 
-@way("robots")
+@way("robots_unreachable")
 async def robots_times_out(request: Request) -> None:
     assert request.path == "/robots.txt"
     await asyncio.sleep(60)
+
+
+@way("http_429")
+async def robots_asks_for_patience(request: Request) -> None:
+    assert request.path == "/robots.txt"
+    await request.answer(b"", "429 Too Many Requests")
 
 
 @way("blocked_address")

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.fetch import resolver as resolver_module
-from owt_pipeline.fetch.addresses import Addresses, BlockedAddress, Rule, is_public, parse_rules
-from owt_pipeline.fetch.client import Failed, Received
-from owt_pipeline.fetch.live import redirect_target, requested_url, retry_after
-from owt_pipeline.fetch.resolver import CheckingResolver
+from owt_pipeline.fetch import addresses as addresses_module
+from owt_pipeline.fetch.addresses import Addresses, BlockedAddress, CheckingResolver, Rule, is_public, parse_rules
+from owt_pipeline.fetch.client import Received
+from owt_pipeline.fetch.live import redirect_target, requested_url
+from owt_pipeline.fetch.manners import Failed, retry_after
 from schemas import Reason
 
 PRIVATE = [
@@ -122,7 +122,7 @@ def test_names_without_an_answer_cost_no_other_name_its_time(monkeypatch: pytest
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 80))]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr(resolver_module, "_THREADS", 3)
+    monkeypatch.setattr(addresses_module, "_THREADS", 3)
 
     async def resolve() -> list[object]:
         resolver = CheckingResolver(Addresses())
@@ -139,7 +139,7 @@ def test_names_without_an_answer_cost_no_other_name_its_time(monkeypatch: pytest
 
 def answer(**headers: str) -> Received:
     fields = [(name.replace("_", "-"), value) for name, value in headers.items()]
-    return Received("http://a.example/dir/page?q", 302, "HTTP/1.1 302 Found", fields, b"", 1)
+    return Received("http://a.example/dir/page?q", 302, fields, b"", b"", 1)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_any_location_is_a_target_or_a_bad_redirect(location: str) -> None:
     try:
         target = redirect_target(answer(Location=location))
     except Failed as failure:
-        reason = failure.answer.reason
+        reason = failure.reason
     else:
         assert target.scheme in ("http", "https")
         return

@@ -22,9 +22,16 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.fetch.addresses import Addresses
-from owt_pipeline.fetch.cdx import BadIndex, Collection, IndexedCapture, parse_captures, parse_collections
-from owt_pipeline.fetch.client import Limits
-from owt_pipeline.fetch.commoncrawl import ArchiveClient, CdxOptions
+from owt_pipeline.fetch.client import ClientOptions, Limits
+from owt_pipeline.fetch.commoncrawl import (
+    ArchiveClient,
+    BadIndex,
+    CdxOptions,
+    Collection,
+    IndexedCapture,
+    parse_captures,
+    parse_collections,
+)
 from owt_pipeline.fetch.live import LiveOptions
 from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.fetch.warc import gzip_member, response_record, single_member
@@ -148,7 +155,7 @@ def test_whatever_the_collections_the_nearest_capture_comes_first(
 
     async def nearest() -> int | None:
         limits = Limits(1, 1, 1, 1, 1)
-        live = LiveOptions(Addresses(), limits, AGENT, 1, 1, 0.0, 1, 1, 0, 1.0, True)
+        live = LiveOptions(ClientOptions(Addresses(), AGENT), limits, 1, 0.0, 1, 1, 0, 1.0)
         known = tuple(Collection(str(i), "", begin, begin + 9) for i, (begin, _) in enumerate(collections))
         client = Indexes(CdxOptions(known, "", len(known), live))
         try:

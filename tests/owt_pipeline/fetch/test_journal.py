@@ -22,8 +22,8 @@ from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch import journal as journal_module
 from owt_pipeline.fetch.addresses import Addresses
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
-from owt_pipeline.fetch.client import Limits
-from owt_pipeline.fetch.journal import Claim, ClaimLost, Journal, SegmentWriter
+from owt_pipeline.fetch.client import ClientOptions, Limits
+from owt_pipeline.fetch.journal import Claim, Journal, SegmentWriter
 from owt_pipeline.fetch.live import LiveOptions
 from owt_pipeline.fetch.shards import Sources, fetch_shard
 from owt_pipeline.fetch.warc import response_record
@@ -115,20 +115,18 @@ def test_a_claim_that_is_not_renewed_is_taken_over_after_its_owner_stopped_askin
     async def run() -> None:
         folder = Storage(str(tmp_path))
         first, second = (Claim(folder, "part", [ELSEWHERE]) for _ in range(2))
-        await first.acquire()
+        await first._acquire()
         assert first.is_valid
         assert not first.was_taken_over
         began = time.monotonic()
-        await second.acquire()
+        await second._acquire()
         assert time.monotonic() - began >= 1
         assert second.was_taken_over
         assert not first.is_valid
-        with pytest.raises(ClaimLost):
-            await first.keep()
-        await first.release()
-        assert second.is_valid
-        await second.release()
-        assert not folder.exists("part")
+        first.lost = asyncio.ensure_future(first._keep())
+        await asyncio.wait_for(first.lost, 10)
+        await first.__aexit__()
+        assert folder.exists("part"), "it is another's"
 
     asyncio.run(run())
 
@@ -137,16 +135,13 @@ def test_a_claim_that_is_not_renewed_is_taken_over_after_its_owner_stopped_askin
 def test_a_claim_that_is_renewed_is_not_taken_over(tmp_path: Path) -> None:
     async def run() -> None:
         folder = Storage(str(tmp_path))
-        first, second = (Claim(folder, "part", [ELSEWHERE]) for _ in range(2))
-        await first.acquire()
-        keeping = asyncio.ensure_future(first.keep())
-        waiting = asyncio.ensure_future(second.acquire())
-        for _ in range(20):
-            await asyncio.sleep(0.1)
-            assert first.is_valid
-        assert not waiting.done()
-        keeping.cancel()
-        await first.release()
+        second = Claim(folder, "part", [ELSEWHERE])
+        async with Claim(folder, "part", [ELSEWHERE]) as first:
+            waiting = asyncio.ensure_future(second._acquire())
+            for _ in range(20):
+                await asyncio.sleep(0.1)
+                assert first.is_valid
+            assert not waiting.done()
         await waiting
         assert second.is_valid
 
@@ -157,12 +152,12 @@ def test_the_claim_of_a_process_of_this_machine_that_has_ended_is_free_at_once(t
     async def run() -> None:
         folder = Storage(str(tmp_path))
         ended = replace(this_process(), started="long ago")
-        await Claim(folder, "part", [ended, ended]).acquire()
+        await Claim(folder, "part", [ended, ended])._acquire()
         started = time.monotonic()
-        claim = Claim(folder, "part", [this_process()])
-        await claim.acquire()
-        assert claim.is_valid
-        assert time.monotonic() - started < 3
+        async with Claim(folder, "part", [this_process()]) as claim:
+            assert claim.is_valid
+            assert time.monotonic() - started < 3
+        assert not folder.exists("part")
 
     asyncio.run(run())
 
@@ -178,7 +173,7 @@ def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
     ]
     known.append(NoPage(Reason.DNS, "no such name"))
     limits = Limits(1, 1, 1, 1, 1)
-    live = LiveOptions(Addresses(), limits, "TestBot/1", 1, 1, 0.0, 1, 1, 0, 1.0, True)
+    live = LiveOptions(ClientOptions(Addresses(), "TestBot/1"), limits, 1, 0.0, 1, 1, 0, 1.0)
     written = set()
     for number, order in enumerate(itertools.permutations(range(4))):
         folder = runtime.workdir / f"pages{number}"

@@ -13,9 +13,12 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
+import zstandard
 from fastwarc.warc import ArchiveIterator
 from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
@@ -29,6 +32,7 @@ from owt_pipeline.fetch.warc import Response
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request, Way
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
+from tests.servers.pywb import pywb
 
 AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
 
@@ -49,7 +53,8 @@ def serve() -> Iterator[Callable[[Mapping[str, Way]], BadServer]]:
 
 def fetch(runtime: Runtime, server: BadServer, **options: object) -> Manifest:
     defaults: dict = {
-        "resolve": server.rules, "user_agent": AGENT, "host_delay": 0.0,
+        "resolve": server.rules, "user_agent": AGENT, "host_delay": 0.0, "address_delay": 0.0,
+        "address_connections": 1000,
         "connect_timeout": 1.0, "silence_timeout": 1.0, "page_timeout": 2.0, "retries": 1, "max_retry_wait": 3.0,
         "max_page_bytes": 1_000_000, "max_wire_bytes": 1_000_000, "max_redirects": 5,
     }  # fmt: skip
@@ -90,10 +95,61 @@ def test_a_page_is_kept_as_it_was_sent(serve: Callable[..., BadServer], write_ur
     assert before <= row["fetched_at"] <= time.time()
     assert row["subreddits"] == ["news"]
     path = runtime.workdir.path(reader(runtime, manifest).files("warc")[0].path)
-    records = [(r.headers["WARC-Target-URI"], r.http_headers.status_code) for r in ArchiveIterator(path)]
-    assert records == [(f"http://apples.{DOMAIN}/old", 302), (response.url, 200)]
+    warcinfo, moved, found = (dict(record.headers) for record in ArchiveIterator(path, parse_http=False))
+    assert warcinfo["WARC-Type"] == "warcinfo"
+    assert [moved["WARC-Target-URI"], found["WARC-Target-URI"]] == [f"http://apples.{DOMAIN}/old", response.url]
+    assert [moved["WARC-IP-Address"], found["WARC-IP-Address"]] == ["127.0.0.1"] * 2
     with open(path, "rb") as stream:
-        assert [r.content_stream().read() for r in WarcioIterator(stream, check_digests="raise")] == [b"", body]
+        info, *bodies = [r.content_stream().read() for r in WarcioIterator(stream, check_digests="raise")]
+    assert bodies == [b"", body]
+    assert b"\r\nrobots: obey (RFC 9309)\r\n" in info
+    assert f"\r\nhttp-header-user-agent: {AGENT}\r\n".encode() in info
+
+
+async def some_of_each(request: Request) -> None:
+    """Pages in all encodings, behind redirects, as servers on the web send them."""
+    if request.path.startswith("/old"):
+        await request.answer(b"moved " * (100 if "long" in request.path else 1), "301 Moved", Location="/gzip")
+        return
+    body = {"gzip": gzip.compress, "zstd": zstandard.compress}.get(request.path[1:], bytes)(PAGE)
+    if request.path in ("/gzip", "/chunked"):
+        chunks = b"%x\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n" % (10, body[:10], len(body) - 10, body[10:])
+        encoding = "gzip" if request.path == "/gzip" else ""
+        await request.answer(chunks, Content_Length="", Transfer_Encoding="chunked", Content_Encoding=encoding)
+    else:
+        await request.answer(body, Content_Encoding=request.path[1:] if request.path != "/plain" else "")
+
+
+@pytest.mark.parametrize("requests", [False, True])
+def test_other_tools_read_our_warc_files_and_a_later_run_the_same_pages(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], requests: bool, tmp_path: Path
+) -> None:
+    paths = ["old", "old-long", "plain", "gzip", "chunked", "zstd"]  # at brotli 1.2, warcio 1.8 fails
+    urls = [f"http://some.{DOMAIN}/{path}" for path in paths]
+    runtime = write_urls(urls, num_shards=1)
+    manifest = fetch(runtime, serve({"some": some_of_each}), keep_requests=requests)
+    found = responses(runtime, manifest)
+    assert {url.rpartition("/")[2]: page.body for url, page in found.items()} == dict.fromkeys(paths, PAGE)
+    (file,) = (Path(runtime.workdir.uri) / "warc").iterdir()
+    check = [sys.executable, "-m", "warcio.cli", "check", "-v", str(file)]
+    checked = subprocess.run(check, capture_output=True, text=True, check=True).stdout
+    kinds = [record.headers["WARC-Type"] for record in ArchiveIterator(str(file), parse_http=False)]
+    responses_kept = len(paths) + 2
+    assert kinds == ["warcinfo", *["request"] * requests, "response", *kinds[2 + requests :]]
+    assert (kinds.count("response"), kinds.count("request")) == (responses_kept, responses_kept * requests)
+    assert checked.count("digest pass") == len(kinds)
+    ids = [record.record_id for record in ArchiveIterator(str(file), parse_http=False)]
+    assert len(set(ids)) == len(ids)
+    assert all(record.verify_block_digest() for record in ArchiveIterator(str(file), parse_http=False))
+    later = write_urls(urls, "later", num_shards=1)
+    again = responses(later, run_stage(STAGE, Options(pages_from=(str(file),)), later)[0])
+    assert again == found
+    with pywb(tmp_path / "pywb", {"pages": file}) as server:
+        for path in paths[2:]:
+            with urllib.request.urlopen(f"{server}/pages/2026mp_/http://some.{DOMAIN}/{path}") as answer:
+                body = answer.read()
+                body = zstandard.decompress(body) if path == "zstd" else body  # which pywb leaves to the browser
+                assert b"Some words. Some words." in body, path
 
 
 def test_a_body_that_does_not_decode_behind_a_redirect_says_where(
@@ -232,7 +288,7 @@ def test_retry_after_is_waited_for(serve: Callable[..., BadServer], write_urls: 
 def command(workdir: str, server: BadServer) -> list[str]:
     return [
         sys.executable, "-m", "owt_pipeline.fetch.stage", "--workdir", workdir, "--quiet", "--resolve", *server.rules,
-        "--user_agent", AGENT, "--host_delay", "0",
+        "--user_agent", AGENT, "--host_delay", "0", "--address_delay", "0", "--address_connections", "1000",
         "--max_page_bytes", "1000000", "--max_wire_bytes", "1000000", "--max_redirects", "5",
     ]  # fmt: skip
 
@@ -332,7 +388,8 @@ def test_a_wrong_rule_says_what_is_expected(
 ) -> None:
     runtime = write_urls(["http://a.example/"])
     result = subprocess.run(
-        [sys.executable, "-m", "owt_pipeline.fetch.stage", "--workdir", runtime.workdir.uri, "--resolve", "a.example"],
+        [sys.executable, "-m", "owt_pipeline.fetch.stage", "--workdir", runtime.workdir.uri, "--resolve", "a.example",
+         "--user_agent", AGENT],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert result.returncode == 1
@@ -375,16 +432,21 @@ def test_whatever_a_server_sends_is_a_page_or_has_a_reason(
     assert {"connect", "bad_response", "http_404"} <= {reason for reason, _ in rejects.values()}
 
 
-def test_a_user_agent_that_names_nobody_is_warned_of_and_one_that_is_no_header_an_error(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("agent", "message"),
+    [
+        ("Bot/1 (+mailto:a@bad.test)\r\nX: y", "--user_agent: 'Bot/1 .* is not plain text such as 'my-crawl/1.0"),
+        ("Bot/1", "--user_agent: 'Bot/1' names nobody to write to; say who fetches, as in 'my-crawl/1.0"),
+        ("", "--user_agent: missing; say who fetches"),
+    ],
+)
+def test_a_user_agent_that_names_nobody_is_an_error(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], agent: str, message: str
 ) -> None:
     server = serve({"host": page})
-    runtime = write_urls([f"http://host.{DOMAIN}/"])
-    with pytest.raises(UserError, match=r"--user_agent: 'Bot/1\\r\\nX: y' is not plain text such as 'my-crawl/1.0"):
-        fetch(runtime, server, user_agent="Bot/1\r\nX: y")
-    with caplog.at_level("WARNING", logger="owt"):
-        fetch(runtime, server, user_agent="Bot/1")
-    assert "--user_agent 'Bot/1' names nobody to write to" in caplog.text
+    with pytest.raises(UserError, match=message):
+        fetch(write_urls([f"http://host.{DOMAIN}/"]), server, user_agent=agent)
+    assert not server.requests
 
 
 def test_a_log_tells_pages_done_and_hosts_open_now_and_then(

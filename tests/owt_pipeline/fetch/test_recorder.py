@@ -21,14 +21,14 @@ from owt_pipeline.engine.workers import WorkerError
 from owt_pipeline.fetch import recorder as recorder_module
 from owt_pipeline.fetch.answers import NoPage, Page
 from owt_pipeline.fetch.client import Received
-from owt_pipeline.fetch.fetched import Fetched
 from owt_pipeline.fetch.journal import Journal
+from owt_pipeline.fetch.live import Fetched
 from owt_pipeline.fetch.recorder import Recorder, Recording, start_recording
 from schemas import Reason
 from tests.conftest import REPOSITORY
 
 BODY = b"<p>page</p>" * 10_000
-PAGE = Fetched(Received("http://a.example/", 200, "HTTP/1.1 200 OK", [], BODY, 5), (), 1, 5, 1_000_000)
+PAGE = Fetched(Received("http://a.example/", 200, [], b"HTTP/1.1 200 OK\r\n\r\n", BODY, 5), (), 1, 5, 1_000_000)
 MOST_WAITING = 8 << 20
 
 

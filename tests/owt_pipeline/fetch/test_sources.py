@@ -21,6 +21,7 @@ from tests.owt_pipeline.fetch.reading import reader, rejects, why_fetched
 HTML = [("Content-Type", "text/html")]
 NAMES = ("live", "archive", "commoncrawl")
 HOST = f"http://some.{DOMAIN}"
+AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
 AT = 1_400_000_000
 
 
@@ -63,6 +64,7 @@ def test_the_first_source_that_has_a_page_wins(
         runtime = write_urls([f"{HOST}/{path}" for path in paths], "-".join(order))
         options = Options(
             sources=order, pages_from=(str(file),), resolve=live.rules, host_delay=0.0, cdx_delay=0.0,
+            address_delay=0.0, user_agent=AGENT,
             cdx_index=f"{archive.url}/collinfo.json", cdx_data=f"{archive.url}/data", cdx_connections=4,
         )  # fmt: skip
         manifest = run_stage(STAGE, options, runtime)[0]
@@ -94,8 +96,12 @@ def test_the_first_source_that_has_a_page_wins(
     ("options", "message"),
     [
         (Options(sources=("live", "archive")), "--sources archive: give the WARC files with --pages_from"),
-        (Options(max_redirects=1, resolve=("a.example",)), "--resolve: 'a.example' is not"),
-        (Options(max_redirects=1, user_agent="Bot/1\r\nX: y"), "--user_agent: 'Bot/1.* is not plain text"),
+        (Options(max_redirects=1, resolve=("a.example",), user_agent=AGENT), "--resolve: 'a.example' is not"),
+        (Options(max_redirects=1, user_agent=f"{AGENT}\r\nX: y"), "--user_agent: 'TestBot/1.* is not plain text"),
+        (
+            Options(max_redirects=1, user_agent=AGENT, proxy="socks5://a:1"),
+            "--proxy: 'socks5://a:1' is not http://HOST:PORT",
+        ),
     ],
 )
 def test_options_that_cannot_be_are_a_clear_error_and_cost_no_page(

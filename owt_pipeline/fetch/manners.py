@@ -1,0 +1,300 @@
+"""Manners: a host, and an address, gets one request in so many seconds and so many at once; robots.txt is obeyed."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import http.cookiejar
+import time
+import urllib.request
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from email.message import Message
+from typing import TYPE_CHECKING, Any, Protocol
+
+from protego import Protego
+from yarl import URL
+
+from schemas import Reason
+
+if TYPE_CHECKING:
+    from owt_pipeline.fetch.client import Received
+
+ROBOTS_BYTES = 500 << 10
+"""What is parsed of a robots.txt; RFC 9309 (2.5) asks for no less."""
+_ROBOTS_REDIRECTS = 5  # RFC 9309, 2.3.1.2
+_ROBOTS_SECONDS = 24 * 3600.0  # RFC 9309, 2.4
+
+MAX_CRAWL_DELAY = 60.0
+"""A host that asks for more seconds between two requests gets this many."""
+
+
+class Failed(Exception):
+    """A request without a usable response.
+
+    Attributes:
+      reason: why.
+      detail: the same for a person.
+      connected: whether there was a connection.
+      transient: whether it may succeed when tried again soon.
+    """
+
+    def __init__(self, reason: Reason, detail: str, *, connected: bool = False, transient: bool = False):
+        super().__init__(f"{reason}: {detail}")
+        self.reason, self.detail, self.connected, self.transient = reason, detail, connected, transient
+
+    @property
+    def is_of_host(self) -> bool:
+        """Whether it says that the host does not answer, whatever the URL."""
+        return self.reason in (Reason.CONNECT, Reason.TIMEOUT, Reason.TLS, Reason.DNS)
+
+
+class Slots:
+    """So many at once, the others in the order in which they came: asyncio.Semaphore, for crowds that wait.
+
+    async with slots: ...
+    """
+
+    def __init__(self, count: int):
+        self.count, self.taken = count, 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def acquire(self) -> None:
+        if self.taken < self.count and not self._waiting:
+            self.taken += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn  # whoever leaves hands its slot over
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.release()
+            raise
+
+    def release(self) -> None:
+        while self._waiting and self.taken <= self.count:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self.taken -= 1
+
+    __aenter__ = acquire
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
+
+
+class Gate:
+    """The turns at one host, or at one address.
+
+        async with gate:
+            gate.begin()
+            ...  # one request
+
+    Attributes:
+      delay: seconds between the starts of two requests.
+      next_turn: when the next request may start, in `time.monotonic` seconds.
+      failures: how often in a row the host did not answer, and `failure` the last of them.
+      users: requests that wait or are under way.
+    """
+
+    def __init__(self, delay: float, connections: int):
+        self.delay = delay
+        self.next_turn = 0.0
+        self.failures = 0
+        self.failure: Failed | None = None
+        self.connections = Slots(connections)
+        self.users = 0
+
+    async def __aenter__(self) -> None:
+        """Wait for a turn, and hold one of the connections while the block runs."""
+        self.users += 1
+        try:
+            await self.connections.acquire()
+            try:
+                # In a loop, since `pause` may move the turn away while this waits for it.
+                while (wait := self.next_turn - time.monotonic()) > 0:
+                    await asyncio.sleep(wait)
+            except BaseException:
+                self.connections.release()
+                raise
+        except BaseException:
+            self.users -= 1
+            raise
+
+    def begin(self) -> None:
+        """Take the turn: the request goes out now, and not when the gate opened, since it may wait for others."""
+        self.next_turn = time.monotonic() + self.delay
+
+    async def __aexit__(self, *_: object) -> None:
+        self.connections.release()
+        self.users -= 1
+
+    def note(self, failure: Failed | None) -> None:
+        """Note what came of a request: None for an answer, of whatever kind."""
+        self.failure = failure if failure is not None and failure.is_of_host else None
+        self.failures = self.failures + 1 if self.failure is not None else 0
+
+    def pause(self, seconds: float) -> None:
+        """No request for so many seconds: the host asked for it."""
+        self.next_turn = max(self.next_turn, time.monotonic() + seconds)
+
+
+class Gates:
+    """The gates of all hosts, or addresses, of a process; those not in use are forgotten, the longest unused first.
+
+    Attributes:
+      workers: processes that share what is allowed, so that each takes its part.
+    """
+
+    def __init__(self, delay: float, connections: int, remembered: int):
+        self._delay, self._connections, self._remembered = delay, connections, remembered
+        self._gates: OrderedDict[str, Gate] = OrderedDict()
+        self.workers = 1
+
+    def __getitem__(self, name: str) -> Gate:
+        gate = self._gates.get(name)
+        if gate is None:
+            self._forget()
+            gate = self._gates[name] = Gate(self._delay, self._connections)
+        self._gates.move_to_end(name)
+        if self.workers > 1:
+            gate.delay = self._delay * self.workers
+            gate.connections.count = max(self._connections // self.workers, 1)
+        return gate
+
+    def _forget(self) -> None:
+        while len(self._gates) >= self._remembered:
+            name, gate = next(iter(self._gates.items()))
+            if gate.users or gate.next_turn > time.monotonic():
+                return
+            del self._gates[name]
+
+
+def retry_after(response: Received) -> float | None:
+    """Seconds to wait by the Retry-After header, a number or a date; None without a valid one."""
+    value = (response.header("retry-after") or "").strip()
+    if value.isdecimal() and len(value) < 10:
+        return float(value)
+    try:
+        return max(email.utils.parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+class Cookies:
+    """The cookies of one chain of redirects, by the rules of browsers; nothing is kept beyond it."""
+
+    def __init__(self) -> None:
+        self._jar: http.cookiejar.CookieJar | None = None
+
+    def take(self, response: Received) -> None:
+        """Keep what a response sets."""
+        values = [value for name, value in response.headers if name.lower() == "set-cookie"]
+        if values:
+            headers = Message()
+            for value in values:
+                headers["Set-Cookie"] = value
+            self._jar = self._jar or http.cookiejar.CookieJar()
+            self._jar.extract_cookies(_Reply(headers), urllib.request.Request(response.url))  # type: ignore[arg-type]
+
+    def header(self, url: URL) -> str | None:
+        """The Cookie header for a request."""
+        if self._jar is None:
+            return None
+        request = urllib.request.Request(str(url))
+        self._jar.add_cookie_header(request)
+        return request.get_header("Cookie")
+
+
+@dataclass(frozen=True)
+class _Reply:
+    """A response as http.cookiejar wants it."""
+
+    headers: Message
+
+    def info(self) -> Message:
+        return self.headers
+
+
+class Get(Protocol):
+    """Gets a robots.txt, politely and with retries; raises Failed."""
+
+    def __call__(self, url: URL) -> Awaitable[Received]: ...
+
+
+@dataclass(frozen=True)
+class Robots:
+    """What a robots.txt says: `rules` (None: all is allowed), or why nothing may be fetched; `read` says when."""
+
+    rules: Protego | None = None
+    ban: Failed | None = None
+    read: float = 0.0
+
+    def check(self, url: URL, agent: str) -> None:
+        """Raise Failed where `url` must not be fetched."""
+        if self.ban is not None:
+            raise Failed(self.ban.reason, self.ban.detail)
+        if self.rules is not None and not self.rules.can_fetch(str(url), agent):
+            raise Failed(Reason.ROBOTS, f"forbidden to {agent} by {url.origin()}/robots.txt")
+
+    def crawl_delay(self, agent: str) -> float:
+        """Seconds between two requests that it asks for, up to MAX_CRAWL_DELAY."""
+        delay = self.rules.crawl_delay(agent) if self.rules is not None else None
+        return min(max(float(delay or 0), 0.0), MAX_CRAWL_DELAY)
+
+
+class RobotsCache:
+    """The robots.txt of every origin asked for, for a day; the longest unused is forgotten first."""
+
+    def __init__(self, get: Get, remembered: int, key: Callable[[URL], Any]):
+        self._get, self._remembered, self._key = get, remembered, key
+        self._tasks: OrderedDict[Any, asyncio.Task[Robots]] = OrderedDict()
+
+    async def of(self, url: URL) -> Robots:
+        """The robots.txt for `url`."""
+        key = self._key(url)
+        task = self._tasks.get(key)
+        if task is not None and task.done() and time.monotonic() - task.result().read > _ROBOTS_SECONDS:
+            task = None
+        if task is None:
+            task = self._tasks[key] = asyncio.ensure_future(read_robots(url.origin(), self._get))
+            if len(self._tasks) > self._remembered:
+                self._tasks.popitem(last=False)
+        self._tasks.move_to_end(key)
+        return task.result() if task.done() else await asyncio.shield(task)
+
+
+async def read_robots(origin: URL, get: Get) -> Robots:
+    """The robots.txt of `origin` by RFC 9309: it allows all where it is absent (4xx), nothing where the server fails.
+
+    A host that cannot be reached at all, or asks for patience (429), bans for that reason, so that its pages are not
+    counted as forbidden.
+    """
+    url, read = origin.with_path("/robots.txt"), time.monotonic()
+    for _ in range(_ROBOTS_REDIRECTS + 1):
+        try:
+            response = await get(url)
+        except Failed as failure:
+            reason, detail = failure.reason, f"robots.txt: {failure.detail}"
+            if failure.connected and reason == Reason.TIMEOUT:
+                reason = Reason.ROBOTS_UNREACHABLE
+            return Robots(ban=Failed(reason, detail), read=read)
+        if 300 <= response.status < 400 and response.header("location"):
+            try:
+                url = response.location()
+                if url.scheme not in ("http", "https") or not url.raw_host:
+                    return Robots(read=read)
+            except ValueError:
+                return Robots(read=read)
+            continue
+        if response.status >= 500 or response.status == 429:
+            reason = Reason.HTTP_429 if response.status == 429 else Reason.ROBOTS_UNREACHABLE
+            return Robots(ban=Failed(reason, f"robots.txt: status {response.status}"), read=read)
+        if not 200 <= response.status < 300:
+            return Robots(read=read)
+        return Robots(Protego.parse(response.body.decode("utf-8", "replace").removeprefix("\ufeff")), read=read)
+    return Robots(read=read)

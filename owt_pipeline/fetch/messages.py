@@ -1,0 +1,234 @@
+"""HTTP/1.x responses as bytes: the head parsed leniently, the body decoded under a limit.
+
+Servers and crawlers of twenty years wrote these bytes, so lines may end in LF alone, a header may lack its
+colon, and a body may not be encoded as its header says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import brotli
+import zstandard
+from isal import isal_zlib
+
+Headers = list[tuple[str, str]]
+
+MAX_HEAD_BYTES = 256 << 10
+"""More than any server sends on purpose; a record without an end of its head is no HTTP response."""
+
+MAX_ENCODINGS = 5
+"""Of one body, within each other, as in curl: a page has one, and thousands are an attack on the decoder."""
+
+_STATUS_LINE = re.compile(rb"(?:HTTP/\d(?:\.\d)?|ICY)[ \t]+(\d{3})(?:[ \t]|$)")
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s\"';,]+)", re.IGNORECASE)
+
+
+class BadMessage(ValueError):
+    """Bytes that are no HTTP response, or a body that does not decode."""
+
+
+class CutOff(BadMessage):
+    """A body that breaks off; `within` is what is there of it, decoded."""
+
+    def __init__(self, message: str, within: bytes = b""):
+        super().__init__(message)
+        self.within = within
+
+
+class TooLarge(ValueError):
+    """A body that is larger than the limit; `within` is what lies before it, decoded."""
+
+    def __init__(self, message: str, within: bytes = b""):
+        super().__init__(message)
+        self.within = within
+
+
+def split_response(block: bytes) -> tuple[int, Headers, bytes]:
+    """(status code, headers, body as sent) of an HTTP response; raises BadMessage where there is no status line."""
+    head, body = _split_head(block)
+    _, status, headers = parse_head(head)
+    return status, headers, body
+
+
+def parse_head(head: bytes) -> tuple[str, int, Headers]:
+    """(status line, status code, headers) of a head without its empty line; raises BadMessage without a status line."""
+    first, _, rest = head.partition(b"\n")
+    first = first.rstrip(b"\r")
+    match = _STATUS_LINE.match(first)
+    if match is None:
+        raise BadMessage(f"no HTTP status line but {first[:60]!r}")
+    headers: Headers = []
+    for line in rest.decode("latin-1").split("\n"):
+        name, colon, value = line.partition(":")
+        if line[:1] in (" ", "\t") and headers:  # a folded header goes on
+            headers[-1] = (headers[-1][0], f"{headers[-1][1]} {line.strip()}")
+        elif colon:
+            headers.append((name.strip(), value.strip()))
+    return first.decode("latin-1").rstrip(), int(match[1]), headers
+
+
+def header(headers: Iterable[tuple[str, str]], name: str) -> str | None:
+    """The last value of header `name`, in any case; None without one."""
+    found = None
+    for key, value in headers:
+        if key.lower() == name:
+            found = value
+    return found
+
+
+def charset_of(content_type: str | None) -> str | None:
+    """The charset that a Content-Type header declares, in lower case, as it is written there."""
+    match = _CHARSET.search(content_type or "")
+    return match[1].lower() if match else None
+
+
+def decode_body(headers: Iterable[tuple[str, str]], body: bytes, limit: int, *, strictly: bool = False) -> bytes:
+    """The body without its transfer and content encoding.
+
+    A body that is not encoded as its headers say is taken as it is, unless `strictly`: many crawlers store the decoded
+    body under the headers of the encoded one. Raises BadMessage for a body that breaks off or is damaged within its
+    encoding, TooLarge where it decodes to more than `limit` bytes.
+    """
+    headers = list(headers)
+    if (header(headers, "transfer-encoding") or "").rpartition(",")[2].strip().lower() == "chunked":
+        body = _dechunk(body)
+    encodings = (header(headers, "content-encoding") or "").lower()
+    if encodings and not strictly and not _looks_encoded(body, encodings):
+        encodings = ""
+    names = [name for part in reversed(encodings.split(",")) if (name := part.strip()) not in _NO_ENCODING]
+    if len(names) > MAX_ENCODINGS:
+        raise BadMessage(f"{len(names):,} encodings within each other, more than {MAX_ENCODINGS}")
+    for name in names:
+        if name not in _DECODERS:
+            raise BadMessage(f"unknown Content-Encoding {name[:40]!r}")
+        body = _DECODERS[name](body, limit) if body else body
+    return _within(body, limit)
+
+
+def _within(body: bytes, limit: int) -> bytes:
+    if len(body) > limit:
+        raise TooLarge(f"more than {limit:,} bytes after decoding", body[:limit])
+    return body
+
+
+def _gunzip(data: bytes, limit: int) -> bytes:
+    """gzip, of several members, as some servers send; junk or padding behind them is ignored, as by browsers."""
+    body = b""
+    while True:
+        piece, data, done = _inflate(data, 31, limit + 1 - len(body))
+        body = _within(body + piece, limit)
+        if not done:
+            raise CutOff("the encoded body breaks off", body)
+        if not data.startswith(b"\x1f\x8b"):
+            return body
+
+
+def _undeflate(data: bytes, limit: int) -> bytes:
+    """`deflate` is a zlib stream by the standard, and often a bare deflate stream in the wild (RFC 9110, 8.4.1.2)."""
+    is_zlib = len(data) > 1 and data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
+    body, _, done = _inflate(data, 15 if is_zlib else -15, limit + 1)
+    body = _within(body, limit)
+    if not done:
+        raise CutOff("the encoded body breaks off", body)
+    return body
+
+
+def _inflate(data: bytes, wbits: int, most: int) -> tuple[bytes, bytes, bool]:
+    """(at most so many bytes of what a stream decodes to, what lies behind it, whether it has ended)."""
+    stream = isal_zlib.decompressobj(wbits)
+    try:
+        return stream.decompress(data, most), stream.unused_data, stream.eof
+    except isal_zlib.error as error:  # type: ignore[misc]  # its stub hides what it derives from
+        raise BadMessage(f"the encoded body is damaged: {error}") from error
+
+
+def _unbrotli(data: bytes, limit: int) -> bytes:
+    stream, body = brotli.Decompressor(), b""
+    try:
+        while len(body) <= limit:
+            piece = stream.process(data, output_buffer_limit=limit + 1 - len(body))
+            body, data = body + piece, b""
+            if stream.is_finished():
+                break
+            if not piece and stream.can_accept_more_data():
+                raise CutOff("the encoded body breaks off", body)
+    except brotli.error as error:
+        raise BadMessage(f"the encoded body is damaged: {error}") from error
+    return _within(body, limit)
+
+
+def _unzstd(data: bytes, limit: int) -> bytes:
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+    try:
+        with decompressor.stream_reader(data, read_across_frames=True) as reader:  # which does not see a missing end
+            body = _within(reader.read(limit + 1), limit)
+        while True:
+            frame = decompressor.decompressobj()
+            frame.decompress(data)
+            if not frame.eof:
+                raise CutOff("the encoded body breaks off", body)
+            data = frame.unused_data
+            if not data:
+                return body
+    except zstandard.ZstdError as error:
+        raise BadMessage(f"the encoded body is damaged: {error}") from error
+
+
+_DECODERS = {
+    "gzip": _gunzip,
+    "x-gzip": _gunzip,
+    "deflate": _undeflate,
+    "br": _unbrotli,
+    "zstd": _unzstd,
+}
+ACCEPT_ENCODING = "gzip, deflate, br, zstd"
+_NO_ENCODING = ("", "identity", "none")
+_ZSTD_WINDOW = 8 << 20  # the most that a server may ask for (RFC 9659)
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+
+def _split_head(block: bytes) -> tuple[bytes, bytes]:
+    """The head and the body, split at the first empty line."""
+    at = 0
+    while at < MAX_HEAD_BYTES:
+        end = block.find(b"\n", at)
+        if end < 0:
+            return block, b""
+        if block[at:end] in (b"", b"\r"):
+            return block[:at].rstrip(b"\r\n"), block[end + 1 :]
+        at = end + 1
+    raise BadMessage(f"the head of the response does not end within {MAX_HEAD_BYTES:,} bytes")
+
+
+def _dechunk(body: bytes) -> bytes:
+    """The body of `Transfer-Encoding: chunked`; as it is, where it is not chunked after all."""
+    pieces: list[bytes] = []
+    at = 0
+    while True:
+        end = body.find(b"\n", at)
+        size_text = body[at:end].split(b";")[0].strip() if end >= 0 else b""
+        try:
+            size = int(size_text, 16)
+        except ValueError:
+            if not pieces:
+                return body
+            raise BadMessage("a chunk of the body has no length") from None
+        if size == 0:
+            return b"".join(pieces)
+        piece = body[end + 1 : end + 1 + size]
+        if len(piece) < size:
+            raise CutOff("the last chunk of the body breaks off", b"".join([*pieces, piece]))
+        pieces.append(piece)
+        at = end + 1 + size
+        at += 2 if body[at : at + 2] == b"\r\n" else 1
+
+
+def _looks_encoded(body: bytes, encodings: str) -> bool:
+    outermost = encodings.split(",")[-1].strip()
+    if outermost in ("gzip", "x-gzip"):
+        return body.startswith(b"\x1f\x8b")
+    if outermost == "zstd":
+        return body.startswith(_ZSTD_MAGIC)
+    return body.lstrip()[:1] != b"<"

@@ -1,0 +1,168 @@
+"""Turns at hosts and addresses, cookies, and proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from yarl import URL
+
+from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.fetch.client import Received
+from owt_pipeline.fetch.manners import Cookies, Gates, Slots
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
+from tests.owt_pipeline.fetch.reading import rejects, responses
+from tests.owt_pipeline.fetch.test_live import fetch, page, serve
+
+__all__ = ["serve"]
+
+
+@given(st.integers(1, 4), st.lists(st.booleans(), max_size=20))
+def test_slots_are_given_in_order_and_none_is_lost_to_a_cancelled_task(count: int, cancelled: list[bool]) -> None:
+    async def run() -> list[int]:
+        slots = Slots(count)
+        began: list[int] = []
+
+        async def use(number: int) -> None:
+            async with slots:
+                began.append(number)
+                assert slots.taken <= count
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.ensure_future(use(number)) for number in range(len(cancelled))]
+        await asyncio.sleep(0)
+        for task, is_cancelled in zip(tasks, cancelled, strict=True):
+            if is_cancelled:
+                task.cancel()
+        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+        assert slots.taken == 0
+        return began
+
+    began = asyncio.run(run())
+    assert began == sorted(began)
+    assert {number for number, is_cancelled in enumerate(cancelled) if not is_cancelled} <= set(began)
+
+
+def test_an_address_gets_one_request_in_its_delay_and_so_many_at_once_whatever_the_hosts(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    times: list[float] = []
+    now = most = 0
+
+    async def slow(request: Request) -> None:
+        nonlocal now, most
+        times.append(time.monotonic())
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.5)
+        now -= 1
+        await request.answer()
+
+    hosts = [f"h{i}" for i in range(10)]
+    runtime = write_urls([f"http://{host}.{DOMAIN}/{p}" for host in hosts for p in range(2)])
+    manifest = fetch(runtime, serve(dict.fromkeys(hosts, slow)), address_delay=0.1, address_connections=3)
+    assert manifest.counts.left == 20
+    assert most == 3
+    assert min(b - a for a, b in itertools.pairwise(times)) > 0.08
+
+
+def test_processes_that_share_an_address_take_their_part_of_what_it_allows() -> None:
+    gates = Gates(0.1, 8, 100)
+    assert (gates["a"].delay, gates["a"].connections.count) == (0.1, 8)
+    gates.workers = 4
+    assert (gates["a"].delay, gates["a"].connections.count) == (0.4, 2)
+    gates.workers = 20
+    assert (gates["b"].delay, gates["b"].connections.count) == (2.0, 1)
+
+
+def test_cookies_go_where_they_were_set_for_and_nowhere_else() -> None:
+    cookies = Cookies()
+    assert cookies.header(URL("http://a.example/")) is None
+    headers = [
+        ("Set-Cookie", "a=1; Path=/"), ("set-cookie", "b=2; Path=/sub; Expires=Thu, 01 Jan 2099 00:00:00 GMT"),
+        ("Set-Cookie", "c=3; Domain=other.example"), ("Set-Cookie", "d=4; Secure"),
+    ]  # fmt: skip
+    cookies.take(Received("http://www.a.example/x", 302, headers, b"", b"", 1))
+    assert cookies.header(URL("http://www.a.example/sub/y")) in ("a=1; b=2", "b=2; a=1")
+    assert cookies.header(URL("http://www.a.example/")) == "a=1"
+    assert cookies.header(URL("http://other.example/")) is None
+    assert cookies.header(URL("https://evil.example/")) is None
+
+
+class Proxy:
+    """An HTTP proxy on loopback that leads to one server, plain or by CONNECT; it notes what it is asked for."""
+
+    def __init__(self, server: BadServer):
+        self.server = server
+        self.asked: list[str] = []
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        start = asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._listening = asyncio.run_coroutine_threadsafe(start, self._loop).result(10)
+        self.url = f"http://me:secret@127.0.0.1:{self._listening.sockets[0].getsockname()[1]}"
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._listening.close)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            method, target, _ = head.split(" ", 2)
+            self.asked.append(f"{method} {target}")
+            assert "\r\nProxy-Authorization: Basic bWU6c2VjcmV0\r\n" in head
+            port = self.server.tls_port if method == "CONNECT" else self.server.port
+            if "refused" in target:
+                writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+                return
+            upstream, sink = await asyncio.open_connection("127.0.0.1", port)
+            if method == "CONNECT":
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            else:
+                url = URL(target)
+                sink.write(head.replace(target, url.raw_path_qs).encode())
+            await asyncio.gather(self._pass_on(reader, sink), self._pass_on(upstream, writer))
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+        writer.close()
+
+
+@pytest.fixture
+def proxy(serve: Callable[..., BadServer]) -> Iterator[Proxy]:
+    proxy = Proxy(serve(dict.fromkeys(["plain", "tls", "refused"], page)))
+    yield proxy
+    proxy.close()
+
+
+@pytest.mark.parametrize("named_by", ["option", "environment"])
+def test_requests_go_through_a_proxy(
+    proxy: Proxy, write_urls: Callable[..., Runtime], named_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    if named_by == "environment":
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.setenv("https_proxy", proxy.url)
+        monkeypatch.setenv("no_proxy", "nowhere.invalid")
+    urls = [f"http://plain.{DOMAIN}/a?b=c", f"https://tls.{DOMAIN}/x", f"https://refused.{DOMAIN}/", "http://10.0.0.1/"]
+    urls += ["http://nowhere.invalid/"] if named_by == "environment" else []
+    runtime = write_urls(urls)
+    options = {"resolve": (), "verify_tls": False, "proxy": proxy.url if named_by == "option" else ""}
+    manifest = fetch(runtime, proxy.server, **options)
+    assert {url.partition(f".{DOMAIN}")[0] for url in responses(runtime, manifest)} == {"https://plain", "https://tls"}
+    found = {url.split("/")[2].partition(".")[0]: answer for url, answer in rejects(runtime, manifest).items()}
+    assert found.pop("refused") == ("connect", "robots.txt: the proxy refuses: HTTP/1.1 403 Forbidden")
+    assert found.pop("10")[0] == "blocked_address"
+    assert [reason for reason, _ in found.values()] == ["dns"] * (named_by == "environment")
+    assert {f"GET http://plain.{DOMAIN}/robots.txt", f"CONNECT tls.{DOMAIN}:443"} < set(proxy.asked)

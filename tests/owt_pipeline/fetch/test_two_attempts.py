@@ -1,0 +1,139 @@
+"""Two processes at the same shard, as a cluster has them: one asks at a time, and each goes on with what is known."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from owt_pipeline.engine import children, processes
+from owt_pipeline.engine.parts import Work
+from owt_pipeline.engine.phases import plan_stage, publish_stage
+from owt_pipeline.engine.stage import Runtime, StageRun
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.fetch import journal, recorder
+from owt_pipeline.fetch.stage import STAGE, Options
+from tests.conftest import REPOSITORY
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
+from tests.owt_pipeline.fetch.test_live import AGENT, serve, wait_until
+
+__all__ = ["serve"]
+
+HOSTS, PAGES, DELAY = 6, 40, 0.2
+FASTER = 10
+"""By how much all times are shorter here than in a real run."""
+
+
+def options(rules: tuple[str, ...]) -> Options:
+    return Options(resolve=rules, user_agent=AGENT, host_delay=DELAY, address_delay=0.0)
+
+
+def attempt(workdir: str, folder: str, machine: str, rules: tuple[str, ...]) -> None:
+    """Make the shard, on a machine of this name: a process' life."""
+    processes._host = lambda: machine  # type: ignore[assignment]
+    for name in ("TERM_SECONDS", "_VALID_SECONDS", "_RENEW_SECONDS", "_LOOK_SECONDS"):
+        setattr(journal, name, getattr(journal, name) / FASTER)
+    start = children.start
+    children.start = lambda *_: start(_record, 0.0)
+    runtime = Runtime(Storage(workdir), on_cluster=True)
+    Work(STAGE, options(rules), runtime, len(STAGE.steps) - 1, folder).do(0, [])
+
+
+def _record(end: object) -> None:
+    recorder.SEGMENT_SECONDS /= FASTER
+    recorder._serve(end)  # type: ignore[arg-type]
+
+
+def tree(root: int) -> list[int]:
+    """A process and all that it has started."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (entry / "stat").exists():
+            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    found = [root]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found
+
+
+class Machines:
+    """Processes that make the same shard, each on what it takes for a machine of its own."""
+
+    def __init__(self, runtime: Runtime, server: BadServer, stack: ExitStack):
+        self.runtime, self.server, self.stack = runtime, server, stack
+        run = plan_stage(STAGE, options(server.rules), runtime)
+        assert isinstance(run, StageRun)
+        self.run = run
+
+    def start(self, machine: str) -> subprocess.Popen[bytes]:
+        arguments = (self.runtime.workdir.uri, self.run.name, machine, self.server.rules)
+        code = f"from {__name__} import attempt; attempt(*{arguments!r})"
+        process = self.stack.enter_context(subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY))
+        self.stack.callback(process.kill)
+        return process
+
+
+class Web:
+    """A web that notes when each page was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, list[tuple[float, str]]] = {}
+
+    async def answer(self, request: Request) -> None:
+        self.asked.setdefault(request.host, []).append((time.monotonic(), request.path))
+        await request.answer()
+
+    def count(self) -> int:
+        return sum(map(len, self.asked.values()))
+
+    def gaps(self) -> Iterator[float]:
+        """Seconds between two requests to a host."""
+        for requests in self.asked.values():
+            for (before, _), (after, _) in itertools.pairwise(requests):
+                yield after - before
+
+    def asked_again(self) -> Iterator[float]:
+        """When each page was first asked for that was asked for twice."""
+        for requests in self.asked.values():
+            for path in {path for _, path in requests}:
+                first, *others = (when for when, asked in requests if asked == path)
+                yield from [first] * len(others)
+
+
+@pytest.mark.parametrize("fate", ["killed", "stopped"])
+def test_of_two_attempts_at_a_shard_one_asks_and_the_other_goes_on_where_it_ends(
+    fate: str, serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    web = Web()
+    server = serve({f"h{host}": web.answer for host in range(HOSTS)})
+    urls = [f"http://h{host}.{DOMAIN}/{page}" for host in range(HOSTS) for page in range(PAGES)]
+    with ExitStack() as stack:
+        machines = Machines(write_urls(urls, num_shards=1), server, stack)
+        first = machines.start("one")
+        wait_until(lambda: web.count() > HOSTS)
+        second = machines.start("two")
+        wait_until(lambda: web.count() > len(urls) / 2)
+        ended = time.monotonic()
+        if fate == "killed":
+            for pid in tree(first.pid):  # with its recording process, as a machine goes down
+                os.kill(pid, signal.SIGKILL)
+        else:
+            os.kill(first.pid, signal.SIGSTOP)
+            wait_until(lambda: web.count() > 3 * len(urls) / 4)
+            os.kill(first.pid, signal.SIGCONT)
+            assert first.wait(60) == 0
+        assert second.wait(60) == 0
+        assert publish_stage(machines.run).counts.left == len(urls)
+    assert min(web.gaps()) > 0.9 * DELAY
+    again = list(web.asked_again())
+    lost_seconds = recorder.SEGMENT_SECONDS / FASTER + 0.5  # what is written down takes a moment
+    assert all(ended - when < lost_seconds for when in again)
+    assert len(again) <= HOSTS * (lost_seconds / DELAY + 1)
