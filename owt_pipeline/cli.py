@@ -17,7 +17,7 @@ COMMANDS = {
     "verify": ("owt_pipeline.commands.verify", "check every sum, every checksum, and that every id is accounted for"),
     "discard": ("owt_pipeline.commands.discard", "remove a stage's files on purpose; later datasets keep working"),
     "migrate": ("owt_pipeline.commands.migrate", "convert a working directory that an earlier version wrote"),
-    "why": ("owt_pipeline.commands.why", "one URL's whole story, or a domain's"),
+    "why": ("owt_pipeline.commands.why", "what happened to a URL at every stage, or to a domain's URLs"),
     "inspect": ("owt_pipeline.commands.inspect", "schema, counts and rows of a dataset or a file"),
     "sample-documents": ("owt_pipeline.commands.sample_documents", "documents at random, kept or rejected, to read"),
     "forget": ("owt_pipeline.commands.forget", "take documents out of the corpus and the tokens, for good"),
@@ -40,9 +40,9 @@ STAGES = {
 
 EXIT_CODES = {
     0: "done; of verify: everything holds",
-    1: "an error, which is told in one line; of verify: something does not hold",
+    1: "an error, in one line; of verify: something does not hold",
     2: "wrong usage: a command, flag or setting that there is not, or a value that it does not take",
-    3: "not found: the run has not heard of the URL, or there is no such dataset or document",
+    3: "not found: the URL does not appear in the run, or there is no such dataset or document",
     130: "interrupted (Ctrl-C); the same command goes on where it stopped",
     141: "nobody reads the output any more, as in `owt inspect ... | head`",
     143: "terminated (SIGTERM); the same command goes on where it stopped",

@@ -43,7 +43,7 @@ def read_config(path: str | None) -> dict[str, dict[str, Any]]:
         raise UsageError(f"{path} is not valid TOML: {error}") from error
     for name, table in tables.items():
         if not isinstance(table, dict):
-            raise UsageError(f"{path}: '{name}' stands outside a table; put it under [run] or a stage's table")
+            raise UsageError(f"{path}: '{name}' is outside a table; put it under [run] or a stage's table")
         if name not in TABLES:
             raise UsageError(f"{path}: unknown table [{name}]{did_you_mean(name, TABLES)}")
     for key in tables.get("run", {}):

@@ -10,8 +10,7 @@ from pathlib import Path
 from schemas import option
 from schemas.settings import add_flags, flags_given, from_table
 from trainer.command_line import CommandParser
-from trainer.huggingface import save_huggingface
-from trainer.pretrained import load_pretrained
+from trainer.pretrained import load_pretrained, save_huggingface
 from trainer.signing import Signer, Verifier
 
 

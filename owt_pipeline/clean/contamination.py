@@ -103,7 +103,7 @@ def _decompressed(uri: str) -> bytes:
                 with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
                     return bytes(stream.read())
             except OSError as error:
-                raise UserError(f"{uri}: not a whole file of {codec} ({error})") from error
+                raise UserError(f"{uri}: not a complete file of {codec} ({error})") from error
     return data
 
 

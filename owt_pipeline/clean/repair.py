@@ -1,7 +1,7 @@
 """Mojibake and other glitches of text, repaired by ftfy (Speer, 2019): the same result, sooner.
 
 ftfy applies each of its rules to every line, twice. Most lines have nothing for a rule to find, which a regular
-expression tells much sooner; only the others are given to ftfy.
+expression finds out much sooner; only the others are given to ftfy.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The rates are those of this run where its log has them. Else they are those of one run over real data (100,728
 submissions, 1,308 pages in a WARC file) on two cores of a server; extraction's, tokenization's and deduplication's
-are from `benchmarks/`, which measure them on more rows. They tell minutes from hours, no more.
+are from `benchmarks/`, which measure them on more rows. They are good for minutes or hours, no more.
 
 A cluster is simulated, in a second: a stage's parts are given to the first worker that is free, in no order, as
 Dataflow does after a shuffle; every step waits for the last part of the one before. The times of parts spread as
@@ -60,11 +60,11 @@ SHIPPED: Mapping[str, Rate] = {
 BYTES_PER_SUBMISSION = 135
 """Of a compressed dump of 2013; later ones are larger a submission."""
 
-_LEAST_SECONDS = 2.0  # a shorter run tells more of how long a process takes to start
+_LEAST_SECONDS = 2.0  # the time of a shorter run is mostly the start of a process
 
 
 def rate_of(stage: str, log: list[dict], *, live: bool = False) -> Rate:
-    """The rate of the last whole run of `stage` in a run's log, or the one that ships."""
+    """The rate of the last complete run of `stage` in a run's log, or the one that ships."""
     shipped = SHIPPED["fetch from the web" if stage == "fetch" and live else stage]
     for entry in reversed(log):
         whole = entry.get("shards_written", 0) == entry.get("shards", 0)

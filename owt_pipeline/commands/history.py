@@ -74,8 +74,8 @@ def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
     return readers
 
 
-def story(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any] | None:
-    """What became of a URL, or None where no stage has heard of it.
+def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any] | None:
+    """What happened to a URL, or None where no stage has it.
 
     The result has `asked`, `url` (canonical), `url_id`, `host`, `shard`, `verdict` (that of the last stage:
     `kept`, `rejected`, or `pending` where stages have yet to run), and `stages`: an entry a stage in order, with
@@ -103,7 +103,7 @@ def story(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any] 
 
 
 def nearest(readers: Mapping[str, DatasetReader], asked: Asked, most: int = 5) -> dict[str, Any]:
-    """What is nearest to a URL that no stage has heard of: URLs of its host, and what redirected to it.
+    """What is nearest to a URL that no stage has: URLs of its host, and what redirected to it.
 
     The result has `asked`, `url` (the canonical form that was looked for), `url_id`, `host`, `verdict` (`unknown`),
     `urls_of_host` (how many are known), `nearest` (some of them) and `redirected_from`.
@@ -154,7 +154,7 @@ def _entries(
         where = {"file": reader.workdir.path(file.path), "row": number}
         if file.kind == "rejects":
             if kept:
-                continue  # another submission of a URL that stays: told with its row
+                continue  # another submission of a URL that stays: shown with its row
             reason = Reason.of(row["reason"])
             what = {"reason": str(reason), "meaning": reason.description, "detail": row["detail"]}
             yield {"stage": stage, "verdict": "rejected", "url": row["url"], **what, **where}
@@ -216,8 +216,8 @@ def _keeper(readers: Mapping[str, DatasetReader], shard: int) -> tuple[DatasetRe
     if clean is None or shard < clean.num_shards:
         return clean, shard
     shard -= clean.num_shards
-    standing = readers["duplicates"].manifest.properties
-    for workdir, shards in zip(standing.get("against", []), standing["standing_shards"], strict=False):
+    compared = readers["duplicates"].manifest.properties
+    for workdir, shards in zip(compared.get("against", []), compared["standing_shards"], strict=False):
         if shard < shards:
             other = Storage(workdir)
             manifest = read_manifest(other, "clean")

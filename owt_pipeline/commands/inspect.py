@@ -48,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="CONDITION",
         help="print rows with FIELD=VALUE; also !=, <, <=, >, >=, ~ (contains); given more than once, all must hold",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON: one object, with whole texts")
+    parser.add_argument("--json", action="store_true", help="print JSON: one object, with complete texts")
     return parser
 
 
@@ -61,7 +61,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
     source = open_source(arguments.dataset)
     if source.schema is None:
         if arguments.where or arguments.columns:
-            raise UsageError(f"{source.name} is a WARC file: --where and --columns are for its index, beside it")
+            raise UsageError(f"{source.name} is a WARC file: --where and --columns are for its index in pages/")
         rows = list(_warc_records(source, arguments.rows))
     else:
         rows = list(_rows(source, source.schema, arguments))

@@ -1,4 +1,4 @@
-"""`owt why`: the story of a URL, or of a domain's."""
+"""`owt why`: what happened to a URL at every stage, or to the URLs of a domain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.collect.rules import url_rules_of
-from owt_pipeline.commands.history import arrow_ids, asked_for, nearest, readers_of, side_by_side, story
+from owt_pipeline.commands.history import arrow_ids, asked_for, history, nearest, readers_of, side_by_side
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import NotFound
@@ -30,14 +30,14 @@ def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt why`."""
     parser = CommandParser(
         prog="owt why",
-        description="Tell a URL's whole story: who posted it, what the fetch answered, what was extracted,\n"
-        "which document it repeats and how closely, or in which shard and row its tokens are.\n"
+        description="Show what happened to a URL at every stage: who posted it, what the fetch answered, what was\n"
+        "extracted, which document it repeats and how closely, or in which shard and row its tokens are.\n"
         "For a domain (example.org), the funnel of all its URLs.",
         epilog="examples:\n"
         "  owt why https://example.org/article --workdir runs/2013\n"
         "  owt why example.org --workdir runs/2013\n"
         "  owt why 10266087034311239731 --workdir runs/2013 --json | jq .verdict\n\n"
-        "Exit code 3 where the run has not heard of it: then what is nearest is told.",
+        "Exit code 3 where it does not appear in the run: then the nearest URLs are shown.",
     )
     parser.add_argument("url", help="the URL in any spelling, its id, or a domain")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`owt why`; exit code 3 where the run has not heard of the URL."""
+    """`owt why`; exit code 3 where the URL does not appear in the run."""
     return reporting_errors(lambda: _why(build_parser().parse_args(argv)))
 
 
@@ -55,20 +55,20 @@ def _why(arguments: argparse.Namespace) -> int:
     mention_running(workdir)
     readers = readers_of(workdir)
     asked = asked_for(arguments.url, url_rules_of(workdir))
-    told = story(readers, asked)
-    if told is None and asked.url == f"https://{asked.host}/":
-        told = domain_summary(readers, asked.host or "")
-    if told is None:
+    found = history(readers, asked)
+    if found is None and asked.url == f"https://{asked.host}/":
+        found = domain_summary(readers, asked.host or "")
+    if found is None:
         near = nearest(readers, asked)
         if as_json:
             _print_json(near)
         raise NotFound(_unknown(workdir, near))
     if as_json:
-        _print_json(told)
-    elif "domain" in told:
-        _print_domain(told)
+        _print_json(found)
+    elif "domain" in found:
+        _print_domain(found)
     else:
-        _print_story(told)
+        _print_history(found)
     return 0
 
 
@@ -77,7 +77,7 @@ def _print_json(found: dict[str, Any]) -> None:
 
 
 def _unknown(workdir: Storage, near: dict[str, Any]) -> str:
-    lines = [f"no stage of {workdir} has heard of {near['asked']} (id {near['url_id']})"]
+    lines = [f"{near['asked']} (id {near['url_id']}) does not appear in any stage of {workdir}"]
     if near["url"] and near["url"] != near["asked"]:
         lines.append(f"looked for as {near['url']}, its canonical form")
     if near["redirected_from"]:
@@ -90,15 +90,15 @@ def _unknown(workdir: Storage, near: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _print_story(told: dict[str, Any]) -> None:
-    _say(f"{told['url'] or told['asked']}: {_verdict(told)}")
-    _say(f"  id {told['url_id']}, shard {told['shard']}")
-    shown: dict[str, Any] = {"url": told["url"], "url_id": told["url_id"], "host": told["host"]}
-    for entry in told["stages"]:
+def _print_history(found: dict[str, Any]) -> None:
+    _say(f"{found['url'] or found['asked']}: {_verdict(found)}")
+    _say(f"  id {found['url_id']}, shard {found['shard']}")
+    shown: dict[str, Any] = {"url": found["url"], "url_id": found["url_id"], "host": found["host"]}
+    for entry in found["stages"]:
         _say(f"{entry['stage']}: {entry['verdict']}")
         for key, value in entry.items():
             if key in ("stage", "verdict") or value is None or (shown.get(key) == value and key != "row"):
-                continue  # what a stage passes on as it was is not told again
+                continue  # what a stage passes on as it was is not shown again
             shown[key] = value
             if key == "differences":
                 _print_differences(value)
@@ -106,11 +106,11 @@ def _print_story(told: dict[str, Any]) -> None:
                 _say(f"  {key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
 
 
-def _verdict(told: dict[str, Any]) -> str:
-    last = told["stages"][-1]
-    if told["verdict"] == "rejected":
+def _verdict(found: dict[str, Any]) -> str:
+    last = found["stages"][-1]
+    if found["verdict"] == "rejected":
         return f"rejected by {last['stage']}: {last.get('reason', 'a duplicate')}"
-    if told["verdict"] == "pending":
+    if found["verdict"] == "pending":
         return f"kept by {last['stage']}; the stages after it have not run"
     return "kept, to its tokens"
 
@@ -122,15 +122,15 @@ def _print_differences(places: list[dict[str, str]]) -> None:
         _say(line)
 
 
-def _print_domain(told: dict[str, Any]) -> None:
-    hosts = ", ".join(f"{host} {count:,}" for host, count in told["hosts"].items())
-    _say(f"{told['domain']}: {hosts or 'no URL was collected'}")
-    for stage in told["stages"]:
+def _print_domain(found: dict[str, Any]) -> None:
+    hosts = ", ".join(f"{host} {count:,}" for host, count in found["hosts"].items())
+    _say(f"{found['domain']}: {hosts or 'no URL was collected'}")
+    for stage in found["stages"]:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in stage["rejected"].items())
         _say(f"  {stage['stage']:<9}{stage['kept']:>9,} kept{'; rejected: ' if reasons else ''}{reasons}")
-    if "tokens" in told:
-        _say(f"  {told['tokens']:,} tokens")
-    for what, urls in told["examples"].items():
+    if "tokens" in found:
+        _say(f"  {found['tokens']:,} tokens")
+    for what, urls in found["examples"].items():
         _say(f"{what}: {'  '.join(filter(None, urls))}")
 
 
@@ -143,7 +143,7 @@ _EXAMPLES = 3
 
 
 def domain_summary(readers: Mapping[str, DatasetReader], domain: str) -> dict[str, Any] | None:
-    """The funnel of the URLs whose host is `domain` or below it, or None where no stage has heard of any.
+    """The funnel of the URLs whose host is `domain` or below it, or None where no stage has any.
 
     The result has `domain`, `hosts` (URLs by host, the ten with most), `stages` (for each, `kept`, `rejected` by
     reason), `examples` (some URLs, by `kept` and by reason) and, where there are tokens, `tokens`.

@@ -79,7 +79,7 @@ def write_dump(site: Site, path: Path, seed: int = 2019) -> int:
 
 
 def dump_lines(site: Site, seed: int = 2019) -> Iterator[bytes]:
-    """The lines of the dump in order of time, as monthly dumps have them; one is broken off."""
+    """The lines of the dump in order of time, as monthly dumps have them; one is cut short."""
     rng = random.Random(seed)
     submissions = [record for link in site.expectations for record in _submissions(link, rng)]
     submissions += [_rejected(link, rng) for link in dump_expectations()]

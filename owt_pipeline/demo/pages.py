@@ -81,11 +81,11 @@ HOSTS = (
     Host("snail", "Slow and Steady", "plain", delay=_SLOW_SECONDS),
     Host("private", "Members and Guests", "wiki"),
 )
-"""The hosts whose pages hold articles; mirrors and hosts that only fail stand beside them."""
+"""The hosts whose pages hold articles; there are also mirrors, and hosts that only fail."""
 
 
 def slug_of(title: str) -> str:
-    """A title as it stands in a path: lower case, words joined by hyphens."""
+    """A title as it is in a path: lower case, words joined by hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
@@ -119,7 +119,7 @@ def render(
     charset: str = "utf-8",
     charset_meta: bool = True,
 ) -> bytes:
-    """The HTML of `article` in `template`, encoded in `charset`; `related` are (path, title) links beside it."""
+    """The HTML of `article` in `template`, encoded in `charset`; `related` are (path, title) links next to it."""
     html = _template(template).substitute(
         title=escape(article.title),
         author=escape(author),

@@ -31,7 +31,7 @@ _SHELL = (
 
 @dataclass(frozen=True)
 class Site:
-    """The whole web of the demo.
+    """The web of the demo.
 
     Attributes:
       answers: what the server answers, by (host, path with query).

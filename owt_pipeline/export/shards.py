@@ -40,7 +40,7 @@ def export_shard(
 
 
 def _sizes(documents: pa.RecordBatch) -> dict[str, int]:
-    """What the dataset's card tells of these documents."""
+    """What the dataset's card says of these documents."""
     languages = Counter(documents["language"].to_pylist())
     return {
         "characters": pc.sum(pc.utf8_length(documents["text"])).as_py() or 0,

@@ -87,7 +87,7 @@ def read_takedowns(workdir: Storage) -> Takedowns:
 
 
 def write_takedowns(workdir: Storage, takedowns: Takedowns) -> None:
-    """Write the run's list, whole or not at all; the same bytes for the same list, however it came to be."""
+    """Write the run's list, all of it or nothing; the same bytes for the same list, however it came to be."""
     lines = [{"domain": domain, "detail": detail} for domain, detail in sorted(takedowns.domains.items())]
     lines += [{"url_id": key, "url": t.url, "detail": t.detail} for key, t in sorted(takedowns.ids.items())]  # type: ignore[dict-item]
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)

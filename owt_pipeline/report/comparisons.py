@@ -56,7 +56,7 @@ def read_reference(path: str) -> Reference:
 def likeness(
     manifests: Mapping[str, Manifest], summary: Summary, details: Details, reference: Reference | None
 ) -> dict[str, Any]:
-    """Lengths beside OpenWebText's published ones, and sites beside those of `reference`."""
+    """Lengths next to OpenWebText's published ones, and sites next to those of `reference`."""
     lengths = summary.histograms.get("tokens/n_tokens", LogHistogram())
     size = summary.histograms.get("corpus/bytes", LogHistogram()).total
     ours = {

@@ -157,7 +157,7 @@ def _add_lost(summary: Summary, reason: str, rows: pa.RecordBatch, tokenizer: en
 
 
 def _tokenizer(tokens: DatasetReader) -> encoding.Encoding:
-    """The tokenizer of the run's tokens, from the copy that is beside them."""
+    """The tokenizer of the run's tokens, from the copy that is next to them."""
     about = tokens.manifest.properties["tokenizer"]
     if about["name"] == "gpt2":
         return encoding.load("gpt2")

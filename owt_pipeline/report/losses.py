@@ -56,7 +56,7 @@ def _fetched_domains(details: Details) -> list[dict[str, Any]]:
 
 
 def _ages(summary: Summary, manifest: Manifest) -> list[dict[str, Any]]:
-    """By whole years from the month of the first submission to that of the last capture of the run."""
+    """By full years from the month of the first submission to that of the last capture of the run."""
     captured = summary.latest.get("pages/captured")
     if captured is None:
         return []
@@ -235,7 +235,7 @@ _MOST_SEGMENTS = 40
 def side_by_side(one: str, other: str) -> list[Segment]:
     """The first 2,000 words of each text, what they share cut short.
 
-    Runs of equal words are cut to 15 words beside a difference. By Ratcliff and Obershelp's matching of longest
+    Runs of equal words are cut to 15 words next to a difference. By Ratcliff and Obershelp's matching of longest
     common runs, as difflib has it.
     """
     ours, theirs = one.split()[:_MOST_WORDS], other.split()[:_MOST_WORDS]
@@ -250,7 +250,7 @@ def side_by_side(one: str, other: str) -> list[Segment]:
 
 
 def _shortened(words: list[str], *, first: bool, last: bool) -> list[Segment]:
-    """What stands beside a difference of a run of equal words; of a text that has none, its beginning."""
+    """What is shown next to a difference of a run of equal words; of a text that has none, its beginning."""
     head = 0 if first and not last else _CONTEXT_WORDS
     tail = 0 if last else _CONTEXT_WORDS
     between = len(words) - head - tail

@@ -228,7 +228,7 @@ def _sampler(mixture: Mapping[str, Any]) -> Figure | None:
 
 
 def _sites(sites: Mapping[str, Any] | None) -> Figure | None:
-    """The reference's first sites: their rank there beside their rows here."""
+    """The reference's first sites: their rank there and their rows here."""
     if not sites:
         return None
     rows = sites["top"]

@@ -92,7 +92,7 @@ def test_a_mistyped_command_is_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"min_tokens = 3\n", "'min_tokens' stands outside a table"),
+        (b"min_tokens = 3\n", "'min_tokens' is outside a table"),
         (b"[clean]\nname = '\xff'\n", "is not valid TOML"),
     ],
 )

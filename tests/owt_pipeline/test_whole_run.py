@@ -233,7 +233,7 @@ def test_why_tells_the_story_of_kept_removed_and_rejected_urls(undisturbed: Path
             break
     else:
         pytest.fail("no near-duplicate was removed")
-    assert "has heard of" in run_owt("why", "http://nobody.example/", "--workdir", undisturbed, code=3)
+    assert "does not appear in any stage" in run_owt("why", "http://nobody.example/", "--workdir", undisturbed, code=3)
 
 
 def test_every_help_answers_in_about_a_second() -> None:

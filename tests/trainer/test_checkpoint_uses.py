@@ -18,9 +18,8 @@ from torch._dynamo.utils import counters
 from trainer import checkpoint, evaluate, export, sample
 from trainer.config import TrainConfig
 from trainer.evaluate import EvaluateOptions, score_text, text_windows
-from trainer.huggingface import load_huggingface
 from trainer.model import GPT, ModelConfig
-from trainer.pretrained import Tokenizer
+from trainer.pretrained import Tokenizer, load_huggingface
 from trainer.sample import SampleOptions, generate, stream_text
 from trainer.train import train
 

@@ -16,7 +16,7 @@ import pytest
 
 from trainer import checkpoint, evaluate, export, export_tokens, sample
 from trainer.config import TrainConfig
-from trainer.huggingface import load_huggingface
+from trainer.pretrained import load_huggingface
 from trainer.train import main, train
 
 WriteTokens = Callable[..., Path]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainer.huggingface import from_huggingface, to_huggingface
 from trainer.model import GPT, PRESETS, KVCache, ModelConfig, preset
+from trainer.pretrained import from_huggingface, to_huggingface
 
 SMALL = ModelConfig(vocab_size=203, context=24, n_layer=3, n_head=4, width=32)
 # The four published shapes, scaled down: their depth-to-width and head ratios.

@@ -21,7 +21,7 @@ import zstandard
 from owt_pipeline.collect.rules import url_rules_of
 from owt_pipeline.collect.stage import STAGE, Options
 from owt_pipeline.collect.urls import canonical_url, host_of, url_id
-from owt_pipeline.commands.history import asked_for, readers_of, story
+from owt_pipeline.commands.history import asked_for, history, readers_of
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
@@ -103,7 +103,7 @@ def test_every_submission_the_made_dump_links_is_in_the_story(testdata: Path, tm
         for s in posts:
             row = accepted.get(s["id"])
             if row is None:
-                told = story(readers_of(Storage(str(tmp_path))), asked_for(s["url"]))
+                told = history(readers_of(Storage(str(tmp_path))), asked_for(s["url"]))
                 reason = told["stages"][0]["reason"] if told else None
                 assert reason == "blocked_domain" or (reason == "low_score" and best < 3)
             else:
@@ -194,7 +194,7 @@ def test_variants_of_a_url_in_dumps_and_lists_are_one_row(tmp_path: Path) -> Non
 def test_a_date_of_no_calendar_is_told_as_it_is(tmp_path: Path, created: int) -> None:
     record = {"id": "a", "url": "http://a.example/", "score": 5, "created_utc": created}
     run = collect(tmp_path / "run", dumps=(str(write_dump(tmp_path / "RS.ndjson", [record])),), num_shards=1)
-    told = story(readers_of(Storage(str(run.workdir))), asked_for("a.example"))
+    told = history(readers_of(Storage(str(run.workdir))), asked_for("a.example"))
     assert told is not None
     assert told["stages"][0]["created_utc"] == created
 

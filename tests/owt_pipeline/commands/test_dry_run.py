@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.commands.dry_run import SHIPPED, SHIPPED_RATES, duration, rate_of, size
+from owt_pipeline.commands.estimate import SHIPPED, SHIPPED_RATES, duration, rate_of, size
 from owt_pipeline.engine.plan import Plan, prepare
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import ORDER

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from owt_pipeline.collect.urls import url_id
-from owt_pipeline.commands.history import asked_for, differences, readers_of, side_by_side, story
+from owt_pipeline.commands.history import asked_for, differences, history, readers_of, side_by_side
 from owt_pipeline.commands.why import main
 from owt_pipeline.engine.batches import Outcome, rejects_batch
 from owt_pipeline.engine.commit import ShardWriter
@@ -36,7 +36,7 @@ def rows(run: Path, name: str) -> list[dict]:
 
 
 def tell(run: Path, text: object) -> dict:
-    told = story(readers_of(Storage(str(run))), asked_for(str(text)))
+    told = history(readers_of(Storage(str(run))), asked_for(str(text)))
     assert told is not None
     return told
 

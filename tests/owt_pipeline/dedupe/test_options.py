@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.commands.history import asked_for, readers_of, story
+from owt_pipeline.commands.history import asked_for, history, readers_of
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.dedupe import (
     alarm,
@@ -97,7 +97,7 @@ def test_what_repeats_a_standing_corpus_goes_and_nothing_of_it_does(standing: tu
     assert manifest.properties["standing_shards"] == [2]
     assert manifest.counts.entered == len(texts)
     near = next(row for row in rows if row["kept_shard"] >= 3 and row["rule"] == "near")
-    told = story(readers_of(Storage(str(new))), asked_for(str(near["url_id"])))
+    told = history(readers_of(Storage(str(new))), asked_for(str(near["url_id"])))
     decision = next(entry for entry in told["stages"] if entry["stage"] == "dedupe")
     assert decision["kept_url"].endswith(f"/{[url_id(i) for i in range(len(old_texts))].index(near['kept_url_id'])}")
     assert decision["differences"]

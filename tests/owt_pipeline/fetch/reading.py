@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from owt_pipeline.commands.history import asked_for, readers_of, story
+from owt_pipeline.commands.history import asked_for, history, readers_of
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.fetch.warc import Response, pages, read_record
@@ -34,6 +34,6 @@ def rejects(runtime: Runtime, manifest: Manifest) -> dict[str, tuple[str, str]]:
 
 def why_fetched(runtime: Runtime, url: str) -> dict[str, Any]:
     """What `owt why` tells of fetch."""
-    told = story(readers_of(runtime.workdir), asked_for(url))
+    told = history(readers_of(runtime.workdir), asked_for(url))
     assert told is not None
     return next(entry for entry in told["stages"] if entry["stage"] == "fetch")
