@@ -190,7 +190,7 @@ def _step(
         verdict, why, share = _verdict(stage, plan, output, runtime.workdir)
     core_seconds = rows * share / rate.rows_per_second
     disk = rows * share * rate.kept * rate.bytes_per_row
-    workers = busy(stage.name, runtime.workers, live=live)
+    workers = busy(runtime.workers, live=live)
     shards = (stage.num_shards(options) if stage.num_shards else 0) or max(expected[name].shards for name in reads)
     step = Step(
         stage=stage.name,

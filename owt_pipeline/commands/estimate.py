@@ -70,7 +70,7 @@ def rate_of(stage: str, log: list[dict], *, live: bool = False) -> Rate:
         whole = entry.get("shards_written", 0) == entry.get("shards", 0)
         if entry.get("stage") == stage and whole and entry["seconds"] >= _LEAST_SECONDS and entry["entered"]:
             return Rate(
-                entry["entered"] / entry["seconds"] / busy(stage, entry["workers"], live=live),
+                entry["entered"] / entry["seconds"] / busy(entry["workers"], live=live),
                 entry["left"] / entry["entered"],
                 entry["bytes"] / max(entry["left"], 1),
                 "this run's log",
@@ -78,9 +78,9 @@ def rate_of(stage: str, log: list[dict], *, live: bool = False) -> Rate:
     return shipped
 
 
-def busy(stage: str, workers: int, *, live: bool = False) -> int:
-    """Of so many workers, those that a stage has work for: the report is one process', and the web is waited for."""
-    return 1 if stage == "report" or live else workers
+def busy(workers: int, *, live: bool = False) -> int:
+    """Of so many workers, those that a stage has work for: the web is waited for."""
+    return 1 if live else workers
 
 
 def read_log(workdir: Storage) -> list[dict]:
