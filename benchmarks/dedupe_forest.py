@@ -73,7 +73,7 @@ def main() -> int:
         each, share = sum(some) / arguments.documents * 1e6, takes[step] / total
         print(f"{step:>12} {len(some):>6,} {sum(some):>9.2f} {max(some):>9.2f} {each:>14.2f} {takes[step]:>9.2f} "
               f"{share:>7.2%}")  # fmt: skip
-    share = takes["components"] / total
+    share = takes["join"] / total
     print(f"{'':>12} {'':>6} {'':>9} {'':>9} {'':>14} {total:>9.2f}; the one worker {share:.2%}")
     if share > MOST:
         print(f"FAILED: the one worker takes {share:.2%}, over {MOST:.0%}")
@@ -135,7 +135,7 @@ def measure_forest(folder: Path, documents: int) -> Mapping[str, list[float]]:
             for to, slice in found:
                 sent[to].append(slice)
         print(step.name, writer.record.stats, file=sys.stderr)
-        if step.name == "edges":
+        if step.name == "buckets":
             shutil.rmtree(folder / "sketch")
     return seconds
 

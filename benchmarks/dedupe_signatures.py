@@ -1,7 +1,8 @@
 """MinHash signatures next to those of other libraries: from texts, and from hashes alone.
 
-    make bench-peers    # once: the peers' environment
-    PYTHONPATH=. .venv-peers/bin/python benchmarks/dedupe_signatures.py [--documents 2000] [--repeats 5]
+    python -m venv .venv-daft    # once: Daft needs an older pyarrow than the other peers
+    .venv-daft/bin/python -m pip install daft==0.7.26 datasketch==2.0.0 numba==0.68.1 rensa==0.5.0 xxhash
+    PYTHONPATH=. .venv-daft/bin/python benchmarks/dedupe_signatures.py [--documents 2000] [--repeats 5]
 
 One core, the best of the repeats, which take turns. From texts of 1,140 words, with 128 permutations of the 5-grams of
 their words: ours in numpy, ours with the loop that numba compiles for the processor at hand, and Daft's `minhash`, in

@@ -1,14 +1,14 @@
 """The chain of dedupe's steps: what each part does with what was sent to it, and to whom it sends what it finds.
 
     sketch      a part's texts       -> hashes of texts and of bands, by ranges of the hashes
-    edges       a range of hashes    -> edges from the least document of each bucket to its others
+    buckets     a range of hashes    -> edges from the least document of each bucket to its others
     forests     edges of some ranges -> a forest of them; exact copies pass as they are
-    components  all forests          -> a part's documents that have candidates, and the groups they are decided on in
+    join        all forests          -> a part's documents that have candidates, and the groups they are decided on in
     shingle     a part's candidates  -> their shingle sets, by group
     verify      a group's candidates -> decisions, by the shard of the document that goes
     shards      a shard's decisions  -> duplicates/
 
-Text is read in two of them: `sketch`, and of candidates alone `shingle`. Only `components` has one part. Documents go
+Text is read in two of them: `sketch`, and of candidates alone `shingle`. Only `join` has one part. Documents go
 by their numbers (`collection.py`).
 """
 
@@ -61,17 +61,17 @@ _DECISIONS = DATASETS["duplicates"].schema
 
 _RANGE_ROWS = 1 << 21  # of one range of a band's hashes, of which one worker holds a few at 16 bytes a row
 _LEAST_RANGE_ROWS = 1 << 18  # bands of fewer go to one part together
-_FORESTS = 4  # that the one worker of `components` reads
+_FORESTS = 4  # that the one worker of `join` reads
 _GROUP_SHINGLES = 1 << 23  # at most, of the components verified together: 64 MB of hashes
 _LEAST_SHINGLES = 1 << 20  # of a group that is worth a file
 _GROUPS = 16  # or fewer, smaller groups: for more workers than one
 _SHINGLE_BYTES = {"words": 2.5, "characters": 0.4}  # of a compressed file, more or less
-_EVERYTHING = 0  # the key of the one part of `components`; before it, of the exact copies
+_EVERYTHING = 0  # the key of the one part of `join`; before it, of the exact copies
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """The parts of `edges`: ranges of the hashes of texts come first, then those of one band, or of several together.
+    """The parts of `buckets`: ranges of the hashes of texts come first, then those of one band, or of several together.
 
     Attributes:
       documents: how many there are.

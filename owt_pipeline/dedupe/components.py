@@ -7,7 +7,7 @@ few of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,15 +27,17 @@ class Forest:
 
     def __init__(self, documents: int):
         keep_freed_memory()
-        self.parent = np.arange(documents, dtype=np.int32 if documents < 1 << 31 else np.int64)
+        self.parent = np.arange(documents, dtype=np.uint32)
+
+    def plant(self, documents: np.ndarray, roots: np.ndarray) -> None:
+        """Take over another forest, while no two documents are joined yet."""
+        self.parent[documents] = roots
 
     def join(self, left: np.ndarray, right: np.ndarray) -> None:
         """Join the components at both ends of edges."""
         for start in range(0, len(left), _CHUNK_EDGES):
             chunk = slice(start, start + _CHUNK_EDGES)
-            above = self.parent[left[chunk]], self.parent[right[chunk]]
-            apart = above[0] != above[1]  # of a second forest, few are
-            self._join(above[0][apart], above[1][apart])
+            self._join(self.parent[left[chunk]], self.parent[right[chunk]])
 
     def joined(self) -> tuple[np.ndarray, np.ndarray]:
         """(documents that are not alone in their component, but for its root; the root of each), by document."""
@@ -45,18 +47,18 @@ class Forest:
             itself = np.arange(start, start + len(above), dtype=self.parent.dtype)
             found.append(itself[above != itself])
         documents = np.concatenate(found)
-        return documents, self._roots(documents)
+        return documents, self.roots(documents)
 
     def _join(self, left: np.ndarray, right: np.ndarray) -> None:
         while len(left):
-            left, right = self._roots(left), self._roots(right)
+            left, right = self.roots(left), self.roots(right)
             apart = left != right
             left, right = left[apart], right[apart]
             low, high = np.minimum(left, right), np.maximum(left, right)
             np.minimum.at(self.parent, high, low)  # each root that has a lesser neighbour goes below its least one
             self._flatten(high)
 
-    def _roots(self, documents: np.ndarray) -> np.ndarray:
+    def roots(self, documents: np.ndarray) -> np.ndarray:
         """The root of each document; afterwards the documents point at them."""
         roots = self.parent[documents]
         while not np.array_equal(above := self.parent[roots], roots):
@@ -127,8 +129,8 @@ class Candidates:
 def find_candidates(
     documents: int,
     own_documents: int,
-    copies: Iterable[tuple[np.ndarray, np.ndarray]],
-    forests: Iterable[tuple[np.ndarray, np.ndarray]],
+    copies: Sequence[tuple[np.ndarray, np.ndarray]],
+    forests: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> Candidates:
     """The documents that have candidates, without components of which all documents are of earlier corpora.
 
@@ -136,29 +138,26 @@ def find_candidates(
       documents: how many there are.
       own_documents: how many of them are the run's own, which come first.
       copies: documents, each once, and the least document that has the same text.
-      forests: edges between documents that share a bucket.
+      forests: of edges between documents that share a bucket, as `forest_of` makes them.
     """
-    forest = Forest(documents)
-    copies = list(copies)
-    for copy, text in copies:
-        forest.parent[copy] = text
-    for left, right in forests:
-        forest.join(left, right)
-    joined, roots = forest.joined()
-    concerned = np.zeros(documents, bool)
-    concerned[roots] = True
-    roots = np.flatnonzero(concerned[:own_documents])
-    concerned[joined] = True
-    document = np.flatnonzero(concerned)
-    root = forest.parent[document]
+    forest, concerned = Forest(documents), np.zeros(documents, bool)
+    for number, (joined, roots) in enumerate([*forests, *copies]):
+        if number:
+            apart = forest.parent[joined] != roots  # of a second forest, few are
+            joined, roots = joined[apart], roots[apart]
+        (forest.join if number else forest.plant)(joined, roots)
+        concerned[joined] = concerned[roots] = True
+    document = np.flatnonzero(concerned).astype(np.uint32)
+    root = forest.roots(document)
     if own_documents < documents:
         own = root < own_documents
         document, root = document[own], root[own]
+    roots = document[root == document]
     index = forest.parent  # its memory: from here on, of a root the number of its component
-    index[roots] = np.arange(len(roots))
+    index[roots] = np.arange(len(roots), dtype=index.dtype)
     component = index[root]
     index.fill(0)  # and then, of a document its row among the candidates
-    index[document] = np.arange(len(document))
+    index[document] = np.arange(len(document), dtype=index.dtype)
     text = document.copy()
     for copy, of in copies if len(document) else ():
         row = index[copy]
@@ -168,5 +167,4 @@ def find_candidates(
     several[component[text != root]] = True
     of_earlier = text[np.searchsorted(document, own_documents) :]  # copies of these go in any case
     undecided[component[~np.isin(text, sorted_set(of_earlier))] if len(of_earlier) else slice(None)] = True
-    columns = [values.astype(np.uint32) for values in (document, text, component)]
-    return Candidates(columns[0], columns[1], columns[2], several & undecided)
+    return Candidates(document, text, component, several & undecided)

@@ -103,9 +103,7 @@ def finish(run: StageRun, records: Sequence[ShardRecord]) -> None:
     rejected = {str(Reason.EXACT_DUPLICATE): written["exact"], str(Reason.NEAR_DUPLICATE): written["near"]}
     rejected = {reason: count for reason, count in rejected.items() if count}
     run.counts = Counts(collection.own_documents, written["stay"], rejected)
-    run.stats.update(
-        _summed([*verified, *(r for step in (SKETCH, "edges", "components") for r in run.read_records(step))])
-    )
+    run.stats.update(_summed([*verified, *(r for step in (SKETCH, "buckets", "join") for r in run.read_records(step))]))
     run.properties.update(
         threshold=options.threshold,
         num_perm=options.num_perm,
@@ -192,9 +190,9 @@ STAGE = Stage(
     version=3,
     steps=(
         Step(chain.sketch, SKETCH, keys=_parts, rows=_rows_of_parts, spread="shards"),
-        Step(chain.find_edges, "edges", keys=_what_was_sent_to, spread="shards"),
+        Step(chain.find_edges, "buckets", keys=_what_was_sent_to, spread="shards"),
         Step(chain.merge_forests, "forests", keys=_what_was_sent_to, spread="shards"),
-        Step(chain.join_components, "components", keys=_one),
+        Step(chain.join_components, "join", keys=_one),
         Step(chain.shingle, "shingle", keys=_what_was_sent_to, spread="shards"),
         Step(chain.verify, "verify", keys=_what_was_sent_to, spread="shards"),
         Step(chain.write_decisions, rows=rows_of_input, spread="shards"),

@@ -214,7 +214,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
         write_clean(tmp_path / name, texts, 3)
     dedupe(tmp_path / "whole")
     killed = 0
-    for step in ("sketch", "edges", "shingle", "verify"):
+    for step in ("sketch", "buckets", "shingle", "verify"):
         process = run_in_process(tmp_path / "killed")
         waiting = tmp_path / "killed/ledger/duplicates/.work"
         while process.poll() is None and not list(waiting.glob(f"*/{step}")):
@@ -247,9 +247,9 @@ def test_a_run_goes_on_from_what_a_power_failure_left_of_its_steps(
     work = work_of(tmp_path / "broken", "duplicates")
     (cut,) = (work / "sketch").glob("*.slices")
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
-    (zeroed,) = (work / "components").glob("*.slices")
+    (zeroed,) = (work / "join").glob("*.slices")
     zeroed.write_bytes(bytes(zeroed.stat().st_size))
-    (work / "edges/records/part-00001.json").write_bytes(b"")
+    (work / "buckets/records/part-00001.json").write_bytes(b"")
     next((work / "shingle").glob("*.slices")).unlink()
     dedupe(tmp_path / "broken")
     assert differing(tmp_path / "broken", tmp_path / "whole") == []
