@@ -27,6 +27,8 @@ logger = logging.getLogger("owt")
 DATAFLOW = "DataflowRunner"
 _PATHS = ("GLOB", "FILE", "DIR")  # metavars of options that name files
 CONNECT_SECONDS = 5.0
+CACHE_MILLISECONDS = 60_000
+"""How long Flink and Spark keep a worker that has nothing to do: they would start another for each of 30 shuffles."""
 _THIS_MACHINE = ("[local]", "[auto]", "[collection]", "local")  # masters that the job server is itself
 _ENDED = ("DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED")
 
@@ -40,7 +42,13 @@ def options_for(flags: Sequence[str], workdir: Storage, stages: Sequence[tuple[A
 
     `stages` are (stage, options): what they name has to be where the workers can read it. Raises UsageError.
     """
-    from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, SetupOptions, StandardOptions
+    from apache_beam.options.pipeline_options import (
+        DebugOptions,
+        PipelineOptions,
+        PortableOptions,
+        SetupOptions,
+        StandardOptions,
+    )
 
     options = PipelineOptions(list(flags))
     runner = options.view_as(StandardOptions).runner or ""
@@ -54,6 +62,8 @@ def options_for(flags: Sequence[str], workdir: Storage, stages: Sequence[tuple[A
         _check_dataflow(options, workdir, stages)
     elif runner in ("PortableRunner", "FlinkRunner", "SparkRunner"):
         _check_portable(options, runner)
+        portable = options.view_as(PortableOptions)
+        portable.environment_cache_millis = portable.environment_cache_millis or CACHE_MILLISECONDS
     return options
 
 
