@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,15 +46,15 @@ class Jobs:
     local: Path
     pool: WorkerPool
 
-    def command(self, engine: Engine, workdir: Storage, *flags: object) -> list[str]:
-        """What a user types to run the job there."""
+    def command(self, flags: Sequence[str], workdir: Storage, *others: object) -> list[str]:
+        """What a user types to run the job on an engine, given its flags."""
         environment = ("--environment_type=EXTERNAL", f"--environment_config={self.pool.address}")
-        return owt("run", self.config, "--workdir", workdir, *engine.flags, *environment, *flags)
+        return owt("run", self.config, "--workdir", workdir, *flags, *environment, *others)
 
-    def run(self, engine: Engine, workdir: Storage, *flags: object) -> str:
+    def run(self, engine: Engine, flags: Sequence[str], workdir: Storage) -> str:
         """Run the job there to its end; returns what `owt run` printed."""
         started = time.monotonic()
-        command = self.command(engine, workdir, *flags)
+        command = self.command(flags, workdir)
         done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
         assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{engine.last_words()}"
         print(f"{engine.name}, {workdir}: {time.monotonic() - started:.1f} s\n{done.stdout}")

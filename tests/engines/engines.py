@@ -15,6 +15,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,13 +33,16 @@ STARTING_SECONDS = 90
 
 # Flink 1.16 and Spark 3.3 reach into packages that Java closes since version 16.
 _OPENED = "lang util nio net io lang.invoke util.concurrent util.concurrent.atomic".split()
+OPENED = [*(f"java.base/java.{package}" for package in _OPENED), "java.base/sun.nio.ch"]
+EXPORTED = ["java.base/sun.net.util"]
 JAVA = [
     "java",
-    *(f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in _OPENED),
-    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
-    "--add-exports=java.base/sun.net.util=ALL-UNNAMED",
+    *(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED),
+    *(f"--add-exports={package}=ALL-UNNAMED" for package in EXPORTED),
     "-XX:+UseSerialGC",
 ]
+FLINK_JOB_SERVER = "org.apache.beam.runners.flink.FlinkJobServerDriver"
+SPARK_JOB_SERVER = "org.apache.beam.runners.spark.SparkJobServerDriver"
 
 # Without their start-up scripts, Flink's processes have no default for the sizes of memory.
 FLINK_CONF = """\
@@ -179,11 +183,13 @@ class Engine:
 
     Attributes:
       name: for the tests' names.
-      port: of its job service.
+      runner: flags of the runner that starts a job server of its own.
+      port: of the job service that runs.
       processes: by name, the engine's programs.
     """
 
     name: str
+    runner: list[str]
     port: int = field(default_factory=free_port)
     processes: dict[str, Process] = field(default_factory=dict)
 
@@ -210,8 +216,9 @@ class Engine:
 @contextlib.contextmanager
 def prism(folder: Path) -> Iterator[Engine]:
     """Prism as a server."""
-    with _ending(Engine("prism")) as engine:
-        command = [_installed(PROGRAMS / "bin/prism"), f"-job_port={engine.port}", f"-web_port={free_port()}"]
+    program = _installed(PROGRAMS / "bin/prism")
+    with _ending(Engine("prism", ["--runner=PrismRunner", f"--prism_location={program}"])) as engine:
+        command = [program, f"-job_port={engine.port}", f"-web_port={free_port()}"]
         engine.processes["prism"] = server = Process(command, folder / "prism.log")
         server.wait_until(lambda: listens(engine.port), "Prism")
         yield engine
@@ -221,17 +228,11 @@ def prism(folder: Path) -> Iterator[Engine]:
 def spark(folder: Path) -> Iterator[Engine]:
     """Spark's job server, which runs the jobs itself on two threads."""
     jars = [_python_package("pyspark") / "jars", _installed(PROGRAMS / "spark-job-server")]
-    with _ending(Engine("spark")) as engine:
-        main = ["org.apache.beam.runners.spark.SparkJobServerDriver", "--spark-master-url=local[2]"]
-        command = [
-            *JAVA,
-            "-Xmx1g",
-            f"-Djava.io.tmpdir={folder}",
-            "-cp",
-            _class_path(jars),
-            *main,
-            *_job_server_ports(engine),
-        ]
+    jar = _executable_jar(folder / "spark-job-server.jar", SPARK_JOB_SERVER, jars)
+    runner = ["--runner=SparkRunner", "--spark_master_url=local[2]", f"--spark_job_server_jar={jar}"]
+    with _ending(Engine("spark", runner)) as engine:
+        java = [*JAVA, "-Xmx1g", f"-Djava.io.tmpdir={folder}", "-cp", _class_path(jars)]
+        command = [*java, SPARK_JOB_SERVER, "--spark-master-url=local[2]", *_job_server_ports(engine)]
         engine.processes["job server"] = server = Process(command, folder / "spark-job-server.log")
         server.wait_until(lambda: listens(engine.port), "Spark's job server")
         yield engine
@@ -241,8 +242,11 @@ class Flink(Engine):
     """A JobManager, two TaskManagers of one slot each, and Beam's job server."""
 
     def __init__(self, folder: Path):
-        super().__init__("flink")
         self.rest, rpc = free_port(), free_port()
+        jars = [_installed(PROGRAMS / "flink-job-server")]
+        jar = _executable_jar(folder / "flink-job-server.jar", FLINK_JOB_SERVER, jars)
+        master = f"--flink_master=localhost:{self.rest}"
+        super().__init__("flink", ["--runner=FlinkRunner", master, f"--flink_job_server_jar={jar}", "--parallelism=2"])
         self._folder = folder
         self._started = 0
         home = _python_package("pyflink")
@@ -291,9 +295,8 @@ class Flink(Engine):
         """Beam's job server, which submits jobs to the JobManager."""
         # Its own Flink first: the logger alone is the cluster's.
         jars = [_installed(PROGRAMS / "flink-job-server"), *sorted(self._jars.glob("log4j-*.jar"))]
-        main = "org.apache.beam.runners.flink.FlinkJobServerDriver"
         flags = [f"--flink-master=localhost:{self.rest}", *_job_server_ports(self)]
-        server = self._java("job server", "-Xmx512m", jars, main, *flags)
+        server = self._java("job server", "-Xmx512m", jars, FLINK_JOB_SERVER, *flags)
         server.wait_until(lambda: listens(self.port), "Flink's job server")
 
     def rest_api(self, path: str) -> Any:
@@ -358,9 +361,28 @@ def _job_server_ports(engine: Engine) -> list[str]:
 
 
 def _class_path(places: Sequence[Path]) -> str:
+    return ":".join(map(str, _jars(places)))
+
+
+def _jars(places: Sequence[Path]) -> list[Path]:
     """Folders give all their jars, in an order that does not depend on the file system."""
-    jars = [jar for place in places for jar in (sorted(place.glob("*.jar")) if place.is_dir() else [place])]
-    return ":".join(map(str, jars))
+    return [jar for place in places for jar in (sorted(place.glob("*.jar")) if place.is_dir() else [place])]
+
+
+def _executable_jar(path: Path, main: str, places: Sequence[Path]) -> Path:
+    """A jar for `java -jar`, which names those it needs: what Beam's runners start a job server from."""
+    attributes = {
+        "Manifest-Version": "1.0",
+        "Main-Class": main,
+        "Class-Path": " ".join(jar.as_uri() for jar in _jars(places)),
+        "Add-Opens": " ".join(OPENED),
+        "Add-Exports": " ".join(EXPORTED),
+    }
+    lines = (f"{name}: {value}" for name, value in attributes.items())
+    folded = ("\n ".join(re.findall(".{1,70}", line)) for line in lines)  # a line has 72 bytes at most
+    with zipfile.ZipFile(path, "w") as jar:
+        jar.writestr("META-INF/MANIFEST.MF", "\n".join(folded) + "\n")
+    return path
 
 
 def _python_package(name: str) -> Path:

@@ -94,7 +94,7 @@ def test_a_task_manager_killed_in_each_stage_costs_the_parts_in_flight(
     cluster: Flink, jobs: Jobs, tmp_path: Path
 ) -> None:
     """One after the other, in one job: each time a part was finished and others were at work."""
-    with running(jobs.command(cluster, Storage(str(tmp_path))), tmp_path) as job:
+    with running(jobs.command(cluster.flags, Storage(str(tmp_path))), tmp_path) as job:
         finished: dict[Path, tuple[int, int]] = {}
         for number, stage in enumerate(ORDER):
             job.wait_for_records(stage, 1 + number % 2)
@@ -107,7 +107,7 @@ def test_a_task_manager_killed_in_each_stage_costs_the_parts_in_flight(
 
 
 def test_a_worker_that_dies_is_replaced(cluster: Flink, jobs: Jobs, tmp_path: Path) -> None:
-    with running(jobs.command(cluster, Storage(str(tmp_path))), tmp_path) as job:
+    with running(jobs.command(cluster.flags, Storage(str(tmp_path))), tmp_path) as job:
         for stage in ("extract", "tokenize"):
             job.wait_for_records(stage)
             workers = jobs.pool.workers()
@@ -122,7 +122,7 @@ def test_an_attempt_that_wakes_up_when_its_stage_is_published_changes_nothing(
 ) -> None:
     """A TaskManager and its worker hang: Flink gives its tasks to another. Then they go on with what they were at."""
     cluster.start_task_manager()
-    with running(jobs.command(cluster, Storage(str(tmp_path))), tmp_path) as job:
+    with running(jobs.command(cluster.flags, Storage(str(tmp_path))), tmp_path) as job:
         job.wait_for_records("extract")
         manager = cluster.processes[cluster.task_managers()[0]]
         ports = manager.ports()
@@ -137,7 +137,7 @@ def test_an_attempt_that_wakes_up_when_its_stage_is_published_changes_nothing(
 
 
 def test_a_job_submitted_again_after_its_job_server_died_goes_on(cluster: Flink, jobs: Jobs, tmp_path: Path) -> None:
-    command = jobs.command(cluster, Storage(str(tmp_path)))
+    command = jobs.command(cluster.flags, Storage(str(tmp_path)))
     with running(command, tmp_path) as job:
         job.wait_for_records("clean")
         cluster.kill("job server")
