@@ -9,7 +9,8 @@ whole stage: robots.txt, limits, turns, journal, WARC and index on disk, checksu
 it. The others read and decode the bodies, and drop them. The fastest of the repeats counts.
 
 Pages are sent in gzip, as nearly all of the web sends them to clients that take it, as these all do; then as they are.
-Exits 1 under 0.7 of the bare loop, or under 4 times the threads, for pages in gzip.
+Exits 1 under 0.85 of the bare loop, or under 4 times the threads, for pages in gzip, or under 0.5 of the bare loop for
+pages as they are.
 
 With --memory, the URLs of one shard, 50 a host, answered by a tiny page or by 404, to the end of the shard. Exits 1
 where the stage's processes take 500 MB together at any time.
@@ -64,7 +65,7 @@ def main() -> int:
     if arguments.memory:
         return memory(arguments.urls)
     met = [speed(arguments.hosts, arguments.pages, arguments.page_bytes, arguments.repeats, way) for way in CODINGS]
-    return 0 if met[0] else 1
+    return 0 if all(met) else 1
 
 
 def speed(hosts: int, pages: int, page_bytes: int, repeats: int, coding: str) -> bool:
@@ -98,7 +99,7 @@ def speed(hosts: int, pages: int, page_bytes: int, repeats: int, coding: str) ->
     for name, rate in rates.items():
         micros = f"{1e6 * cpu[name]:5.0f} + {1e6 * served[name]:3.0f} us"
         print(f"{name:22} {rate:8,.0f}  {micros}  ours: {ours / rate:5.2f} times", flush=True)
-    return ours >= 0.7 * bare and ours >= 4 * threads
+    return ours >= 0.85 * bare and ours >= 4 * threads if coding == "gzip" else ours >= 0.5 * bare
 
 
 def memory(count: int) -> int:
@@ -110,6 +111,7 @@ def memory(count: int) -> int:
         command = [
             sys.executable, "-m", "owt_pipeline.fetch.stage", "--workdir", str(runtime.workdir), "--quiet",
             "--resolve", f"*.{DOMAIN}=127.0.0.1", "--allowed_ports", str(port), "--host_delay", "0",
+            "--address_delay", "0", "--address_connections", "1000",
             "--user_agent", "bench/1.0 (+mailto:bench@bench.test)",
         ]  # fmt: skip
         started, next_line, peak, peak_main = time.monotonic(), 60.0, 0.0, 0.0
@@ -146,6 +148,8 @@ def fetch(runtime: Runtime) -> int:
         resolve=(f"*.{DOMAIN}=127.0.0.1",),
         user_agent="bench/1.0 (+mailto:bench@bench.test)",
         host_delay=0.0,
+        address_delay=0.0,
+        address_connections=CONNECTIONS,
         connections=CONNECTIONS,
     )
     for folder in ("pages", "warc", "ledger/pages"):
@@ -159,12 +163,11 @@ async def bare_client(urls: Sequence[str]) -> int:
     from yarl import URL
 
     from owt_pipeline.fetch.addresses import Addresses, parse_rules
-    from owt_pipeline.fetch.client import Client, Limits
+    from owt_pipeline.fetch.client import Client, ClientOptions, Limits
+    from owt_pipeline.fetch.manners import Gate
 
-    client = Client(
-        Addresses(parse_rules((f"*.{DOMAIN}=127.0.0.1",))), "bench/1.0", verify_tls=True, keep_alive=15.0,
-        kept_connections=CONNECTIONS, remembered_names=10_000,
-    )  # fmt: skip
+    addresses = Addresses(parse_rules((f"*.{DOMAIN}=127.0.0.1",)))
+    client = Client(ClientOptions(addresses, "bench/1.0", connections=CONNECTIONS))
     limits = Limits(connect=15.0, silence=30.0, total=90.0, wire_bytes=10**7, body_bytes=10**7)
     waiting = iter(urls)
     received = 0
@@ -172,7 +175,7 @@ async def bare_client(urls: Sequence[str]) -> int:
     async def work() -> None:
         nonlocal received
         for url in waiting:
-            response = await client.get(URL(url), limits, lambda *_: False)
+            response = await client.get(URL(url), limits, lambda *_: False, Gate(0.0, 1))
             received += len(response.body)
 
     await asyncio.gather(*[work() for _ in range(CONNECTIONS)])
