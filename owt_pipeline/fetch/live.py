@@ -60,7 +60,9 @@ class Fetched(NamedTuple):
         """The page that it is, or why it is none: what takes longer than the request."""
         received, content_type = self.received, self.received.header("content-type")
         try:
-            body = decode_body(received.headers, received.body, self.max_body_bytes, strictly=True)
+            body = b""  # of what is no page, some may have come
+            if not has_no_page(received.status, received.headers):
+                body = decode_body(received.headers, received.body, self.max_body_bytes, strictly=True)
         except (BadMessage, TooLarge) as error:
             reason = Reason.TOO_LARGE if isinstance(error, TooLarge) else Reason.BAD_RESPONSE
             return NoPage(reason, f"redirected to {received.url}: {error}" if self.redirects else str(error))

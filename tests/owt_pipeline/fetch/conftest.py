@@ -48,7 +48,7 @@ def write_urls(tmp_path: Path) -> Callable[..., Runtime]:
     return write
 
 
-def write_urls_to(folder: Path, posted: Iterable[Posted], num_shards: int) -> Runtime:
+def write_urls_to(folder: Path | str, posted: Iterable[Posted], num_shards: int) -> Runtime:
     workdir = Storage(str(folder))
     write_dataset(workdir, "urls", partial(_write_urls, posted=list(posted), num_shards=num_shards), num_shards)
     return Runtime(workdir)

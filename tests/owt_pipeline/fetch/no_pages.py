@@ -16,6 +16,20 @@ async def pdf(request: Request) -> None:
 
 
 @way("not_html")
+async def gzipped_pdf(request: Request) -> None:
+    body = gzip.compress(b"%PDF-1.4" * 1000)
+    await request.answer(
+        body[:50], Content_Type="application/pdf", Content_Length=str(len(body)), Content_Encoding="gzip"
+    )
+
+
+@way("http_404")
+async def gone_in_chunks(request: Request) -> None:
+    await request.answer(b"400\r\n<html>Go", "404 Not Found", Content_Length="", Transfer_Encoding="chunked")
+    await asyncio.sleep(60)
+
+
+@way("not_html")
 async def binary_as_html(request: Request) -> None:
     await request.answer(b"\x89PNG\r\n\x1a\n" + bytes(500))
 

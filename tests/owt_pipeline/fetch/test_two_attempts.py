@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
 
 from owt_pipeline.engine import children, processes
+from owt_pipeline.engine.dataset import require_manifest
 from owt_pipeline.engine.parts import Work
 from owt_pipeline.engine.phases import plan_stage, publish_stage
 from owt_pipeline.engine.stage import Runtime, StageRun
@@ -23,7 +24,10 @@ from owt_pipeline.fetch import journal, recorder
 from owt_pipeline.fetch.stage import STAGE, Options
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
+from tests.owt_pipeline.fetch.conftest import write_urls_to
 from tests.owt_pipeline.fetch.test_live import AGENT, serve, wait_until
+from tests.servers.gcs import gcs_bucket
+from tests.servers.s3 import s3_bucket
 
 __all__ = ["serve"]
 
@@ -137,3 +141,26 @@ def test_of_two_attempts_at_a_shard_one_asks_and_the_other_goes_on_where_it_ends
     lost_seconds = recorder.SEGMENT_SECONDS / FASTER + 0.5  # what is written down takes a moment
     assert all(ended - when < lost_seconds for when in again)
     assert len(again) <= HOSTS * (lost_seconds / DELAY + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bucket", [s3_bucket, gcs_bucket], ids=["s3", "gs"])
+def test_a_crawl_into_a_bucket_that_is_killed_goes_on_where_it_was(
+    bucket: Callable[[], AbstractContextManager[str]], serve: Callable[..., BadServer]
+) -> None:
+    web = Web()
+    server = serve({f"h{host}": web.answer for host in range(HOSTS)})
+    urls = [f"http://h{host}.{DOMAIN}/{page}" for host in range(HOSTS) for page in range(20)]
+    with bucket() as uri:
+        runtime = write_urls_to(f"{uri}/run", urls, num_shards=2)
+        arguments = ["--workdir", f"{uri}/run", "--quiet", "--resolve", *server.rules, "--user_agent", AGENT]
+        arguments += ["--host_delay", "0.2", "--address_delay", "0"]
+        command = [sys.executable, "-m", "owt_pipeline.fetch.stage", *arguments]
+        with subprocess.Popen(command) as process:
+            wait_until(lambda: web.count() > len(urls) / 2, 60)
+            process.kill()
+        subprocess.run(command, check=True)
+        assert require_manifest(runtime.workdir, "pages").counts.left == len(urls)
+        assert not (runtime.workdir / "ledger/pages/.work").names()
+    assert min(web.gaps()) > 0.9 * DELAY
+    assert web.count() - len(urls) <= 2 * HOSTS  # one in flight a host, and those that waited to be recorded
