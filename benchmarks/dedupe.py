@@ -18,6 +18,7 @@ the machine is so busy that this is less.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -176,19 +177,23 @@ def children_cpu() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def look(session: int, cpu: dict[str, float]) -> int:
-    """Bytes of memory of all processes of a session; their CPU seconds so far go into `cpu`."""
-    memory = 0
+def look(root: int, cpu: dict[str, float]) -> int:
+    """Bytes of memory of a process and of all that it has started; their CPU seconds so far go into `cpu`."""
+    found: dict[int, tuple[int, float, int]] = {}
     for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
-        try:
-            fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(fields[3]) == session:
-            cpu[entry.name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-            memory += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+        if entry.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+                seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+                found[int(entry.name)] = int(fields[1]), seconds, int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+    memory = 0
+    for process, (_, seconds, size) in found.items():
+        above = process
+        while above not in (root, 0) and above in found:
+            above = found[above][0]
+        if above == root:
+            cpu[str(process)] = seconds
+            memory += size
     return memory
 
 
