@@ -258,7 +258,7 @@ class FileTable:
         """The list in `data`; raises ManifestError, naming `where`, for one that is damaged."""
         try:
             # Not `read_table`: with it comes pyarrow.dataset, and with that pandas, half a second of imports.
-            table = pq.ParquetFile(pa.BufferReader(data)).read().cast(FILES)
+            table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).cast(FILES)
             records = [msgspec.json.decode(text, type=ShardRecord) for text in table["record"].drop_null().to_pylist()]
             rows = table.drop_columns(["record"]).to_pylist()
             files = [ShardFile(**row) for row in rows]

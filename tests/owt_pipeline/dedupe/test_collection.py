@@ -13,7 +13,8 @@ from owt_pipeline.dedupe.stage import STAGE, Options
 from owt_pipeline.engine import commit
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.stage import Runtime, StageRun, plan_stage
+from owt_pipeline.engine.phases import plan_stage
+from owt_pipeline.engine.stage import Runtime, StageRun
 from owt_pipeline.engine.storage import Storage
 from tests.owt_pipeline.dedupe.corpora import write_clean
 

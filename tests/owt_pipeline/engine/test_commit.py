@@ -16,7 +16,7 @@ import pytest
 from owt_pipeline.engine.commit import Listing, ShardWriter, publish, record_name, work_of
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.stage import read_records
+from owt_pipeline.engine.stage import read_record
 from owt_pipeline.engine.storage import Storage
 from schemas.manifest import Counts, Manifest
 from tests.servers.gcs import gcs_bucket
@@ -72,7 +72,7 @@ class Attempt:
 
 
 def published(workdir: Storage) -> tuple[Manifest, list[dict[str, Any]]]:
-    records = read_records(records_of(workdir), [0])
+    records = [read_record(records_of(workdir), record_name(0))]
     manifest = publish(
         workdir,
         records,
@@ -109,7 +109,9 @@ def test_the_first_record_decides_whatever_a_late_attempt_does(
     first.end(ends[0])
     second = second or Attempt(workdir, texts[1])
     if ends[0] == "succeeds":
-        before = {file.path: workdir.sha256(file.path) for file in read_records(records_of(workdir), [0])[0].files}
+        before = {
+            file.path: workdir.sha256(file.path) for file in read_record(records_of(workdir), record_name(0)).files
+        }
     second.end(ends[1])
     if ends == ("fails", "fails"):
         assert records_of(workdir).names() == []
@@ -178,7 +180,7 @@ def test_of_eight_processes_at_one_part_a_single_one_wins(workdir: Storage) -> N
         process.join()
     assert sorted(results.get() for _ in processes) == list(range(8))
     assert records_of(workdir).names() == [record_name(0)]
-    record = read_records(records_of(workdir), [0])[0]
+    record = read_record(records_of(workdir), record_name(0))
     _, rows = published(workdir)
     assert len(rows) == 1
     assert rows[0]["text"] in {f"attempt {n}" for n in range(8)}
