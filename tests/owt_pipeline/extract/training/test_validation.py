@@ -9,14 +9,12 @@ import pytest
 from owt_pipeline.extract.model import load, read, write
 from owt_pipeline.extract.training.boosting import Growth
 from owt_pipeline.extract.training.examples import Example
-from owt_pipeline.extract.training.fitting import Recipe, fit_model
-from owt_pipeline.extract.training.gathering import examples
+from owt_pipeline.extract.training.fitting import Recipe, examples, fit_model
 from owt_pipeline.extract.training.labelled_pages import LabelledPage, read_labelled
-from owt_pipeline.extract.training.scores import score
-from owt_pipeline.extract.training.validation import by_host, by_set, extracted, held_out_texts
+from owt_pipeline.extract.training.validation import by_host, by_set, extracted, held_out_texts, score
 
 Labelled = tuple[list[LabelledPage], list[Example]]
-SMALL = Recipe(Growth(trees=10, rows=2000), Growth(trees=10, rows=2000), forests=1)
+SMALL = Recipe(Growth(trees=10, rows=2000), (Growth(trees=10, rows=2000),))
 
 
 @pytest.fixture(scope="module")
