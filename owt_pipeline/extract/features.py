@@ -45,6 +45,7 @@ class PageView:
       words (n): the lower-case words of each short text.
       heading (n): the heading that each block is under, by its number; -1 for none.
       in_comments (n): whether the names around a block say that it is a reader's comment.
+      unshown (n): whether a block is hidden by a style or an attribute around it.
       static (n, features): what does not depend on the model.
     """
 
@@ -60,6 +61,7 @@ class PageView:
     texts: list[str]
     heading: np.ndarray
     in_comments: np.ndarray
+    unshown: np.ndarray
     static: np.ndarray
 
 
@@ -110,6 +112,7 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -
         texts=[block.text for block in blocks],
         heading=_headings(blocks),
         in_comments=of_kind[2],
+        unshown=of_kind[4],
         static=static.T,
     )
 
@@ -198,7 +201,9 @@ def _of_head(blocks: Sequence[Block], counts: _Counts, head: Head) -> list[np.nd
         all_descriptions = "\n".join(head.descriptions)
         for index, block in enumerate(blocks):
             if block.chars > 30:
-                text = block.text.lower().replace("\n", " ")
+                text = block.text.lower()
+                if block.form in (ROW, PREFORMATTED) or "\n" in text:
+                    text = " ".join(text.split())
                 described[index] = text in all_descriptions or any(key in text for key in keys)
                 in_body[index] = text[:80] in head.body
     first = described.index(True) if any(described) else -_FAR

@@ -4,7 +4,8 @@ How probable is enough depends on the page. Where the model is sure of most bloc
 where it is sure of none, as on forums and lists, text that is left out costs more than text that is kept. So the cut
 follows from the F1 that the best cut of the page can be expected to have by the model's own probabilities.
 
-A table or a list belongs completely or not at all, and code belongs where the text before and after it does.
+A table or a list belongs completely or not at all, and code belongs where the text before and after it does. What
+the page hides does not belong while it shows about as much.
 A notice about cookies at one end of the text goes: it is prose as good as an article's, of which a short page may have
 less, but it speaks of cookies and consent in every sentence, and the rest of the page does not.
 """
@@ -24,6 +25,7 @@ from owt_pipeline.extract.model import Model
 from owt_pipeline.extract.names import COMMENT
 from owt_pipeline.extract.surroundings import expected_f1
 
+_SHOWN = 0.7  # how much text is to be shown for a word that is hidden
 MOST_BLOCKS = 50_000
 """What comes after that many blocks of a page is left out: judging takes 3 kB a block."""
 
@@ -37,7 +39,7 @@ class Cut:
     most: float
 
 
-BALANCED = Cut(0.30, 0.25, 0.60)
+BALANCED = Cut(0.30, 0.25, 0.55)
 PRECISION = Cut(0.15, 0.45, 0.75)
 RECALL = Cut(0.50, 0.15, 0.35)
 
@@ -69,6 +71,7 @@ def main_content(
     forms = [PREFORMATTED if block.is_formula else block.form for block in blocks]
     keep = _together(page, forms, p) >= least
     _keep_code(forms, keep)
+    _leave_hidden(page, keep)
     if comments:
         keep |= _is_comment(blocks, containers)
     kept = [block for block, stays in zip(blocks, keep.tolist(), strict=True) if stays]
@@ -104,6 +107,13 @@ def _keep_code(forms: Sequence[str], keep: np.ndarray) -> None:
         before = bool(keep[index])
     if before:
         keep[waiting] = True
+
+
+def _leave_hidden(page: PageView, keep: np.ndarray) -> None:
+    """Leave out what the page hides by style or attribute, unless it has much less to show: then a script shows it."""
+    hidden = page.unshown & keep
+    if page.weight[keep & ~hidden].sum() >= _SHOWN * page.weight[hidden].sum():
+        keep[hidden] = False
 
 
 def _is_comment(blocks: Sequence[Block], containers: Sequence[Container]) -> np.ndarray:

@@ -101,7 +101,7 @@ def _overlap(page: PageView, p: np.ndarray) -> np.ndarray:
     in_two = frozenset(word for word, count in times.items() if count > 1).__contains__
     shares = []
     for text, likely in zip(page.texts, sure, strict=True):
-        words = _WORD.findall(text[:_START].lower())
+        words = _WORD.findall(text[: _START + 1].lower(), 0, _START)
         known = in_two if likely else in_some  # its own words do not count
         shares.append(sum(map(known, words)) / len(words) if words else -1.0)
     return np.array(shares)

@@ -31,6 +31,12 @@ def page(body: str, head: str = "") -> str:
     return f"<html><head>{head}</head><body>{body}</body></html>"
 
 
+def test_hidden_text_is_left_out_unless_it_is_nearly_all_there_is() -> None:
+    hidden = f'<div style="display: none">{P.replace("fox", "cat")}</div>'
+    assert "cat" not in extract(page(f"<h1>Foxes</h1>{P}{hidden}{P}"))
+    assert "cat" in extract(page(f"<h1>Cats</h1><p>{SENTENCE}</p>{hidden * 3}"))
+
+
 def test_navigation_sidebars_footers_and_comments_are_left_out() -> None:
     text = extract(
         page(
