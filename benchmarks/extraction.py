@@ -28,10 +28,9 @@ from urllib.parse import urlsplit
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from owt_pipeline.extract.extractor import Page, Settings, load
-from owt_pipeline.extract.training.gathering import examples
+from owt_pipeline.extract.training.fitting import examples
 from owt_pipeline.extract.training.labelled_pages import SETS, LabelledPage, read_labelled
-from owt_pipeline.extract.training.scores import Score, score
-from owt_pipeline.extract.training.validation import FETCHED_AT, by_host, by_set, held_out_texts
+from owt_pipeline.extract.training.validation import FETCHED_AT, Score, by_host, by_set, held_out_texts, score
 from owt_pipeline.fetch.warc import response_record
 
 REPOSITORY = Path(__file__).resolve().parents[1]

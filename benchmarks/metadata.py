@@ -28,7 +28,7 @@ import trafilatura
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from owt_pipeline.extract.charset import decode
-from owt_pipeline.extract.embedded import linked_data
+from owt_pipeline.extract.head import read_head
 from owt_pipeline.extract.metadata import read_metadata
 from owt_pipeline.extract.tree import parse
 
@@ -104,7 +104,7 @@ def same(field: str, given: str | None, truth: str) -> bool:
 
 def ours(url: str, page: str) -> Found:
     root = parse(page)
-    return vars(read_metadata(root, linked_data(root), url, FETCHED_AT)) if root is not None else {}
+    return vars(read_metadata(root, read_head(root), url, FETCHED_AT)) if root is not None else {}
 
 
 def with_trafilatura(url: str, page: str) -> Found:

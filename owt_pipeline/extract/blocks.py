@@ -18,8 +18,8 @@ import re
 
 from lxml import etree
 
-from owt_pipeline.extract.code import code_of, code_of_table, is_preformatted, language_of
 from owt_pipeline.extract.formulas import formula_of, is_drawn
+from owt_pipeline.extract.layout import code_of, code_of_table, is_preformatted, language_of, rows_of_data
 from owt_pipeline.extract.names import (
     BLOCK,
     CHROME,
@@ -27,12 +27,12 @@ from owt_pipeline.extract.names import (
     HIDDEN,
     INLINE,
     NOT_TEXT,
+    UNSHOWN,
     is_chrome_role,
     is_hidden,
     is_streamed,
     read_name,
 )
-from owt_pipeline.extract.tables import rows_of_data
 from owt_pipeline.extract.tree import PERMALINK
 
 MAX_DEPTH = 250
@@ -55,6 +55,7 @@ _FORMS = dict.fromkeys(HEADINGS, HEADING) | {
 
 CODE, FORMULA, DISPLAY, NOTE, NOTE_END = "\x01", "\x02", "\x03", "\x04", "\x05"
 """Marks within a block's `marked` text: around code, formulas (in a line, or on their own), references to notes."""
+_FORMULA = re.compile(f"([{FORMULA}{DISPLAY}])[^{FORMULA}{DISPLAY}]*\\1")
 _BREAK = "\x00"  # stands for <br> until a block is complete; no parsed text has it
 _UNMARKED = str.maketrans({CODE: None, FORMULA: None, DISPLAY: None, NOTE: "[", NOTE_END: "]"})
 
@@ -105,15 +106,18 @@ class Block:
       link_chars: how many of its characters are within links.
       container: index of the container it stands in.
       chars: length of `text`.
+      links: how many links begin in it.
+      images: how many images are between it and the text before it.
     """
 
-    __slots__ = ("cells", "chars", "container", "form", "is_header", "link_chars", "marked", "text")
+    __slots__ = ("cells", "chars", "container", "form", "images", "is_header", "link_chars", "links", "marked", "text")
 
     def __init__(self, form: str, text: str, link_chars: int, container: int, marked: str | None = None):
         self.form, self.text, self.link_chars, self.container, self.marked = form, text, link_chars, container, marked
         self.chars = len(text)
         self.cells: tuple[str, ...] | None = None
         self.is_header = False
+        self.links = self.images = 0
 
     @property
     def is_prose(self) -> bool:
@@ -121,9 +125,17 @@ class Block:
         return self.chars > 80 and self.link_chars < 0.4 * self.chars and self.form != HEADING
 
     @property
+    def text_without_formulas(self) -> str:
+        if self.marked is None or self.form == PREFORMATTED:
+            return self.text
+        return _FORMULA.sub(" ", self.marked).translate(_UNMARKED)
+
+    @property
     def is_formula(self) -> bool:
         """Whether it is a formula and nothing else but a mark of punctuation."""
-        marked = (self.marked or "").rstrip(" .,;")
+        if self.marked is None:
+            return False
+        marked = self.marked.rstrip(" .,;")
         return len(marked) > 2 and marked[0] in (FORMULA, DISPLAY) and marked.find(marked[0], 1) == len(marked) - 1
 
 
@@ -163,7 +175,7 @@ class _Reader:
         self._notes = notes  # id of an element → the label of the first reference to it
         self._pieces: list[str] = []
         self._has_marks = False
-        self._link_chars = 0
+        self._link_chars = self._links = self._images = 0
         self._links_around = 0
 
     def read_container(self, element: etree._Element, tag: str, parent: int, form: str, depth: int) -> None:
@@ -210,7 +222,7 @@ class _Reader:
             self._add(" ".join(element.itertext()))
             return
         text = element.text
-        if text:
+        if text and (self._pieces or not text.isspace()):
             self._add(text)
         for child in element:
             tag = child.tag
@@ -232,7 +244,7 @@ class _Reader:
                 else:
                     self.read_container(child, tag, container, form, depth + 1)
             text = child.tail
-            if text:
+            if text and (self._pieces or not text.isspace()):  # between two blocks: as good as none, and half of all
                 self._add(text)
 
     def _read_inline(self, element: etree._Element, tag: str, container: int, form: str, depth: int) -> None:
@@ -246,6 +258,7 @@ class _Reader:
                 if classes is not None and "#" in href and _NOTE_CLASS.search(classes) and self._read_note(element):
                     return
                 self._links_around += 1
+                self._links += 1
                 self._read_children(element, container, form, depth + 1)
                 self._links_around -= 1
                 return
@@ -282,6 +295,8 @@ class _Reader:
             self._has_marks = True
 
     def _read_formula(self, element: etree._Element, tag: str) -> None:
+        if tag == "img":
+            self._images += 1
         found = formula_of(element, tag)
         if found is None or not found[0]:
             return
@@ -336,8 +351,6 @@ class _Reader:
         return text, "\n".join(map(_in_cell, reader.blocks)), sum(block.link_chars for block in reader.blocks)
 
     def _add(self, text: str) -> None:
-        if not self._pieces and text.isspace():
-            return  # between two blocks: as good as none, and half of all texts
         if self._links_around:
             if text in _LINKS_TO_SELF:
                 return
@@ -366,8 +379,14 @@ class _Reader:
                 if marked.count(CODE) % 2:  # around several blocks
                     marked = marked.replace(CODE, "")
                 text = text.translate(_UNMARKED)
-            self.blocks.append(Block(form, text, min(self._link_chars, len(text)), container, marked))
-        self._pieces, self._link_chars, self._has_marks = [], 0, False
+            block = Block(form, text, min(self._link_chars, len(text)), container, marked)
+            block.links, block.images = self._links, self._images
+            if not (
+                self._has_marks and block.is_formula and self.blocks and self.blocks[-1].text == text
+            ):  # again, as an image
+                self.blocks.append(block)
+            self._images = 0
+        self._pieces, self._link_chars, self._links, self._has_marks = [], 0, 0, False
 
 
 def _in_cell(block: Block) -> str:
@@ -386,7 +405,14 @@ def _without_markup(text: str) -> str:
 
 
 def _container(element: etree._Element, tag: str, parent: int) -> Container:
-    get = dict(element.items()).get  # one call into lxml; `element.get` would be seven
+    items = element.items()  # one call into lxml; `element.get` would be seven
+    if tag != "figure":  # most have no attribute, or classes alone
+        if not items:
+            return Container(tag, parent, *read_name(tag, "", ""), "")
+        if len(items) == 1 and items[0][0] == "class":
+            classes = items[0][1]
+            return Container(tag, parent, *read_name(tag, classes, ""), classes)
+    get = dict(items).get
     classes, identifier = get("class") or "", get("id") or ""
     if identifier and (
         tag in HEADINGS or ((tag == "section" or _SECTION.match(classes)) and _is_anchor(element, identifier))
@@ -401,7 +427,9 @@ def _container(element: etree._Element, tag: str, parent: int) -> Container:
     hidden = get("hidden")
     if hidden is not None and is_streamed(identifier):
         hidden = None
-    if is_hidden(None, get("style"), hidden, get("aria-hidden")):
+    if is_hidden(None, get("style"), hidden, None):
+        kind |= HIDDEN | UNSHOWN
+    elif get("aria-hidden") == "true":
         kind |= HIDDEN
     names = classes
     for further in (identifier, role, get("itemprop")):

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from owt_pipeline.extract.blocks import CAPTION, CELL, HEADING, ITEM, PARAGRAPH, PREFORMATTED, ROW, Block, Container
-from owt_pipeline.extract.names import CHROME, COMMENT, HEADER, HEADINGS, HIDDEN, heads_afterwards
-from owt_pipeline.extract.sums import Tree, grouped, shift, window
+from owt_pipeline.extract.head import KINDS, Head
+from owt_pipeline.extract.names import CHROME, COMMENT, HEADER, HEADINGS, HIDDEN, UNSHOWN, heads_afterwards
 
 _FORMS = (HEADING, ITEM, ROW, CELL, PARAGRAPH, PREFORMATTED, CAPTION)
 _AROUND = (
@@ -45,6 +45,7 @@ class PageView:
       words (n): the lower-case words of each short text.
       heading (n): the heading that each block is under, by its number; -1 for none.
       in_comments (n): whether the names around a block say that it is a reader's comment.
+      unshown (n): whether a block is hidden by a style or an attribute around it.
       static (n, features): what does not depend on the model.
     """
 
@@ -60,11 +61,12 @@ class PageView:
     texts: list[str]
     heading: np.ndarray
     in_comments: np.ndarray
+    unshown: np.ndarray
     static: np.ndarray
 
 
-def view(blocks: Sequence[Block], containers: Sequence[Container], title: str) -> PageView:
-    """The page with these blocks; `title` is the content of its `<title>`."""
+def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -> PageView:
+    """The page with these blocks; `head` is what it says of itself."""
     parent = [container.parent for container in containers]
     count = len(containers)
     end = list(range(1, count + 1))
@@ -76,20 +78,21 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], title: str) -
     numbers: dict[tuple[str, str], int] = {}
     name_of = [numbers.setdefault((container.tag, container.names), len(numbers)) for container in containers]
     names = [f"<{tag}> {given}" for tag, given in numbers]
-    tag_paths, class_paths, local = _signatures(containers, name_of, names)
+    tag_paths, class_paths, local = _signatures(parent, name_of, names)
     home = np.array([block.container for block in blocks], dtype=np.intp)
     counts = _count_texts(blocks)
     tree = Tree(home, np.array(parent), np.array(end))
     depths = np.array(depth)
     signatures = tuple(np.array(values)[home] for values in (tag_paths, class_paths, local))
-    columns = _of_texts(blocks, containers, counts, title)
+    columns = _of_texts(blocks, containers, counts, head)
+    columns += _of_head(blocks, counts, head)
     columns += _of_order(counts)
     columns += _of_containers(counts, tree)
     columns += _of_signatures(counts, signatures)
     bits = np.array(around_bits)[home]
     columns += [(bits >> index) & 1 for index in range(len(_AROUND))]
     kind = np.array(kinds)[home]
-    of_kind = [(kind & flag) != 0 for flag in (HIDDEN, CHROME, COMMENT, HEADER)]
+    of_kind = [(kind & flag) != 0 for flag in (HIDDEN, CHROME, COMMENT, HEADER, UNSHOWN)]
     columns += of_kind
     columns += _of_kinds(counts, of_kind)
     columns += [depths[home], np.array(chrome_depth)[home], np.array(content_depth)[home]]
@@ -109,6 +112,7 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], title: str) -
         texts=[block.text for block in blocks],
         heading=_headings(blocks),
         in_comments=of_kind[2],
+        unshown=of_kind[4],
         static=static.T,
     )
 
@@ -137,13 +141,13 @@ def _count_texts(blocks: Sequence[Block]) -> _Counts:
 
 
 def _of_texts(
-    blocks: Sequence[Block], containers: Sequence[Container], counts: _Counts, title: str
+    blocks: Sequence[Block], containers: Sequence[Container], counts: _Counts, head: Head
 ) -> list[np.ndarray]:
     texts = [block.text for block in blocks]
     forms = [block.form for block in blocks]
     count = len(texts)
     times = Counter(texts)
-    title = " ".join(title.lower().split())
+    title = "\n".join(head.titles)
     in_title = [10 < len(text) <= len(title) and text.lower() in title for text in texts]
     levels = [HEADINGS.get(containers[block.container].tag, 7) if block.form == HEADING else 7 for block in blocks]
     after = [level < 7 and heads_afterwards(text) for level, text in zip(levels, texts, strict=True)]
@@ -185,6 +189,38 @@ def _of_texts(
     ]
     columns += [np.array([form == name for form in forms]) for name in _FORMS]
     return columns
+
+
+def _of_head(blocks: Sequence[Block], counts: _Counts, head: Head) -> list[np.ndarray]:
+    """Where the page shows what its head says: the description, and the text that it gives as data."""
+    count = len(blocks)
+    position = np.arange(count)
+    keys = [description[:60] for description in head.descriptions]
+    described, in_body = [False] * count, [False] * count
+    if keys or head.body:
+        all_descriptions = "\n".join(head.descriptions)
+        for index, block in enumerate(blocks):
+            if block.chars > 30:
+                text = block.text.lower()
+                if block.form in (ROW, PREFORMATTED) or "\n" in text:
+                    text = " ".join(text.split())
+                described[index] = text in all_descriptions or any(key in text for key in keys)
+                in_body[index] = text[:80] in head.body
+    first = described.index(True) if any(described) else -_FAR
+    last = count - 1 - described[::-1].index(True) if any(described) else -_FAR
+    shares = np.array(in_body) * counts.chars
+    return [
+        np.array(described),
+        position - first if first >= 0 else np.full(count, -_FAR),
+        position - last if last >= 0 else np.full(count, -_FAR),
+        np.full(count, sum(described)),
+        np.array(in_body),
+        np.full(count, shares.sum() / counts.chars.sum()),
+        np.full(count, shares.sum() / max(len(head.body), 1)),
+        *(np.full(count, (head.kinds >> bit) & 1) for bit in range(len(KINDS))),
+        np.array([block.images for block in blocks]),
+        np.array([block.links for block in blocks]),
+    ]
 
 
 def _headings(blocks: Sequence[Block]) -> np.ndarray:
@@ -293,27 +329,33 @@ def _inherited(containers: Sequence[Container]) -> tuple[list[int], list[int], l
     return depth, bits, kinds, chrome, content
 
 
-def _signatures(
-    containers: Sequence[Container], name_of: Sequence[int], names: Sequence[str]
-) -> tuple[list[int], list[int], list[int]]:
+def _signatures(parents: Sequence[int], name_of: Sequence[int], names: Sequence[str]) -> tuple[list[int], ...]:
     """For each container three numbers: of the tags from the body to it, of tags and names, of the last two."""
-    known: dict[object, int] = {}
-    number = known.setdefault
-    plain = [number(_without_digits(name), index) for index, name in enumerate(names)]
+    tags = _numbered(name.partition(">")[0] for name in names)
+    plain = _numbered(map(_without_digits, names))
+    count = len(names)
     paths: list[int] = []
     named: list[int] = []
     local: list[int] = []
-    for container, name in zip(containers, name_of, strict=True):
-        around = container.parent
+    known: tuple[dict[int, int], ...] = ({}, {}, {})
+    path_of, named_of, local_of = (numbers.setdefault for numbers in known)
+    for around, name in zip(parents, name_of, strict=True):
         own = plain[name]
         if around < 0:
             above_path = above_named = above = -1
         else:
             above_path, above_named, above = paths[around], named[around], plain[name_of[around]]
-        paths.append(number((above_path, container.tag), len(known)))
-        named.append(number((above_named, own), len(known)))
-        local.append(number((above, own, None), len(known)))
+        # A pair as one integer, since a tuple would take twice as long.
+        paths.append(path_of(above_path * count + tags[name], len(known[0])))
+        named.append(named_of(above_named * count + own, len(known[1])))
+        local.append(local_of(above * count + own, len(known[2])))
     return paths, named, local
+
+
+def _numbered(texts: Iterable[str]) -> list[int]:
+    """A number for each text, equal where they are."""
+    numbers: dict[str, int] = {}
+    return [numbers.setdefault(text, len(numbers)) for text in texts]
 
 
 @lru_cache(maxsize=16384)
@@ -326,3 +368,49 @@ def _short_words(text: str) -> tuple[str, ...]:
         return ()
     words = _TEXT_WORD.findall(text.lower())
     return (*words, " ".join(words[:2])) if len(words) > 1 else tuple(words)
+
+
+class Tree:
+    """Sums over the containers of a page."""
+
+    def __init__(self, home: np.ndarray, parent: np.ndarray, end: np.ndarray):
+        self.home, self.parent, self.end = home, parent, end
+        self.start = np.arange(len(parent))
+
+    def below(self, values: np.ndarray) -> np.ndarray:
+        """For each container the sum of `values` over the blocks in it, at any depth."""
+        running = np.zeros(len(self.parent) + 1)
+        np.cumsum(np.bincount(self.home, values, minlength=len(self.parent)), out=running[1:])
+        sums: np.ndarray = running[self.end] - running[self.start]
+        return sums
+
+    def levels(self, count: int) -> list[np.ndarray]:
+        """For each block its container, that one's parent, and so on; the body has none and stays."""
+        found = [self.home]
+        for _ in range(count - 1):
+            found.append(np.maximum(self.parent[found[-1]], 0))
+        return found
+
+
+def grouped(group: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The sum of `values` for each number in `group`."""
+    return np.bincount(group, values)
+
+
+def shift(values: np.ndarray, steps: int) -> np.ndarray:
+    """The value `steps` blocks before (after, where negative); -1 beyond the page's ends."""
+    shifted = np.full(len(values), -1.0)
+    if abs(steps) < len(values):
+        if steps > 0:
+            shifted[steps:] = values[:-steps]
+        else:
+            shifted[:steps] = values[-steps:]
+    return shifted
+
+
+def window(values: np.ndarray, reach: int) -> np.ndarray:
+    """Sums over the blocks up to `reach` before and after."""
+    running = np.concatenate(([0.0], np.cumsum(values)))
+    position = np.arange(len(values))
+    sums: np.ndarray = running[np.minimum(position + reach + 1, len(values))] - running[np.maximum(position - reach, 0)]
+    return sums

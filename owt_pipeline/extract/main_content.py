@@ -4,11 +4,15 @@ How probable is enough depends on the page. Where the model is sure of most bloc
 where it is sure of none, as on forums and lists, text that is left out costs more than text that is kept. So the cut
 follows from the F1 that the best cut of the page can be expected to have by the model's own probabilities.
 
-A table or a list belongs completely or not at all, and code belongs where the text before and after it does.
+A table or a list belongs completely or not at all, and code belongs where the text before and after it does. What
+the page hides does not belong while it shows about as much.
+A notice about cookies at one end of the text goes: it is prose as good as an article's, of which a short page may have
+less, but it speaks of cookies and consent in every sentence, and the rest of the page does not.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,10 +20,12 @@ import numpy as np
 
 from owt_pipeline.extract.blocks import HEADING, ITEM, PREFORMATTED, ROW, Block, Container
 from owt_pipeline.extract.features import PageView, view
+from owt_pipeline.extract.head import Head
 from owt_pipeline.extract.model import Model
 from owt_pipeline.extract.names import COMMENT
 from owt_pipeline.extract.surroundings import expected_f1
 
+_SHOWN = 0.7  # how much text is to be shown for a word that is hidden
 MOST_BLOCKS = 50_000
 """What comes after that many blocks of a page is left out: judging takes 3 kB a block."""
 
@@ -33,7 +39,7 @@ class Cut:
     most: float
 
 
-BALANCED = Cut(0.30, 0.25, 0.50)
+BALANCED = Cut(0.30, 0.25, 0.55)
 PRECISION = Cut(0.15, 0.45, 0.75)
 RECALL = Cut(0.50, 0.15, 0.35)
 
@@ -41,7 +47,7 @@ RECALL = Cut(0.50, 0.15, 0.35)
 def main_content(
     blocks: Sequence[Block],
     containers: Sequence[Container],
-    title: str,
+    head: Head,
     model: Model,
     cut: Cut = BALANCED,
     *,
@@ -51,7 +57,7 @@ def main_content(
 
     Args:
       blocks, containers: the page, as `read_blocks` reads it.
-      title: the text of its `<title>`.
+      head: what the page says of itself.
       model: which judges the blocks.
       cut: how readily text is left out.
       comments: readers' comments belong to the content.
@@ -59,12 +65,13 @@ def main_content(
     blocks = blocks[:MOST_BLOCKS]
     if not blocks:
         return []
-    page = view(blocks, containers, title)
+    page = view(blocks, containers, head)
     p = model.probabilities(page)
     least = min(max(expected_f1(page.weight, p) - cut.margin, cut.least), cut.most)
     forms = [PREFORMATTED if block.is_formula else block.form for block in blocks]
     keep = _together(page, forms, p) >= least
     _keep_code(forms, keep)
+    _leave_hidden(page, keep)
     if comments:
         keep |= _is_comment(blocks, containers)
     kept = [block for block, stays in zip(blocks, keep.tolist(), strict=True) if stays]
@@ -102,9 +109,63 @@ def _keep_code(forms: Sequence[str], keep: np.ndarray) -> None:
         keep[waiting] = True
 
 
+def _leave_hidden(page: PageView, keep: np.ndarray) -> None:
+    """Leave out what the page hides by style or attribute, unless it has much less to show: then a script shows it."""
+    hidden = page.unshown & keep
+    if page.weight[keep & ~hidden].sum() >= _SHOWN * page.weight[hidden].sum():
+        keep[hidden] = False
+
+
 def _is_comment(blocks: Sequence[Block], containers: Sequence[Container]) -> np.ndarray:
     """Prose in a container whose names say that it holds readers' comments."""
     within: list[bool] = []
     for container in containers:
         within.append(bool(container.kind & COMMENT) or (container.parent >= 0 and within[container.parent]))
     return np.array([within[block.container] and block.is_prose for block in blocks])
+
+
+_NOTICE = re.compile(
+    r"\b(?:we|our (?:partners|website|site)|this (?:website|site|page)|by (?:using|continuing|clicking))\b.{0,160}"
+    r"\bcookies?\b|\bcookies?\b.{0,120}\b(?:consent|preferences|settings|policy|accept|reject|necessary)\b"
+    r"|\b(?:accept|reject|allow|manage|necessary|functional|marketing|advertising|essential) (?:all )?cookies?\b"
+    r"|\blegitimate interest\b|\bwithdraw your consent\b|\bconsent to (?:the use|our use|cookies)"
+    r"|\b(?:verwende[nt]|nutz(?:en|t)|setz(?:en|t)) .{0,60}\bcookies\b|\butilis(?:e|ons|ent) .{0,40}\bcookies\b"
+    r"|\b(?:utiliza(?:mos)?|usa(?:mos)?|utilizziamo|utilizza|usiamo|gebrui(?:kt|ken)) .{0,60}\bcookies?\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_BUTTON = re.compile(
+    r"\W*(?:accept|agree|allow|decline|reject|ok|got it|dismiss|close|settings|preferences|customi[sz]e|learn more"
+    r"|more information|manage|akzeptieren|ablehnen|einstellungen|accepter|refuser|aceptar|rechazar|accetta|rifiuta)"
+    r"\b.{0,24}",
+    re.IGNORECASE,
+)
+_LABEL = 40  # characters; a shorter block before the first sentence of a banner is its heading
+_MOST_OF_TEXT, _MOST = 0.4, 2000  # what is more than this share of the text, or longer, is what the page is about
+
+
+def without_notice(kept: Sequence[Block]) -> list[Block]:
+    """`kept`, the blocks of a page's text, without a notice about cookies at its start or its end."""
+    most = min(_MOST, _MOST_OF_TEXT * sum(block.chars for block in kept))
+    start = _length_of_notice(kept, most)
+    end = len(kept) - _length_of_notice(kept[::-1], most)
+    if start < end < len(kept) and kept[end - 1].form == HEADING:
+        end -= 1  # the banner's
+    text = list(kept[start:end])
+    if sum("cookie" in block.text.lower() for block in text) > 1:
+        return list(kept)  # the page is about cookies
+    return text
+
+
+def _length_of_notice(blocks: Sequence[Block], most: float) -> int:
+    """How many of the first blocks are a notice, of at most `most` characters."""
+    chars, length = 0, 0
+    for index, block in enumerate(blocks):
+        chars += block.chars
+        is_notice = _NOTICE.search(block.text, 0, _MOST) is not None  # some blocks have megabytes
+        if is_notice and chars > most:
+            return 0
+        if is_notice or (length and _BUTTON.fullmatch(block.text)):
+            length = index + 1
+        elif block.chars > _LABEL or length:
+            break
+    return length

@@ -2,6 +2,10 @@
 
 From its `<meta>` elements (Open Graph, Dublin Core and the names in use before and beside them), its linked data
 (schema.org), and its markup, all on the tree that the text is read from.
+
+A licence counts where a page declares it for itself: by `rel="license"`, in its data, or by a link to Creative Commons
+next to words that say what it is for. A link alone does not: most are credits of a picture. Those of Creative Commons
+are given by their SPDX identifier (`CC-BY-SA-4.0`), others as the page names them: by URL, or in words.
 """
 
 from __future__ import annotations
@@ -16,11 +20,9 @@ from typing import Any
 
 from lxml import etree
 
-from owt_pipeline.extract.dates import MONTH, date_in_text, iso_date
-from owt_pipeline.extract.licenses import read_license
+from owt_pipeline.extract.head import TITLE_NAMES, Head, is_article, name_of
 from owt_pipeline.extract.tree import PERMALINK, text_of
 
-_TITLE_NAMES = ("og:title", "twitter:title", "citation_title", "dc.title", "dcterms.title")
 _AUTHOR_NAMES = (
     "article:author", "dc.creator", "dcterms.creator", "parsely-author", "author", "citation_author", "sailthru.author",
     "byl", "og:article:author",
@@ -43,6 +45,25 @@ _NUMBER = re.compile(r"\b\d{2}")  # a byline's date, or a member's count of post
 _BY = re.compile(
     r"^(?:(?:written|posted|published|story|words|article|text)\s+)?(?:by|par|por|von)\b:?\s+|^by:", re.IGNORECASE
 )
+# Days in text, as in `2019-05-03`, `May 3rd, 2019`, `3. Mai 2019`, `3 de mayo de 2019`, `3.5.2019`, `2019年5月3日`.
+# `3/5/2019` is left out, which could be either of two days.
+_ISO = re.compile(r"(?<!\d)((?:19|20)\d\d)[-/.]?(0[1-9]|1[0-2])[-/.]?(0[1-9]|[12]\d|3[01])(?!\d)")
+_YEAR = r"((?:19|20)\d\d)(?!\d)"
+_MONTHS = [
+    "jan jän ene gen sty", "feb fév fev", "mar mär maa mrt", "apr avr abr", "may mai mag maj mei", "jun juin giu",
+    "jul juil lug", "aug aoû ago", "sep set", "oct okt ott out", "nov", "dec dez dic déc",
+]  # fmt: skip
+_MONTH_OF = {prefix: number for number, prefixes in enumerate(_MONTHS, 1) for prefix in prefixes.split()}
+MONTH = rf"((?:{'|'.join(sorted(_MONTH_OF, key=len, reverse=True))})[^\W\d_]{{0,7}})"
+"""A month's name, or how it is cut short, in a dozen languages; one group."""
+_DAY_FIRST = re.compile(
+    rf"(?<!\d)(\d{{1,2}})(?:st|nd|rd|th|er|º|\.)?\s+(?:de\s+|of\s+)?{MONTH}[.,]?\s+(?:de\s+|del\s+)?{_YEAR}",
+    re.IGNORECASE,
+)
+_MONTH_FIRST = re.compile(rf"\b{MONTH}\.?\s+(\d{{1,2}})(?:st|nd|rd|th)?,?\s+{_YEAR}", re.IGNORECASE)
+_DOTTED = re.compile(rf"(?<![\d.])(\d{{1,2}})\.\s?(\d{{1,2}})\.\s?{_YEAR}")
+_SLASHED = re.compile(rf"(?<![\d/])(\d{{1,2}})/(\d{{1,2}})/{_YEAR}")
+_CJK = re.compile(r"((?:19|20)\d\d)\s*[年년]\s*(\d{1,2})\s*[月월]\s*(\d{1,2})\s*[日일]")
 # What follows a name in a byline: a date, a count, a separator.
 _AFTER_NAME = re.compile(
     r"\s*(?:[|·•/\n]|\s[-–—]\s|\bon\s|\b(?:last )?updated\b|\bpublished\b).*$"
@@ -59,10 +80,22 @@ _NAMES_DATE = re.compile(r"[dD]ate|(?<!status-)publish(?!er)|timestamp|yline|pos
 _NAMES_OTHER_DATE = re.compile(
     r"updat(?!e[ds]?-?publi)|modif|comment|related|copyright|footer|event|birth|valid|review", re.IGNORECASE
 )
-_ARTICLES = ("Article", "NewsArticle", "BlogPosting", "ReportageNewsArticle", "TechArticle", "ScholarlyArticle",
-             "SocialMediaPosting", "DiscussionForumPosting", "QAPage", "Report", "OpinionNewsArticle")  # fmt: skip
 _NO_NAMES = ("author", "admin", "administrator")  # what a template or a system left there
 _LONGEST = 300  # a longer title or name is something else
+
+
+_CREATIVE_COMMONS = re.compile(
+    r"creativecommons\.org/(?:licenses/([a-z-]+?)(?:/(\d\.\d))?(?:/([a-z]{2}))?|publicdomain/(zero|mark)/(\d\.\d))(?=[/?#]|$)",
+    re.IGNORECASE,
+)
+_META_NAMES = ("dcterms.license", "dc.license", "dc.rights.license", "license", "dcterms.rights", "dc.rights")
+_DECLARES = re.compile(
+    r"licen[cs]|lizen[zs]|licenci|licença|ライセンス|лиценз|except where|unless otherwise|some rights reserved",
+    re.IGNORECASE,
+)
+_LONGEST_LICENSE = 200
+_LINKS = 20  # to Creative Commons that are looked at: a page of pictures has one for each
+_AROUND = 300  # characters of the paragraph that says what a link to a licence is for
 
 
 @dataclass(frozen=True)
@@ -77,20 +110,19 @@ class Metadata:
     license: str | None = None
 
 
-def read_metadata(root: etree._Element, data: list[Any], url: str, fetched_at: int) -> Metadata:
+def read_metadata(root: etree._Element, head: Head, url: str, fetched_at: int) -> Metadata:
     """The metadata of a page.
 
     Args:
       root: the page.
-      data: its linked data, as `linked_data` reads it.
+      head: what it says of itself, as `read_head` reads it.
       url: where it was.
       fetched_at: when, in seconds since 1970: a date after it is none of publication.
     """
-    metas = _metas(root)
-    nodes = sorted(_nodes(data, 0), key=lambda node: not _is_article(node))
-    site_name = _first(metas, _SITE_NAMES) or _short(_name(_of_type(nodes, ("WebSite",), "name")))
+    metas, nodes = head.metas, head.nodes
+    site_name = _first(metas, _SITE_NAMES) or _short(name_of(_of_type(nodes, ("WebSite",), "name")))
     site_name = site_name or next(
-        filter(None, (_short(_name(n.get("publisher"))) for n in nodes if _is_article(n))), None
+        filter(None, (_short(name_of(n.get("publisher"))) for n in nodes if is_article(n))), None
     )
     marked = _Marked(root)
     return Metadata(
@@ -99,42 +131,16 @@ def read_metadata(root: etree._Element, data: list[Any], url: str, fetched_at: i
         date=_date(marked, metas, nodes, url, fetched_at),
         site_name=site_name,
         language=_language(root, metas),
-        license=read_license(root, metas, nodes),
+        license=_license(root, metas, nodes),
     )
-
-
-def _metas(root: etree._Element) -> dict[str, str]:
-    """Content of each `<meta>` by its name in lower case; the first of several."""
-    metas: dict[str, str] = {}
-    for meta in root.iter("meta"):
-        content = meta.get("content")
-        name = meta.get("property") or meta.get("name") or meta.get("itemprop") or meta.get("http-equiv")
-        if content and name:
-            content = " ".join(content.split())
-            if content:
-                for single in name.lower().split():  # some give several in one
-                    metas.setdefault(single.replace("dc:", "dc.").replace("dcterms:", "dcterms."), content)
-    return metas
-
-
-def _nodes(value: Any, depth: int) -> Iterator[dict[str, Any]]:
-    """The things that linked data describes, a page's own before what they contain."""
-    if isinstance(value, list) and depth < 6:
-        for item in value:
-            yield from _nodes(item, depth + 1)
-    elif isinstance(value, dict):
-        yield value
-        for key in ("@graph", "mainEntity", "mainEntityOfPage"):
-            if key in value and depth < 6:
-                yield from _nodes(value[key], depth + 1)
 
 
 def _title(root: etree._Element, metas: dict[str, str], nodes: list[dict[str, Any]], site: str | None) -> str | None:
     """The heading that the page's own titles agree with, or the title without the site's name."""
     element = root.find(".//title")
     declared = [_short(text_of(element)) if element is not None else None]
-    declared += [_short(metas.get(name)) for name in _TITLE_NAMES]
-    declared += [_short(_name(node.get("headline"))) for node in nodes]
+    declared += [_short(metas.get(name)) for name in TITLE_NAMES]
+    declared += [_short(name_of(node.get("headline"))) for node in nodes]
     titles = [title for title in declared if title]
     headings = [text for text in (_short(text_of(heading).rstrip(PERMALINK)) for heading in root.iter("h1")) if text]
     headings = [text for text in headings if _words(text) and _words(text) != _words(site or "")]
@@ -164,14 +170,14 @@ class _Marked:
         return [element for element in self._root.iter() if element.tag == "time" or _is_marked(element)]
 
 
-def _is_marked(element: etree._Element) -> bool:
+def _is_marked(element: etree._Element) -> bool:  # an XPath takes twice as long
     classes = element.get("class")
     if classes is not None and _holds_mark(classes):
         return True
     return element.get("itemprop") in ("author", "datePublished") or element.get("rel") == "author"
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 15)
 def _holds_mark(classes: str) -> bool:
     return _MARKED.search(classes) is not None
 
@@ -179,7 +185,7 @@ def _holds_mark(classes: str) -> bool:
 def _author(marked: _Marked, metas: dict[str, str], nodes: list[dict[str, Any]]) -> str | None:
     for stated in (
         *map(metas.get, _AUTHOR_NAMES),
-        *(_name(node.get("author") or node.get("creator")) for node in nodes),
+        *(name_of(node.get("author") or node.get("creator")) for node in nodes),
     ):
         if name := _name_of_person(stated):
             return name
@@ -222,7 +228,7 @@ def _name_of_person(text: str | None) -> str | None:
 
 def _date(marked: _Marked, metas: dict[str, str], nodes: list[dict[str, Any]], url: str, fetched_at: int) -> str | None:
     def candidates() -> Iterator[date | None]:
-        published = [metas.get("article:published_time"), *(n.get("datePublished") for n in nodes if _is_article(n))]
+        published = [metas.get("article:published_time"), *(n.get("datePublished") for n in nodes if is_article(n))]
         yield min(filter(None, map(_stated_date, published)), default=None)  # the later one is a new version's
         yield from (_stated_date(metas.get(name)) for name in _DATE_NAMES)
         for key in ("datePublished", "dateCreated", "uploadDate"):
@@ -247,11 +253,6 @@ def _stated_date(value: Any) -> date | None:
     return date_in_text(value) if isinstance(value, str) else None
 
 
-def _is_article(node: dict[str, Any]) -> bool:
-    kind = node.get("@type")
-    return any(one in _ARTICLES for one in (kind if isinstance(kind, list) else [kind]))
-
-
 def _language(root: etree._Element, metas: dict[str, str]) -> str | None:
     for label in (root.get("lang"), root.get("xml:lang"), *(metas.get(name) for name in _LANGUAGE_NAMES)):
         if label and (match := _LANGUAGE.match(label)):
@@ -267,18 +268,6 @@ def _of_type(nodes: list[dict[str, Any]], types: tuple[str, ...], key: str) -> A
     return next((node[key] for node in nodes if node.get("@type") in types and key in node), None)
 
 
-def _name(value: Any) -> str | None:
-    """The name in a value of linked data: a string, something with a name, or several of them."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict):
-        return _name(value.get("name"))
-    if isinstance(value, list):
-        names = [name for name in map(_name, value) if name]
-        return ", ".join(dict.fromkeys(names)) or None
-    return None
-
-
 def _short(text: str | None) -> str | None:
     text = " ".join((text or "").split())
     return text if 0 < len(text) <= _LONGEST else None
@@ -286,3 +275,107 @@ def _short(text: str | None) -> str | None:
 
 def _words(text: str) -> str:
     return _NOT_WORDS.sub(" ", text.lower()).strip()
+
+
+def iso_date(text: str) -> date | None:
+    """The first day in `text` that is written year, month, day."""
+    match = _ISO.search(text)
+    return _day(*match.groups()) if match else None
+
+
+def date_in_text(text: str) -> date | None:
+    """The day that `text` gives in one of the ways above; None without one, or where it could be two."""
+    found = iso_date(text)
+    if found is not None:
+        return found
+    if match := _CJK.search(text):
+        return _day(*match.groups())
+    if match := _DAY_FIRST.search(text):
+        return _day(match[3], _month(match[2]), match[1])
+    if match := _MONTH_FIRST.search(text):
+        return _day(match[3], _month(match[1]), match[2])
+    if match := _DOTTED.search(text):
+        return _day(match[3], match[2], match[1])
+    if match := _SLASHED.search(text):
+        first, second = int(match[1]), int(match[2])
+        if first > 12 or first == second:
+            return _day(match[3], second, first)
+        return _day(match[3], first, second) if second > 12 else None
+    return None
+
+
+def _month(name: str) -> int:
+    name = name.lower()
+    return _MONTH_OF.get(name[:4]) or _MONTH_OF[name[:3]]
+
+
+def _day(year: str, month: str | int, day: str | int) -> date | None:
+    try:
+        return date(int(year), int(month), int(day))
+    except ValueError:
+        return None
+
+
+def _license(root: etree._Element, metas: dict[str, str], nodes: list[dict[str, Any]]) -> str | None:
+    """The licence of the page `root`; None where it declares none, or several that differ.
+
+    Args:
+      metas: content of its `<meta>` elements by name.
+      nodes: the things that its linked data describes.
+    """
+    related, linked = [], []
+    for element in root.iter("link", "a", "area"):
+        relation, target = element.get("rel"), element.get("href")
+        if target is not None and relation is not None and "licen" in relation:
+            if {"license", "licence"} & set(relation.lower().split()):
+                related.append(element)
+        elif target is not None and "creativecommons.org/" in target:
+            linked.append(element)
+    for candidates in (
+        (_named(element.get("href")) for element in related if element.tag == "link"),
+        (_of_data(node.get("license")) for node in nodes),
+        (_named(element.get("href")) for element in related if not _is_credit(element)),
+        (_named(metas.get(name)) for name in _META_NAMES),
+        _of_statements(linked),
+    ):
+        found = list(dict.fromkeys(filter(None, candidates)))
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def _of_statements(links: list[etree._Element]) -> Iterator[str | None]:
+    for link in links[:_LINKS]:
+        above = link.getparent()
+        if above is None or _is_credit(link) or not _CREATIVE_COMMONS.search(link.get("href")):
+            continue
+        said = text_of(above)
+        if len(said) < 40 and above.getparent() is not None:
+            said = text_of(above.getparent())
+        if len(said) <= _AROUND and _DECLARES.search(said):
+            yield _named(link.get("href"))
+
+
+def _is_credit(link: etree._Element) -> bool:
+    """Whether a link is below a picture, or in somebody's comment: it is about that."""
+    return any(above.tag in ("figure", "figcaption", "blockquote", "li") for above in link.iterancestors())
+
+
+def _of_data(value: Any) -> str | None:
+    if isinstance(value, dict):
+        value = value.get("url") or value.get("@id") or value.get("name")
+    return _named(value) if isinstance(value, str) else None
+
+
+def _named(text: str | None) -> str | None:
+    """The licence at a URL or of a name."""
+    text = " ".join((text or "").split())
+    if match := _CREATIVE_COMMONS.search(text):
+        kind, version, country, public, public_version = match.groups()
+        if public:
+            return f"{'CC0' if public.lower() == 'zero' else 'CC-PDM'}-{public_version}"
+        parts = ["CC", kind.upper(), version, country and country.upper()]
+        return "-".join(part for part in parts if part)
+    if "://" not in text and not _DECLARES.search(text) and not re.match(r"(?:CC|MIT|Apache|GPL|GFDL|BSD)\b", text):
+        return None  # "All rights reserved", or a publisher's name
+    return text if 0 < len(text) <= _LONGEST_LICENSE else None

@@ -1,22 +1,24 @@
 """The model of main text: how probable it is of each block of a page that it belongs to the page's main text.
 
-Two passes of boosted trees. The first sees a block's text, neighbours and markup; the second, in addition, what the
-first found around the block: in the same container, in blocks with the same markup, before and after.
+Two passes of boosted trees. The first sees a block's text, neighbours and markup, and what words say: those in the
+names of the containers around it, in its own text where that is short, and in the heading above it. Each word has its
+log-odds: how much more often than on average a block belongs to the main text where it occurs (`training/fitting.py`
+counts them). The second pass sees, in addition, what the first found around the block: in the same container, in
+blocks with the same markup, before and after.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from owt_pipeline.extract.features import PageView
-from owt_pipeline.extract.forest import Forest
-from owt_pipeline.extract.lexicon import Odds, lexical
 from owt_pipeline.extract.surroundings import contextual
 
 PATH = Path(__file__).with_name("model.npz")
@@ -24,17 +26,17 @@ PATH = Path(__file__).with_name("model.npz")
 
 @dataclass(frozen=True)
 class Model:
-    """A forest a pass, and the log-odds of words in names and short texts."""
+    """Forests of each pass, whose scores are averaged, and the log-odds of words in names and short texts."""
 
-    first: Forest
-    second: Forest
+    first: tuple[Forest, ...]
+    second: tuple[Forest, ...]
     odds: Odds
 
     def probabilities(self, page: PageView) -> np.ndarray:
         """For each block of the page."""
         values = np.concatenate((page.static, lexical(page, self.odds)), axis=1)
-        p = self.first.probabilities(values)
-        return self.second.probabilities(np.concatenate((values, contextual(page, p)), axis=1))
+        p = probabilities(self.first, values)
+        return probabilities(self.second, np.concatenate((values, contextual(page, p)), axis=1))
 
 
 @lru_cache(maxsize=1)
@@ -52,8 +54,8 @@ def read(path: Path) -> Model:
     """The model in a file that `write` wrote."""
     with np.load(path, allow_pickle=False) as arrays:
         return Model(
-            first=_forest(arrays, "first"),
-            second=_forest(arrays, "second"),
+            first=_forests(arrays, "first"),
+            second=_forests(arrays, "second"),
             odds=Odds(_odds(arrays, "name"), _odds(arrays, "text")),
         )
 
@@ -61,11 +63,12 @@ def read(path: Path) -> Model:
 def write(model: Model, path: Path) -> None:
     """Write `model` as arrays; the same model gives the same bytes."""
     arrays: dict[str, np.ndarray] = {}
-    for name, forest in (("first", model.first), ("second", model.second)):
-        arrays[f"{name}_features"] = forest.features
-        arrays[f"{name}_cuts"] = forest.cuts
-        arrays[f"{name}_leaves"] = forest.leaves
-        arrays[f"{name}_base"] = np.array(forest.base)
+    for name, forests in (("first", model.first), ("second", model.second)):
+        for number, forest in enumerate(forests):
+            arrays[f"{name}_{number}_features"] = forest.features
+            arrays[f"{name}_{number}_cuts"] = forest.cuts
+            arrays[f"{name}_{number}_leaves"] = forest.leaves
+            arrays[f"{name}_{number}_base"] = np.array(forest.base)
     for name, odds in (("name", model.odds.names), ("text", model.odds.texts)):
         arrays[f"{name}_words"] = np.frombuffer("\n".join(odds).encode(), dtype=np.uint8)
         arrays[f"{name}_odds"] = np.array([round(100 * value) for value in odds.values()], dtype=np.int16)
@@ -73,11 +76,170 @@ def write(model: Model, path: Path) -> None:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
-def _forest(arrays: Mapping[str, np.ndarray], name: str) -> Forest:
-    features, cuts, leaves = (arrays[f"{name}_{part}"] for part in ("features", "cuts", "leaves"))
-    return Forest(features, cuts, leaves, int(arrays[f"{name}_base"]))
+def _forests(arrays: Mapping[str, np.ndarray], name: str) -> tuple[Forest, ...]:
+    count = sum(key.startswith(name) and key.endswith("_base") for key in arrays)
+    parts = [[arrays[f"{name}_{i}_{part}"] for part in ("features", "cuts", "leaves", "base")] for i in range(count)]
+    return tuple(Forest(features, cuts, leaves, int(base)) for features, cuts, leaves, base in parts)
 
 
 def _odds(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, float]:
     words = arrays[f"{name}_words"].tobytes().decode().split("\n")
     return dict(zip(words, (arrays[f"{name}_odds"] / 100).tolist(), strict=True))
+
+
+_NAME = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_NAMES_KNOWN = 50_000
+
+
+def lexical(page: PageView, odds: Odds) -> np.ndarray:
+    """Log-odds that words give: of the names of the containers around a block, and of short texts (n, 13)."""
+    lows: list[float] = []
+    highs: list[float] = []
+    sums: list[float] = []
+    nearest: list[float] = []
+    means: list[float] = []
+    of_names = [odds.of_name(name) for name in page.names]
+    for name, around in zip(page.name_of, page.parent.tolist(), strict=True):
+        low, high, mean = of_names[name]
+        means.append(mean)
+        if around < 0:
+            lows.append(low)
+            highs.append(high)
+            sums.append(mean)
+            nearest.append(mean)
+        else:
+            above = lows[around]
+            lows.append(low if low < above else above)
+            above = highs[around]
+            highs.append(high if high > above else above)
+            sums.append(sums[around] + mean)
+            nearest.append(mean or nearest[around])
+    home = page.container
+    first = np.maximum(page.parent[home], 0)
+    second = np.maximum(page.parent[first], 0)
+    inherited = np.array((lows, highs, sums, nearest, means), dtype=np.float32)
+    of_texts = np.array([odds.of_words(words) for words in page.words], dtype=np.float32).reshape(-1, 3)
+    of_headings = np.where(page.heading[:, None] >= 0, of_texts[page.heading, ::2], 0)
+    return np.concatenate(
+        (
+            inherited[:, home],
+            inherited[4:, first],
+            inherited[4:, second],
+            inherited[2:3, second],
+            of_texts.T,
+            of_headings.T,
+        )
+    ).T
+
+
+class Odds:
+    """Log-odds of words: of those in containers' names, and of those in short texts.
+
+    What a name gives is remembered: pages have many containers of the same name.
+    """
+
+    def __init__(self, names: Mapping[str, float], texts: Mapping[str, float]):
+        self.names, self.texts = names, texts
+        self._known: dict[str, tuple[float, float, float]] = {}
+
+    def of_name(self, name: str) -> tuple[float, float, float]:
+        """Lowest, highest and mean of the words in what a container is called."""
+        found = self._known.get(name)
+        if found is None:
+            if len(self._known) == _NAMES_KNOWN:
+                self._known.clear()
+            words = name_words(name)
+            found = self._known[name] = _summary([self.names[word] for word in words if word in self.names])
+        return found
+
+    def of_words(self, words: tuple[str, ...]) -> tuple[float, float, float]:
+        """Lowest, highest and mean of the words of a text; unknown ones count as saying nothing."""
+        get = self.texts.get
+        return _summary([get(word, 0.0) for word in words])
+
+
+def _summary(values: list[float]) -> tuple[float, float, float]:
+    return (min(values), max(values), sum(values) / len(values)) if values else (0.0, 0.0, 0.0)
+
+
+def name_words(name: str) -> list[str]:
+    """The words in what a container is called, and each class as it is; each once, in order."""
+    tag, _, names = name.partition(" ")
+    words = {tag: None}
+    for full in names.split():
+        words[full.lower()] = None
+        for word in _NAME.findall(full):
+            words[word.lower()] = None
+    return list(words)
+
+
+SCALE = 1 << 12
+"""Scores are integers, log-odds times this: their sums do not depend on the order of addition."""
+
+_ROWS = 2048  # evaluated at once: a page of 100,000 blocks must not take a gigabyte
+_STEP = SCALE >> 6
+_ODDS = np.arange(-16 * SCALE, 16 * SCALE + 1, _STEP) / SCALE
+_PROBABILITIES = np.rint(4096 / (1 + np.exp(-_ODDS))) / 4096
+"""Of scores in steps of 1/64: looked up, and rounded, so that every processor has the same."""
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Trees that each ask `depth` questions of a row; leaf number = sum of 2^i over the questions i answered yes.
+
+    Attributes:
+      features, cuts (trees, depth): question i of a tree is whether that feature is above that value.
+      leaves (trees, 2^depth): what a tree adds to the score.
+      base: the score without trees.
+    """
+
+    features: np.ndarray
+    cuts: np.ndarray
+    leaves: np.ndarray
+    base: int
+
+    def scores(self, values: np.ndarray) -> np.ndarray:
+        """The log-odds, in units of 1/SCALE, of each column of `values` (features, rows)."""
+        features, cuts, numbers = self._questions
+        asked = values.take(features, axis=0)
+        answers = np.greater(asked, cuts).view(np.uint8)
+        leaf = answers.take(numbers[0], axis=0)
+        answer = np.empty_like(leaf)
+        for level in range(1, len(numbers)):
+            answers.take(numbers[level], axis=0, out=answer, mode="clip")  # "clip": "raise" would copy
+            np.left_shift(answer, level, out=answer)
+            np.bitwise_or(leaf, answer, out=leaf)
+        index = leaf.astype(np.intp)
+        index += np.arange(0, self.leaves.size, self.leaves.shape[1])[:, None]
+        scores: np.ndarray = self.base + self.leaves.ravel().take(index).sum(axis=0, dtype=np.int64)
+        return scores
+
+    @cached_property
+    def _questions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Feature and cut of each question, once, and the number of each tree's questions (depth, trees)."""
+        asked = np.stack((self.features.ravel().astype(np.float64), self.cuts.ravel()))
+        unique, numbers = np.unique(asked, axis=1, return_inverse=True)
+        numbers = np.ascontiguousarray(numbers.reshape(self.features.shape).T)
+        return unique[0].astype(np.intp), unique[1].astype(np.float32)[:, None], numbers
+
+
+def probabilities(forests: Sequence[Forest], values: np.ndarray) -> np.ndarray:
+    """For each row of `values` (rows, features), how probable a positive label is by the mean of the scores."""
+    return np.concatenate([_of_rows(forests, values[start : start + _ROWS]) for start in range(0, len(values), _ROWS)])
+
+
+def _of_rows(forests: Sequence[Forest], values: np.ndarray) -> np.ndarray:
+    columns = np.ascontiguousarray(values.T)
+    scores = sum(forest.scores(columns) for forest in forests) // len(forests)
+    found: np.ndarray = _PROBABILITIES[np.clip((scores + 16 * SCALE) // _STEP, 0, len(_PROBABILITIES) - 1)]
+    return found
+
+
+def joined(forests: Sequence[Forest]) -> Forest:
+    """One forest, whose scores are the means of those of `forests`, which are of the same depth."""
+    return Forest(
+        np.concatenate([forest.features for forest in forests]),
+        np.concatenate([forest.cuts for forest in forests]),
+        np.rint(np.concatenate([forest.leaves for forest in forests]) / len(forests)).astype(np.int32),
+        round(sum(forest.base for forest in forests) / len(forests)),
+    )

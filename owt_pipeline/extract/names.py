@@ -16,6 +16,8 @@ CHROME = 2
 """Navigation, sidebars, share buttons, forms, advertisements, captions."""
 COMMENT = 4
 HEADER = 8
+UNSHOWN = 16
+"""Hidden by its own style or attribute, not only by its name."""
 
 NOT_TEXT = frozenset(
     "script style svg noscript iframe template canvas object embed applet audio video map area link input button "
@@ -102,7 +104,7 @@ def read_name(tag: str, classes: str, identifier: str) -> tuple[int, bool]:
 
 
 # Classes and ids apart: many elements have the same classes, and few the same id.
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=1 << 15)
 def _of_classes(classes: str) -> tuple[int, bool]:
     kind = 0
     for name in classes.split():
@@ -138,7 +140,7 @@ def is_streamed(identifier: str) -> bool:
     return _STREAMED.fullmatch(identifier) is not None
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=1 << 16)
 def _kind_of_name(name: str) -> int:
     if _HIDDEN_NAME.fullmatch(name):
         return HIDDEN

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 import numpy as np
 
-from owt_pipeline.extract.features import PageView
-from owt_pipeline.extract.sums import Tree, grouped, shift, window
+from owt_pipeline.extract.features import PageView, Tree, grouped, shift, window
+
+_WORD = re.compile(r"\w{4,}|[\u3040-\u9fff\uac00-\ud7af]{2}")
+_START = 300  # characters whose words are looked up
 
 
 def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
@@ -86,13 +91,20 @@ def _of_page(weight: np.ndarray, p: np.ndarray) -> list[np.ndarray]:
 
 
 def _overlap(page: PageView, p: np.ndarray) -> np.ndarray:
-    """The share of a short text's words that are in text that surely belongs to the page's."""
-    sure: set[str] = set()
-    for text, likely in zip(page.texts, (p > 0.7).tolist(), strict=True):
+    """The share of the words at a block's start that are in other text that surely belongs to the page's."""
+    sure = (p > 0.7).tolist()
+    times: Counter[str] = Counter()
+    for text, likely in zip(page.texts, sure, strict=True):
         if likely:
-            sure.update(text.lower().split())
-    known = sure.__contains__
-    return np.array([sum(map(known, words)) / len(words) if words else -1.0 for words in page.words])
+            times.update(set(_WORD.findall(text.lower())))
+    in_some = frozenset(times).__contains__
+    in_two = frozenset(word for word, count in times.items() if count > 1).__contains__
+    shares = []
+    for text, likely in zip(page.texts, sure, strict=True):
+        words = _WORD.findall(text[: _START + 1].lower(), 0, _START)
+        known = in_two if likely else in_some  # its own words do not count
+        shares.append(sum(map(known, words)) / len(words) if words else -1.0)
+    return np.array(shares)
 
 
 def _distance(page: PageView, target: int) -> np.ndarray:

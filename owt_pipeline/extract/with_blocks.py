@@ -15,14 +15,13 @@ from typing import Any
 from lxml import etree
 
 from owt_pipeline.extract.blocks import ROW, Block, read_blocks
-from owt_pipeline.extract.embedded import embedded_text, linked_data
 from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
-from owt_pipeline.extract.main_content import BALANCED, PRECISION, RECALL, main_content
+from owt_pipeline.extract.head import embedded_text, read_head
+from owt_pipeline.extract.main_content import BALANCED, PRECISION, RECALL, main_content, without_notice
 from owt_pipeline.extract.metadata import read_metadata
 from owt_pipeline.extract.model import Model, load
-from owt_pipeline.extract.notices import without_notice
 from owt_pipeline.extract.rendering import markdown, plain_text
-from owt_pipeline.extract.tree import body_of, parse, text_of
+from owt_pipeline.extract.tree import body_of, parse
 
 _LITTLE_TEXT = 250  # characters; with fewer, the page may be one that its script fills
 _MUCH_SHOWN = 3000  # characters in all blocks, from which on nobody finds a longer text elsewhere
@@ -53,16 +52,15 @@ def _extract(page: Page, settings: Settings, model: Model) -> Extracted | None:
     root = parse(page.html)
     if root is None:
         return None
-    data = linked_data(root)
-    metadata = read_metadata(root, data, page.url, page.fetched_at)
-    title = root.find(".//title")
+    head = read_head(root)
+    metadata = read_metadata(root, head, page.url, page.fetched_at)
     blocks, containers = read_blocks(body_of(root))
     if not settings.include_tables:
         blocks = [block for block in blocks if block.form != ROW]
     content = main_content(
         blocks,
         containers,
-        text_of(title) if title is not None else "",
+        head,
         model,
         _CUTS[settings.favor],
         comments=settings.include_comments,
@@ -70,7 +68,7 @@ def _extract(page: Page, settings: Settings, model: Model) -> Extracted | None:
     content = without_notice(content)
     text, elsewhere = plain_text(content), ""
     if len(text) < _LITTLE_TEXT:  # of the plain text, whichever is written: both have the same content
-        elsewhere = _from_elsewhere(page, root, data, blocks, settings.text_format)
+        elsewhere = _from_elsewhere(page, root, head.data, blocks, settings.text_format)
     if settings.text_format == "markdown":
         text = markdown(content, containers)
     if not text and not elsewhere:

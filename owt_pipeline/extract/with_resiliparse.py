@@ -5,8 +5,8 @@ from __future__ import annotations
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-from owt_pipeline.extract.embedded import linked_data
 from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
+from owt_pipeline.extract.head import read_head
 from owt_pipeline.extract.metadata import read_metadata
 from owt_pipeline.extract.tree import parse
 
@@ -23,6 +23,6 @@ def make(settings: Settings) -> Extract:
         root = parse(page.html)
         if not text.strip() or root is None:
             return None
-        return Extracted(text, **vars(read_metadata(root, linked_data(root), page.url, page.fetched_at)))
+        return Extracted(text, **vars(read_metadata(root, read_head(root), page.url, page.fetched_at)))
 
     return extract

@@ -11,8 +11,8 @@ from typing import Any
 import trafilatura
 from trafilatura.settings import Extractor as TrafilaturaOptions
 
-from owt_pipeline.extract.embedded import linked_data
 from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
+from owt_pipeline.extract.head import read_head
 from owt_pipeline.extract.metadata import read_metadata
 from owt_pipeline.extract.tree import parse
 
@@ -43,5 +43,5 @@ def _extract(page: Page, settings: Settings) -> Extracted | None:
     root = parse(page.html)
     if document is None or not document.text or root is None:
         return None
-    metadata = read_metadata(root, linked_data(root), page.url, page.fetched_at)
+    metadata = read_metadata(root, read_head(root), page.url, page.fetched_at)
     return Extracted(document.text, **vars(metadata))

@@ -14,8 +14,7 @@ import sys
 from pathlib import Path
 
 from owt_pipeline.extract.model import PATH, write
-from owt_pipeline.extract.training.fitting import fit_model
-from owt_pipeline.extract.training.gathering import examples
+from owt_pipeline.extract.training.fitting import examples, fit_model
 from owt_pipeline.extract.training.labelled_pages import digests, read_labelled
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from owt_pipeline.extract.forest import SCALE, Forest
+from owt_pipeline.extract.model import SCALE, Forest
 
 BINS = 64
 _BORDER_ROWS = 50_000  # as many as quantiles need

@@ -1,19 +1,36 @@
-"""A labelled page as what the model learns from: the features of its blocks, with labels and weights."""
+"""Labelled pages as what the model learns from: the features of their blocks, with labels and weights.
+
+A block's label is how much of it belongs to the main text. Of a page with snippets, most blocks have no label. They
+get one, of little weight, where three opinions of the page agree: trafilatura's as it is and with precision, and that
+of a small model fitted on the pages whose text is known.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from rapidfuzz.distance import LCSseq
 
 from owt_pipeline.extract.blocks import read_blocks
 from owt_pipeline.extract.features import PageView, view
+from owt_pipeline.extract.head import read_head
+from owt_pipeline.extract.model import name_words
 from owt_pipeline.extract.training.labelled_pages import LabelledPage
-from owt_pipeline.extract.training.labels import labels
-from owt_pipeline.extract.training.odds import WordCounts, count_words
-from owt_pipeline.extract.tree import body_of, parse, text_of
+from owt_pipeline.extract.tree import body_of, parse
+
+RUN = 5
+"""Tokens in a row that both have in common from which on that is no accident."""
+LEAST_COVERED = 0.6
+"""Pages whose blocks have less of their truth are left out: a script or an error shows something else."""
+UNSURE = 0.15
+"""The weight of a block that no snippet labels, but that other extractors agree on."""
+
+_TOKEN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
 
 
 @dataclass(frozen=True)
@@ -46,9 +63,9 @@ def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -
     blocks, containers = read_blocks(body_of(root)) if root is not None else ([], [])
     if root is None or not blocks:
         return None
-    title = root.find(".//title")
-    seen = view(blocks, containers, text_of(title) if title is not None else "")
-    found = labels(page, seen.texts, opinions(seen) if page.truth is None else [])
+    seen = view(blocks, containers, read_head(root))
+    texts = [block.text_without_formulas for block in blocks]
+    found = labels(page, texts, opinions(seen) if page.truth is None else [])
     if found is None:
         return None
     label, sure = found
@@ -56,3 +73,116 @@ def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -
     weight /= weight.sum()
     page = dataclasses.replace(page, html="")
     return Example(page, seen, label, weight, count_words(seen, page.host, label, weight))
+
+
+def labels(page: LabelledPage, texts: Sequence[str], opinions: Sequence[str]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Label (0 to 1) and sureness (0 to 1) of each block; None for a page that cannot be learned from.
+
+    Args:
+      page: with its truth or its snippets.
+      texts: of the page's blocks, without their formulas, which every page and every truth writes in another way.
+      opinions: what other extractors take for its main text; used where there are only snippets.
+    """
+    if page.truth is not None:
+        found = _from_text(page.truth, texts)
+        return None if found is None else (found, np.array([float(bool(_TOKEN.search(text))) for text in texts]))
+    return _from_snippets(page, texts, opinions)
+
+
+def _from_text(truth: str, texts: Sequence[str]) -> np.ndarray | None:
+    """The share of each block's tokens that are in runs in common with `truth`."""
+    tokens = [_TOKEN.findall(text.lower()) for text in texts]
+    flat = [token for block in tokens for token in block]
+    wanted = _TOKEN.findall(truth.lower())
+    if not flat or not wanted:
+        return None
+    run = np.zeros(len(flat), dtype=np.int64)  # of tokens in common: the length of the one that each is in
+    place = np.full(len(flat), -1)  # and where it is in `wanted`
+    for code in LCSseq.opcodes(flat, wanted):
+        if code.tag == "equal":
+            run[code.src_start : code.src_end] = code.src_end - code.src_start
+            place[code.src_start : code.src_end] = np.arange(code.dest_start, code.dest_end)
+    if (run > 0).sum() < LEAST_COVERED * len(wanted):
+        return None
+    least = min(RUN, len(wanted))
+    ends = np.cumsum([len(block) for block in tokens])
+    shares, first, last = [], [], []
+    for block, end in zip(tokens, ends.tolist(), strict=True):
+        part = slice(end - len(block), end)
+        shares.append(float((run[part] >= least).mean()) if block else 0.0)
+        first.append(int(place[part.start]) if block else -1)
+        last.append(int(place[end - 1]) if block else -1)
+    complete = [
+        bool(block) and bool((place[e - len(block) : e] >= 0).all()) for block, e in zip(tokens, ends, strict=True)
+    ]
+    # A block too short for a run belongs if all of it is in common and the one next to it belongs. So does a title
+    # that is matched elsewhere, in a menu, while it precedes its text in the truth as on the page.
+    for index in range(len(tokens) - 2, -1, -1):
+        size, at = len(tokens[index]), first[index + 1]
+        if size and shares[index] < 0.5 <= shares[index + 1]:
+            if at >= size and tokens[index] == wanted[at - size : at]:
+                shares[index], first[index] = 1.0, at - size
+            elif complete[index]:
+                shares[index] = 1.0
+    for index in range(1, len(tokens)):
+        size, at = len(tokens[index]), last[index - 1] + 1
+        if size and shares[index] < 0.5 <= shares[index - 1]:
+            if at > 0 and tokens[index] == wanted[at : at + size]:
+                shares[index], last[index] = 1.0, at + size - 1
+            elif complete[index]:
+                shares[index] = 1.0
+    return np.array(shares)
+
+
+def _from_snippets(
+    page: LabelledPage, texts: Sequence[str], opinions: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    wanted, unwanted = ([" ".join(snippet.split()) for snippet in some] for some in (page.wanted, page.unwanted))
+    others = [" ".join(opinion.split()) for opinion in opinions]
+    label, sure = np.zeros(len(texts)), np.zeros(len(texts))
+    for index, text in enumerate(texts):
+        flat = " ".join(text.split())
+        good = any(snippet in flat or (len(flat) > 20 and flat in snippet) for snippet in wanted)
+        bad = any(snippet in flat or (len(flat) > 20 and flat in snippet) for snippet in unwanted)
+        if good != bad:
+            label[index], sure[index] = float(good), 1.0
+        elif not good:
+            votes = [flat in other for other in others]
+            if not any(votes) or (all(votes) and len(flat) > 20):  # a few letters are in any text
+                label[index], sure[index] = float(any(votes)), UNSURE
+    return (label, sure) if (label * sure).any() else None
+
+
+@dataclass(frozen=True)
+class WordCounts:
+    """One page's words, with the weight of the blocks that have them, and the part of it that belongs."""
+
+    host: str
+    names: dict[str, tuple[float, float]]
+    texts: dict[str, tuple[float, float]]
+
+
+def count_words(page: PageView, host: str, label: np.ndarray, weight: np.ndarray) -> WordCounts:
+    """The words of `page`, whose blocks have these labels; `weight` is how much each block counts."""
+    names: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    size = len(page.parent)
+    own = np.bincount(page.container, weight, minlength=size)
+    good = np.bincount(page.container, weight * label, minlength=size)
+    for sums in (own, good):
+        running = np.concatenate(([0.0], np.cumsum(sums)))
+        sums[:] = running[page.end] - running[:-1]
+    words_of = [name_words(name) for name in page.names]
+    for name, all_weight, good_weight in zip(page.name_of, own.tolist(), good.tolist(), strict=True):
+        if all_weight > 0:
+            for word in words_of[name]:
+                entry = names[word]
+                entry[0] += all_weight
+                entry[1] += good_weight
+    texts: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for words, share, some in zip(page.words, label.tolist(), (weight > 0).tolist(), strict=True):
+        if some:
+            for word in set(words):
+                entry = texts[word]
+                entry[0] += 1
+                entry[1] += share
+    return WordCounts(host, {k: (v[0], v[1]) for k, v in names.items()}, {k: (v[0], v[1]) for k, v in texts.items()})

@@ -7,66 +7,103 @@ examples are split by host into FOLDS, and each fold's features are made by what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import pickle
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from owt_pipeline.extract.forest import Forest, mean_of
-from owt_pipeline.extract.lexicon import Odds, lexical
-from owt_pipeline.extract.model import Model
+from owt_pipeline.extract.features import PageView
+from owt_pipeline.extract.model import Forest, Model, Odds, joined, lexical, probabilities
 from owt_pipeline.extract.surroundings import contextual
 from owt_pipeline.extract.training.boosting import Growth, binned, borders, fit
-from owt_pipeline.extract.training.examples import Example
-from owt_pipeline.extract.training.odds import name_odds, text_odds
+from owt_pipeline.extract.training.examples import Example, WordCounts, example
+from owt_pipeline.extract.training.labelled_pages import LabelledPage
 
 FOLDS = 4
+LEAST_HOSTS = 6
+"""Sites that a word must be seen on to have log-odds."""
+_PRIOR = 3.0  # hosts with the average share that every word is taken to have been seen on
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How large a model is and how it grows; `forests` of each pass are averaged."""
+    """How large a model is and how it grows: in the first pass a forest a fold, in the second one of each kind."""
 
-    first: Growth = field(default_factory=lambda: Growth(trees=250))
-    second: Growth = field(default_factory=lambda: Growth(trees=400, rate=0.06))
-    forests: int = 2
+    first: Growth
+    second: tuple[Growth, ...]
 
 
-def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe | None = None) -> Model:
+RECIPE = Recipe(
+    Growth(trees=125, rate=0.12),
+    (Growth(trees=400, rate=0.12, depth=4, rows=50_000), Growth(trees=200, rate=0.1, depth=8, rows=50_000)),
+)
+_SMALL = Recipe(Growth(trees=150), (Growth(trees=200),))
+
+
+def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe = RECIPE) -> Model:
     """A model of `examples`; the same arguments give the same model."""
-    recipe = recipe or Recipe()
     table = _Table(examples)
-    folds = [example.page.fold(FOLDS, seed) for example in examples]
-    odds = [_odds([e for e, f in zip(examples, folds, strict=True) if f != fold]) for fold in range(FOLDS)]
-    words = [lexical(e.view, odds[fold]) for e, fold in zip(examples, folds, strict=True)]
+    folds = [known.page.fold(FOLDS, seed) for known in examples]
+    odds = OddsTable([known.words for known in examples], folds)
+    odds_without = [odds.odds(fold) for fold in range(FOLDS)]
+    words = [lexical(e.view, odds_without[fold]) for e, fold in zip(examples, folds, strict=True)]
     table.add(np.concatenate([e.view.static for e in examples]))
     table.add(np.concatenate(words))
     surroundings: list[np.ndarray] = [np.empty(0)] * len(examples)
+    first = []
     for fold in range(FOLDS):
         forest = table.fit([f != fold for f in folds], recipe.first, 100 * seed + fold)
-        for index, example in enumerate(examples):
+        first.append(forest)
+        for index, known in enumerate(examples):
             if folds[index] == fold:
-                values = np.concatenate((example.view.static, words[index]), axis=1)
-                surroundings[index] = contextual(example.view, forest.probabilities(values))
+                values = np.concatenate((known.view.static, words[index]), axis=1)
+                surroundings[index] = contextual(known.view, probabilities([forest], values))
     everything = [True] * len(examples)
-    first = [table.fit(everything, recipe.first, 100 * seed + 10 + i) for i in range(recipe.forests)]
     table.add(np.concatenate(surroundings))
-    second = [table.fit(everything, recipe.second, 100 * seed + 20 + i) for i in range(recipe.forests)]
-    return Model(mean_of(first), mean_of(second), _odds(examples))
+    second = [table.fit(everything, growth, 100 * seed + 20 + i) for i, growth in enumerate(recipe.second)]
+    return Model((joined(first),), tuple(second), odds.odds())
 
 
-def _odds(examples: Sequence[Example]) -> Odds:
-    counts = [example.words for example in examples]
-    return Odds(name_odds(counts), text_odds(counts))
+def examples(pages: Sequence[LabelledPage], cache: Path | None = None) -> list[Example]:
+    """Those of `pages` that can be learned from; `cache` is a file to keep them in, or to take them from."""
+    if cache is not None and cache.exists():
+        with open(cache, "rb") as file:
+            return list(pickle.load(file))
+    known = [example(page, lambda view: []) for page in pages if page.truth is not None]
+    found = [known_page for known_page in known if known_page is not None]
+    model = fit_model(found, 0, _SMALL)
+    for page in pages:
+        if page.truth is None:
+            snippets = example(page, lambda view, html=page.html: _opinions(html, model, view))  # type: ignore[misc]
+            if snippets is not None:
+                found.append(snippets)
+    if cache is not None:
+        with open(cache, "wb") as file:
+            pickle.dump(found, file, pickle.HIGHEST_PROTOCOL)
+    return found
+
+
+def _opinions(html: str, model: Model, view: PageView) -> list[str]:
+    from trafilatura import extract
+
+    likely = model.probabilities(view) >= 0.5
+    return [
+        extract(html, include_comments=False) or "",
+        extract(html, include_comments=False, favor_precision=True) or "",
+        "\n".join(text for text, stays in zip(view.texts, likely.tolist(), strict=True) if stays),
+    ]
 
 
 class _Table:
     """The features of all examples' blocks, as bins."""
 
     def __init__(self, examples: Sequence[Example]):
-        self._labels = np.concatenate([example.label for example in examples])
-        self._weights = np.concatenate([example.weight for example in examples])
-        self._lengths = [len(example.label) for example in examples]
+        self._labels = np.concatenate([known.label for known in examples])
+        self._weights = np.concatenate([known.weight for known in examples])
+        self._lengths = [len(known.label) for known in examples]
         self._thresholds: list[np.ndarray] = []
         self._bins = np.empty((0, len(self._labels)), dtype=np.uint8)
 
@@ -87,3 +124,48 @@ class _Table:
             growth,
             seed,
         )
+
+
+class OddsTable:
+    """Odds from the words of pages, or of those that are not in one fold. All pages of a host are in one fold."""
+
+    def __init__(self, pages: Sequence[WordCounts], folds: Sequence[int]):
+        fold_of = {page.host: fold for page, fold in zip(pages, folds, strict=True)}
+        self._names = _Shares([(page.host, page.names) for page in pages], fold_of)
+        self._texts = _Shares([(page.host, page.texts) for page in pages], fold_of)
+
+    def odds(self, without: int = -1) -> Odds:
+        """Log-odds of the words, relative to all words, on pages of other folds than `without`."""
+        return Odds(self._names.odds(without), self._texts.odds(without))
+
+
+class _Shares:
+    """Of each word, the mean share of its blocks on each host: a host counts once."""
+
+    def __init__(self, pages: Sequence[tuple[str, dict[str, tuple[float, float]]]], fold_of: Mapping[str, int]):
+        by_word: dict[str, dict[str, list[float]]] = defaultdict(dict)
+        for host, words in pages:
+            for word, (weight, good) in words.items():
+                entry = by_word[word].setdefault(host, [0.0, 0.0])
+                entry[0] += weight
+                entry[1] += good
+        self._words = sorted(word for word, hosts in by_word.items() if len(hosts) >= LEAST_HOSTS)
+        rows = [
+            (number, fold_of[host], good / weight)
+            for number, word in enumerate(self._words)
+            for host, (weight, good) in by_word[word].items()
+        ]
+        table = np.array(rows, dtype=np.float64).reshape(-1, 3)
+        self._word, self._fold, self._share = table[:, 0].astype(np.intp), table[:, 1], table[:, 2]
+
+    def odds(self, without: int) -> dict[str, float]:
+        chosen = self._fold != without
+        hosts = np.bincount(self._word[chosen], minlength=len(self._words))
+        sums = np.bincount(self._word[chosen], self._share[chosen], minlength=len(self._words))
+        known = hosts >= LEAST_HOSTS
+        average = sums[known].sum() / max(hosts[known].sum(), 1)
+        shares = (sums + _PRIOR * average) / (hosts + _PRIOR)
+        return {
+            self._words[number]: round(float(np.log(share / (1 - share)) - np.log(average / (1 - average))), 2)
+            for number, share in zip(np.flatnonzero(known).tolist(), shares[known], strict=True)
+        }

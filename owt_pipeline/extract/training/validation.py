@@ -1,13 +1,30 @@
-"""How good models are on pages that they were not fitted on: folds by host, and sets that are left out altogether."""
+"""How good extracted texts are: scores by set, of models on pages that they were not fitted on.
+
+Models are judged by folds of hosts, and on sets that are left out altogether. Each set is scored as its authors do:
+
+- `trafilatura`: snippets as exact substrings of the text, counts pooled over pages. Junk is the share of what was
+  found that must not be there, lost the share of what must be there that is not.
+- `wcxb`: F1 of the bags of lower-case words, mean over pages.
+- `readability`: 4-grams of words (as in scrapinghub's article-extraction-benchmark, which its authors use for news):
+  precision and recall are means over pages, F1 is of these means.
+
+For the two with texts, junk is 1 − precision and lost 1 − recall of the counts pooled over pages.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from owt_pipeline.extract.extractor import Page, Settings
 from owt_pipeline.extract.model import Model
 from owt_pipeline.extract.training.examples import Example
-from owt_pipeline.extract.training.fitting import Recipe, fit_model
+from owt_pipeline.extract.training.fitting import RECIPE, Recipe, fit_model
 from owt_pipeline.extract.training.labelled_pages import LabelledPage
 from owt_pipeline.extract.with_blocks import with_model
 
@@ -32,7 +49,7 @@ def held_out_texts(
     examples: Sequence[Example],
     split: Split,
     seed: int = 0,
-    recipe: Recipe | None = None,
+    recipe: Recipe = RECIPE,
     only: Sequence[object] | None = None,
 ) -> dict[str, str]:
     """The text of each page, by a model fitted on the pages of the other parts of `split` (`only` some parts)."""
@@ -49,3 +66,87 @@ def extracted(model: Model, pages: Sequence[LabelledPage]) -> Iterator[tuple[str
     for page in pages:
         found = extract(Page(page.url, page.html, FETCHED_AT))
         yield page.url, found.text if found else ""
+
+
+_WORD = re.compile(r"\w+")
+_RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Score:
+    """Shares between 0 and 1.
+
+    Attributes:
+      f1: by the set's own definition; `deviation` of it over 1,000 bootstrap samples of the pages.
+      junk: of what was found, what does not belong there.
+      lost: of what belongs there, what was not found.
+      pages: how many were scored.
+    """
+
+    f1: float
+    deviation: float
+    junk: float
+    lost: float
+    pages: int
+
+
+def score(pages: Iterable[LabelledPage], texts: Mapping[str, str]) -> dict[str, Score]:
+    """Scores of `texts` (by URL; none is an empty text) by set, and for `wcxb` by kind, as in `wcxb article`."""
+    counts: dict[str, list[tuple[int, int, int]]] = {}
+    for page in pages:
+        count = _counts(page, texts.get(page.url, ""))
+        counts.setdefault(page.set, []).append(count)
+        if page.kind != page.set:
+            counts.setdefault(f"{page.set} {page.kind}", []).append(count)
+    return {name: _score(name.partition(" ")[0], np.array(rows)) for name, rows in counts.items()}
+
+
+def page_f1(page: LabelledPage, text: str) -> float:
+    """F1 of one page's counts."""
+    common, found, wanted = _counts(page, text)
+    return 2 * common / (found + wanted) if found + wanted else 1.0
+
+
+def _counts(page: LabelledPage, text: str) -> tuple[int, int, int]:
+    """How many (words, 4-grams, snippets) text and truth have in common, the text has, the truth has."""
+    if page.set == "trafilatura":
+        common = sum(snippet in text for snippet in page.wanted)
+        return common, common + sum(snippet in text for snippet in page.unwanted), len(page.wanted)
+    bag = _words if page.set == "wcxb" else _four_grams
+    found, wanted = bag(text), bag(page.truth or "")
+    return sum((found & wanted).values()), sum(found.values()), sum(wanted.values())
+
+
+def _words(text: str) -> Counter[Any]:
+    return Counter(_WORD.findall(text.lower()))
+
+
+def _four_grams(text: str) -> Counter[Any]:
+    words = _WORD.findall(text)
+    if not words:
+        return Counter()
+    return Counter(tuple(words[start : start + 4]) for start in range(max(1, len(words) - 3)))
+
+
+def _score(name: str, counts: np.ndarray) -> Score:
+    generator = np.random.default_rng(0)
+    samples = generator.integers(0, len(counts), (_RESAMPLES, len(counts)))
+    common, found, wanted = counts.sum(axis=0)
+    return Score(
+        f1=float(_f1(name, counts)),
+        deviation=float(np.std([_f1(name, counts[sample]) for sample in samples])),
+        junk=float(1 - common / found) if found else 0.0,
+        lost=float(1 - common / wanted) if wanted else 0.0,
+        pages=len(counts),
+    )
+
+
+def _f1(name: str, counts: np.ndarray) -> float:
+    common, found, wanted = counts.T
+    if name == "trafilatura":
+        return 2 * common.sum() / max(found.sum() + wanted.sum(), 1)
+    if name == "wcxb":
+        return float(np.mean(np.where(found + wanted > 0, 2 * common / np.maximum(found + wanted, 1), 1.0)))
+    precision = float(np.mean((common / np.maximum(found, 1))[found > 0])) if found.any() else 0.0
+    recall = float(np.mean((common / np.maximum(wanted, 1))[wanted > 0])) if wanted.any() else 0.0
+    return 2 * precision * recall / max(precision + recall, 1e-9)

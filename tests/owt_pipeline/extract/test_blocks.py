@@ -139,3 +139,14 @@ def test_a_block_that_is_a_formula_is_known_as_one() -> None:
     image = '<img class="latex" alt="x^2">'
     found = blocks(f"<p>{image}.</p><p>So {image}</p><p>{image} and {image}</p><p>x</p>")
     assert [block.is_formula for block in found] == [True, False, False, False]
+
+
+def test_a_formula_that_is_shown_twice_is_one_block() -> None:
+    mathml, image = '<math alttext="x^2"><mi>x</mi></math>', '<img class="tex" alt="x^2">'
+    assert texts(f'<p>Be</p><div style="display: none">{mathml}</div><div>{image}</div>') == ["Be", "x^2"]
+    assert [block.text_without_formulas.split() for block in blocks(f"<p>Be {mathml}.")] == [["Be", "."]]
+
+
+def test_links_and_images_of_a_block_are_counted() -> None:
+    found = blocks("<div><img src=a><img src=b><p>A <a href=x>fox</a> and <a href=y>another</a></p><p>Hares</p></div>")
+    assert [(block.links, block.images) for block in found] == [(2, 2), (0, 0)]

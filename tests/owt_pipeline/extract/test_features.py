@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,11 +11,13 @@ from hypothesis import strategies as st
 
 from owt_pipeline.extract.blocks import read_blocks
 from owt_pipeline.extract.features import PageView, view
-from owt_pipeline.extract.lexicon import Odds, lexical, name_words
+from owt_pipeline.extract.head import read_head
+from owt_pipeline.extract.model import Odds, lexical, name_words
 from owt_pipeline.extract.surroundings import contextual, expected_f1
 from owt_pipeline.extract.tree import body_of, parse
 
 PROSE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for quite a while. "
+OTHER = "Hares sleep in a hollow that they make in the grass, with both their eyes open and ears laid back. "
 PAGE = (
     '<div class="menu"><ul><li><a href=/>Home</a><li><a href=/n>News</a></ul></div>'
     f'<div class="post-12 post"><h1>Foxes</h1><p>{PROSE}</p><p>{PROSE}</p></div><footer>All rights reserved</footer>'
@@ -21,9 +25,9 @@ PAGE = (
 
 
 def seen(body: str, title: str = "Foxes") -> PageView:
-    root = parse(f"<html><body>{body}</body></html>")
+    root = parse(f"<html><head><title>{title}</title></head><body>{body}</body></html>")
     assert root is not None
-    return view(*read_blocks(body_of(root)), title)
+    return view(*read_blocks(body_of(root)), read_head(root))
 
 
 def test_every_block_has_a_row_and_every_container_its_part_of_the_page() -> None:
@@ -61,6 +65,27 @@ def test_the_expected_f1_is_that_of_the_best_cut() -> None:
         for kept in (p >= cut for cut in (0.9, 0.7, 0.5, 0.2))
     )
     assert expected_f1(weight, p) == pytest.approx(best)
+
+
+def test_blocks_that_the_head_describes_are_found() -> None:
+    head = (
+        f"<title>T</title><meta name=description content='{PROSE[:70]}…'><meta property=og:type content=article>"
+        '<script type="application/ld+json">{"@type": "NewsArticle", "articleBody": "%s"}</script>' % (OTHER * 2)
+    )
+    root = parse(
+        f"<html><head>{head}</head><body><p>Advertisement, 30 letters or more<p>{PROSE}<p>{OTHER}</body></html>"
+    )
+    assert root is not None
+    found = read_head(root)
+    assert found.titles == ()
+    assert len(found.descriptions) == 1
+    plain, described = (view(*read_blocks(body_of(root)), some) for some in (replace(found, descriptions=()), found))
+    changed = (plain.static != described.static).any(axis=0)
+    assert [0, 1, 0] in described.static[:, changed].T.tolist()  # the block with the description
+    assert [-1, 0, 1] in described.static[:, changed].T.tolist()  # and how far it is
+    without = view(*read_blocks(body_of(root)), replace(found, body=""))
+    assert [0, 0, 1] in described.static[:, (without.static != described.static).any(axis=0)].T.tolist()
+    assert (view(*read_blocks(body_of(root)), replace(found, kinds=0)).static != described.static).any()
 
 
 @settings(max_examples=40, deadline=None)

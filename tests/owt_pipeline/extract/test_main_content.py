@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from owt_pipeline.extract.blocks import HEADING, PARAGRAPH, Block
 from owt_pipeline.extract.extractor import Extracted, Page, Settings, load
+from owt_pipeline.extract.main_content import without_notice
 from owt_pipeline.extract.training.labelled_pages import read_labelled
 
 SENTENCE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for a while. "
@@ -27,6 +29,12 @@ def extract(html: str, **settings: object) -> str:
 
 def page(body: str, head: str = "") -> str:
     return f"<html><head>{head}</head><body>{body}</body></html>"
+
+
+def test_hidden_text_is_left_out_unless_it_is_nearly_all_there_is() -> None:
+    hidden = f'<div style="display: none">{P.replace("fox", "cat")}</div>'
+    assert "cat" not in extract(page(f"<h1>Foxes</h1>{P}{hidden}{P}"))
+    assert "cat" in extract(page(f"<h1>Cats</h1><p>{SENTENCE}</p>{hidden * 3}"))
 
 
 def test_navigation_sidebars_footers_and_comments_are_left_out() -> None:
@@ -157,3 +165,36 @@ def test_metadata_comes_with_the_text() -> None:
         "The Daily Fox\n" + "\n".join([(SENTENCE * 3).strip()] * 3), "Foxes at rest", "A. Fox", "2019-05-03",
         "The Daily Fox", "en",
     )  # fmt: skip
+
+
+FOX = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for a while."
+
+
+def block(text: str, form: str = PARAGRAPH) -> Block:
+    return Block(form, text, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "notice",
+    [
+        "We use cookies and similar technologies to provide our service. You can accept them or change your settings.",
+        "This website uses cookies. By continuing, you consent to their use.",
+        "Wir verwenden Cookies, um unsere Seiten zu verbessern.",
+        "Nous utilisons des cookies pour mesurer l'audience.",
+        "Some of our partners process your data on the basis of legitimate interest.",
+    ],
+)
+def test_a_notice_about_cookies_is_no_text_at_either_end(notice: str) -> None:
+    text = [block(FOX) for _ in range(4)]
+    banner = [block("Your privacy", HEADING), block(notice), block("Accept all cookies")]
+    for kept in (banner + text, text + banner, banner[1:2] + text):
+        assert without_notice(kept) == text
+
+
+def test_an_article_about_cookies_is_kept() -> None:
+    text = [block(f"{number}. This site uses cookies to remember who logged in. {FOX}") for number in range(5)]
+    assert without_notice(text) == text
+    about = [block("This site uses cookies for its session only."), *(block(f"A cookie. {FOX}") for _ in range(5))]
+    assert without_notice(about) == about
+    within = [block(FOX), block("We use cookies."), block(FOX)]
+    assert without_notice(within) == within

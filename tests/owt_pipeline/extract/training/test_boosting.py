@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from owt_pipeline.extract.forest import SCALE, Forest
+from owt_pipeline.extract.model import SCALE, Forest, probabilities
 from owt_pipeline.extract.training.boosting import BINS, Growth, binned, borders, fit
 
 GROWTH = Growth(trees=30, depth=4, rate=0.3, rows=4000, features=1.0)
@@ -23,7 +23,7 @@ def learned(seed: int = 0) -> tuple[Forest, np.ndarray, np.ndarray]:
 
 def test_a_forest_learns_what_needs_two_features_together() -> None:
     forest, values, labels = learned()
-    assert np.mean((forest.probabilities(values) > 0.5) == labels) > 0.97
+    assert np.mean((probabilities([forest], values) > 0.5) == labels) > 0.97
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_one_others() -> None:
@@ -35,7 +35,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others() -> None:
 
 def test_a_forest_is_evaluated_as_a_plain_loop_would() -> None:
     forest, values, _ = learned()
-    found = forest.probabilities(values[:50])
+    found = probabilities([forest], values[:50])
     for row, probability in zip(values[:50], found, strict=True):
         score = forest.base
         for features, cuts, leaves in zip(forest.features, forest.cuts, forest.leaves, strict=True):
@@ -45,8 +45,8 @@ def test_a_forest_is_evaluated_as_a_plain_loop_would() -> None:
 
 def test_rows_are_evaluated_alike_whatever_comes_with_them() -> None:
     forest, values, _ = learned()
-    alone = np.concatenate([forest.probabilities(values[start : start + 7]) for start in range(0, 4999, 7)])
-    assert (alone == forest.probabilities(values)[: len(alone)]).all()
+    alone = np.concatenate([probabilities([forest], values[start : start + 7]) for start in range(0, 4999, 7)])
+    assert (alone == probabilities([forest], values)[: len(alone)]).all()
 
 
 def test_bins_agree_with_the_thresholds_between_them() -> None:

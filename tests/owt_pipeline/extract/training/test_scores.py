@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from owt_pipeline.extract.training.labelled_pages import LabelledPage, read_labelled
-from owt_pipeline.extract.training.scores import score
+from owt_pipeline.extract.training.validation import score
 
 
 def page(kind: str, **labels: object) -> LabelledPage:

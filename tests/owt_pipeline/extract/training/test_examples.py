@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from owt_pipeline.extract.training.examples import UNSURE, labels
 from owt_pipeline.extract.training.labelled_pages import LabelledPage
-from owt_pipeline.extract.training.labels import UNSURE, labels
 
 STORY = "The quick brown fox jumps over the lazy dog and rests"
 
@@ -23,6 +23,12 @@ def test_a_block_is_labelled_by_the_share_of_its_tokens_in_common_runs() -> None
 def test_a_short_block_belongs_where_all_of_it_is_in_common_and_one_next_to_it_belongs() -> None:
     truth = f"Foxes\n{STORY}\nSource: zoo"
     assert labelled(truth, "Foxes", "Menu", "Foxes", STORY, "Source: zoo", "Home") == [0.0, 0.0, 1.0, 1.0, 1.0, 0.0]
+
+
+def test_blocks_without_words_say_nothing() -> None:
+    found = labels(LabelledPage("wcxb", "http://a.example/", "", "article", STORY), (STORY, "•", ""), [])
+    assert found is not None
+    assert found[1].tolist() == [1, 0, 0]
 
 
 def test_a_page_that_has_little_of_its_truth_is_left_out() -> None:

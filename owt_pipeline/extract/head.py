@@ -1,0 +1,214 @@
+"""What a page says of itself as data: its `<meta>` elements, and linked data (schema.org), which may hold its text.
+
+Some pages carry text as data for their script to show, and have next to none in their markup.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from html import unescape
+from typing import Any
+
+import orjson
+from lxml import etree
+
+from owt_pipeline.extract.tree import text_of
+
+TITLE_NAMES = ("og:title", "twitter:title", "citation_title", "dc.title", "dcterms.title")
+_ARTICLES = ("Article", "NewsArticle", "BlogPosting", "ReportageNewsArticle", "TechArticle", "ScholarlyArticle",
+             "SocialMediaPosting", "DiscussionForumPosting", "QAPage", "Report", "OpinionNewsArticle")  # fmt: skip
+_TAG = re.compile(r"<[^<>]*>")
+_MAX_DEPTH = 6
+# What pages that were once XHTML put around a script's content.
+_WRAPPING = re.compile(
+    r"^\s*(?://|/\*)?\s*(?:<!\[CDATA\[|<!--)\s*(?:\*/)?|(?://|/\*)?\s*(?:\]\]>|-->)\s*(?:\*/)?\s*$|;\s*$"
+)
+_POSTS = ("DiscussionForumPosting", "Question", "Answer", "Comment")
+_PARTS = ("@graph", "mainEntity", "acceptedAnswer", "suggestedAnswer", "comment", "itemListElement", "item")
+
+KINDS = (
+    frozenset(("article", "blog", "news", *(kind.lower() for kind in _ARTICLES))),
+    frozenset(("product", "og:product", "product.item", "productgroup", "offer", "individualproduct")),
+    frozenset(("discussionforumposting", "qapage", "question", "forum")),
+    frozenset(("collectionpage", "itemlist", "searchresultspage", "itemlistpage", "offercatalog", "blog")),
+    frozenset(("website",)),
+    frozenset(("faqpage",)),
+    frozenset(("recipe",)),
+    frozenset(("localbusiness", "service", "professionalservice", "organization", "corporation")),
+    frozenset(("person", "profilepage", "profile")),
+    frozenset(("webpage", "aboutpage", "contactpage")),
+)
+"""Kinds of pages, by what they call themselves: bits of `Head.kinds`, by Open Graph's and schema.org's types."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a page says of itself.
+
+    Attributes:
+      data: its linked data, parsed.
+      metas: content of each `<meta>` by its name in lower case.
+      nodes: the things that its linked data describes, articles first.
+      titles, descriptions: in lower case, each once.
+      body: the text of the article or thread that the linked data has, in lower case.
+      kinds: what the page is, bits by KINDS.
+    """
+
+    data: list[Any]
+    metas: dict[str, str]
+    nodes: list[dict[str, Any]]
+    titles: tuple[str, ...]
+    descriptions: tuple[str, ...]
+    body: str
+    kinds: int
+
+
+def read_head(root: etree._Element) -> Head:
+    """What the page says of itself."""
+    data, metas = linked_data(root), _metas(root)
+    nodes = sorted(_nodes(data, 0), key=lambda node: not is_article(node))
+    title = root.find(".//title")
+    titles = [text_of(title) if title is not None else "", *map(metas.get, TITLE_NAMES)]
+    titles += [name_of(node.get("headline")) for node in nodes]
+    descriptions = [*map(metas.get, ("description", "og:description", "twitter:description"))]
+    descriptions += [node.get("description") for node in nodes]
+    types = {metas.get("og:type", "none").lower().partition(":")[0]}
+    for node in nodes:
+        kind = node.get("@type")
+        types.update(str(one).lower() for one in (kind if isinstance(kind, list) else [kind]))
+    return Head(
+        data,
+        metas,
+        nodes,
+        _plain(titles, 5),
+        _plain(descriptions, 40),
+        "\n".join(_plain(["\n".join(embedded_texts(value)) for value in data], 150)),
+        sum(1 << bit for bit, kinds in enumerate(KINDS) if not types.isdisjoint(kinds)),
+    )
+
+
+def _plain(texts: list[Any], least: int) -> tuple[str, ...]:
+    """`texts` without markup, in lower case, each once; shorter ones than `least` left out."""
+    found: dict[str, None] = {}
+    for text in texts:
+        if isinstance(text, str) and len(text) >= least:
+            if "<" in text or "&" in text:
+                text = unescape(_TAG.sub(" ", unescape(text)))
+            found[" ".join(text.lower().split())] = None
+    return tuple(found)
+
+
+def _metas(root: etree._Element) -> dict[str, str]:
+    """Content of each `<meta>` by its name in lower case; the first of several."""
+    metas: dict[str, str] = {}
+    for meta in root.iter("meta"):
+        content = meta.get("content")
+        name = meta.get("property") or meta.get("name") or meta.get("itemprop") or meta.get("http-equiv")
+        if content and name:
+            content = " ".join(content.split())
+            if content:
+                for single in name.lower().split():  # some give several in one
+                    metas.setdefault(single.replace("dc:", "dc.").replace("dcterms:", "dcterms."), content)
+    return metas
+
+
+def _nodes(value: Any, depth: int) -> Iterator[dict[str, Any]]:
+    """The things that linked data describes, a page's own before what they contain."""
+    if isinstance(value, list) and depth < 6:
+        for item in value:
+            yield from _nodes(item, depth + 1)
+    elif isinstance(value, dict):
+        yield value
+        for key in ("@graph", "mainEntity", "mainEntityOfPage"):
+            if key in value and depth < 6:
+                yield from _nodes(value[key], depth + 1)
+
+
+def is_article(node: dict[str, Any]) -> bool:
+    """Whether a thing of linked data is an article, or a thread of a forum."""
+    kind = node.get("@type")
+    return any(one in _ARTICLES for one in (kind if isinstance(kind, list) else [kind]))
+
+
+def name_of(value: Any) -> str | None:
+    """The name in a value of linked data: a string, something with a name, or several of them."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return name_of(value.get("name"))
+    if isinstance(value, list):
+        names = [name for name in map(name_of, value) if name]
+        return ", ".join(dict.fromkeys(names)) or None
+    return None
+
+
+def linked_data(root: etree._Element) -> list[Any]:
+    """The page's JSON-LD (schema.org), parsed; scripts that are no JSON are passed over."""
+    found = []
+    for script in root.iter("script"):
+        if script.text and (script.get("type") or "").strip().lower() == "application/ld+json":
+            value = _parse(_WRAPPING.sub("", script.text))
+            if value is not None:
+                found.append(value)
+    return found
+
+
+def embedded_text(root: etree._Element, data: list[Any], write: Callable[[str], str], between: str) -> str:
+    """The posts of a Discourse forum, or the longest article or thread in the linked data; else an empty string.
+
+    Args:
+      root: the page.
+      data: its linked data.
+      write: turns a piece of HTML into text.
+      between: what is put between two posts.
+    """
+    posts = list(_discourse_posts(root))
+    if posts:
+        return between.join(map(write, posts))
+    texts = ["\n".join(embedded_texts(value)) for value in data]
+    text = max(texts, key=len, default="")
+    return write(text) if "<" in text or "&" in text else text.strip()
+
+
+def _discourse_posts(root: etree._Element) -> Iterator[str]:
+    """The HTML of each post; Discourse preloads them as JSON within JSON in an attribute."""
+    holder = root.find(".//*[@data-preloaded]")
+    topics = _parse(holder.get("data-preloaded") or "") if holder is not None else None
+    if not isinstance(topics, dict):
+        return
+    for key, value in topics.items():
+        topic = _parse(value) if key.startswith("topic_") and isinstance(value, str) else None
+        stream = topic.get("post_stream") if isinstance(topic, dict) else None
+        posts = stream.get("posts") if isinstance(stream, dict) else None
+        for post in posts if isinstance(posts, list) else []:
+            if isinstance(post, dict) and isinstance(post.get("cooked"), str):
+                yield post["cooked"]
+
+
+def embedded_texts(value: Any, depth: int = 0) -> Iterator[str]:
+    """The texts of articles, reviews and posts in linked data."""
+    if depth > _MAX_DEPTH:
+        return
+    if isinstance(value, list):
+        for item in value:
+            yield from embedded_texts(item, depth + 1)
+    elif isinstance(value, dict):
+        keys = ["articleBody", "reviewBody"] + (["text"] if str(value.get("@type")) in _POSTS else [])
+        yield from (value[key] for key in keys if isinstance(value.get(key), str))
+        for key in _PARTS:
+            if key in value:
+                yield from embedded_texts(value[key], depth + 1)
+
+
+def _parse(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return json.loads(text, strict=False)  # many pages have line breaks within strings
+    except (ValueError, RecursionError):
+        return None
