@@ -32,7 +32,7 @@ from owt_pipeline.extract.training.gathering import examples
 from owt_pipeline.extract.training.labelled_pages import SETS, LabelledPage, read_labelled
 from owt_pipeline.extract.training.scores import Score, score
 from owt_pipeline.extract.training.validation import FETCHED_AT, by_host, by_set, held_out_texts
-from owt_pipeline.fetch.warc import response_record
+from owt_pipeline.formats.warc import response_record
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PEERS = REPOSITORY / "benchmarks" / "peers" / "extractors.py"
