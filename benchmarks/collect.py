@@ -25,7 +25,6 @@ from pathlib import Path
 import orjson
 import zstandard
 
-from owt_pipeline.collect.lines import LineReader
 from owt_pipeline.collect.rules import Rules
 from owt_pipeline.collect.sources import Source, block_batches, rows_of_block
 from owt_pipeline.collect.spread import BucketWriter, HostCounter
@@ -35,6 +34,7 @@ from owt_pipeline.engine.exchange import SliceWriter
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage, open_source
+from owt_pipeline.formats.lines import LineReader
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NUM_SHARDS = 8

@@ -31,7 +31,7 @@ from owt_pipeline.extract.extractor import Page, Settings, load
 from owt_pipeline.extract.training.fitting import examples
 from owt_pipeline.extract.training.labelled_pages import SETS, LabelledPage, read_labelled
 from owt_pipeline.extract.training.validation import FETCHED_AT, Score, by_host, by_set, held_out_texts, score
-from owt_pipeline.fetch.warc import response_record
+from owt_pipeline.formats.warc import response_record
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PEERS = REPOSITORY / "benchmarks" / "peers" / "extractors.py"

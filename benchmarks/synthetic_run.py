@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.collect.spread import home_bucket
-from owt_pipeline.collect.urls import url_id
 from owt_pipeline.dedupe.lsh import choose_banding
 from owt_pipeline.engine.batches import rejects_batch
 from owt_pipeline.engine.commit import ShardWriter, publish, record_name, work_of
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.formats.urls import url_id
 from schemas import DATASETS, Reason
 from schemas.manifest import Counts, ShardRecord
 

@@ -31,13 +31,6 @@ MAY_IMPORT = {
 }
 """The layers, and which of them each may import. `pipeline` loads each `stage.py` by its name."""
 
-SHARED = (
-    *("owt_pipeline.collect.urls", "owt_pipeline.collect.lines", "owt_pipeline.collect.rules"),
-    *("owt_pipeline.fetch.acceptance", "owt_pipeline.fetch.answers", "owt_pipeline.fetch.captures"),
-    "owt_pipeline.fetch.warc",
-)
-"""Modules of a stage that read and write what another stage has to read, too."""
-
 
 class Import(NamedTuple):
     """`importer` takes `name` of the module `module`; "" for all of it."""
@@ -106,8 +99,7 @@ def test_imports_go_one_way() -> None:
 
 def test_stages_do_not_import_each_other() -> None:
     def room(module: str) -> str:
-        is_stages = layer(module) in ("stage.py", "modules of a stage") and module not in SHARED
-        return module.split(".")[1] if is_stages else ""
+        return module.split(".")[1] if layer(module) in ("stage.py", "modules of a stage") else ""
 
     wrong = [
         f"{found.importer} imports {found.module}"
@@ -152,7 +144,7 @@ def test_no_circle_between_folders() -> None:
     graph: dict[str, set[str]] = {}
     for found in own_imports():
         here, there = folder(found.importer), folder(found.module)
-        if here != there and found.module not in SHARED:
+        if here != there:
             graph.setdefault(here, set()).add(there)
     assert not list(circles(graph))
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from owt_pipeline.collect.lines import Block
 from owt_pipeline.collect.submissions import Submission
 from owt_pipeline.engine.errors import UserError
+from owt_pipeline.formats.lines import Block
 
 if TYPE_CHECKING:
     import praw

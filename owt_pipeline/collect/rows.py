@@ -11,7 +11,7 @@ import xxhash
 
 from owt_pipeline.collect.rules import Rules
 from owt_pipeline.collect.spread import home_bucket
-from owt_pipeline.collect.urls import canonicalize_column
+from owt_pipeline.formats.urls import canonicalize_column
 from schemas import Reason
 
 ROWS = pa.schema(

@@ -10,20 +10,14 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import xxhash
 
-from owt_pipeline.collect.lines import LineReader
-from owt_pipeline.collect.urls import VERSION, BadURL, canonicalize, host_of, version_of
-from owt_pipeline.engine.dataset import read_manifest
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.plan import recorded_plan
-from owt_pipeline.engine.storage import Storage, open_source
-from schemas.settings import shaping_options
-
-_MAKE_IDS = ("collect", "import")  # stages
+from owt_pipeline.engine.storage import open_source
+from owt_pipeline.formats.lines import LineReader
+from owt_pipeline.formats.urls import VERSION, BadURL, canonicalize, host_of
 
 
 @dataclass(frozen=True)
@@ -191,27 +185,3 @@ def _is_address(text: str) -> bool:
 def _built_in(name: str) -> list[str]:
     lines = files("owt_pipeline.collect").joinpath(name).read_text("utf-8").split("\n")
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-
-
-def url_rules_of(workdir: Storage) -> int:
-    """The version of the rules for URLs that the ids in a working directory follow from; the newest where none do."""
-    for dataset in ("urls", "documents"):
-        manifest = read_manifest(workdir, dataset)
-        if manifest is not None and manifest.stage in _MAKE_IDS:
-            return version_of(manifest.options)
-    return VERSION
-
-
-def shaping_with_url_rules(options: Any, workdir: Storage, dataset: str) -> dict[str, Any]:
-    """The options that shape the bytes of `dataset`, whose ids follow from the rules for URLs.
-
-    Where no version of them is asked for (`url_rules`), it is that of the dataset that is there or was begun, else the
-    newest. Version 1 goes without saying: it is that of datasets written before there were others.
-    """
-    shaping = shaping_options(options)
-    version = shaping.pop("url_rules")
-    if version is None:
-        known = recorded_plan(workdir, dataset)
-        made_ids = known is not None and known.stage in _MAKE_IDS  # documents/ may also be of extract
-        version = version_of(known.options) if known is not None and made_ids else VERSION
-    return {**shaping, "url_rules": version} if version > 1 else shaping

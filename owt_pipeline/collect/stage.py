@@ -122,11 +122,11 @@ def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWri
 
     This process decompresses, a stream that cannot be split, and the pool's processes parse.
     """
-    from owt_pipeline.collect.lines import MAX_LINE_BYTES
     from owt_pipeline.collect.sources import Tally, block_batches, row_of_problem, rows_of_block
     from owt_pipeline.collect.spread import BucketWriter, HostCounter
     from owt_pipeline.engine.exchange import SliceWriter
     from owt_pipeline.engine.workers import map_batches
+    from owt_pipeline.formats.lines import MAX_LINE_BYTES
     from schemas import Reason
 
     source = _sources(run)[number]
@@ -240,9 +240,9 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
 @contextmanager
 def _opened(source: Source, options: Options) -> Iterator[Reader]:
     """A reader of a source."""
-    from owt_pipeline.collect.lines import LineReader
     from owt_pipeline.collect.reddit import SubredditReader
     from owt_pipeline.collect.sources import WarcUrlReader
+    from owt_pipeline.formats.lines import LineReader
 
     if source.kind == "subreddit":
         yield SubredditReader(source.uri, _listing(options), options.praw_site)
@@ -289,7 +289,7 @@ def _describe_sources(options: Options) -> list[dict[str, Any]]:
 
 def _rules(run: StageRun) -> Rules:
     from owt_pipeline.collect.rules import Rules
-    from owt_pipeline.collect.urls import version_of
+    from owt_pipeline.formats.urls import version_of
 
     options: Options = run.options
     return Rules(
@@ -312,7 +312,7 @@ def _subreddit(name: str) -> str:
 
 
 def _shaping(options: Options, workdir: Storage) -> dict[str, Any]:
-    from owt_pipeline.collect.rules import shaping_with_url_rules
+    from owt_pipeline.formats.urls import shaping_with_url_rules
 
     return shaping_with_url_rules(options, workdir, "urls")
 

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.collect.lines import Block
 from owt_pipeline.collect.rows import SUBMISSIONS
 from owt_pipeline.collect.rules import Rules
+from owt_pipeline.formats.lines import Block
 from schemas import Reason
 
 _REDDIT = "https://www.reddit.com"

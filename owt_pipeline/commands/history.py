@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline.collect.spread import home_bucket
-from owt_pipeline.collect.urls import VERSION, BadURL, canonicalize, unescaped, url_id
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, reading
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.formats.urls import VERSION, BadURL, canonicalize, unescaped, url_id
 from schemas import DATASETS, Reason
 from schemas.manifest import ShardFile
 

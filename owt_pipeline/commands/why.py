@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.collect.rules import url_rules_of
 from owt_pipeline.commands.history import arrow_ids, asked_for, history, nearest, readers_of, side_by_side
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import NotFound
 from owt_pipeline.engine.lease import mention_running
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.formats.urls import url_rules_of
 from owt_pipeline.stage_command import reporting_errors
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")

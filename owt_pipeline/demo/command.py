@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from owt_pipeline.collect.urls import BadURL, canonical_url
 from owt_pipeline.commands import run, verify
 from owt_pipeline.demo.inputs import ARCHIVE_NAME, DUMP_NAME, all_expectations, write_archive, write_dump
 from owt_pipeline.demo.pages import DOMAIN, Expectation
@@ -27,6 +26,7 @@ from owt_pipeline.engine import children
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.formats.urls import BadURL, canonical_url
 from owt_pipeline.stage_command import reporting_errors
 from schemas import Reason
 from schemas.settings import to_toml

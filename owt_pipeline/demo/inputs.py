@@ -12,7 +12,7 @@ import zstandard
 
 from owt_pipeline.demo.pages import Behaviour, Expectation
 from owt_pipeline.demo.site import Site
-from owt_pipeline.fetch.warc import response_record
+from owt_pipeline.formats.warc import response_record
 from schemas import Reason
 
 DUMP_NAME = "RS_demo.zst"

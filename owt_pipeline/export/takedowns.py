@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.collect.urls import host_of
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.formats.urls import host_of
 
 FORGOTTEN = "forgotten.jsonl"
 

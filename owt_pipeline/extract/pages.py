@@ -14,7 +14,7 @@ from owt_pipeline.extract import extractor as extractors
 from owt_pipeline.extract.charset import decode
 from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
 from owt_pipeline.extract.sandbox import limits
-from owt_pipeline.fetch.warc import read_record
+from owt_pipeline.formats.warc import read_record
 from schemas import Reason
 
 _LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS = 30.0, 15

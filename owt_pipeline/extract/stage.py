@@ -85,7 +85,7 @@ def extract_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWr
 
 
 def _rows(pages: DatasetReader, shard: int) -> Iterator[pa.RecordBatch]:
-    from owt_pipeline.fetch.warc import pages as pages_with_records
+    from owt_pipeline.formats.warc import pages as pages_with_records
 
     for batch in pages_with_records(pages, shard, rows=ROWS):
         for index in range(batch.num_rows):

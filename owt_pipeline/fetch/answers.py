@@ -7,16 +7,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from owt_pipeline.fetch.warc import Response, payload_digest
+from owt_pipeline.formats.messages import is_html
+from owt_pipeline.formats.warc import Response, payload_digest
 from schemas import Reason
 from schemas.reasons import http_reason
 
 Refusal = tuple[Reason, str]
 """A reason, and a detail for a person to read."""
 
-REDIRECTS = frozenset({301, 302, 303, 307, 308})
-
-_HTML_TYPES = ("text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml")
 
 # What a file begins with that some server calls text/html; a page never begins so.
 _BINARY = (
@@ -125,9 +123,3 @@ def refuse_body(content_type: str | None, body: bytes) -> Refusal | None:
     if b"\x00\x00\x00" in start and not declares_utf16 and not body.startswith(_UNICODE_MARKS):
         return Reason.NOT_HTML, f"binary, sent as {content_type}"
     return None
-
-
-def is_html(content_type: str) -> bool:
-    """Whether a Content-Type header names HTML, or nothing."""
-    media_type = content_type.partition(";")[0].strip().lower()
-    return media_type in _HTML_TYPES or not media_type

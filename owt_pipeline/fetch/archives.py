@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from owt_pipeline.collect.urls import BadURL, canonicalize, host_of, url_id
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.storage import Storage, open_source
-from owt_pipeline.fetch.answers import REDIRECTS, Answer, NoPage, Page, judge
-from owt_pipeline.fetch.captures import captures
-from owt_pipeline.fetch.messages import MAX_HEAD_BYTES, TooLarge
-from owt_pipeline.fetch.warc import BadRecord, read_record, rewritten, single_member
+from owt_pipeline.fetch.answers import Answer, NoPage, Page, judge
+from owt_pipeline.formats.captures import captures
+from owt_pipeline.formats.messages import MAX_HEAD_BYTES, REDIRECTS, TooLarge
+from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, url_id
+from owt_pipeline.formats.warc import BadRecord, read_record, rewritten, single_member
 from schemas import Reason
 from schemas.manifest import ShardRecord
 

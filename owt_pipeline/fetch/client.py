@@ -29,7 +29,7 @@ from owt_pipeline.fetch.connections import (
     connect,
 )
 from owt_pipeline.fetch.manners import Failed, Gate, Gates, Slots
-from owt_pipeline.fetch.messages import (
+from owt_pipeline.formats.messages import (
     ACCEPT_ENCODING,
     BadMessage,
     CutOff,

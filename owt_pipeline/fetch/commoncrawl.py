@@ -22,14 +22,15 @@ from typing import Any
 import pyarrow as pa
 from yarl import URL
 
-from owt_pipeline.collect.urls import BadURL, canonical_url
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.fetch.answers import Answer, NoPage, Page, is_html
+from owt_pipeline.fetch.answers import Answer, NoPage, Page
 from owt_pipeline.fetch.archives import page_of_record
 from owt_pipeline.fetch.client import Limits, Received
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
 from owt_pipeline.fetch.manners import Failed
 from owt_pipeline.fetch.recorder import Recorder
+from owt_pipeline.formats.messages import is_html
+from owt_pipeline.formats.urls import BadURL, canonical_url
 from schemas import Reason
 
 _EVER = (0, 1 << 40)

@@ -17,7 +17,7 @@ import aiohappyeyeballs
 from aiohappyeyeballs import AddrInfoType
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from owt_pipeline.fetch.messages import BadMessage, Headers, TooLarge, header
+from owt_pipeline.formats.messages import BadMessage, Headers, TooLarge, header
 
 MAX_HEAD_BYTES = 64 << 10
 """Of status line and headers; more than any server sends on purpose."""

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from yarl import URL
 
-from owt_pipeline.collect.urls import unescaped
-from owt_pipeline.fetch.answers import REDIRECTS, Answer, NoPage, Page, judge, refuse_head
+from owt_pipeline.fetch.answers import Answer, NoPage, Page, judge, refuse_head
 from owt_pipeline.fetch.client import Client, ClientOptions, Limits, Received, origin_of, parse_url
 from owt_pipeline.fetch.connections import Stop
 from owt_pipeline.fetch.manners import ROBOTS_BYTES, Cookies, Failed, Gate, Gates, RobotsCache, retry_after
-from owt_pipeline.fetch.messages import BadMessage, Headers, TooLarge, charset_of, decode_body
-from owt_pipeline.fetch.warc import Response, http_record, request_record
+from owt_pipeline.formats.messages import REDIRECTS, BadMessage, Headers, TooLarge, charset_of, decode_body
+from owt_pipeline.formats.urls import unescaped
+from owt_pipeline.formats.warc import Response, http_record, request_record
 from schemas import Reason
 
 _HOST = re.compile("[!-~]+")  # yarl lets blanks through

@@ -150,7 +150,7 @@ def _warcinfo(run: StageRun) -> bytes:
     """The record that a WARC file begins with: who fetched its pages, how, and for what settings."""
     from importlib.metadata import version
 
-    from owt_pipeline.fetch.warc import warcinfo_record
+    from owt_pipeline.formats.warc import warcinfo_record
 
     fields = {
         "software": f"owt-pipeline/{version('owt-pipeline')}",

@@ -1,1 +1,1 @@
-"""What several stages read or write: token ids, canonical URLs, WARC files."""
+"""What several stages read or write: canonical URLs, lines of compressed files, HTTP messages, WARC files, tokens."""

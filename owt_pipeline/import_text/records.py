@@ -13,9 +13,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from owt_pipeline.collect.lines import Decompressor
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import open_source
+from owt_pipeline.formats.lines import Decompressor
 
 MAX_RECORD_BYTES = 256 << 20
 """A longer line or text file is a bad record: it would have to be held in memory, and is no document."""

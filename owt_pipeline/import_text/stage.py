@@ -107,7 +107,7 @@ def _groups(run: StageRun) -> list[list[SourceFile]]:
 
 def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     """Step 1: the records of a group of files, to their shards."""
-    from owt_pipeline.collect.urls import version_of
+    from owt_pipeline.formats.urls import version_of
     from owt_pipeline.import_text.documents import by_shard, place, placed_batch
 
     def send(rows: list[dict[str, Any]]) -> None:
@@ -186,7 +186,7 @@ def _sha256(path: str) -> str:
 
 
 def _shaping(options: ImportOptions, workdir: Storage) -> dict[str, Any]:
-    from owt_pipeline.collect.rules import shaping_with_url_rules
+    from owt_pipeline.formats.urls import shaping_with_url_rules
 
     return shaping_with_url_rules(options, workdir, "documents")
 

@@ -18,15 +18,14 @@ from typing import Any
 import pytest
 import zstandard
 
-from owt_pipeline.collect.rules import url_rules_of
 from owt_pipeline.collect.stage import STAGE, Options
-from owt_pipeline.collect.urls import canonical_url, host_of, url_id
 from owt_pipeline.commands.history import asked_for, history, readers_of
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.formats.urls import canonical_url, host_of, url_id, url_rules_of
 from tests.owt_pipeline.collect.collecting import Collected, collect, collected, start
 
 FUNNEL_2013 = {

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.collect.lines import Block
 from owt_pipeline.collect.rows import ROWS, RowMaker
 from owt_pipeline.collect.rules import Rules
 from owt_pipeline.collect.submissions import read_block
-from owt_pipeline.collect.urls import url_id
+from owt_pipeline.formats.lines import Block
+from owt_pipeline.formats.urls import url_id
 
 LINK = {
     "id": "abc1",

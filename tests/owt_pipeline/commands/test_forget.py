@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from owt_pipeline.collect.urls import host_of, url_id
+from owt_pipeline.formats.urls import host_of, url_id
 from tests.owt_pipeline.whole_runs import copy_of, differing, manifest_of, owt, run_owt, shard_file
 
 

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from owt_pipeline.collect.urls import url_id
 from owt_pipeline.commands.history import asked_for, differences, history, readers_of, side_by_side
 from owt_pipeline.commands.why import main
 from owt_pipeline.engine.batches import Outcome, rejects_batch
@@ -21,6 +20,7 @@ from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.formats.urls import url_id
 from schemas import DATASETS
 from tests.owt_pipeline.making import Options, stage_that_writes
 from tests.owt_pipeline.whole_runs import copy_of, run_owt

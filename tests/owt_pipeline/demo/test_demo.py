@@ -12,13 +12,13 @@ from pathlib import Path
 import ftfy
 import pytest
 
-from owt_pipeline.collect.urls import canonical_url
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.demo.command import KEPT, deviations, run_stages, verdicts
 from owt_pipeline.demo.inputs import all_expectations
 from owt_pipeline.demo.site import Site
 from owt_pipeline.engine.dataset import DatasetReader, require_manifest
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.formats.urls import canonical_url
 
 FINISHED_TEXT = ("corpus", "tokens")  # what does not hold the time of the fetch
 

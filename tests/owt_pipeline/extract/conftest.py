@@ -11,7 +11,7 @@ import xxhash
 
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.fetch.warc import payload_digest, response_record
+from owt_pipeline.formats.warc import payload_digest, response_record
 from schemas import DATASETS
 from tests.owt_pipeline.making import write_dataset
 

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from owt_pipeline.collect.urls import canonical_url
+from owt_pipeline.formats.urls import canonical_url
 
 
 class Answer(NamedTuple):

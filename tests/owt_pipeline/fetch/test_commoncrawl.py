@@ -34,7 +34,7 @@ from owt_pipeline.fetch.commoncrawl import (
 )
 from owt_pipeline.fetch.live import LiveOptions
 from owt_pipeline.fetch.stage import STAGE, Options
-from owt_pipeline.fetch.warc import gzip_member, response_record, single_member
+from owt_pipeline.formats.warc import gzip_member, response_record, single_member
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, capture_row
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched

@@ -16,9 +16,9 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.fetch.captures import Capture, captures
 from owt_pipeline.fetch.stage import STAGE, Options
-from owt_pipeline.fetch.warc import gzip_member, read_record, response_record, single_member
+from owt_pipeline.formats.captures import Capture, captures
+from owt_pipeline.formats.warc import gzip_member, read_record, response_record, single_member
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.conftest import write_urls_to
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses

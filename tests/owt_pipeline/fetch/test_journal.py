@@ -26,7 +26,7 @@ from owt_pipeline.fetch.client import ClientOptions, Limits
 from owt_pipeline.fetch.journal import Claim, Journal, SegmentWriter
 from owt_pipeline.fetch.live import LiveOptions
 from owt_pipeline.fetch.shards import Sources, fetch_shard
-from owt_pipeline.fetch.warc import response_record
+from owt_pipeline.formats.warc import response_record
 from schemas import DATASETS, Reason
 from schemas.manifest import ShardRecord
 

@@ -13,7 +13,7 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.fetch.stage import STAGE, Options
-from owt_pipeline.fetch.warc import response_record
+from owt_pipeline.formats.warc import response_record
 from tests.owt_pipeline.fetch.archive_server import ArchiveServer, capture_row
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import reader, rejects, why_fetched

@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from owt_pipeline import cli
-from owt_pipeline.collect.urls import canonical_url, url_id
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine import exchange
 from owt_pipeline.engine.dataset import DatasetReader
@@ -28,6 +27,7 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.formats.urls import canonical_url, url_id
 from owt_pipeline.import_text import records, stage
 from owt_pipeline.import_text.records import MAX_RECORD_BYTES, open_decompressed, read_records
 from owt_pipeline.import_text.stage import STAGE, ImportOptions

@@ -24,14 +24,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
-from owt_pipeline.fetch.messages import (
+from owt_pipeline.formats.messages import (
     BadMessage,
     TooLarge,
     charset_of,
     decode_body,
     split_response,
 )
-from owt_pipeline.fetch.warc import (
+from owt_pipeline.formats.warc import (
     BadRecord,
     http_record,
     read_record,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from owt_pipeline.collect.urls import (
+from owt_pipeline.formats.urls import (
     VERSION,
     BadURL,
     canonical_url,

@@ -16,8 +16,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.collect import lines
-from owt_pipeline.collect.lines import Decompressor, LineReader
+from owt_pipeline.formats import lines
+from owt_pipeline.formats.lines import Decompressor, LineReader
 
 
 def _zst(content: bytes) -> bytes:

@@ -20,9 +20,8 @@ from urllib.parse import urljoin
 
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
-from owt_pipeline.fetch.answers import REDIRECTS
-from owt_pipeline.fetch.messages import BadMessage, header, split_response
-from owt_pipeline.fetch.warc import (
+from owt_pipeline.formats.messages import REDIRECTS, BadMessage, header, split_response
+from owt_pipeline.formats.warc import (
     MAX_BODY_BYTES,
     BadRecord,
     capture_time,

@@ -25,7 +25,7 @@ from isal import isal_zlib
 
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.fetch.messages import (
+from owt_pipeline.formats.messages import (
     BadMessage,
     Headers,
     TooLarge,

@@ -15,6 +15,11 @@ from isal import isal_zlib
 
 Headers = list[tuple[str, str]]
 
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+"""Statuses that name another URL."""
+
+_HTML_TYPES = ("text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml")
+
 MAX_HEAD_BYTES = 256 << 10
 """More than any server sends on purpose; a record without an end of its head is no HTTP response."""
 
@@ -232,3 +237,9 @@ def _looks_encoded(body: bytes, encodings: str) -> bool:
     if outermost == "zstd":
         return body.startswith(_ZSTD_MAGIC)
     return body.lstrip()[:1] != b"<"
+
+
+def is_html(content_type: str) -> bool:
+    """Whether a Content-Type header names HTML, or nothing."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type in _HTML_TYPES or not media_type

@@ -40,6 +40,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from owt_pipeline.engine.dataset import read_manifest
+from owt_pipeline.engine.plan import recorded_plan
+from owt_pipeline.engine.storage import Storage
+from schemas.settings import shaping_options
+
+_MAKE_IDS = ("collect", "import")  # stages
+
 VERSION = 2
 """Of the rules, the newest."""
 
@@ -228,7 +235,7 @@ class _Tracking:
 @cache
 def _tracking(version: int) -> _Tracking:
     name = "tracking_parameters.txt" if version > 1 else "tracking_parameters_1.txt"
-    lines = files("owt_pipeline.collect").joinpath(name).read_text("utf-8").split("\n")
+    lines = files("owt_pipeline.formats").joinpath(name).read_text("utf-8").split("\n")
     general: set[str] = set()
     of_domain: dict[str, frozenset[str]] = {}
     for line in lines:
@@ -360,3 +367,27 @@ def _canonicalize_plain(urls: pa.StringArray) -> tuple[pa.StringArray, pa.String
     host = known.take(hosts.indices)
     canonical = pc.binary_join_element_wise("https:/", host, rest, "/", null_handling="replace")
     return canonical, host, wrong[hosts.indices.to_numpy()]
+
+
+def url_rules_of(workdir: Storage) -> int:
+    """The version of the rules for URLs that the ids in a working directory follow from; the newest where none do."""
+    for dataset in ("urls", "documents"):
+        manifest = read_manifest(workdir, dataset)
+        if manifest is not None and manifest.stage in _MAKE_IDS:
+            return version_of(manifest.options)
+    return VERSION
+
+
+def shaping_with_url_rules(options: Any, workdir: Storage, dataset: str) -> dict[str, Any]:
+    """The options that shape the bytes of `dataset`, whose ids follow from the rules for URLs.
+
+    Where no version of them is asked for (`url_rules`), it is that of the dataset that is there or was begun, else the
+    newest. Version 1 goes without saying: it is that of datasets written before there were others.
+    """
+    shaping = shaping_options(options)
+    version = shaping.pop("url_rules")
+    if version is None:
+        known = recorded_plan(workdir, dataset)
+        made_ids = known is not None and known.stage in _MAKE_IDS  # documents/ may also be of extract
+        version = version_of(known.options) if known is not None and made_ids else VERSION
+    return {**shaping, "url_rules": version} if version > 1 else shaping
