@@ -23,6 +23,7 @@ URLS: pa.Schema = DATASETS["urls"].schema
 _LEAST = np.iinfo(np.int64).min
 _INT32 = np.iinfo(np.int32)
 
+_OF_REJECTS = ["url_id", "url", "submission_id", "source_name", "line"]
 _ORDER = [  # within a URL; nulls last. Ties fall by what does not depend on the order of the sources.
     ("url_id", "ascending"),
     ("created_utc", "ascending"),
@@ -45,10 +46,12 @@ def merge_submissions(
       score_policy: `max` or `sum` of the scores of a URL's submissions.
       spread: tells `host_shards`.
     """
-    rows = rows.append_column("source_name", pa.array(source_names, pa.string()).take(rows["source"].combine_chunks()))
-    unwanted = rows.filter(rows["reason"].is_valid())
+    names = pa.array(source_names, pa.string()).take(rows["source"].combine_chunks())
+    rows = rows.drop_columns(["bucket", "source"]).append_column("source_name", names)
+    is_wanted = rows["reason"].is_null()
+    unwanted = rows.select([*_OF_REJECTS, "reason", "note"]).filter(pc.invert(is_wanted))
     rejects = [_rejects(unwanted, unwanted["reason"], unwanted["note"])]
-    rows = _ordered(rows.filter(rows["reason"].is_null()))
+    rows = _ordered(rows.drop_columns(["reason", "note"]).filter(is_wanted))
     collides = _collides(rows)
     if collides.any():
         collided = rows.filter(pa.array(collides))
@@ -59,6 +62,7 @@ def merge_submissions(
         urls, accepted, starts = _merged(rows, min_score, score_policy, spread)
         repeated = accepted.copy()
         repeated[starts] = False
+        rows = rows.select([*_OF_REJECTS, "score"])
         again, low = rows.filter(pa.array(repeated)), rows.filter(pa.array(~accepted))
         scores = low["score"].cast(pa.string())
         rejects.append(_rejects(again, str(Reason.REPEATED_URL), None))

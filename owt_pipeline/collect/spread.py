@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -109,9 +110,14 @@ class Spread:
             found[home] |= {(home + k) % self.num_shards for k in range(spread)}
         return found
 
+    @cached_property
+    def _divided(self) -> set[int]:
+        """Buckets of which not all rows are in one shard."""
+        return {home_bucket(host, self.num_shards) for host in self.shards_of}
+
     def rows_of(self, shard: int, rows: pa.Table) -> pa.Table:
-        """Those of `rows` (of schema ROWS, of its buckets) that belong to `shard`."""
-        if not self.shards_of:
+        """Those of `rows` (of schema ROWS, of one bucket that may have some) that belong to `shard`."""
+        if rows["bucket"][0].as_py() not in self._divided:
             return rows
         homes = rows["bucket"].to_numpy().astype("uint64")
         spread = self.host_shards(rows["host"]).to_numpy().astype("uint64")

@@ -286,19 +286,18 @@ _WITH_QUERY = rf"{_PREFIX}{_SIMPLE_HOST}{_PATH}+\?(?:[{SAFE}?&]|{KEPT_ESCAPE})*$
 
 
 @cache
-def _doubtful(version: int) -> tuple[str, str, str]:
-    """Regular expressions of URLs that may have to change: (any, on some sites, those sites).
+def _doubtful(version: int) -> tuple[str, str, frozenset[str]]:
+    """(regular expression of URLs that may have to change, of sites with parameters of their own, their names).
 
     A query after a slash, or that ends in one, or has an empty parameter or one that tracks readers.
     """
     tracking = _tracking(version)
     names, stems = ("|".join(map(re.escape, sorted(some))) for some in (tracking.names, tracking.prefixes))
-    site_names = "|".join(map(re.escape, sorted(frozenset().union(*tracking.of_domain.values()))))
     hosts = [re.escape(d).replace(r"\.\*", r"\.[a-z]+(?:\.[a-z]+)?") for d in sorted(tracking.of_domain)]
     return (
         rf"/\?|/$|&amp;|[?&](?:&|$|(?i:(?:{names})(?:[=&]|$)|{stems}))",
-        rf"[?&](?i:{site_names or '&'})(?:[=&]|$)",
-        rf"^https?://(?:[^/?]*\.)?(?:{'|'.join(hosts)})[/?]",
+        rf"^https?://(?:[^/?]*\.)?(?:{'|'.join(hosts)})[/?]" if hosts else "^$",
+        frozenset().union(*tracking.of_domain.values()),
     )
 
 
@@ -337,9 +336,12 @@ def canonicalize_column(
 
 
 def _may_track(urls: pa.StringArray, version: int) -> pa.BooleanArray:
-    anywhere, of_sites, sites = _doubtful(version)
-    on_site = pc.and_(pc.match_substring_regex(urls, of_sites), pc.match_substring_regex(urls, sites))
-    return pc.or_(pc.match_substring_regex(urls, anywhere), on_site)
+    anywhere, sites, names = _doubtful(version)
+    on_site = np.flatnonzero(_mask(pc.match_substring_regex(urls, sites)))
+    found = np.zeros(len(urls), bool)
+    for i, url in zip(on_site.tolist(), urls.take(pa.array(on_site)).to_pylist(), strict=True):
+        found[i] = any(field.partition("=")[0] in names for field in url.partition("?")[2].lower().split("&"))
+    return pc.or_(pc.match_substring_regex(urls, anywhere), pa.array(found))
 
 
 def _mask(values: pa.BooleanArray) -> np.ndarray:

@@ -27,6 +27,7 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import canonical_url, host_of, url_id, url_rules_of
 from tests.owt_pipeline.collect.collecting import Collected, collect, collected, start
+from tests.owt_pipeline.engine.test_graph import ELSEWHERE
 
 FUNNEL_2013 = {
     "self_post": 29694,
@@ -130,6 +131,16 @@ def test_the_bytes_depend_neither_on_workers_nor_on_where_and_in_which_order_fil
     one = collect(tmp_path / "1", dumps=(str(source / "RS_wcxb-dev.zst"), str(source / "RS_v2_2005-06.xz")), workers=1)
     two = collect(tmp_path / "2", dumps=(str(other),), workers=2)
     assert one.bytes() == two.bytes()
+
+
+def test_the_bytes_are_the_same_where_a_runner_places_the_parts(testdata: Path, tmp_path: Path) -> None:
+    options = Options(
+        dumps=(str(testdata / "reddit" / "RS_wcxb-dev.zst"), str(testdata / "reddit" / "RS_v2_2005-06.xz")),
+        max_host_share=0.02,
+    )
+    for name, flags in (("here", ()), ("there", ELSEWHERE)):
+        run_stage(STAGE, options, Runtime(Storage(str(tmp_path / name)), 2, flags))
+    assert collected(tmp_path / "here").bytes() == collected(tmp_path / "there").bytes()
 
 
 def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ from owt_pipeline.import_text.records import MAX_RECORD_BYTES, open_decompressed
 from owt_pipeline.import_text.stage import STAGE, ImportOptions
 from schemas import DATASETS
 from schemas.manifest import Manifest
+from tests.owt_pipeline.engine.test_graph import ELSEWHERE
+from tests.owt_pipeline.whole_runs import snapshot
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": lambda content: content,
@@ -241,6 +243,15 @@ def test_shards_go_by_id_and_do_not_depend_on_the_buffer(tmp_path: Path, monkeyp
     monkeypatch.setattr(exchange, "_WAITING_BYTES", 10_000)
     monkeypatch.setattr(stage, "_GROUP_FILES", 1)
     assert imported(tmp_path / "pieces", tmp_path / "*.jsonl").digest == whole.digest
+
+
+def test_the_bytes_are_the_same_where_a_runner_places_the_parts(tmp_path: Path) -> None:
+    for part in range(3):
+        (tmp_path / f"{part}.jsonl").write_bytes(json_lines(*({"text": f"text {i % 70}"} for i in range(part, 300))))
+    options = ImportOptions(files=(str(tmp_path / "*.jsonl"),), num_shards=3)
+    for name, flags in (("here", ()), ("there", ELSEWHERE)):
+        run_stage(STAGE, options, Runtime(Storage(str(tmp_path / name)), 2, flags))
+    assert snapshot(tmp_path / "here") == snapshot(tmp_path / "there")
 
 
 def test_it_is_finished_until_a_byte_in_the_middle_of_a_file_changes(tmp_path: Path) -> None:
