@@ -4,7 +4,7 @@
     .venv/bin/python benchmarks/extraction.py [--data SHARED_DATA] [--only NAME ...] [--seeds N] [--cache DIR] [--stage]
 
 Our model is judged on pages that it was not fitted on: by three folds of hosts, and with each set left out, a model
-a part, fitted in this run. `owt_pipeline/extract/training/validation.py` defines the scores; ± is the deviation of the F1
+a part, fitted in this run. `extract/training/validation.py` defines the scores; ± is the deviation of the F1
 over bootstrap samples of the pages. Pages a second are of one core's CPU time, on the same pages, each extractor in a
 process of its own, ours with the model it comes with and including the metadata. `--stage` adds the stage as users run
 it, from WARC files to documents. `--cache` keeps the pages' features and the peers' texts between runs.

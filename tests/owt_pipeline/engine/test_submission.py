@@ -33,6 +33,7 @@ BUCKET = Storage("/run")
         ),
         (["--runner=SparkRunner", f"--spark_master_url=spark://{NOBODY}"], UserError, f"spark://{NOBODY}: nothing"),
     ],
+    ids=range(6),  # the port is another one in each process
 )
 def test_a_runner_or_an_address_that_is_none_is_an_error_within_ten_seconds(
     flags: list[str], kind: type[UserError], said: str
