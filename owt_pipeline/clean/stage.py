@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from owt_pipeline.engine.exchange import Slice
 
 ALL = "all"
+_MODELS = ("owt_pipeline.clean.documents:known_languages", "owt_pipeline.formats.encoding:tiktoken_encoding")
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ def prepare(run: StageRun) -> None:
     from owt_pipeline.clean.documents import known_languages
 
     options: Options = run.options
-    if unknown := sorted(set(options.languages) - {ALL} - set(known_languages())):
+    asked = set(options.languages) - {ALL, "en"}
+    if asked and (unknown := sorted(asked - set(known_languages()))):  # which loads the model
         raise UserError(f"languages: {unknown[0]!r} is no language known{did_you_mean(unknown[0], known_languages())}")
     changing = [name for name in ("mask_addresses", "uncurl_quotes") if getattr(options, name)]
     changing += ["the filter c4"] if "c4" in options.filters else []
@@ -138,6 +140,7 @@ STAGE = Stage(
     module="owt_pipeline.clean.stage",
     sources=_sources,
     shard_local=True,
+    preload=lambda _: _MODELS,
     libraries=("ftfy", "py3langid", "tiktoken"),
     help="Repair each document's text; reject those in other languages, too short or long, or against rules you name.",
     example="owt clean --workdir run --languages en --min_tokens 128",

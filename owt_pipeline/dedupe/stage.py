@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,11 @@ import numpy as np
 from owt_pipeline.dedupe import alarm, chain
 from owt_pipeline.dedupe.chain import banding_of, sketcher_of, worth_compiling
 from owt_pipeline.dedupe.collection import SKETCH, Collection, open_earlier, read_collection, write_collection
-from owt_pipeline.engine.dataset import DatasetReader, require_manifest
+from owt_pipeline.engine.dataset import require_manifest
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.workers import start_server
 from schemas import Reason, option
 from schemas.manifest import Counts
 
@@ -87,7 +88,9 @@ def prepare(run: StageRun) -> None:
     for workdir in run.options.against:
         if require_manifest(Storage(workdir), "clean").digest == run.inputs["clean"].manifest.digest:
             raise UserError(f"--against names this very run, or one of the same documents: {workdir}")
-    made_with = _made_with(run.options)
+    made_with, workers = _made_with(run.options), run.runtime.workers
+    if workers > 1 and worth_compiling(run.options, run.inputs["clean"], workers):
+        start_server(["owt_pipeline.dedupe.minhash_compiled"])
     write_collection(run, [open_earlier(workdir, made_with) for workdir in run.options.against])
 
 
@@ -152,13 +155,6 @@ def _made_with(options: Options) -> dict[str, object]:
     }
 
 
-def _preload(options: Options, inputs: Mapping[str, DatasetReader], workers: int) -> list[str]:
-    modules = ["owt_pipeline.dedupe.chain"]
-    if worth_compiling(options, inputs["clean"], workers):
-        modules.append("owt_pipeline.dedupe.minhash_compiled")
-    return modules
-
-
 def _summed(records: Sequence[ShardRecord]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for record in records:
@@ -201,11 +197,10 @@ STAGE = Stage(
     finish=finish,
     module="owt_pipeline.dedupe.stage",
     sources=sources,
-    preload=_preload,
     help="Decide which documents repeat which: exact copies by a hash of the normalised text, then near-duplicates:\n"
     "candidates by MinHash LSH, each verified by the exact similarity of the shingle sets. Nothing is deleted:\n"
     "duplicates/ names each document to remove, the one that stays, and how similar they are; export applies it.",
-    libraries=("numpy", "datasketch", "xxhash"),
+    libraries=("numpy", "xxhash"),
     example="owt dedupe --workdir runs/2013 --threshold 0.85 --survivor highest_score",
 )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import os
 import pickle
@@ -64,9 +65,12 @@ def start(target: Callable[[socket.socket], object], seconds: float = 0.0) -> Ch
         return Child(_ask("fork", (seconds, preparation, pickle.dumps(target)), theirs.fileno()), ours)
 
 
-def prepare(modules: Sequence[str]) -> None:
-    """Let the server import `modules` for all children to come, without waiting for it; a missing one does no harm."""
-    _ask("import", modules, answers=False)
+def prepare(needed: Sequence[str]) -> None:
+    """Let the server do what all children to come would, without waiting for it; what fails there does no harm.
+
+    `needed` are modules to import, and `module:function`s to call, which keep what they load.
+    """
+    _ask("prepare", needed, answers=False)
 
 
 def _ask(request: str, argument: Any, handle: int | None = None, *, answers: bool = True) -> Any:
@@ -110,15 +114,20 @@ def serve(control: int) -> None:
     """Fork children as the process at the other end of `control` asks; end them when it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    gc.disable()  # what is imported stays, and children share its memory as long as nobody looks for garbage in it
     keep_pandas_out()
     connection, children = Connection(control), dict[int, float]()  # seconds to end, by process id
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             request, argument = connection.recv()
-            if request == "import":
-                for module in argument:
+            if request == "prepare":
+                for needed in argument:
+                    module, _, function = needed.partition(":")
                     with contextlib.suppress(Exception):
-                        importlib.import_module(module)
+                        imported = importlib.import_module(module)
+                        if function:
+                            getattr(imported, function)()
+                gc.freeze()
             elif request == "fork":
                 seconds, *argument = argument
                 with socket.socket(fileno=reduction.recv_handle(connection)) as theirs:
@@ -144,6 +153,7 @@ def serve(control: int) -> None:
 def _be_child(connection: socket.socket, preparation: dict[str, Any], target: bytes) -> NoReturn:
     code = 1
     try:
+        gc.enable()
         with contextlib.suppress(EOFError, ConnectionError):  # the process at the other end is gone
             spawn.prepare(preparation)
             pickle.loads(target)(connection)

@@ -4,7 +4,8 @@ A stage is a composite PTransform from a dataset's handle to that of the next on
 side inputs and without a node that two others read (both hang on Flink's batch shuffle):
 
     Dataset | Plan    -> (CONTROL, Running), (key, Slice) a part
-            | Shuffle | Work      the first step: -> (CONTROL, Running), (key, Slice): what was sent, to whom
+            | Shuffle | Work      the first step: -> (CONTROL, Running), (key, Slice): what was sent, to whom;
+                                  the local runner needs no shuffle, since the pool shares out the parts
             | Group   | Work      further steps alike; the last step's parts, the shards, leave only their records
             | Gather  | Publish   waits for all shards -> Dataset
 
@@ -112,11 +113,9 @@ class RunStage(beam.PTransform):
             return dataset
         stage, options, runtime = self.configured
         runtime = replace(runtime, beam_flags=())
-        parts = (
-            dataset
-            | "Plan" >> beam.ParDo(_Plan(stage, options, runtime)).with_output_types(_Element)
-            | "Shuffle" >> beam.Reshuffle()
-        )
+        parts = dataset | "Plan" >> beam.ParDo(_Plan(stage, options, runtime)).with_output_types(_Element)
+        if runtime.on_cluster:
+            parts |= "Shuffle" >> beam.Reshuffle()
         for index, step in enumerate(stage.steps):
             work = Work(stage, options, runtime, index, "")
             name = step.name.replace("_", " ").title().replace(" ", "")

@@ -33,7 +33,6 @@ from owt_pipeline.engine.plan import (
 from owt_pipeline.engine.stage import SHARDS, STOPPED_NAME, Runtime, Stage, StageRun
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.without_pandas import keep_pandas_out
-from owt_pipeline.engine.workers import start_server
 from schemas.manifest import Counts, Manifest, ManifestError, ShardFile, ShardRecord, ledger_of
 
 logger = logging.getLogger("owt")
@@ -92,8 +91,6 @@ def plan_stage(stage: Stage, options: Any, runtime: Runtime) -> Manifest | Stage
         if workdir.is_local and step.name != SHARDS:
             _drop_damaged(run.work, run.records(step.name))
     logger.debug("%s: %s", stage.name, options)
-    if runtime.workers > 1:
-        start_server(stage.preload(options, inputs, runtime.workers))
     stage.prepare(run)
     prepared = Prepared(run.properties, run.assets, run.started, run.kept)
     run.work.write(_PREPARED_NAME, msgspec.json.encode(prepared))

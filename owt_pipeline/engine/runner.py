@@ -16,18 +16,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from owt_pipeline.engine import progress, submission
+from owt_pipeline.engine import parts, progress, submission
 from owt_pipeline.engine.commit import record_name
 from owt_pipeline.engine.dataset import require_manifest
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.lease import name_job, out_of_sight
 from owt_pipeline.engine.outcome import Result, failures, forget_outcome, read_outcome, seconds
-from owt_pipeline.engine.parts import interruptibly
 from owt_pipeline.engine.phases import append_to_log, finished_output
 from owt_pipeline.engine.plan import read_plan
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, Step, read_record
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.engine.workers import WorkerError, close_shared_pool
+from owt_pipeline.engine.without_pandas import importing
+from owt_pipeline.engine.workers import WorkerError, close_shared_pool, start_server
 from schemas.manifest import MANIFEST_NAME, Manifest, ledger_of
 
 logger = logging.getLogger("owt")
@@ -81,7 +81,7 @@ def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Bui
     failures.clear()
     seconds.clear()
     try:
-        interruptibly(lambda: _run_locally(stages, runtime, build))
+        parts.interruptibly(lambda: _run_locally(stages, runtime, build))
     except KeyboardInterrupt:
         close_shared_pool()
         raise
@@ -100,13 +100,26 @@ def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Bui
 
 def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Build) -> None:
     """On the FnApiRunner, named outright: `DirectRunner` picks one of three by the pipeline's shape."""
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
-    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+    if runtime.workers > 1:
+        modules = [parts.__name__, *(stage.module for stage, _ in stages if stage.module)]
+        start_server(modules + [needed for stage, options in stages for needed in stage.preload(options)])
+    with importing():
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
+    class Options(PipelineOptions):
+        """Beam looks at its options some hundred times as it builds a graph, and parses them anew each time."""
+
+        def view_as(self, cls: Any) -> Any:
+            if cls not in views:
+                views[cls] = super().view_as(cls)
+            return views[cls]
+
+    views: dict[type, Any] = {}
     for name in ("apache_beam", "root"):  # its errors are raised once, by the caller
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    options = PipelineOptions(list(runtime.beam_flags))
+    options = Options(list(runtime.beam_flags))
     options.view_as(StandardOptions).runner = None
     pipeline = beam.Pipeline(FnApiRunner(), options=options)
     build(pipeline, stages, runtime)

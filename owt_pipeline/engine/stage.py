@@ -167,7 +167,8 @@ class Stage:
         it is an error, unless the options ask for it.
       lists: files of the working directory that shape the output where they are there.
       listed: what those lists say of one shard, as JSON: `listed(workdir, inputs, shard)`.
-      preload: modules that all worker processes will need, costly to import: `preload(options, inputs, workers)`.
+      preload: what all worker processes will need and is costly to load, for the process that they are forked from:
+        modules, and `module:function`s to call, which keep what they load.
       positional: the option that takes the arguments without a flag, if one does.
       example: a command line for `--help`.
       module: where the stage is declared as STAGE, so that other processes find it by name.
@@ -191,7 +192,7 @@ class Stage:
     irreplaceable: Callable[[Any], bool] = _replaceable
     lists: tuple[str, ...] = ()
     listed: Callable[[Storage, Mapping[str, DatasetReader], int], Any] = _nothing
-    preload: Callable[[Any, Mapping[str, DatasetReader], int], Sequence[str]] = _no_modules
+    preload: Callable[[Any], Sequence[str]] = _no_modules
     positional: str = ""
     example: str = ""
     module: str = ""

@@ -200,9 +200,12 @@ def _serve(connection: socket.socket) -> None:
         pipe.send_bytes(answer)
 
 
-def start_server(modules: Sequence[str] = ()) -> None:
-    """Let the process that workers are forked from import what they need, while the caller does something else."""
-    children.prepare([__name__, *modules])
+def start_server(needed: Sequence[str] = ()) -> None:
+    """Let the process that workers are forked from load what they need, while the caller does something else.
+
+    `needed` is what `Stage.preload` gives.
+    """
+    children.prepare([__name__, *needed])
 
 
 _shared: WorkerPool | None = None  # worker processes are costly to start: all stages of a process share them

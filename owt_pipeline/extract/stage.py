@@ -61,9 +61,8 @@ def prepare(run: StageRun) -> None:
 
 
 def extract_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    from owt_pipeline.engine.workers import start_server
     from owt_pipeline.extract.documents import documents
-    from owt_pipeline.extract.extractor import BUILT_IN, Settings
+    from owt_pipeline.extract.extractor import Settings
     from owt_pipeline.extract.pages import Work, extract_all
 
     options: Options = run.options
@@ -71,9 +70,6 @@ def extract_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWr
         options.favor, options.fast, options.include_comments, options.include_tables, options.text_format
     )
     work = Work(options.extractor, settings, options.page_cpu_seconds, options.page_memory_mb << 20)
-    made_by = BUILT_IN.get(options.extractor, ("",))[0].partition(":")[0]
-    # A worker that a page kills is then soon replaced.
-    start_server(["owt_pipeline.extract.pages", *filter(None, [made_by])])
     waiting: list[tuple[pa.RecordBatch, Any]] = []
     for row, result in extract_all(_rows(run.inputs["pages"], shard), work, run.runtime.workers):
         waiting.append((row, result))
@@ -108,6 +104,15 @@ def _sources(options: Options) -> list[dict[str, Any]]:
         raise UserError(str(error)) from error
 
 
+def _preload(options: Options) -> list[str]:
+    """A worker that a page kills is then soon replaced."""
+    from owt_pipeline.extract.extractor import BUILT_IN
+
+    made_by = BUILT_IN.get(options.extractor, ("",))[0].partition(":")[0]
+    model = ["owt_pipeline.extract.model:load"] if options.extractor == "blocks" else []
+    return ["owt_pipeline.extract.pages", *filter(None, [made_by]), *model]
+
+
 STAGE = Stage(
     name="extract",
     output="documents",
@@ -119,6 +124,7 @@ STAGE = Stage(
     module="owt_pipeline.extract.stage",
     shard_local=True,
     sources=_sources,
+    preload=_preload,
     libraries=("lxml", "trafilatura"),
     help="Read each page's main text and metadata, in worker processes that no page can harm.",
     example="owt extract --workdir run --favor precision",

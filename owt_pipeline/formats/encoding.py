@@ -109,7 +109,6 @@ class _Gpt2(Encoding):
     def __init__(self, eot_token: str):
         if eot_token not in ("", END_OF_TEXT):
             raise UserError(f"eot_token: gpt2 has no special token {eot_token!r}; it has {END_OF_TEXT}")
-        self._tiktoken = tiktoken_encoding()
 
     @property
     def tokenizer_json(self) -> bytes:  # type: ignore[override]  # built when asked for: counting needs none
@@ -120,7 +119,7 @@ class _Gpt2(Encoding):
 
     def _encode_one(self, text: str) -> np.ndarray:
         try:
-            return self._tiktoken.encode_to_numpy(text, disallowed_special=())
+            return tiktoken_encoding().encode_to_numpy(text, disallowed_special=())
         except UnicodeEncodeError:
             return self._encode_one(_without_surrogates(text))
         except ValueError:  # tiktoken's regular expression gives up on hundreds of thousands of spaces in a row
@@ -226,12 +225,14 @@ _SHA256 = {
 _PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 
 
+@functools.cache
 def tiktoken_encoding() -> tiktoken.Encoding:
     """GPT-2's encoding in tiktoken; raises UserError where the files are absent or altered."""
     import tiktoken
 
-    byte_of = {char: byte for byte, char in _printable_bytes().items()}
-    ranks = {bytes(byte_of[c] for c in token): rank for token, rank in _vocabulary().items() if token != END_OF_TEXT}
+    byte_of = str.maketrans({char: chr(byte) for byte, char in _printable_bytes().items()})
+    vocabulary = _vocabulary().items()
+    ranks = {token.translate(byte_of).encode("latin-1"): rank for token, rank in vocabulary if token != END_OF_TEXT}
     return tiktoken.Encoding(
         "gpt2", pat_str=_PATTERN, mergeable_ranks=ranks, special_tokens={END_OF_TEXT: GPT2_END_OF_TEXT_ID}
     )

@@ -97,6 +97,11 @@ def _tokenizer(run: StageRun) -> str:
     return named if named == "gpt2" else run.workdir.path(run.properties["tokenizer"]["file"])
 
 
+def _preload(options: TokenizeOptions) -> list[str]:
+    gpt2 = ["owt_pipeline.formats.encoding:tiktoken_encoding"] if options.tokenizer == "gpt2" else []
+    return ["owt_pipeline.tokenize.documents", *gpt2]
+
+
 STAGE = Stage(
     name="tokenize",
     output="tokens",
@@ -108,6 +113,7 @@ STAGE = Stage(
     finish=check_split,
     module="owt_pipeline.tokenize.stage",
     shard_local=True,
+    preload=_preload,
     help="Encode the corpus into token ids: Arrow IPC files, uncompressed, one row a document, without\n"
     "end-of-text (the reader places it), in tokens/train and tokens/val. The split is a hash of url_id.",
     sources=sources,

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from datasketch import MinHashLSH
+from datasketch.lsh import _optimal_param
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,10 +14,15 @@ from owt_pipeline.dedupe.components import forest_of
 from owt_pipeline.dedupe.lsh import Banding, band_hashes, choose_banding, star_edges
 
 
-def test_the_banding_is_the_one_datasketch_chooses() -> None:
-    theirs = MinHashLSH(0.7, num_perm=96, weights=(0.1, 0.9))
-    ours = choose_banding(0.7, 96, 0.9)
-    assert (ours.bands, ours.rows) == (theirs.b, theirs.r)
+@pytest.mark.parametrize("false_negative_weight", [0.001, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("threshold", [0.05, 0.3, 0.7, 0.8, 0.95])
+@pytest.mark.parametrize("num_perm", [2, 64, 96, 128])
+def test_the_banding_is_the_one_datasketch_chooses(
+    num_perm: int, threshold: float, false_negative_weight: float
+) -> None:
+    theirs = _optimal_param(threshold, num_perm, 1 - false_negative_weight, false_negative_weight)
+    ours = choose_banding(threshold, num_perm, false_negative_weight)
+    assert (ours.bands, ours.rows) == theirs
 
 
 def test_the_default_banding_finds_what_is_at_the_threshold() -> None:

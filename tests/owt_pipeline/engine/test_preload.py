@@ -1,4 +1,4 @@
-"""Modules that all workers need are imported once, in the process that they are forked from."""
+"""What all workers need is loaded once, in the process that they are forked from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 from owt_pipeline.engine.workers import WorkerPool, start_server
 from tests.owt_pipeline.engine.test_preload import has_colorsys
 
-start_server({modules})
+start_server({needed})
 pool = WorkerPool(1)
 [(_, found)] = pool.map(has_colorsys, [pa.record_batch({{"a": [1]}})])
 print(found)
@@ -29,10 +29,20 @@ def has_colorsys(_: pa.RecordBatch) -> bool:
     return "colorsys" in sys.modules
 
 
+def load_colorsys() -> None:
+    import colorsys  # noqa: F401
+
+
 @pytest.mark.parametrize(
-    ("modules", "found"), [(["colorsys"], "True"), ([], "False"), (["not_there", "colorsys"], "True")]
+    ("needed", "found"),
+    [
+        (["colorsys"], "True"),
+        ([], "False"),
+        (["not_there", "colorsys:not_there", "colorsys"], "True"),
+        (["tests.owt_pipeline.engine.test_preload:load_colorsys"], "True"),
+    ],
 )
-def test_workers_are_forked_with_them_and_one_that_is_missing_does_no_harm(modules: list[str], found: str) -> None:
-    script = _SCRIPT.format(modules=modules)
+def test_workers_are_forked_with_it_and_what_is_missing_does_no_harm(needed: list[str], found: str) -> None:
+    script = _SCRIPT.format(needed=needed)
     done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True)
     assert (done.stdout.strip(), done.stderr) == (found, "")

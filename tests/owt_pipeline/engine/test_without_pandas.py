@@ -15,8 +15,12 @@ def test_arrays_are_made_without_pandas_and_frames_with_it() -> None:
     program = """
 import sys
 import pyarrow as pa
-from owt_pipeline.engine.without_pandas import keep_pandas_out
+import gc
+from owt_pipeline.engine.without_pandas import importing, keep_pandas_out
 
+with importing():
+    import apache_beam
+assert "pandas" not in sys.modules and gc.isenabled()
 keep_pandas_out()
 table = pa.table({"a": pa.array(["x", "y"])})
 assert "pandas" not in sys.modules
