@@ -124,8 +124,10 @@ def job_runs(flags: Sequence[str], job: Job) -> bool | None:
 @contextlib.contextmanager
 def explaining() -> Iterator[None]:
     """What a runner refuses, and how a job failed, as UserError or WorkerError; the runner's own log is kept quiet."""
+    root = logging.getLogger()
+    level = root.level
     if not logger.isEnabledFor(logging.DEBUG):
-        logging.getLogger().setLevel(logging.CRITICAL + 1)  # where Beam repeats what a job's server says
+        root.setLevel(logging.CRITICAL + 1)  # where Beam repeats what a job's server says
     for name in (
         "apache_beam.runners.dataflow",
         "apache_beam.options",
@@ -142,6 +144,7 @@ def explaining() -> Iterator[None]:
         raise
     finally:
         threading.excepthook = excepthook
+        root.setLevel(level)
 
 
 def _of_thread(failed: threading.ExceptHookArgs) -> None:
