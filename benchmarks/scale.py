@@ -1,26 +1,61 @@
 """What a run takes at scale.
 
     python benchmarks/scale.py simulate [--run FOLDER] [--prices vcpu_hour=0.05]
+    python benchmarks/scale.py shards [--shards 65535]
+    python benchmarks/scale.py requests
 
 `simulate`: 10, 50 and 200 workers for OpenWebText, 23 million URLs of which 8 million become documents, and for ten
 times that, from the rates that `owt run --dry_run` uses: those of a run's log (`--run`), or those that ship.
+
+`shards`: Plan and Publish of each stage, which one worker does alone, on a run of as many shards as there can be, each
+stage in a process of its own. The datasets are a small made-up run's, whose files every shard has again (hard links);
+the records are those that the parts would have written.
+
+`requests`: what a part asks of a bucket. The demo's pages are run with 4 and with 16 shards in an emulator of Cloud
+Storage (fake-gcs-server, `make .venv-servers/installed`) behind a proxy that counts; what is more is the parts'.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import http.server
+import os
+import re
+import resource
+import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+from synthetic_run import write_run
 
 from owt_pipeline.commands.estimate import FOREST_SECONDS, Machines, Prices, Work, forecast, rate_of, read_log, table
+from owt_pipeline.engine.commit import publish, record_name
+from owt_pipeline.engine.phases import plan_stage, publish_stage
+from owt_pipeline.engine.stage import SHARDS, Runtime, StageRun
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.stages import ORDER, load
+from schemas import DATASETS
+from schemas.manifest import Counts, FileTable, Manifest, ShardFile, ShardRecord, ledger_of
+from schemas.settings import from_table
 
+OPTIONS = {
+    "collect": {"url_lists": [__file__], "num_shards": 65_535},
+    "fetch": {"sources": ["live"], "user_agent": "x"},
+}
 URLS, DOCUMENTS = 23_000_000, 8_000_000  # of OpenWebText: what was collected, what was left
 SUBMISSIONS = 450_000_000  # on Reddit until the end of 2017, in 151 monthly dumps
 DUMPS, LARGEST_DUMP = 151, 12_000_000  # submissions of the largest
 ROWS_PER_SHARD = 10_000
-STEPS = {"collect": 2, "dedupe": 7, "report": 4}
-"""Rounds of parts, each of which waits for the one before; of the other stages it is one."""
 
 
 def works(scale: float, run: str | None) -> list[Work]:
@@ -46,9 +81,9 @@ def works(scale: float, run: str | None) -> list[Work]:
                 stage,
                 shards,
                 entered / rate.rows_per_second,
-                steps=STEPS.get(stage, 1),
+                steps=len(load(stage).steps),
                 alone=entered * FOREST_SECONDS if stage == "dedupe" else 0.0,
-                longest=STEPS["collect"] * LARGEST_DUMP / rate.rows_per_second if stage == "collect" else 0.0,
+                longest=len(load(stage).steps) * LARGEST_DUMP / rate.rows_per_second if stage == "collect" else 0.0,
             )
         )
     return found
@@ -64,6 +99,153 @@ def simulate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def shards(arguments: argparse.Namespace) -> int:
+    if arguments.stage:
+        return of_stage(arguments.stage, Storage(arguments.folder), arguments.shards)
+    with tempfile.TemporaryDirectory(prefix="shards-") as folder:
+        started = time.perf_counter()
+        small = Path(folder) / "small"
+        write_run(Storage(str(small)), 2_000)
+        many = Path(folder) / "many"
+        for name in DATASETS:
+            multiply(small, many, name, arguments.shards)
+        print(f"{arguments.shards:,} shards written in {time.perf_counter() - started:.0f} s", flush=True)
+        for stage in ORDER:
+            own = ["--stage", stage, "--folder", str(many), "--shards", str(arguments.shards)]
+            subprocess.run([sys.executable, __file__, "shards", *own], check=True)
+    return 0
+
+
+def multiply(small: Path, many: Path, name: str, num_shards: int) -> None:
+    """Write a dataset of many shards, each with the files of one of a small run's."""
+    records = records_of(small, many, name, num_shards)
+    manifest = Manifest.from_json((small / ledger_of(name) / "manifest.json").read_bytes())
+    kept = ("dataset", "stage", "stage_version", "fingerprint", "properties", "options")
+    about = {field: getattr(manifest, field) for field in kept}
+    counts = sum((record.counts for record in records), Counts())
+    publish(Storage(str(many)), records, [], num_shards=num_shards, counts=counts, **about)
+
+
+def records_of(small: Path, many: Path, name: str, num_shards: int) -> list[ShardRecord]:
+    """The records of many shards, whose files are linked into place."""
+    manifest = Manifest.from_json((small / ledger_of(name) / "manifest.json").read_bytes())
+    table = FileTable.from_parquet((small / manifest.files.path).read_bytes(), manifest.files.path)
+    of_shard: dict[int, list[ShardFile]] = {}
+    for file in table.files:
+        of_shard.setdefault(file.shard, []).append(file)
+    found = []
+    for shard in range(num_shards):
+        files = []
+        for file in of_shard[shard % len(of_shard)]:
+            path = file.path.replace(f"part-{file.shard:05d}", f"part-{shard:05d}")
+            target = many / path
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.link(small / file.path, target)
+            files.append(msgspec.structs.replace(file, path=path, shard=shard))
+        rows = sum(file.rows for file in files)
+        left = sum(file.rows for file in files if file.kind == "data")
+        rejected = {"http_404": rows - left} if rows > left else {}
+        found.append(ShardRecord(shard, Counts(rows, left, rejected), files, made_from="", stats=STATS.get(name, {})))
+    return found
+
+
+STATS = {"duplicates": {"exact": 0, "near": 0, "stay": 0}}
+"""Counts that a stage's end expects of each shard."""
+
+
+def of_stage(name: str, workdir: Storage, num_shards: int) -> int:
+    """Plan and publish one stage of a run that has all the others; prints seconds, and the process' peak memory."""
+    stage = load(name)
+    given = {"collect": {"url_lists": [__file__], "num_shards": num_shards}, "fetch": {"pages_from": [__file__]}}
+    options = from_table(stage.options, given.get(name, {}), name)
+    many = Path(workdir.uri)
+    ledger = many / ledger_of(stage.output)
+    if (ledger / "manifest.json").exists():
+        (ledger / "manifest.json").unlink()
+    started = time.perf_counter()
+    run = plan_stage(stage, options, Runtime(workdir))
+    assert isinstance(run, StageRun)
+    parts = sum(1 for _ in stage.steps[0].keys(run))
+    planned = time.perf_counter() - started
+    if stage.output in DATASETS:
+        records = run.records(SHARDS).uri
+        os.makedirs(records, exist_ok=True)
+        for record in records_of(many.parent / "small", many, stage.output, run.num_shards):
+            Path(records, record_name(record.shard)).write_bytes(record.to_json())
+    started = time.perf_counter()
+    publish_stage(dataclasses.replace(run, stage=dataclasses.replace(stage, finish=lambda *_: None)))
+    published = time.perf_counter() - started
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{name:9} {parts:6,} parts  plan {planned:6.1f} s  publish {published:6.1f} s  {memory:6,.0f} MiB at most",
+        flush=True,
+    )
+    assert memory < 2048, "a worker has no more"
+    return 0
+
+
+class Counting(http.server.BaseHTTPRequestHandler):
+    """Passes requests on to an emulator, and counts them."""
+
+    protocol_version = "HTTP/1.1"
+    emulator = ""
+    counts: ClassVar[Counter[str]] = Counter()
+
+    def _pass_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        kind = "deleted" if self.command == "DELETE" else "read" if self.command == "GET" else "written"
+        if self.command == "GET" and re.search(r"/o/?([?]|$)", self.path):
+            kind = "written"  # a listing, which costs as much
+        self.counts[kind] += 1
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        request = urllib.request.Request(self.emulator + self.path, body or None, headers, method=self.command)
+        try:
+            with urllib.request.urlopen(request) as answer:
+                self._answer(answer.status, answer.headers, answer.read())
+        except urllib.error.HTTPError as error:
+            self._answer(error.code, error.headers, error.read())
+
+    def _answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            if name.lower() not in ("content-length", "transfer-encoding", "connection", "date"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = _pass_on
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def count_requests(arguments: argparse.Namespace) -> int:
+    from tests.servers.gcs import gcs_bucket
+
+    owt = [sys.executable, "-m", "owt_pipeline"]
+    steps = sum(len(load(stage).steps) for stage in ORDER)
+    found: dict[int, Counter[str]] = {}
+    with tempfile.TemporaryDirectory(prefix="requests-") as folder, gcs_bucket() as bucket:
+        subprocess.run([*owt, "demo", "--write_inputs", folder], check=True, stdout=subprocess.DEVNULL)
+        Counting.emulator = os.environ["STORAGE_EMULATOR_HOST"]
+        proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counting)
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        environment = os.environ | {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{proxy.server_port}"}
+        for num_shards in (4, 16):
+            Counting.counts.clear()
+            run = ["run", "--workdir", f"{bucket}/{num_shards}", "--num_shards", str(num_shards), "--workers", "1"]
+            inputs = ["--dumps", f"{folder}/RS_demo.zst", "--pages_from", f"{folder}/demo.warc.gz"]
+            subprocess.run([*owt, *run, *inputs], check=True, env=environment, stdout=subprocess.DEVNULL)
+            found[num_shards] = Counter(Counting.counts)
+            print(f"{num_shards} shards: {dict(found[num_shards])}", flush=True)
+    for kind in ("read", "written", "deleted"):
+        more = (found[16][kind] - found[4][kind]) / 12
+        print(f"{kind:8} {more:6.1f} a shard, {more / steps:4.1f} a part: {steps} steps")
+    return 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -73,6 +255,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.add_argument("--machine_type", default="n2-standard-4")
     command.add_argument("--prices", nargs="+", default=[], metavar="NAME=DOLLARS")
     command.set_defaults(run_command=simulate)
+    command = commands.add_parser("shards")
+    command.add_argument("--shards", type=int, default=65_535)
+    command.add_argument("--stage", help=argparse.SUPPRESS)
+    command.add_argument("--folder", help=argparse.SUPPRESS)
+    command.set_defaults(run_command=shards)
+    commands.add_parser("requests").set_defaults(run_command=count_requests)
     arguments = parser.parse_args(argv)
     return int(arguments.run_command(arguments))
 

@@ -9,10 +9,11 @@ import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from owt_pipeline import config
-from owt_pipeline.engine import console, runner
+from owt_pipeline.engine import console, runner, submission
 from owt_pipeline.engine.command_line import CommandParser, interruptible
 from owt_pipeline.engine.errors import LedgerError, UsageError, UserError, explain_os_error
 from owt_pipeline.engine.lease import hold
@@ -57,7 +58,7 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, take_over:
 
     Text that was imported takes the place of what collect, fetch and extract would make: they are left out.
     """
-    with hold(runtime.workdir, take_over) as lease:
+    with hold(runtime.workdir, take_over, partial(submission.job_runs, runtime.beam_flags)) as lease:
         imported = usable_manifest(runtime.workdir, "documents")
         if imported is not None and imported.stage == "import":
             stages = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]

@@ -120,7 +120,10 @@ SPREAD = 0.5
 """Sigma of the lognormal distribution of part times, where none was measured: shards differ by their hosts' pages."""
 PLAN_SECONDS = 0.0002
 PUBLISH_SECONDS = 0.0002
-"""Of one worker, for each shard: listing the output in a bucket (1,000 names a request), the list of files."""
+"""Of one worker, for each shard, besides what it waits for a bucket: the list of files, the plan of the parts."""
+PUBLISH_REQUESTS = 7.5
+REQUESTS_TOGETHER = 16
+"""Of one worker, for each shard of a stage: it reads the shard's record, and deletes what the steps have left."""
 FOREST_SECONDS = 1e-6
 """Of one worker, for each document of `dedupe`."""
 REQUEST_SECONDS = 0.05
@@ -221,9 +224,9 @@ class Work:
     written: float = 0
     longest: float = 0
     spread: float = SPREAD
-    reads: float = 6
-    writes: float = 3
-    objects: float = 3
+    reads: float = 14
+    writes: float = 5.2
+    objects: float = 2.5
 
 
 @dataclass(frozen=True)
@@ -291,7 +294,8 @@ def table(found: Sequence[Forecast], machines: Machines) -> str:
 
 def _stage(work: Work, machines: Machines, prices: Prices) -> Forecast:
     slots = machines.workers * machines.vcpus
-    alone = work.alone + work.parts * (PLAN_SECONDS + PUBLISH_SECONDS)
+    waiting = PUBLISH_REQUESTS / REQUESTS_TOGETHER * REQUEST_SECONDS
+    alone = work.alone + work.parts * (PLAN_SECONDS + PUBLISH_SECONDS + waiting)
     seconds = alone + work.steps * _makespan(work, slots)
     reads = work.parts * work.steps * work.reads
     writes = work.parts * work.steps * work.writes + work.parts / 1_000  # listing counts as writing

@@ -265,9 +265,11 @@ class _End(beam.DoFn):
     def process(self, dataset: Dataset | Stopped) -> Iterator[Dataset | Stopped]:
         if self.runtime.on_cluster and (not self.runtime.owner or is_in_sight(self.runtime.workdir)):
             outcome = Outcome(dataset.message, dataset.exit_code) if isinstance(dataset, Stopped) else Outcome()
-            write_outcome(self.runtime.workdir, outcome)
-            if outcome.message and not self.runtime.owner:  # nobody looks for it: a pipeline built in a notebook
-                raise UserError(outcome.message)
+            if self.runtime.unattended or not self.runtime.owner:  # a template's job, a pipeline built in a notebook
+                if outcome.message:
+                    raise UserError(outcome.message)
+            else:
+                write_outcome(self.runtime.workdir, outcome)
         yield dataset
 
 

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from owt_pipeline.engine import parts, progress, submission
@@ -136,8 +137,9 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
         options = submission.options_for(runtime.beam_flags, workdir, stages)
         watch = Watch(stages, workdir)
         forget_outcome(workdir)
+        later = submission.submits_later(options)
         pipeline = beam.Pipeline(options=options)
-        build(pipeline, stages, runtime)
+        build(pipeline, stages, replace(runtime, unattended=later))
     failed: Exception | None = None
     try:
         with submission.explaining():
@@ -146,7 +148,7 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
             logger.info("job %s on %s %s", job.id, job.runner, submission.console(job, options))
             if runtime.owner:
                 name_job(workdir, runtime.owner, job)
-            if submission.submits_later(options):
+            if later:
                 return []
             with watch.following():
                 result.wait_until_finish()

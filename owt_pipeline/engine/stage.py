@@ -58,6 +58,7 @@ class Runtime:
       beam_flags: Beam's flags; none for the local runner.
       owner: of the lease that is held on the working directory; empty: none.
       on_cluster: whether parts run where the runner places them, and not in the pool of this process.
+      unattended: whether nobody waits for the job's end, so that it has to fail where a user's mistake is found.
       versions: on a cluster, those of what shapes bytes in the process that started the run.
       allow_version_skew: whether workers may have others, which the manifest then names.
     """
@@ -67,6 +68,7 @@ class Runtime:
     beam_flags: tuple[str, ...] = ()
     owner: str = ""
     on_cluster: bool = False
+    unattended: bool = False
     versions: tuple[tuple[str, str], ...] = ()
     allow_version_skew: bool = False
 

@@ -211,7 +211,8 @@ def _check_dataflow(options: PipelineOptions, workdir: Storage, stages: Sequence
     from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions, WorkerOptions
 
     _require_google()
-    if not options.view_as(GoogleCloudOptions).no_auth:
+    places = options.view_as(GoogleCloudOptions)
+    if not places.no_auth:
         import google.auth
 
         with explaining():
@@ -231,6 +232,19 @@ def _check_dataflow(options: PipelineOptions, workdir: Storage, stages: Sequence
             "Dataflow's workers need this package: give --sdk_container_image (see Dockerfile), or the wheel with "
             "--extra_package (`pip wheel --no-deps --wheel-dir dist .` makes it)"
         )
+    for place in (places.temp_location, places.staging_location):
+        if place and place.startswith("gs://"):
+            _check_bucket(place, options)
+
+
+def _check_bucket(place: str, options: PipelineOptions) -> None:
+    """Raise UserError for a bucket that is not there or not ours, which the SDK would try for ten minutes."""
+    from apache_beam.io.gcp.gcsio import create_storage_client
+    from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+    with explaining():
+        client = create_storage_client(options, not options.view_as(GoogleCloudOptions).no_auth)
+        client.get_bucket(place.split("/")[2])
 
 
 def _check_portable(options: PipelineOptions, runner: str) -> None:

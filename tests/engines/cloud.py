@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,10 +20,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.engines.environments import DEPENDENCIES, REPOSITORY, bare, install, wheel
-from tests.servers.gcs import gcs_bucket
 from tests.servers.process import free_port, serving
 
 PROJECT, REGION = "my-project", "us-central1"
+STATES = {3: "DONE", 4: "FAILED", 5: "CANCELLED"}  # of google.dataflow.v1beta3.JobState
+IMAGE = f"{REGION}-docker.pkg.dev/{PROJECT}/owt/owt:0.1.0"
+"""An image with what the Dockerfile copies into it, in its WORKDIR; its Python is the launcher's environment."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,26 @@ class Cloud:
     def jobs(self) -> list[dict[str, Any]]:
         return list(self.get("")["jobs"])
 
+    def launch(self, name: str, template: str, parameters: dict[str, str], **environment: object) -> dict[str, Any]:
+        """Launch a Flex Template, as `gcloud dataflow flex-template run` does."""
+        places = {"tempLocation": f"{self.bucket}/tmp", "stagingLocation": f"{self.bucket}/staging"}
+        body = {"jobName": name, "containerSpecGcsPath": template, "parameters": parameters}
+        request = json.dumps({"launchParameter": {**body, "environment": {**places, **environment}}}).encode()
+        address = f"{self.url}/v1b3/projects/{PROJECT}/locations/{REGION}/flexTemplates:launch"
+        return self._answer(urllib.request.Request(address, request, method="POST"))
+
     def get(self, path: str) -> dict[str, Any]:
         return self._answer(urllib.request.Request(self._address(path)))
+
+    def wait(self, job: str) -> str:
+        """The state in which a job has ended, by its name in the API."""
+        ended = {"DONE", "FAILED", "CANCELLED"}
+        while (state := STATES.get(self.get(f"/{job}")["currentState"], "")) not in ended:
+            time.sleep(1)
+        return state
+
+    def messages(self, job: str) -> list[str]:
+        return [said["messageText"] for said in self.get(f"/{job}/messages")["jobMessages"]]
 
     def post(self, body: bytes, region: str = REGION) -> dict[str, Any]:
         """Create a job; what is refused is `{"error": ...}`."""
@@ -87,8 +109,8 @@ class Cloud:
 
 
 @contextlib.contextmanager
-def cloud(folder: Path, workers: int = 2) -> Iterator[Cloud]:
-    """A service with a bucket, in `folder`; skips the test where the environment of dependencies is not installed."""
+def cloud(folder: Path, bucket: str, workers: int = 2) -> Iterator[Cloud]:
+    """A service, in `folder`; skips the test where the environment of dependencies is not installed."""
     if not (DEPENDENCIES / "installed").exists():
         missing = "the workers' environment is not installed: run `make .venv-dependencies/installed`"
         if "OWT_REQUIRE_SERVERS" in os.environ:
@@ -98,17 +120,16 @@ def cloud(folder: Path, workers: int = 2) -> Iterator[Cloud]:
     launcher = install(folder / "launcher", [ours]).parent
     port = free_port()
     url = f"http://127.0.0.1:{port}"
+    key, image = folder / "key.json", folder / "image.json"
+    key.write_text(json.dumps(_credentials(f"{url}/token")))
+    shutil.copy(REPOSITORY / "flex/launch.py", folder)
+    of_image = {"FLEX_TEMPLATE_PYTHON_PY_FILE": str(folder / "launch.py")}
+    image.write_text(json.dumps({"python": str(launcher / "python"), "environment": of_image}))
+    google = {"GOOGLE_APPLICATION_CREDENTIALS": str(key), "GOOGLE_CLOUD_PROJECT": PROJECT}
+    path = f"{launcher}:{os.environ['PATH']}"
+    environment = bare(**google) | {"PATH": path, "http_proxy": url, "no_proxy": "127.0.0.1,localhost"}
     command = [DEPENDENCIES / "bin/python", REPOSITORY / "tests/engines/dataflow.py", folder / "jobs", str(port)]
-    with gcs_bucket() as bucket, serving([*command, f"--workers={workers}"], url):
-        key = folder / "key.json"
-        key.write_text(json.dumps(_credentials(f"{url}/token")))
-        environment = bare(
-            PATH=f"{launcher}:{os.environ['PATH']}",
-            GOOGLE_APPLICATION_CREDENTIALS=str(key),
-            GOOGLE_CLOUD_PROJECT=PROJECT,
-            http_proxy=url,
-            no_proxy="127.0.0.1,localhost",
-        )
+    with serving([*command, f"--workers={workers}", f"--image={IMAGE}={image}"], url, {**os.environ, **google}):
         yield Cloud(bucket, url, ours, launcher, environment)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ import pytest
 import zstandard
 
 from owt_pipeline.engine.storage import Storage
+from tests.engines.cloud import Cloud, cloud
 from tests.engines.engines import Engine, Flink, WorkerPool, flink, prism, spark, worker_pool
 from tests.owt_pipeline.whole_runs import is_same_in_all_runs, manifest_of, owt, run_owt, snapshot
 from tests.servers.gcs import gcs_bucket
@@ -62,10 +64,15 @@ class Jobs:
 
     def check(self, workdir: Storage) -> None:
         """Every file of the run there has the name and the bytes of the run here, and no id is lost."""
-        expected, found = snapshot(self.local), contents(workdir)
-        differing = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-        assert differing == []
-        assert "everything holds" in run_owt("verify", "--workdir", workdir)
+        check_same(self.local, workdir)
+
+
+def check_same(local: Path, workdir: Storage) -> None:
+    """Every file of a run has the name and the bytes of the run on this machine, and no id is lost."""
+    expected, found = snapshot(local), contents(workdir)
+    differing = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    assert differing == []
+    assert "everything holds" in run_owt("verify", "--workdir", workdir)
 
 
 def contents(run: Storage) -> dict[str, bytes]:
@@ -84,6 +91,13 @@ def buckets() -> Iterator[Mapping[str, str]]:
     """A bucket of each kind, by the scheme of its URI."""
     with gcs_bucket() as gs, s3_bucket() as s3:
         yield {"gs": gs, "s3": s3}
+
+
+@pytest.fixture(scope="session")
+def service(folder: Path, buckets: Mapping[str, str]) -> Iterator[Cloud]:
+    """The tests' Dataflow."""
+    with cloud(folder / "cloud", buckets["gs"]) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")
@@ -117,3 +131,45 @@ def on_spark(folder: Path) -> Iterator[Engine]:
 def on_flink(folder: Path) -> Iterator[Flink]:
     with flink(folder) as engine:
         yield engine
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The job's inputs in the bucket.
+
+    Attributes:
+      config: its CONFIG.toml, which names the others.
+      local: the folder of a run on this machine that read them there.
+    """
+
+    cloud: Cloud
+    config: str
+    local: Path
+
+    def check(self, workdir: Storage) -> None:
+        check_same(self.local, workdir)
+
+    def run(self, name: str, workdir: str, *flags: str) -> tuple[int, str]:
+        """`owt run` on Dataflow: its exit code, and what it printed."""
+        wheel = f"--extra_package={self.cloud.wheel}"
+        command = ["owt", "run", self.config, "--workdir", workdir, *self.cloud.flags(name), wheel, *flags]
+        done = self.cloud.run(*command, timeout=800)
+        return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="session")
+def sent(service: Cloud, jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Sent:
+    """The run's inputs, uploaded; the paths of archives are among the options that a manifest holds."""
+    inputs = Storage(f"{service.bucket}/inputs")
+    text = jobs.config.read_text()
+    for path in sorted({found for quoted in re.findall(r'"(/[^"]+)"', text) for found in matches(quoted)}):
+        inputs.write(path.name, path.read_bytes())
+    inputs.write("config.toml", re.sub(r'"/[^"]*/([^"/]+)"', rf'"{inputs}/\1"', text).encode())
+    local = tmp_path_factory.mktemp("local") / "run"
+    run_owt("run", inputs.path("config.toml"), "--workdir", local, "--workers", 2)
+    return Sent(service, inputs.path("config.toml"), local)
+
+
+def matches(pattern: str) -> list[Path]:
+    path = Path(pattern)
+    return sorted(path.parent.glob(path.name))

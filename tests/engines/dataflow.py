@@ -1,6 +1,6 @@
 """A Dataflow service on loopback that executes the jobs it is sent.
 
-    .venv-dependencies/bin/python tests/engines/dataflow.py FOLDER PORT [--workers N] [--image NAME=PYTHON]
+    .venv-dependencies/bin/python tests/engines/dataflow.py FOLDER PORT [--workers N] [--image NAME=FILE]
 
 It speaks the REST form of `projects.locations.jobs` (create, get, list, update, messages, metrics; protos of
 google-cloud-dataflow-client), as Beam's SDK does with `--dataflow_endpoint=http://dataflow.sandbox` and the environment
@@ -8,7 +8,8 @@ variable `http_proxy=http://127.0.0.1:PORT`: Beam takes no endpoint with a port,
 
 A job's staged files are read from the bucket at `STORAGE_EMULATOR_HOST`. What the real service refuses is refused, with
 its codes (`check`). A job's workers are processes of an environment of their own, with what the job has staged and
-nothing else (`environments.install`), or of a named image's environment; `dataflow_execution.py` runs them.
+nothing else (`environments.install`), or of an image: FILE is JSON with its `python` and its `environment` variables.
+`dataflow_execution.py` runs them. `flexTemplates:launch` starts an image's launcher as the real one does (`launch`).
 
 Not as on the real service: workers are processes of this machine, bundles are not split while they run, the graph is
 fused by Beam's FnApiRunner, and states follow each other without the minutes that machines take to start.
@@ -36,7 +37,7 @@ from typing import Any
 
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
-from environments import InstallError, install
+from environments import InstallError, bare, install
 from google.cloud import dataflow
 from google.protobuf import json_format
 
@@ -216,7 +217,7 @@ class Job:
         if (staged / "workflow.tar.gz").exists():
             requirements.append(staged / "workflow.tar.gz")
         if named and not requirements:
-            return named
+            return Path(named["python"])
         return install(self.folder / "environment", requirements)
 
     def _end(self, state: Any) -> None:
@@ -228,7 +229,7 @@ class Job:
 class Service:
     """The jobs of a project."""
 
-    def __init__(self, folder: Path, workers: int, images: dict[str, Path]):
+    def __init__(self, folder: Path, workers: int, images: dict[str, dict[str, Any]]):
         self.folder, self.workers, self.images = folder, workers, images
         self.project = ""
         self.lock = threading.RLock()
@@ -248,10 +249,57 @@ class Service:
         threading.Thread(target=job.run, daemon=True).start()
         return job.as_json()
 
+    def launch(self, region: str, body: bytes) -> dict[str, Any]:
+        """Launch a Flex Template: check its parameters by its metadata, run its launcher, create the job it wrote.
+
+        The launcher runs the file that the image's FLEX_TEMPLATE_PYTHON_PY_FILE names, with a flag for each parameter
+        and for what the request says of the machines, and `--template_location`, where the SDK writes the job.
+        """
+        request = json.loads(body)["launchParameter"]
+        spec = json.loads(_staged(request["containerSpecGcsPath"]))
+        image = self.images.get(spec["image"])
+        if image is None:
+            raise Refused(400, "INVALID_ARGUMENT", f"(7d01): image {spec['image']} cannot be pulled: not found")
+        given = request.get("parameters", {})
+        _check_parameters(spec["metadata"], given)
+        environment = request["environment"]
+        location = f"{environment['stagingLocation']}/template_launches/{time.time_ns()}/job_object"
+        flags = {
+            "runner": "DataflowRunner",
+            "project": self.project,
+            "region": region,
+            "job_name": request["jobName"],
+            "template_location": location,
+            "temp_location": environment["tempLocation"],
+            "staging_location": environment["stagingLocation"],
+            "sdk_container_image": environment.get("sdkContainerImage", spec["image"]),
+            "num_workers": environment.get("numWorkers", 1),
+            "machine_type": environment.get("machineType", "n1-standard-1"),
+            **given,
+        }
+        program = [image["python"], image["environment"]["FLEX_TEMPLATE_PYTHON_PY_FILE"]]
+        kept = {name: value for name, value in os.environ.items() if name.startswith("GOOGLE_")}
+        done = subprocess.run(
+            [*program, *(f"--{name}={value}" for name, value in flags.items())],
+            env=bare(**kept, **image["environment"]),
+            cwd=self.folder.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise Refused(
+                400, "FAILED_PRECONDITION", f"Template launch failed: exit status {done.returncode}\n{done.stderr}"
+            )
+        return {"job": self.create(region, _staged(location))}
+
     def answer(self, method: str, path: str, query: dict[str, str], body: bytes) -> dict[str, Any]:
         """The answer to a request; raises Refused."""
         if path == "/token":  # for the credentials of a service account
             return {"access_token": "token", "expires_in": 3600, "token_type": "Bearer"}
+        if launched := re.fullmatch(r"/v1b3/projects/([^/]+)/locations/([^/]+)/flexTemplates:launch", path):
+            self.project, region = launched.groups()
+            return self.launch(region, body)
         found = re.fullmatch(
             r"/v1b3/projects/([^/]+)/locations/([^/]+)/jobs(?:/([^/]+)(?:/(messages|metrics|seen))?)?", path
         )
@@ -261,7 +309,8 @@ class Service:
         if method == "POST" and name is None:
             return self.create(region, body)
         if name is None:
-            return {"jobs": [job.as_json() for job in self.jobs.values()]}
+            active = query.get("filter") == str(dataflow.ListJobsRequest.Filter.ACTIVE.value)
+            return {"jobs": [job.as_json() for job in self.jobs.values() if not (active and job.state in ENDED)]}
         job = self.jobs.get(name)
         if job is None or job.location != region:
             raise Refused(404, "NOT_FOUND", f"(c6a3): Information about job {name} could not be found in our system.")
@@ -278,6 +327,24 @@ class Service:
             description = json_format.MessageToDict(dataflow.Job.pb(job.description))
             return {"attempts": job.attempts, "description": description, "folder": str(job.folder)}
         return job.as_json()
+
+
+def _check_parameters(metadata: dict[str, Any], given: dict[str, str]) -> None:
+    known = {parameter["name"]: parameter for parameter in metadata["parameters"]}
+    wrong = [f"{name}: Unrecognized parameter" for name in given if name not in known]
+    wrong += [
+        f"{name}: Missing required parameter" for name in known if name not in given and not known[name]["isOptional"]
+    ]
+    wrong += [
+        f"{name}: Value of parameter does not match the regular expression {pattern}"
+        for name, value in given.items()
+        for pattern in known.get(name, {}).get("regexes", ())
+        if not re.search(pattern, value)
+    ]
+    if wrong:
+        raise Refused(
+            400, "INVALID_ARGUMENT", f"(4ea2): The template parameters are invalid. Details: {'; '.join(wrong)}"
+        )
 
 
 def _parsed(body: bytes) -> Any:
@@ -356,9 +423,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("port", type=int)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--image", action="append", default=[], metavar="NAME=PYTHON")
+    parser.add_argument("--image", action="append", default=[], metavar="NAME=FILE")
     arguments = parser.parse_args()
-    images = {name: Path(python) for name, _, python in (image.rpartition("=") for image in arguments.image)}
+    named = (image.rpartition("=") for image in arguments.image)
+    images = {name: json.loads(Path(file).read_bytes()) for name, _, file in named}
     _Handler.service = Service(arguments.folder, arguments.workers, images)
     http.server.ThreadingHTTPServer(("127.0.0.1", arguments.port), _Handler).serve_forever()
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.commands.estimate import Forecast, Machines, Prices, Work, forecast, table
+from owt_pipeline.commands.estimate import REQUEST_SECONDS, Forecast, Machines, Prices, Work, forecast, table
 from owt_pipeline.engine.errors import UsageError
 from tests.owt_pipeline.whole_runs import run_owt
 
@@ -48,7 +48,7 @@ def test_twice_the_workers_are_never_slower_and_never_more_than_twice_as_fast(wo
 @given(works)
 def test_one_worker_of_one_core_takes_the_sum(work: Work) -> None:
     stage = forecast([replace(work, longest=0)], Machines(1, "n1-standard-1"), FREE)[0]
-    waits = work.parts * work.steps * (work.reads + work.writes) * 0.05
+    waits = work.parts * work.steps * (work.reads + work.writes) * REQUEST_SECONDS
     assert stage.seconds == pytest.approx(work.core_seconds + waits + stage.alone, rel=1e-6)
 
 

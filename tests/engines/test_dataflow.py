@@ -1,0 +1,95 @@
+"""The complete job on the tests' Dataflow: as it is submitted there, by workers that have the staged wheel alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from owt_pipeline.engine.storage import Storage
+from tests.engines.conftest import Jobs, Sent
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
+
+
+def test_one_job_writes_the_files_of_a_run_on_this_machine(sent: Sent) -> None:
+    cloud, workdir = sent.cloud, f"{sent.cloud.bucket}/dataflow"
+    before = len(cloud.jobs())
+    code, printed = sent.run("complete", workdir)
+    assert code == 0, printed
+    sent.check(Storage(workdir))
+    (job,) = cloud.jobs()[before:]
+    assert job["name"] == "complete"
+    seen = cloud.get(f"/{job['id']}/seen")
+    assert seen["attempts"] == []
+    staged = {package["name"] for package in seen["description"]["environment"]["workerPools"][0]["packages"]}
+    assert staged == {cloud.wheel.name, "extra_packages.txt", "submission_environment_dependencies.txt"}
+
+
+def test_a_finished_run_sends_no_job(sent: Sent) -> None:
+    before = len(sent.cloud.jobs())
+    code, printed = sent.run("again", f"{sent.cloud.bucket}/dataflow")
+    assert code == 0, printed
+    assert len(sent.cloud.jobs()) == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--job_name=My_Job"], "Invalid job_name (My_Job)"),
+        (["--temp_location=gs://no-such-bucket/tmp"], "no-such-bucket"),
+        (["--machine_type=n1-gigantic-4"], "machine type n1-gigantic-4 is not available"),
+        (["--region=middle-earth1"], "unknown region middle-earth1"),
+        (["--num_workers=5", "--max_num_workers=2"], "num_workers (5) cannot exceed max_num_workers (2)"),
+        (["--runner=DataflowRuner"], "--runner DataflowRuner: there is no such runner; did you mean 'DataflowRunner'"),
+        (["--max_num_wrkers=2"], "unknown flag --max_num_wrkers"),
+        (["--sdk_container_image=registry/none:1"], "image registry/none:1 cannot be pulled"),
+    ],
+)
+def test_what_is_refused_is_one_line(sent: Sent, flags: list[str], said: str) -> None:
+    code, printed = sent.run("refused", f"{sent.cloud.bucket}/refused/{abs(hash(said))}", *flags)
+    assert code in (1, 2)
+    assert said in printed
+    lines = [line for line in printed.splitlines() if "https://console.cloud.google.com" not in line]
+    assert len(lines) == 1, printed  # next to the address of a job that was taken and then failed
+
+
+def test_what_workers_cannot_reach_is_refused(sent: Sent, jobs: Jobs, tmp_path: Path) -> None:
+    dump = jobs.config.parent / "RS_real.zst"
+    code, printed = sent.run("local-dump", f"{sent.cloud.bucket}/local-dump", f"--dumps={dump}")
+    assert code == 2
+    assert f"collect: dumps: {dump} is a path of this machine" in printed
+    code, printed = sent.run("local", str(tmp_path / "run"))
+    assert (code, printed.strip().splitlines()) == (
+        2,
+        [f"owt: error: --workdir {tmp_path}/run: Dataflow's workers cannot read it; give a bucket, gs://BUCKET/FOLDER"],
+    )
+    bare = ["owt", "run", sent.config, "--workdir", f"{sent.cloud.bucket}/bare", *sent.cloud.flags("bare")]
+    done = sent.cloud.run(*bare)
+    assert done.returncode == 2
+    assert "workers need this package" in done.stderr
+
+
+def test_a_users_mistake_found_by_a_worker_ends_the_job_with_one_line(sent: Sent) -> None:
+    """What only shows when the dumps are read."""
+    broken = Storage(f"{sent.cloud.bucket}/broken")
+    broken.write("RS_broken.zst", b"\x28\xb5\x2f\xfd no frame")
+    code, printed = sent.run("mistake", f"{sent.cloud.bucket}/mistake", f"--dumps={broken}/RS_broken.zst")
+    assert code == 1, printed
+    assert "RS_broken.zst" in printed
+    assert "Traceback" not in printed
+    (job,) = (job for job in sent.cloud.jobs() if job["name"] == "mistake")
+    assert sent.cloud.get(f"/{job['id']}/seen")["attempts"] == []  # no retry mends it
+
+
+def test_metrics_are_those_of_the_manifests(sent: Sent) -> None:
+    log = Storage(f"{sent.cloud.bucket}/dataflow").read("run-log.jsonl").decode().splitlines()
+    (found,) = [entry["metrics"] for entry in map(json.loads, log) if "metrics" in entry]
+    local = (sent.local / "run-log.jsonl").read_text().splitlines()
+    (expected,) = [entry["metrics"] for entry in map(json.loads, local) if "metrics" in entry]
+    rows = {
+        stage: {name: value for name, value in counts.items() if name.startswith(("rows_", "rejected_"))}
+        for stage, counts in expected.items()
+    }
+    assert {stage: {name: found[stage].get(name) for name in rows[stage]} for stage in rows} == rows

@@ -1,0 +1,68 @@
+"""The Flex Template, launched on the tests' Dataflow as the real service launches one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from owt_pipeline.engine.storage import Storage
+from tests.engines.cloud import IMAGE, Cloud
+from tests.engines.conftest import Sent
+from tests.engines.environments import REPOSITORY
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def template(service: Cloud) -> str:
+    """The template's file in the bucket, as `gcloud dataflow flex-template build` writes it."""
+    metadata = json.loads((REPOSITORY / "flex/metadata.json").read_bytes())
+    spec = {"image": IMAGE, "sdkInfo": {"language": "PYTHON"}, "metadata": metadata}
+    folder = Storage(f"{service.bucket}/templates")
+    folder.write("owt.json", json.dumps(spec).encode())
+    return folder.path("owt.json")
+
+
+def test_a_template_writes_the_files_of_a_run_on_this_machine(service: Cloud, template: str, sent: Sent) -> None:
+    workdir = f"{service.bucket}/template"
+    parameters = {"config": sent.config, "workdir": workdir, "min_tokens": "64"}
+    launched = service.launch("from-a-template", template, parameters, numWorkers=2)
+    assert "job" in launched, launched
+    job = launched["job"]["id"]
+    assert service.wait(job) == "DONE", service.messages(job)
+    seen = service.get(f"/{job}/seen")
+    assert seen["attempts"] == []
+    pool = seen["description"]["environment"]["workerPools"][0]
+    assert pool["sdkHarnessContainerImages"][0]["containerImage"] == IMAGE
+    sent.check(Storage(workdir))
+    code, printed = sent.run("after-the-template", workdir)  # the lease names a job that has ended
+    assert code == 0, printed
+    assert "after-the-template" not in [job["name"] for job in service.jobs()]
+
+
+def test_a_users_mistake_fails_the_job_with_its_line(service: Cloud, template: str, sent: Sent) -> None:
+    broken = Storage(f"{service.bucket}/broken")
+    broken.write("RS_cut.zst", b"\x28\xb5\x2f\xfd no frame")
+    parameters = {"workdir": f"{service.bucket}/template-mistake", "dumps": f"{broken}/RS_cut.zst"}
+    launched = service.launch("a-mistake", template, parameters)
+    assert "job" in launched, launched
+    job = launched["job"]["id"]
+    assert service.wait(job) == "FAILED"
+    assert any("RS_cut.zst" in said for said in service.messages(job))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({}, "workdir: Missing required parameter"),
+        ({"workdir": "/tmp/run"}, "workdir: Value of parameter does not match"),
+        ({"workdir": "gs://bucket/run", "num_shards": "many"}, "num_shards: Value of parameter does not match"),
+        ({"workdir": "gs://bucket/run", "shards": "8"}, "shards: Unrecognized parameter"),
+        ({"workdir": "gs://bucket/run", "num_shards": "0"}, "owt: error: collect: num_shards: 0 is not a whole number"),
+    ],
+)
+def test_wrong_parameters_are_refused(service: Cloud, template: str, parameters: dict[str, str], said: str) -> None:
+    error = service.launch("wrong", template, parameters)["error"]
+    assert said in error["message"]
+    assert "Traceback" not in error["message"]
