@@ -21,6 +21,7 @@ from owt_pipeline.stages import ORDER, load
 from schemas.settings import scalar_type
 
 _ITEM = {bool: "(true|false)", int: "-?[0-9]+", float: "-?[0-9]*[.]?[0-9]+([eE]-?[0-9]+)?", str: "[^ \n]+"}
+_IMAGE = "[a-z0-9./_-]+(:[a-zA-Z0-9._-]+|@sha256:[0-9a-f]+)"
 _URI = "gs://[a-z0-9][-_.a-z0-9]+[a-z0-9]/.+"
 
 
@@ -30,6 +31,7 @@ def metadata() -> dict[str, Any]:
         _parameter("workdir", "Working directory", "The folder of the run in a bucket.", _URI, optional=False),
         _parameter("config", "Settings", "A CONFIG.toml in a bucket; the other parameters override it.", _URI),
         _parameter("until", "Last stage", f"The last stage to run: {', '.join(ORDER)}.", _one_of(ORDER)),
+        _parameter("sdk_container_image", "Workers' image", "The image of the workers: that of the template.", _IMAGE),
         _parameter("take_over", "Take over", "Take the folder from a run whose job has ended.", _ITEM[bool]),
     ]
     return {

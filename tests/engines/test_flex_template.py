@@ -26,7 +26,7 @@ def template(service: Cloud) -> str:
 
 def test_a_template_writes_the_files_of_a_run_on_this_machine(service: Cloud, template: str, sent: Sent) -> None:
     workdir = f"{service.bucket}/template"
-    parameters = {"config": sent.config, "workdir": workdir, "min_tokens": "64"}
+    parameters = {"config": sent.config, "workdir": workdir, "min_tokens": "64", "sdk_container_image": IMAGE}
     launched = service.launch("from-a-template", template, parameters, numWorkers=2)
     assert "job" in launched, launched
     job = launched["job"]["id"]
