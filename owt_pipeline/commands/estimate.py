@@ -124,8 +124,8 @@ PUBLISH_SECONDS = 0.0002
 PUBLISH_REQUESTS = 7.5
 REQUESTS_TOGETHER = 16
 """Of one worker, for each shard of a stage: it reads the shard's record, and deletes what the steps have left."""
-FOREST_SECONDS = 1e-6
-"""Of one worker, for each document of `dedupe`."""
+FOREST_SECONDS = 6e-8
+"""Of one worker, for each document of `dedupe` (benchmarks/dedupe_forest.py)."""
 REQUEST_SECONDS = 0.05
 """That a part waits for a bucket's answer, each time: an assumption, typical of a bucket in the same region."""
 RECORD_BYTES = 1_000
