@@ -160,8 +160,10 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
         name_job(workdir, runtime.owner, None)
     outcome = read_outcome(workdir)
     if outcome is not None and outcome.failure:
-        raise WorkerError(f"{outcome.message}\n{outcome.failure}") from None
-    if outcome is not None and outcome.message:
+        if failed is not None:
+            raise WorkerError(f"{outcome.message}\n{outcome.failure}") from None
+        # The job has succeeded: it was tried again after this, or an attempt that was given up has noted it since.
+    elif outcome is not None and outcome.message:
         raise UsageError(outcome.message) if outcome.exit_code == UsageError.exit_code else UserError(outcome.message)
     if failed is not None:
         raise failed

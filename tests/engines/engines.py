@@ -66,10 +66,10 @@ taskmanager.memory.jvm-metaspace.size: 256m
 taskmanager.memory.jvm-overhead.min: 192m
 taskmanager.memory.jvm-overhead.max: 192m
 restart-strategy: fixed-delay
-restart-strategy.fixed-delay.attempts: 20
+restart-strategy.fixed-delay.attempts: 100
 restart-strategy.fixed-delay.delay: 1 s
 heartbeat.interval: 1000
-heartbeat.timeout: 6000
+heartbeat.timeout: 20000
 io.tmp.dirs: {tmp}
 """
 
@@ -145,7 +145,7 @@ class WorkerPool:
 
     def workers(self) -> dict[int, int]:
         """The process id of each worker, and the port of the engine's process that it works for."""
-        listed = ["ps", "--ppid", str(self.process.pid), "-o", "pid=,args="]
+        listed = ["ps", "--ppid", str(self.process.pid), "-o", "pid=", "-o", "args="]
         lines = subprocess.run(listed, capture_output=True, text=True, check=False).stdout.splitlines()
         found = (re.match(r" *(\d+) .*SdkHarness\(.*:(\d+)", line) for line in lines)
         return {int(match[1]): int(match[2]) for match in found if match}

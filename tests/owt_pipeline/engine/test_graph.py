@@ -22,6 +22,8 @@ from owt_pipeline.engine.dataset import DatasetReader, read_manifest
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.exchange import Slice, gather
 from owt_pipeline.engine.lease import hold
+from owt_pipeline.engine.outcome import Outcome as Noted
+from owt_pipeline.engine.outcome import write_outcome
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.storage import Storage
@@ -134,6 +136,24 @@ def test_a_bug_s_traceback_reaches_the_user_with_stage_and_part(tmp_path: Path) 
     runtime = Runtime(Storage(str(tmp_path)), beam_flags=ELSEWHERE, owner="")
     with pytest.raises(WorkerError, match=r"(?s)extract, shards, part 1: 'no such dump'.*in fail_as_told"):
         run_stage(FAILING, Options(fault="KeyError"), runtime)
+
+
+class LateRunner(ElsewhereRunner):
+    """After the job's end, an attempt that the runner had given up notes that it failed."""
+
+    def run_pipeline(self, pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
+        result = super().run_pipeline(pipeline, options)
+        result.wait_until_finish()
+        write_outcome(LateRunner.workdir, Noted.of_failure("extract, shards, part 1", RuntimeError("too late")))
+        return result
+
+
+def test_a_failure_that_is_noted_after_the_job_succeeded_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LateRunner, "workdir", Storage(str(tmp_path)), raising=False)
+    runtime = Runtime(Storage(str(tmp_path)), beam_flags=(f"--runner={LateRunner.__module__}.{LateRunner.__name__}",))
+    assert run_stage(STAGE, Options(5), runtime)[0].counts.left == 100
 
 
 class TwiceRunner(ElsewhereRunner):
