@@ -335,7 +335,8 @@ class Listing:
         ]
         with ThreadPoolExecutor(_REQUESTS_TOGETHER) as threads:
             list(threads.map(self._workdir.delete, extra))
-        self.entries = {name: entry for name, entry in self.entries.items() if name not in set(extra)}
+        gone = set(extra)
+        self.entries = {name: entry for name, entry in self.entries.items() if name not in gone}
         if extra and self._workdir.is_local:
             work_of(self._workdir, self._dataset).delete_all()  # the empty folders
 
