@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from owt_pipeline.extract.blocks import read_blocks
@@ -208,6 +208,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
+@example(["<br>", "<code>", "w0 ", "<ul>"])  # code around a block
 @given(st.lists(st.one_of(PIECES, st.integers(0, 99).map(lambda n: f"w{n} ")), max_size=60))
 def test_plain_and_markdown_have_the_same_words_in_the_same_order(pieces: list[str]) -> None:
     html = "".join(pieces)
