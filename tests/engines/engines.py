@@ -145,7 +145,7 @@ class WorkerPool:
 
     def workers(self) -> dict[int, int]:
         """The process id of each worker, and the port of the engine's process that it works for."""
-        listed = ["ps", "--ppid", str(self.process.pid), "-o", "pid=", "-o", "args="]
+        listed = ["ps", "ww", "--ppid", str(self.process.pid), "-o", "pid=", "-o", "args="]
         lines = subprocess.run(listed, capture_output=True, text=True, check=False).stdout.splitlines()
         found = (re.match(r" *(\d+) .*SdkHarness\(.*:(\d+)", line) for line in lines)
         return {int(match[1]): int(match[2]) for match in found if match}
