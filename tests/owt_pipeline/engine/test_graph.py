@@ -119,7 +119,7 @@ def test_a_user_s_mistake_found_in_a_worker_is_one_line_and_its_exit_code_on_eve
     with hold(workdir) as lease, pytest.raises(UserError, match=r"^no such dump$") as caught:
         run_stage(FAILING, Options(fault=fault.__name__), Runtime(workdir, 2, flags, lease.owner))
     assert caught.value.exit_code == fault.exit_code
-    with pytest.raises(UserError, match="^no such dump"):  # without a launcher that holds the lease, the graph raises
+    with pytest.raises(UserError, match=r"^no such dump"):  # without a launcher that holds the lease, the graph raises
         run_stage(FAILING, Options(fault=fault.__name__), Runtime(workdir, 2, flags))
     assert read_manifest(workdir, "documents") is None
     # Mended, the run goes on with what was finished.
