@@ -22,11 +22,11 @@ from owt_pipeline.fetch.addresses import Addresses, BlockedAddress, CheckingReso
 from owt_pipeline.fetch.connections import (
     Connection,
     IdleConnections,
-    Origin,
     ResponseReader,
     Silence,
     Stop,
     connect,
+    origin_of,
 )
 from owt_pipeline.fetch.manners import Failed, Gate, Gates, Slots
 from owt_pipeline.formats.messages import (
@@ -101,10 +101,6 @@ def parse_url(text: str) -> URL:
         return URL(text)
     except IndexError:  # for brackets behind a name
         raise ValueError(f"not a URL: {text[:100]!r}") from None
-
-
-def origin_of(url: URL) -> Origin:
-    return url.scheme, url.raw_host, url.port
 
 
 @dataclass(frozen=True)

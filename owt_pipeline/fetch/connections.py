@@ -16,6 +16,7 @@ from typing import Any
 import aiohappyeyeballs
 from aiohappyeyeballs import AddrInfoType
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from yarl import URL
 
 from owt_pipeline.formats.messages import BadMessage, Headers, TooLarge, header
 
@@ -36,6 +37,10 @@ Stop = Callable[[int, Headers], bool]
 
 Origin = tuple[str, str | None, int | None]
 """Scheme, host and port: a URL's origin, as a key that costs less than a URL."""
+
+
+def origin_of(url: URL) -> Origin:
+    return url.scheme, url.raw_host, url.port
 
 
 class ResponseReader:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from yarl import URL
 
 from owt_pipeline.fetch.answers import Answer, NoPage, Page, judge, refuse_head
-from owt_pipeline.fetch.client import Client, ClientOptions, Limits, Received, origin_of, parse_url
+from owt_pipeline.fetch.client import Client, ClientOptions, Limits, Received, parse_url
 from owt_pipeline.fetch.connections import Stop
 from owt_pipeline.fetch.manners import ROBOTS_BYTES, Cookies, Failed, Gate, Gates, RobotsCache, retry_after
 from owt_pipeline.formats.messages import REDIRECTS, BadMessage, Headers, TooLarge, charset_of, decode_body
@@ -110,7 +110,7 @@ class Fetcher:
         self.gates = Gates(options.host_delay, options.host_connections, options.client.remembered)
         self.client = Client(options.client, may_ask)
         self._agent = options.client.user_agent.partition("/")[0].strip()
-        self._robots = RobotsCache(self._get_robots, options.client.remembered, origin_of)
+        self._robots = RobotsCache(self._get_robots, options.client.remembered)
 
     async def close(self) -> None:
         await self.client.close()

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import http.cookiejar
+import io
 import time
 import urllib.request
+import urllib.response
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from email.message import Message
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from protego import Protego
 from yarl import URL
 
+from owt_pipeline.fetch.connections import Origin, origin_of
 from schemas import Reason
 
 if TYPE_CHECKING:
@@ -28,6 +31,9 @@ _ROBOTS_SECONDS = 24 * 3600.0  # RFC 9309, 2.4
 
 MAX_CRAWL_DELAY = 60.0
 """A host that asks for more seconds between two requests gets this many."""
+
+Get: TypeAlias = "Callable[[URL], Awaitable[Received]]"
+"""Gets a robots.txt, politely and with retries; raises Failed."""
 
 
 class Failed(Exception):
@@ -199,7 +205,8 @@ class Cookies:
             for value in values:
                 headers["Set-Cookie"] = value
             self._jar = self._jar or http.cookiejar.CookieJar()
-            self._jar.extract_cookies(_Reply(headers), urllib.request.Request(response.url))  # type: ignore[arg-type]
+            reply = urllib.response.addinfourl(io.BytesIO(), headers, response.url)
+            self._jar.extract_cookies(reply, urllib.request.Request(response.url))  # type: ignore[arg-type]
 
     def header(self, url: URL) -> str | None:
         """The Cookie header for a request."""
@@ -208,22 +215,6 @@ class Cookies:
         request = urllib.request.Request(str(url))
         self._jar.add_cookie_header(request)
         return request.get_header("Cookie")
-
-
-@dataclass(frozen=True)
-class _Reply:
-    """A response as http.cookiejar wants it."""
-
-    headers: Message
-
-    def info(self) -> Message:
-        return self.headers
-
-
-class Get(Protocol):
-    """Gets a robots.txt, politely and with retries; raises Failed."""
-
-    def __call__(self, url: URL) -> Awaitable[Received]: ...
 
 
 @dataclass(frozen=True)
@@ -250,21 +241,21 @@ class Robots:
 class RobotsCache:
     """The robots.txt of every origin asked for, for a day; the longest unused is forgotten first."""
 
-    def __init__(self, get: Get, remembered: int, key: Callable[[URL], Any]):
-        self._get, self._remembered, self._key = get, remembered, key
-        self._tasks: OrderedDict[Any, asyncio.Task[Robots]] = OrderedDict()
+    def __init__(self, get: Get, remembered: int):
+        self._get, self._remembered = get, remembered
+        self._tasks: OrderedDict[Origin, asyncio.Task[Robots]] = OrderedDict()
 
     async def of(self, url: URL) -> Robots:
         """The robots.txt for `url`."""
-        key = self._key(url)
-        task = self._tasks.get(key)
+        origin = origin_of(url)
+        task = self._tasks.get(origin)
         if task is not None and task.done() and time.monotonic() - task.result().read > _ROBOTS_SECONDS:
             task = None
         if task is None:
-            task = self._tasks[key] = asyncio.ensure_future(read_robots(url.origin(), self._get))
+            task = self._tasks[origin] = asyncio.ensure_future(read_robots(url.origin(), self._get))
             if len(self._tasks) > self._remembered:
                 self._tasks.popitem(last=False)
-        self._tasks.move_to_end(key)
+        self._tasks.move_to_end(origin)
         return task.result() if task.done() else await asyncio.shield(task)
 
 
