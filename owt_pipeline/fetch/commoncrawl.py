@@ -38,6 +38,9 @@ _EVER = (0, 1 << 40)
 _MAX_ANSWER_BYTES = 8 << 20
 """Of an index: some 25,000 captures of one URL in one collection, a site's first page at most."""
 
+ASKED_WITH = ["url_id", "url", "posted_url", "created_utc"]
+"""What `ask_archive` needs of urls/."""
+
 _CAPTURES_TRIED = 3
 """Captures of a URL that are read, where the nearest turn out to be no pages."""
 
@@ -132,15 +135,18 @@ class ArchiveClient:
     async def close(self) -> None:
         await self._fetcher.close()
 
-    async def fetch(self, url: str, created_utc: int | None) -> Answer:
+    async def fetch(self, url: str, posted: str, created_utc: int | None) -> Answer:
         """The page of a canonical URL: its capture nearest in time to `created_utc`, or the last without a date.
 
-        A capture that is no page makes way for the next. Where index or data do not answer as they should, the
-        reason is `archive_failed`.
+        Where there is none, the URL as it was `posted` is looked up: indexes keep parameters that canonical URLs lack,
+        such as those for tracking. A capture that is no page makes way for the next. Where index or data do not answer
+        as they should, the reason is `archive_failed`.
         """
         moment = created_utc if created_utc is not None else _LATER
         try:
-            captures, asked = await self._captures(url, moment)
+            captures, asked = await self._captures(url, url, moment)
+            if not captures and posted.partition("?")[2] != url.partition("?")[2]:
+                captures, asked = await self._captures(posted, url, moment)
             first: NoPage | None = None
             for capture in captures[:_CAPTURES_TRIED]:
                 answer = await self._page(capture, url)
@@ -153,8 +159,8 @@ class ArchiveClient:
             return NoPage(Reason.NOT_ARCHIVED, f"no capture of a page in {', '.join(asked)}")
         return first
 
-    async def _captures(self, url: str, moment: int) -> tuple[list[IndexedCapture], list[str]]:
-        """The captures, the nearest first, and the names of the collections asked.
+    async def _captures(self, url: str, canonical: str, moment: int) -> tuple[list[IndexedCapture], list[str]]:
+        """The captures found under `url`, the nearest first, and the names of the collections asked.
 
         The nearest collections are asked, as long as the next may have a capture nearer than those known.
         """
@@ -165,11 +171,11 @@ class ArchiveClient:
             if len(asked) == self.options.most_collections or nearest <= collection.distance(moment):
                 break
             asked.append(collection.name)
-            found += await self._ask(collection, url)
+            found += await self._ask(collection, url, canonical)
             nearest = min((abs(capture.date - moment) for capture in found), default=_LATER)
         return sorted(found, key=lambda capture: (abs(capture.date - moment), capture.date, capture.file)), asked
 
-    async def _ask(self, collection: Collection, url: str) -> list[IndexedCapture]:
+    async def _ask(self, collection: Collection, url: str, canonical: str) -> list[IndexedCapture]:
         limits = replace(self._limits, wire_bytes=_MAX_ANSWER_BYTES, body_bytes=_MAX_ANSWER_BYTES)
         response = await self._get(f"the index {collection.name}", query(collection.api, url), limits, cut=True)
         if response.status == 404 and says_no_captures(response.body):
@@ -178,7 +184,7 @@ class ArchiveClient:
             about = " ".join(response.body[:200].decode("utf-8", "replace").split())
             raise _failed(f"the index {collection.name}", f"status {response.status} {about}".strip())
         try:
-            return parse_captures(response.body, url)
+            return parse_captures(response.body, canonical)
         except BadIndex as error:
             raise _failed(f"the index {collection.name}", str(error)) from error
 
@@ -212,7 +218,7 @@ class ArchiveClient:
 
 
 async def ask_archive(client: ArchiveClient, urls: pa.Table, recorder: Recorder) -> None:
-    """Look up every URL of `urls` (columns url_id, url, created_utc), and give the answers to `recorder`.
+    """Look up every URL of `urls` (columns ASKED_WITH), and give the answers to `recorder`.
 
     Raises UserError where index or data fail for `host_failures` URLs in a row: an archive that is down is no reason
     to turn URLs away, so those are asked for again by the next run. A failure is that of its URL once a later request
@@ -224,9 +230,9 @@ async def ask_archive(client: ArchiveClient, urls: pa.Table, recorder: Recorder)
 
     async def ask(rows: Iterator[int]) -> None:
         for row in rows:
-            url_id, url, created = (urls[name][row].as_py() for name in ("url_id", "url", "created_utc"))
+            url_id, url, posted, created = (urls[name][row].as_py() for name in ASKED_WITH)
             begun = time.monotonic()
-            answer = await client.fetch(url, created)
+            answer = await client.fetch(url, posted, created)
             if isinstance(answer, NoPage) and answer.reason == Reason.ARCHIVE_FAILED:
                 failed.append((time.monotonic(), url_id, answer))
                 if len(failed) >= most:

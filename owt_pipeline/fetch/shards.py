@@ -18,7 +18,7 @@ from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.answers import INDEXED, Answer, NoPage, Page
 from owt_pipeline.fetch.archives import Archives, Lookup
-from owt_pipeline.fetch.commoncrawl import CdxOptions, ask_archive
+from owt_pipeline.fetch.commoncrawl import ASKED_WITH, CdxOptions, ask_archive
 from owt_pipeline.fetch.crawl import Crawler, ask_under_claim, crawl, shared_loop
 from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.live import LiveOptions
@@ -34,7 +34,7 @@ _WRITE_BYTES = 1 << 20
 
 _ASKED_WITH = {
     "live": ["url_id", "posted_url", "host", "host_shards"],
-    "commoncrawl": ["url_id", "url", "created_utc"],
+    "commoncrawl": ASKED_WITH,
 }
 """The columns of urls/ with which a source on the network is asked."""
 

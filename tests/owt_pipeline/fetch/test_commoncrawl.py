@@ -150,7 +150,7 @@ def test_whatever_the_collections_the_nearest_capture_comes_first(
     }
 
     class Indexes(ArchiveClient):
-        async def _ask(self, collection: Collection, url: str) -> list[IndexedCapture]:
+        async def _ask(self, collection: Collection, url: str, canonical: str) -> list[IndexedCapture]:
             return held[collection.name]
 
     async def nearest() -> int | None:
@@ -159,7 +159,7 @@ def test_whatever_the_collections_the_nearest_capture_comes_first(
         known = tuple(Collection(str(i), "", begin, begin + 9) for i, (begin, _) in enumerate(collections))
         client = Indexes(CdxOptions(known, "", len(known), live))
         try:
-            captures, _ = await client._captures("http://a.example/", moment)
+            captures, _ = await client._captures("http://a.example/", "http://a.example/", moment)
         finally:
             await client.close()
         return abs(captures[0].date - moment) if captures else None
@@ -231,6 +231,22 @@ def test_what_is_amiss_with_a_capture_is_a_reject_with_its_reason(
     assert "<html>Welcome!" in found["garbage"][1]
     told = why_fetched(runtime, f"{host}/no-file")
     assert (told["verdict"], told["reason"]) == ("rejected", "archive_failed")
+
+
+def test_a_page_that_is_archived_with_parameters_for_tracking_is_found_by_the_url_as_it_was_posted(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    usual = archive._usual
+
+    def by_query(path: str, url: str, span: str) -> Answer:  # as SURT has it
+        return usual(path, url, span) if "-index" not in path or "utm_source" in url else Answer(200)
+
+    archive._usual = by_query  # type: ignore[method-assign]
+    add(archive, "CC-MAIN-2011-05", "http://a.example/x?utm_source=reddit", SPRING[0])
+    urls = [("http://a.example/x?utm_source=reddit", SPRING[0]), ("http://a.example/y", SPRING[0])]
+    manifest = fetch(runtime := write_urls(urls), archive)
+    assert texts(runtime, manifest) == {"x": "page"}
+    assert archive.asked == 2 + 1 + 2  # each collection without a nearer capture known
 
 
 def test_a_capture_that_is_broken_makes_way_for_the_next(
