@@ -118,8 +118,7 @@ def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: B
             return views[cls]
 
     views: dict[type, Any] = {}
-    for name in ("apache_beam", "root"):  # its errors are raised once, by the caller
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # its errors are raised once, by the caller
     options = Options(list(runtime.beam_flags))
     options.view_as(StandardOptions).runner = None
     pipeline = beam.Pipeline(FnApiRunner(), options=options)
