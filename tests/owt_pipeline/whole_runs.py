@@ -81,8 +81,9 @@ def work_of(run: Path, dataset: str) -> Path:
 
 
 def is_same_in_all_runs(name: str) -> bool:
-    """Whether a file is none of those that differ between equal runs: times, locks, versions of files."""
-    return not {"run-log.jsonl", ".lock", ".lease", ".listing", ".tmp"} & set(name.split("/"))
+    """Whether a file is none of those that differ between equal runs: times, locks, versions of files, and what a job
+    whose launcher was killed leaves for it."""
+    return not {"run-log.jsonl", ".lock", ".lease", ".listing", ".outcome", ".tmp"} & set(name.split("/"))
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
