@@ -79,7 +79,6 @@ class ShardWriter:
         dataset: str = "",
         step: str = "",
         file_format: str = "parquet",
-        named_by_content: bool = True,
     ):
         """A writer of one shard.
 
@@ -92,20 +91,16 @@ class ShardWriter:
             balance. Nor is a step synced to the disk, at some milliseconds a file.
           step: an intermediate step's name, which is that of its folder.
           file_format: `parquet` or `arrow`.
-          named_by_content: whether the files' names end in their hash; without it each attempt must write the same
-            bytes.
         """
         self._folder, self._records, self.shard = folder, records, shard
         self._outputs, self._dataset, self._format = outputs, dataset, file_format
         self._step = step
         self._slices: SliceWriter | None = None
-        self._named_by_content = named_by_content
         self._entered = 0
         self._rejected: Counter[str] = Counter()
         self._stats: Counter[str] = Counter()
         self._sinks: dict[str, _Sink] = {}
         self._files: list[_File] = []
-        self._named: list[ShardFile] = []
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> ShardWriter:
@@ -180,10 +175,6 @@ class ShardWriter:
             self._slices = SliceWriter(file)
         return self._slices
 
-    def name_file(self, file: ShardFile) -> None:
-        """Have the record name a file that was written by other means, so that a damaged one is noticed."""
-        self._named.append(file)
-
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> None:
         if error is not None:
             self._stack.__exit__(kind, error, traceback)  # type: ignore[arg-type]
@@ -197,9 +188,9 @@ class ShardWriter:
             counts = Counts(self._entered, left, dict(sorted(self._rejected.items())))
             if self._dataset and not counts.balanced:
                 raise LedgerError(f"{self._dataset} shard {self.shard}: the ledger does not balance: {counts}")
-            files = [file.publish(self.shard, self._named_by_content, bool(self._dataset)) for file in self._files]
+            files = [file.publish(self.shard, bool(self._dataset)) for file in self._files]
             stats = dict(sorted(self._stats.items()))
-            self.record = ShardRecord(self.shard, counts, [*files, *self._named], stats)
+            self.record = ShardRecord(self.shard, counts, files, stats)
             self.is_first = self._records.create(record_name(self.shard), self.record.to_json())
 
 
@@ -209,9 +200,9 @@ class _File:
     def __init__(self, stem: str, suffix: str, kind: str, spool: HashingFile):
         self.stem, self.suffix, self.kind, self.spool, self.rows = stem, suffix, kind, spool, [0]
 
-    def publish(self, shard: int, named_by_content: bool, sync: bool) -> ShardFile:
+    def publish(self, shard: int, sync: bool) -> ShardFile:
         digest = self.spool.sha256
-        path = f"{self.stem}-{digest[:8]}{self.suffix}" if named_by_content else self.stem + self.suffix
+        path = f"{self.stem}-{digest[:8]}{self.suffix}"
         self.spool.publish(path, sync=sync)
         return ShardFile(path, self.kind, shard, self.rows[0], self.spool.bytes, digest)
 

@@ -30,7 +30,6 @@ CONNECT_SECONDS = 5.0
 CACHE_MILLISECONDS = 60_000
 """How long Flink and Spark keep a worker that has nothing to do: they would start another for each of 30 shuffles."""
 _THIS_MACHINE = ("[local]", "[auto]", "[collection]", "local")  # masters that the job server is itself
-_ENDED = ("DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED")
 
 
 class JobLost(UserError):

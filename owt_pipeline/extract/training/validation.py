@@ -101,12 +101,6 @@ def score(pages: Iterable[LabelledPage], texts: Mapping[str, str]) -> dict[str, 
     return {name: _score(name.partition(" ")[0], np.array(rows)) for name, rows in counts.items()}
 
 
-def page_f1(page: LabelledPage, text: str) -> float:
-    """F1 of one page's counts."""
-    common, found, wanted = _counts(page, text)
-    return 2 * common / (found + wanted) if found + wanted else 1.0
-
-
 def _counts(page: LabelledPage, text: str) -> tuple[int, int, int]:
     """How many (words, 4-grams, snippets) text and truth have in common, the text has, the truth has."""
     if page.set == "trafilatura":
