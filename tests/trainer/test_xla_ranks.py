@@ -35,8 +35,8 @@ def global_ordinal(): return dist.get_rank()
 PROGRAM = """
 import json, sys
 import torch, torch.distributed as dist
+from trainer.distributed import Ranks  # first: defaults of functions that it imports would keep the group
 dist.init_process_group("gloo")
-from trainer.distributed import Ranks
 ranks = Ranks.join("xla")
 torch.manual_seed(ranks.rank)
 model = torch.nn.Linear(3, 2)
@@ -54,7 +54,7 @@ result = {
     "stack": ranks.stack([torch.tensor(1.0), torch.tensor(2.0)]).tolist(),
 }
 open(f"{sys.argv[1]}/{ranks.rank}.json", "w").write(json.dumps(result))
-dist.destroy_process_group()  # or else a thread of gloo's may abort the process while the interpreter ends
+dist.destroy_process_group()  # ends gloo's threads, which abort a process whose interpreter ends before they do
 """
 
 
