@@ -1,19 +1,25 @@
-"""Pages in, documents or the reasons why there is none out, in worker processes that a page may kill."""
+"""Pages in, documents or the reasons why there is none out, in worker processes that a page may kill.
+
+What a page may cost in CPU time and memory is limited in the process that it is at work in.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import resource
+import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 
-from owt_pipeline.engine.workers import WorkerDied, shared_pool
+from owt_pipeline.engine.workers import TIMEOUT_SIGNAL, WorkerDied, shared_pool
 from owt_pipeline.extract import extractor as extractors
 from owt_pipeline.extract.charset import decode
 from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
-from owt_pipeline.extract.sandbox import limits
 from owt_pipeline.formats.warc import read_record
 from schemas import Reason
 
@@ -108,7 +114,7 @@ def _is_binary(text: str) -> bool:
 
 def _extract_row(extract: Extract, work: Work, url: str, fetched_at: int, record: pa.Scalar) -> Result:
     try:
-        with limits(work.cpu_seconds, work.memory_bytes):
+        with _limits(work.cpu_seconds, work.memory_bytes):
             return extract_page(extract, url, fetched_at, record.as_py())
     except MemoryError:
         return Rejected(Reason.EXTRACT_MEMORY, f"more than {work.memory_bytes >> 20:,} MiB of memory")
@@ -116,3 +122,39 @@ def _extract_row(extract: Extract, work: Work, url: str, fetched_at: int, record
         if "memory allocation failed" in str(error).lower():  # libxml2's way to say so
             return Rejected(Reason.EXTRACT_MEMORY, f"more than {work.memory_bytes >> 20:,} MiB of memory")
         return Rejected(Reason.EXTRACT_CRASH, f"{type(error).__name__}: {error}"[:500])
+
+
+@contextlib.contextmanager
+def _limits(cpu_seconds: float, memory_bytes: int) -> Iterator[None]:
+    """Let the block use `cpu_seconds` of CPU time and `memory_bytes` more than the process has now.
+
+    CPU time, not wall clock: a busy machine must not change what comes out. When it is used up, the kernel kills
+    the process by TIMEOUT_SIGNAL, whatever it is at: a handler of ours would wait for C code to return, which may
+    be never. Where memory runs out, allocating fails: a MemoryError, or whatever C code makes of it. Both limits
+    are lifted at the end. Where the system does not tell a process' size (macOS), memory is not limited.
+    """
+    signal.signal(TIMEOUT_SIGNAL, signal.SIG_DFL)  # a page before this one may have changed both
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {TIMEOUT_SIGNAL})
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    size = _address_space()
+    if size is not None:
+        allowed = size + memory_bytes
+        if hard != resource.RLIM_INFINITY:
+            allowed = min(allowed, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (allowed, hard))
+    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        if size is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _address_space() -> int | None:
+    """Bytes of address space this process has now."""
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
