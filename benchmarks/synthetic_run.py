@@ -113,6 +113,7 @@ def _rows(schema: pa.Schema, shard: _Shard, chosen: np.ndarray, texts: pa.Array)
         "created_utc": rng.integers(*_YEARS, rows),
         "fetched_at": rng.integers(_YEARS[1], _YEARS[1] + 10_000_000, rows),
         "source": pa.repeat("live", rows),
+        "days_after_submission": rng.integers(-30, 4000, rows),
         "status": np.full(rows, 200),
         "fetch_ms": rng.lognormal(6, 1, rows).astype(np.int64),
         "body_bytes": rng.lognormal(11, 1, rows).astype(np.int64),

@@ -23,6 +23,7 @@ class Dataset:
       format: `parquet`, or `arrow` (the IPC file format).
       row: what one row is.
       schema: the Arrow schema; every field carries a `description` in its metadata.
+      added: its fields that files of earlier releases lack; `DatasetReader` reads them as nulls.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Dataset:
     format: str
     row: str
     schema: pa.Schema
+    added: frozenset[str] = frozenset()
 
 
 def _field(name: str, kind: pa.DataType, description: str, *, nullable: bool = False) -> pa.Field:
@@ -72,8 +74,12 @@ _DOCUMENT = [
     ),
     _field("license", pa.string(), "licence the page declares: SPDX identifier, URL or name", nullable=True),
     _field("text", pa.string(), "main text, paragraphs separated by newlines"),
+    _field("source", pa.string(), "where the page came from, as in pages/; null for imported text", nullable=True),
+    _field("fetched_at", pa.int64(), "time of the page's capture, as in pages/; null for imported text", nullable=True),
     *_POSTED,
 ]
+
+_DOCUMENT_ADDED = frozenset(["source", "fetched_at"])
 
 _CLEAN = [
     *_DOCUMENT,
@@ -92,8 +98,16 @@ REJECTS = pa.schema(
 """One row for each id that entered a stage and did not leave it, in `ledger/DATASET/rejects/`."""
 
 
-def _dataset(name: str, stage: str, row: str, fields: list[pa.Field], *, file_format: str = "parquet") -> Dataset:
-    return Dataset(name, stage, file_format, row, pa.schema(fields))
+def _dataset(
+    name: str,
+    stage: str,
+    row: str,
+    fields: list[pa.Field],
+    *,
+    file_format: str = "parquet",
+    added: frozenset[str] = frozenset(),
+) -> Dataset:
+    return Dataset(name, stage, file_format, row, pa.schema(fields), added)
 
 
 DATASETS: dict[str, Dataset] = {
@@ -122,11 +136,25 @@ DATASETS: dict[str, Dataset] = {
             [
                 _URL_ID,
                 _field("url", pa.string(), "canonical URL"),
-                _field("source", pa.string(), "where the response came from: live, archive or commoncrawl"),
+                _field("source", pa.string(), "where the response came from: live, archive, commoncrawl or wayback"),
+                _field("crawl", pa.string(), "the archive's collection, such as CC-MAIN-2014-20", nullable=True),
+                _field("archive_file", pa.string(), "the archive's WARC file that the record is from", nullable=True),
+                _field(
+                    "archive_offset",
+                    pa.uint64(),
+                    "first byte of the record in archive_file; null where it is not known, as in an ARC file",
+                    nullable=True,
+                ),
                 _field("final_url", pa.string(), "URL that answered, after redirects"),
                 _field("status", pa.uint16(), "HTTP status code of the final response"),
                 _field("content_type", pa.string(), "Content-Type header as sent", nullable=True),
                 _field("fetched_at", pa.int64(), "time of capture, seconds since 1970 in UTC"),
+                _field(
+                    "days_after_submission",
+                    pa.int32(),
+                    "from the earliest submission to the capture, rounded; negative before it; null without a date",
+                    nullable=True,
+                ),
                 _field("fetch_ms", pa.uint32(), "milliseconds from request to last byte; 0 from archive files"),
                 _field("body_bytes", pa.uint64(), "bytes of the decoded body"),
                 _field("payload_digest", pa.string(), "SHA-1 of the body, Base32, as in WARC-Payload-Digest"),
@@ -134,9 +162,16 @@ DATASETS: dict[str, Dataset] = {
                 _field("warc_length", pa.uint64(), "compressed bytes of the record"),
                 *_POSTED,
             ],
+            added=frozenset(["crawl", "archive_file", "archive_offset", "days_after_submission"]),
         ),
-        _dataset("documents", "extract", "a page's main text, title, author, date, language", _DOCUMENT),
-        _dataset("clean", "clean", "a document repaired and judged fit", _CLEAN),
+        _dataset(
+            "documents",
+            "extract",
+            "a page's main text, title, author, date, language",
+            _DOCUMENT,
+            added=_DOCUMENT_ADDED,
+        ),
+        _dataset("clean", "clean", "a document repaired and judged fit", _CLEAN, added=_DOCUMENT_ADDED),
         _dataset(
             "duplicates",
             "dedupe",
@@ -153,7 +188,13 @@ DATASETS: dict[str, Dataset] = {
                 ),
             ],
         ),
-        _dataset("corpus", "export", "a document of the finished corpus: our OpenWebText", _CLEAN),
+        _dataset(
+            "corpus",
+            "export",
+            "a document of the finished corpus: our OpenWebText",
+            _CLEAN,
+            added=_DOCUMENT_ADDED,
+        ),
         _dataset(
             "tokens",
             "tokenize",

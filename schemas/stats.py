@@ -261,7 +261,17 @@ _SECTIONS: dict[str, JsonSchema] = {
     "fetch": or_empty(
         obj(
             "What became of the URLs that were asked for; empty where nothing was fetched.",
-            sources=mapping("pages, by source: live, archive or commoncrawl", integer()),
+            sources=mapping("pages, by source: live, archive, commoncrawl or wayback", integer()),
+            distances=listing(
+                "by source",
+                obj(
+                    "",
+                    source=string("as in sources"),
+                    pages=integer("from there"),
+                    before=integer("of them captured before the earliest submission"),
+                    days=_distribution("between the earliest submission and the capture, where both dates are known"),
+                ),
+            ),
             statuses=mapping("pages, by HTTP status", integer()),
             failures=_FAILURES,
             milliseconds=_distribution("from request to last byte, of pages fetched live"),

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 from collections.abc import Iterator
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -58,6 +59,9 @@ def mark_discarded(workdir: Storage, dataset: str, discarded: bool) -> None:
         workdir.write(name, b"")
     else:
         workdir.delete(name)
+
+
+_Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 
 class DatasetReader:
@@ -125,14 +129,35 @@ class DatasetReader:
                     for start in range(0, batch.num_rows, rows):
                         yield batch.slice(start, rows)
             else:
-                yield from pq.ParquetFile(source).iter_batches(batch_size=rows, columns=columns)
+                parquet = pq.ParquetFile(source)
+                lacking = self._lacking(file, parquet.schema_arrow, columns)
+                present = [name for name in columns or () if name not in lacking] or None
+                for batch in parquet.iter_batches(batch_size=rows, columns=present):
+                    yield self._with_nulls(batch, lacking, columns) if lacking else batch
 
     def table(self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None) -> pa.Table:
         """One shard, or all, as a table."""
-        schema = self.schema(self.files(kind, shard)[0])
-        if columns:
+        first = self.files(kind, shard)[0]
+        schema = self.schema(first)
+        if lacking := self._lacking(first, schema, columns):
+            schema = self._with_nulls(schema.empty_table(), lacking, columns).schema
+        elif columns:
             schema = pa.schema([schema.field(name) for name in columns])
         return pa.Table.from_batches(self.batches(shard, kind=kind, columns=columns, rows=1 << 16), schema)
+
+    def _lacking(self, file: ShardFile, found: pa.Schema, columns: list[str] | None) -> list[str]:
+        """Columns to be read that a file of an earlier release has not."""
+        added: frozenset[str] = (
+            DATASETS[self.name].added if file.kind == "data" and self.name in DATASETS else frozenset()
+        )
+        return [name for name in columns or added if name in added and name not in found.names]
+
+    def _with_nulls(self, rows: _Rows, lacking: list[str], columns: list[str] | None) -> _Rows:
+        """The rows with the columns asked for, those `lacking` as nulls; all, without `columns`, in their order."""
+        schema = DATASETS[self.name].schema
+        for name in lacking:
+            rows = rows.append_column(schema.field(name), pa.nulls(rows.num_rows, schema.field(name).type))
+        return rows.select(columns or [name for name in schema.names if name in rows.schema.names])
 
     def schema(self, file: ShardFile) -> pa.Schema:
         """The Arrow schema of one file; raises UserError on a damaged one."""

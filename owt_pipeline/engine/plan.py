@@ -295,8 +295,8 @@ def difference(old: Plan, new: Plan) -> str:
         return f"the output was written by {old.stage}"
     if old.stage_version != new.stage_version:
         return f"the stage's code is of version {new.stage_version}, was {old.stage_version}"
-    for name, value in new.options.items():
-        if old.options.get(name) != value:
+    for name in {**new.options, **old.options}:
+        if old.options.get(name) != (value := new.options.get(name)):
             return f"{name} is {value!r}, was {old.options.get(name)!r}"
     for name, digest in new.inputs.items():
         if old.inputs.get(name) != digest:

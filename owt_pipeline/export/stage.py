@@ -63,7 +63,7 @@ STAGE = Stage(
     output="corpus",
     inputs=("clean", "duplicates"),
     options=ExportOptions,
-    version=3,
+    version=4,
     steps=(Step(export, rows=rows_of_input, spread="shards"),),
     finish=write_card,
     module="owt_pipeline.export.stage",

@@ -118,7 +118,7 @@ STAGE = Stage(
     output="documents",
     inputs=("pages",),
     options=Options,
-    version=4,
+    version=5,
     steps=(Step(extract_shard, rows=rows_of_input),),
     prepare=prepare,
     module="owt_pipeline.extract.stage",

@@ -39,6 +39,26 @@ _LOOKS_LIKE_HTML = re.compile(
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a response came from.
+
+    Attributes:
+      source: the name of the source.
+      crawl: the archive's collection, where it has such.
+      archive_file: the archive's file, where it is known.
+      archive_offset: the first byte of the record in there, where it is known.
+    """
+
+    source: str
+    crawl: str | None = None
+    archive_file: str | None = None
+    archive_offset: int | None = None
+
+
+LIVE = Origin("live")
+
+
+@dataclass(frozen=True)
 class Page:
     """A page: its index row, but for what comes from urls/ and from its place in the WARC file, and its record.
 
@@ -56,6 +76,9 @@ class Page:
     payload_digest: str
     record: bytes
     redirects: tuple[bytes, ...] = ()
+    crawl: str | None = None
+    archive_file: str | None = None
+    archive_offset: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +96,7 @@ INDEXED = tuple(field.name for field in fields(Page) if field.name not in ("reco
 
 
 def judge(
-    response: Response, source: str, fetch_ms: int, record: Callable[[str], bytes], payload: bytes | None = None
+    response: Response, origin: Origin, fetch_ms: int, record: Callable[[str], bytes], payload: bytes | None = None
 ) -> Answer:
     """The page that a final response is, or why it is none.
 
@@ -84,7 +107,7 @@ def judge(
         return NoPage(*refusal)
     digest = payload_digest(response.body if payload is None else payload)
     return Page(
-        source=source,
+        **vars(origin),
         final_url=response.url,
         status=response.status,
         content_type=response.content_type,

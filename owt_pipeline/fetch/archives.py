@@ -15,7 +15,7 @@ import xxhash
 
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.storage import Storage, open_source
-from owt_pipeline.fetch.answers import Answer, NoPage, Page, judge
+from owt_pipeline.fetch.answers import Answer, NoPage, Origin, Page, judge
 from owt_pipeline.formats.captures import captures
 from owt_pipeline.formats.messages import MAX_HEAD_BYTES, REDIRECTS, TooLarge
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, url_id
@@ -189,7 +189,8 @@ class Lookup:
     def _page(self, capture: dict[str, Any]) -> Answer:
         archive = self._archives.files[capture["file"]].rpartition("/")[2]
         where = f"at byte {capture['offset']} of {archive}"
-        return page_of_record(self._read(capture), "archive", self._archives.max_page_bytes, where=where)
+        origin = Origin("archive", None, archive, None if capture["copied"] else capture["offset"])
+        return page_of_record(self._read(capture), origin, self._archives.max_page_bytes, where=where)
 
     def _redirect_record(self, capture: dict[str, Any]) -> Iterator[bytes]:
         """A redirect's record, so that its page is found again by the URL that led to it; none where it is broken."""
@@ -218,7 +219,7 @@ class Lookup:
 
 
 def page_of_record(
-    data: bytes, source: str, max_page_bytes: int, *, where: str, fetch_ms: int = 0, canonical: str | None = None
+    data: bytes, origin: Origin, max_page_bytes: int, *, where: str, fetch_ms: int = 0, canonical: str | None = None
 ) -> Answer:
     """The page in the bytes of an archived record, found `where`; of the URL `canonical`, if one is given."""
     try:
@@ -230,7 +231,7 @@ def page_of_record(
         return NoPage(Reason.TOO_LARGE, str(error))
     if canonical is not None and _canonical_or_none(response.url) != canonical:
         return NoPage(Reason.BAD_RESPONSE, f"the record is of {response.url[:200]!r}, {where}")
-    return judge(response, source, fetch_ms, lambda _: member or rewritten(record))
+    return judge(response, origin, fetch_ms, lambda _: member or rewritten(record))
 
 
 def _distance(capture: dict[str, Any], created_utc: int | None) -> tuple:

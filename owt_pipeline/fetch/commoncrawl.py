@@ -23,7 +23,7 @@ import pyarrow as pa
 from yarl import URL
 
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.fetch.answers import Answer, NoPage, Page
+from owt_pipeline.fetch.answers import Answer, NoPage, Origin, Page
 from owt_pipeline.fetch.archives import page_of_record
 from owt_pipeline.fetch.client import Limits, Received
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
@@ -74,12 +74,13 @@ class Collection:
 
 @dataclass(frozen=True)
 class IndexedCapture:
-    """A capture that an index knows: when, and the range of bytes of its record in an archive file."""
+    """A capture that an index knows: when, the range of bytes of its record in an archive file, and its collection."""
 
     date: int
     file: str
     offset: int
     length: int
+    crawl: str | None = None
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,8 @@ class ArchiveClient:
             about = " ".join(response.body[:200].decode("utf-8", "replace").split())
             raise _failed(f"the index {collection.name}", f"status {response.status} {about}".strip())
         try:
-            return parse_captures(response.body, canonical)
+            found = parse_captures(response.body, canonical)
+            return [replace(capture, crawl=collection.name) for capture in found]
         except BadIndex as error:
             raise _failed(f"the index {collection.name}", str(error)) from error
 
@@ -201,8 +203,9 @@ class ArchiveClient:
             raise _failed(where, f"status {response.status} where a part (206) was asked for")
         if len(response.body) != capture.length:
             return NoPage(Reason.BAD_RESPONSE, f"{where}: only {len(response.body):,} bytes came")
+        origin = Origin("commoncrawl", capture.crawl, capture.file, capture.offset)
         return page_of_record(
-            response.body, "commoncrawl", self._limits.body_bytes, where=where, fetch_ms=response.ms, canonical=url
+            response.body, origin, self._limits.body_bytes, where=where, fetch_ms=response.ms, canonical=url
         )
 
     async def _get(self, what: str, url: URL, limits: Limits, **how: Any) -> Received:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from yarl import URL
 
-from owt_pipeline.fetch.answers import Answer, NoPage, Page, judge, refuse_head
+from owt_pipeline.fetch.answers import LIVE, Answer, NoPage, Page, judge, refuse_head
 from owt_pipeline.fetch.client import Client, ClientOptions, Limits, Received, parse_url
 from owt_pipeline.fetch.connections import Stop
 from owt_pipeline.fetch.manners import ROBOTS_BYTES, Cookies, Failed, Gate, Gates, RobotsCache, retry_after
@@ -69,7 +69,7 @@ class Fetched(NamedTuple):
         response = Response(
             received.url, self.date, received.status, received.headers, content_type, charset_of(content_type), body
         )
-        answer = judge(response, "live", self.ms, lambda digest: self._record(received, digest), received.body)
+        answer = judge(response, LIVE, self.ms, lambda digest: self._record(received, digest), received.body)
         if isinstance(answer, Page):
             before = [
                 record for redirect in self.redirects for record in (*self._request(redirect), self._record(redirect))

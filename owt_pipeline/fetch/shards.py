@@ -197,7 +197,10 @@ def write_answers(
     records[0] += bool(warcinfo)
     for batch in urls:
         taken: list[int] = []
-        columns: dict[str, list[Any]] = {name: [] for name in (*INDEXED, "warc_offset", "warc_length")}
+        created = batch["created_utc"].to_pylist()
+        columns: dict[str, list[Any]] = {
+            name: [] for name in (*INDEXED, "days_after_submission", "warc_offset", "warc_length")
+        }
         rejected = []
         waiting: list[bytes] = []  # written together: a page at a time costs more in calls than in bytes
         end = written = warc.tell()
@@ -207,6 +210,7 @@ def write_answers(
                 end += sum(map(len, answer.redirects))
                 for name in INDEXED:
                     columns[name].append(getattr(answer, name))
+                columns["days_after_submission"].append(_days(created[index], answer.fetched_at))
                 columns["warc_offset"].append(end)
                 columns["warc_length"].append(len(answer.record))
                 end += len(answer.record)
@@ -224,3 +228,11 @@ def write_answers(
         writer.enter(batch.num_rows)
         writer.write(replace_columns(batch.take(pa.array(taken, pa.int64())), PAGES, **columns))
         writer.reject(rejects_batch(rejected))
+
+
+def _days(submitted: int | None, captured: int) -> int | None:
+    """From a submission to a capture, rounded; None where a date is unknown, or of no calendar."""
+    if submitted is None or not captured:
+        return None
+    days = round((captured - submitted) / 86_400)
+    return days if abs(days) < 1 << 31 else None

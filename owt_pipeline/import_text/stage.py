@@ -196,7 +196,7 @@ STAGE = Stage(
     output="documents",
     inputs=(),
     options=ImportOptions,
-    version=2,
+    version=3,
     steps=(
         Step(place_group, "records", keys=lambda run: range(len(_groups(run))), spread="shards"),
         Step(merge_shard, spread="shards"),

@@ -202,6 +202,11 @@ def _add_pages(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
     summary.add_by("pages/bytes/month", months, batch["body_bytes"])
     summary.add_by("pages/milliseconds/month", months.filter(live), batch["fetch_ms"].filter(live))
     summary.see("pages/captured", month_of(batch["fetched_at"]))
+    days = batch["days_after_submission"]
+    for source in batch["source"].unique().to_pylist():
+        known = days.filter(pc.equal(batch["source"], source)).drop_null()
+        summary.measure(f"pages/days/{source}", pc.abs(known))
+        summary.counters.setdefault("pages/before", Counter())[source] += pc.sum(pc.less(known, 0)).as_py() or 0
     summary.measure("pages/body_bytes", batch["body_bytes"])
     summary.measure("pages/fetch_ms", batch["fetch_ms"].filter(live))
 
@@ -305,7 +310,13 @@ def site_of(host: str) -> str | None:
 
 _ADDERS: dict[str, tuple[list[str], Callable[[Summary, pa.RecordBatch, Sizes], None]]] = {
     "urls": (["host", "subreddits", "created_utc", "score"], _add_urls),
-    "pages": (["status", "source", "fetched_at", "fetch_ms", "body_bytes", "created_utc", "score"], _add_pages),
+    "pages": (
+        [
+            *("status", "source", "fetched_at", "days_after_submission", "fetch_ms", "body_bytes"),
+            *("created_utc", "score"),
+        ],
+        _add_pages,
+    ),
     "documents": (["language"], _add_documents),
     "clean": (["language"], _add_clean),
     "duplicates": (

@@ -22,6 +22,7 @@ def fetching(manifests: Mapping[str, Manifest], summary: Summary, details: Detai
         return {}
     return {
         "sources": by_key(summary.counters.get("pages/source", Counter())),
+        "distances": _distances(summary),
         "statuses": by_key(summary.counters.get("pages/status", Counter())),
         "failures": by_count(Counter(manifest.counts.rejected)),
         "milliseconds": distribution(summary, "pages/fetch_ms"),
@@ -30,6 +31,20 @@ def fetching(manifests: Mapping[str, Manifest], summary: Summary, details: Detai
         "captured": _month(summary.latest.get("pages/captured")),
         "ages": _ages(summary, manifest),
     }
+
+
+def _distances(summary: Summary) -> list[dict[str, Any]]:
+    """How far captures are from submissions, by source."""
+    before = summary.counters.get("pages/before", Counter())
+    return [
+        {
+            "source": source,
+            "pages": count,
+            "before": before[source],
+            "days": distribution(summary, f"pages/days/{source}"),
+        }
+        for source, count in sorted(summary.counters.get("pages/source", Counter()).items())
+    ]
 
 
 def _fetched_domains(details: Details) -> list[dict[str, Any]]:

@@ -115,12 +115,16 @@ def test_the_capture_nearest_to_the_submission_is_taken(
 def test_a_page_is_handed_on_as_it_lies_in_the_archive(
     archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
+    before = add(archive, "CC-MAIN-2011-05", "http://a.example/another", SPRING[0])
     record = add(archive, "CC-MAIN-2011-05", "http://www.a.example/x/", SPRING[0])
     runtime = write_urls(["http://a.example/x"], num_shards=1)
     manifest = fetch(runtime, archive)
     (row,) = reader(runtime, manifest).table().to_pylist()
     assert row["source"] == "commoncrawl"
     assert (row["final_url"], row["fetched_at"]) == ("http://www.a.example/x/", SPRING[0])
+    assert (row["crawl"], row["archive_file"]) == ("CC-MAIN-2011-05", "CC-MAIN-2011-05.warc.gz")
+    assert row["archive_offset"] == len(before)
+    assert row["days_after_submission"] == round((SPRING[0] - 1_400_000_000) / DAY)
     (warc,) = reader(runtime, manifest).files("warc")
     assert runtime.workdir.read(warc.path) == record
     assert manifest.stats["from_commoncrawl"] == 1
@@ -425,7 +429,9 @@ def test_pages_found_by_pywb_are_those_of_the_archive_itself(
     assert manifest.counts.left > 120
     for shard in range(2):
         ours, theirs = (reader(*run).table(shard).to_pylist() for run in ((runtime, manifest), (local, expected)))
-        assert [{**row, "source": "archive", "fetch_ms": 0} for row in ours] == theirs
+        assert {(row["crawl"], row["archive_file"]) for row in ours} == {("pages/cdx", "pages.warc.gz")}
+        as_local = {"source": "archive", "crawl": None, "archive_file": file.name, "fetch_ms": 0}
+        assert [row | as_local for row in ours] == theirs
         ours, theirs = (reader(*run).files("warc", shard) for run in ((runtime, manifest), (local, expected)))
         assert ours == theirs
 
