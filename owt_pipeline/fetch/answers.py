@@ -91,6 +91,20 @@ class NoPage:
 
 Answer = Page | NoPage
 
+CHOICES = ("nearest", "earliest", "latest")
+"""Which of several captures of a URL is taken: that nearest to the submission, the first, or the last."""
+
+EARLIEST, LATEST = -(1 << 40), 1 << 40
+"""Times before and after every capture, seconds since 1970."""
+
+
+def wanted_moment(choice: str, created_utc: int | None, undated: int = LATEST) -> int:
+    """The time to which the capture that is taken is the nearest; `undated` for a submission without a date."""
+    if choice == "nearest":
+        return undated if created_utc is None else created_utc
+    return EARLIEST if choice == "earliest" else LATEST
+
+
 INDEXED = tuple(field.name for field in fields(Page) if field.name not in ("record", "redirects"))
 """The fields of a page that are columns of its index."""
 

@@ -15,7 +15,7 @@ import xxhash
 
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.storage import Storage, open_source
-from owt_pipeline.fetch.answers import Answer, NoPage, Origin, Page, judge
+from owt_pipeline.fetch.answers import EARLIEST, Answer, NoPage, Origin, Page, judge, wanted_moment
 from owt_pipeline.formats.captures import captures
 from owt_pipeline.formats.messages import MAX_HEAD_BYTES, REDIRECTS, TooLarge
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, url_id
@@ -44,8 +44,11 @@ _CAPTURES = pa.schema(
 _OPEN_FILES = 32
 
 
-def index_archive(path: str, writer: ShardWriter) -> None:
-    """Index the responses of the archive at `path`: an Arrow file of one batch a bucket, and copied records."""
+def index_archive(path: str, writer: ShardWriter, url_rules: int) -> None:
+    """Index the responses of the archive at `path`: an Arrow file of one batch a bucket, and copied records.
+
+    `url_rules` is the version of the rules by which URLs are canonical.
+    """
     copies, _ = writer.open_file(".warc.gz", "copies")
     index, _ = writer.open_file(".index", "index")
     buckets: list[list[tuple]] = [[] for _ in range(BUCKETS)]
@@ -62,13 +65,13 @@ def index_archive(path: str, writer: ShardWriter) -> None:
                 broken += 1
                 continue
             try:
-                url, host = canonicalize(capture.url)
+                url, host = canonicalize(capture.url, url_rules)
             except BadURL:
                 unusable += 1
                 continue
             responses += 1
             buckets[_bucket(host)].append(
-                (url_id(url), capture.date, capture.status, _canonical_or_none(capture.location),
+                (url_id(url), capture.date, capture.status, _canonical_or_none(capture.location, url_rules),
                  capture.offset, capture.length, capture.copied)
             )  # fmt: skip
     with pa.ipc.new_file(index, _CAPTURES) as arrow:
@@ -89,6 +92,7 @@ class Archives:
       records: what the index step wrote, one record a file.
       max_page_bytes: a larger body is no page.
       max_redirects: how many redirects are followed, within the archives.
+      choice: which capture of several is taken.
     """
 
     files: tuple[str, ...]
@@ -96,6 +100,7 @@ class Archives:
     records: tuple[ShardRecord, ...]
     max_page_bytes: int
     max_redirects: int
+    choice: str
 
     def lookup(self, ids: np.ndarray, hosts: Iterable[str]) -> Lookup:
         """The captures of the URLs with `ids`, which are on `hosts`, and of what they redirect to."""
@@ -152,16 +157,17 @@ class Lookup:
 
     def answer(self, wanted: int, created_utc: int | None) -> Answer:
         """The page of URL `wanted`: its successful capture nearest in time to `created_utc` (the earliest of
-        equally near ones; the earliest of all without a date). A capture that is no page makes way for the next.
+        equally near ones; the earliest of all without a date); or, as the options have it, the earliest or the latest.
+        A capture that is no page makes way for the next.
         """
-        return self._answer(wanted, created_utc, set())
+        return self._answer(wanted, wanted_moment(self._archives.choice, created_utc, EARLIEST), set())
 
-    def _answer(self, wanted: int, created_utc: int | None, seen: set[int]) -> Answer:
+    def _answer(self, wanted: int, moment: int, seen: set[int]) -> Answer:
         first: NoPage | None = None
         seen.add(wanted)
-        for capture in sorted(self._of(wanted), key=partial(_distance, created_utc=created_utc)):
+        for capture in sorted(self._of(wanted), key=partial(_distance, moment=moment)):
             if capture["status"] in REDIRECTS:
-                answer = self._redirected(capture, created_utc, seen)
+                answer = self._redirected(capture, moment, seen)
             else:
                 answer = self._page(capture)
             if isinstance(answer, Page):
@@ -169,7 +175,7 @@ class Lookup:
             first = first or answer
         return first or NoPage(Reason.NOT_ARCHIVED, f"in none of {len(self._archives.files)} archive files")
 
-    def _redirected(self, capture: dict[str, Any], created_utc: int | None, seen: set[int]) -> Answer:
+    def _redirected(self, capture: dict[str, Any], moment: int, seen: set[int]) -> Answer:
         target = capture["target"]
         if target is None:
             return NoPage(Reason.BAD_REDIRECT, f"status {capture['status']} to no URL that could be archived")
@@ -179,7 +185,7 @@ class Lookup:
             return NoPage(Reason.REDIRECT_LOOP, f"redirects to {target}, where it came from")
         if len(seen) > self._archives.max_redirects:
             return NoPage(Reason.REDIRECT_LOOP, f"more than {self._archives.max_redirects} redirects")
-        answer = self._answer(url_id(target), created_utc, seen)
+        answer = self._answer(url_id(target), moment, seen)
         if isinstance(answer, Page):
             return replace(answer, redirects=(*self._redirect_record(capture), *answer.redirects))
         if answer.reason == Reason.NOT_ARCHIVED:
@@ -219,9 +225,17 @@ class Lookup:
 
 
 def page_of_record(
-    data: bytes, origin: Origin, max_page_bytes: int, *, where: str, fetch_ms: int = 0, canonical: str | None = None
+    data: bytes,
+    origin: Origin,
+    max_page_bytes: int,
+    *,
+    where: str,
+    fetch_ms: int = 0,
+    canonical: str | None = None,
+    url_rules: int = 0,
 ) -> Answer:
-    """The page in the bytes of an archived record, found `where`; of the URL `canonical`, if one is given."""
+    """The page in the bytes of an archived record, found `where`; of the URL `canonical`, if one is given, by the rules
+    of version `url_rules`."""
     try:
         member, record = single_member(data, max_page_bytes + MAX_HEAD_BYTES)
         response = read_record(record, max_page_bytes)
@@ -229,17 +243,16 @@ def page_of_record(
         return NoPage(Reason.BAD_RESPONSE, f"{error}, {where}")
     except TooLarge as error:
         return NoPage(Reason.TOO_LARGE, str(error))
-    if canonical is not None and _canonical_or_none(response.url) != canonical:
+    if canonical is not None and _canonical_or_none(response.url, url_rules) != canonical:
         return NoPage(Reason.BAD_RESPONSE, f"the record is of {response.url[:200]!r}, {where}")
     return judge(response, origin, fetch_ms, lambda _: member or rewritten(record))
 
 
-def _distance(capture: dict[str, Any], created_utc: int | None) -> tuple:
+def _distance(capture: dict[str, Any], moment: int) -> tuple:
     """Orders captures of one URL: successful ones, then redirects; the nearest in time; the earliest."""
     status, date = capture["status"], capture["date"]
     kind = 0 if 200 <= status < 300 else 1 if status in REDIRECTS else 2
-    distance = abs(date - created_utc) if created_utc is not None else 0
-    return kind, distance, date, capture["file"], capture["copied"], capture["offset"]
+    return kind, abs(date - moment), date, capture["file"], capture["copied"], capture["offset"]
 
 
 def _by_id(tables: list[pa.Table]) -> pa.Table:
@@ -251,9 +264,9 @@ def _bucket(host: str) -> int:
     return xxhash.xxh3_64_intdigest(host.encode()) % BUCKETS
 
 
-def _canonical_or_none(url: str | None) -> str | None:
+def _canonical_or_none(url: str | None, url_rules: int) -> str | None:
     try:
-        return canonicalize(url)[0] if url else None
+        return canonicalize(url, url_rules)[0] if url else None
     except BadURL:
         return None
 

@@ -17,18 +17,19 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from yarl import URL
 
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.fetch.answers import Answer, NoPage, Origin, Page
+from owt_pipeline.fetch.answers import LATEST, Answer, NoPage, Origin, Page, wanted_moment
 from owt_pipeline.fetch.archives import page_of_record
 from owt_pipeline.fetch.client import Limits, Received
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
 from owt_pipeline.fetch.manners import Failed
 from owt_pipeline.fetch.recorder import Recorder
+from owt_pipeline.fetch.sources import Shared
 from owt_pipeline.formats.messages import is_html
 from owt_pipeline.formats.urls import BadURL, canonical_url
 from schemas import Reason
@@ -38,13 +39,8 @@ _EVER = (0, 1 << 40)
 _MAX_ANSWER_BYTES = 8 << 20
 """Of an index: some 25,000 captures of one URL in one collection, a site's first page at most."""
 
-ASKED_WITH = ["url_id", "url", "posted_url", "created_utc"]
-"""What `ask_archive` needs of urls/."""
-
 _CAPTURES_TRIED = 3
 """Captures of a URL that are read, where the nearest turn out to be no pages."""
-
-_LATER = 1 << 40
 
 
 class BadIndex(ValueError):
@@ -84,20 +80,28 @@ class IndexedCapture:
 
 
 @dataclass(frozen=True)
-class CdxOptions:
-    """Where and how captures are looked up.
+class CdxSource:
+    """An archive on the web that is asked URL by URL.
 
     Attributes:
       collections: the indexes.
       data: the URL that the archive files' names are appended to.
       most_collections: how many are asked for one URL.
       requests: how requests are made; `host_connections` and `host_delay` hold for index and data each.
+      choice: which capture of several is taken.
+      url_rules: version of the rules by which URLs are canonical.
     """
 
     collections: tuple[Collection, ...]
     data: str
     most_collections: int
     requests: LiveOptions
+    choice: str
+    url_rules: int
+    columns: ClassVar = ("url_id", "url", "posted_url", "created_utc")
+
+    def open(self, crawl: Shared) -> ArchiveClient:
+        return ArchiveClient(self, crawl.may_ask)
 
 
 def read_collections(index: str, requests: LiveOptions) -> tuple[Collection, ...]:
@@ -128,7 +132,7 @@ def read_collections(index: str, requests: LiveOptions) -> tuple[Collection, ...
 class ArchiveClient:
     """Asks indexes and reads records; to be made and used in one event loop, by any number of tasks at once."""
 
-    def __init__(self, options: CdxOptions, may_ask: Callable[[], bool] = lambda: True):
+    def __init__(self, options: CdxSource, may_ask: Callable[[], bool] = lambda: True):
         self.options = options
         self._fetcher = Fetcher(options.requests, may_ask)
         self._limits = options.requests.limits
@@ -136,14 +140,58 @@ class ArchiveClient:
     async def close(self) -> None:
         await self._fetcher.close()
 
+    async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
+        """Look up every URL of `urls`, and give the answers to `recorder`.
+
+        Raises UserError where index or data fail for `host_failures` URLs in a row: an archive that is down is no
+        reason to turn URLs away, so those are asked for again by the next run. A failure is that of its URL once a
+        later request succeeds.
+        """
+        rows = iter(range(len(urls)))
+        failed: list[tuple[float, int, NoPage]] = []  # when, and whose
+        requests = self.options.requests
+
+        async def ask(rows: Iterator[int]) -> None:
+            for row in rows:
+                url_id, url, posted, created = (urls[name][row].as_py() for name in self.options.columns)
+                begun = time.monotonic()
+                answer = await self.fetch(url, posted, created)
+                if isinstance(answer, NoPage) and answer.reason == Reason.ARCHIVE_FAILED:
+                    failed.append((time.monotonic(), url_id, answer))
+                    if len(failed) >= requests.host_failures:
+                        raise UserError(
+                            f"the archive failed for {requests.host_failures} URLs in a row, at last: {answer.detail}; "
+                            "run again later: it goes on where it stopped"
+                        )
+                    continue
+                while failed and failed[0][0] < begun:
+                    _, earlier, failure = failed.pop(0)
+                    await recorder.take(earlier, failure)
+                await recorder.take(url_id, answer)
+
+        # Twice as many as may be under way, so that index and data are asked at once.
+        tasks = [asyncio.ensure_future(ask(rows)) for _ in range(2 * requests.host_connections)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for _, url_id, answer in failed:
+            await recorder.take(url_id, answer)
+
+    def status(self) -> str:
+        return f"{self._fetcher.requests:,} requests"
+
     async def fetch(self, url: str, posted: str, created_utc: int | None) -> Answer:
-        """The page of a canonical URL: its capture nearest in time to `created_utc`, or the last without a date.
+        """The page of a canonical URL: its capture nearest in time to `created_utc`, or the last without a date; or,
+        as the options have it, the earliest or the latest.
 
         Where there is none, the URL as it was `posted` is looked up: indexes keep parameters that canonical URLs lack,
         such as those for tracking. A capture that is no page makes way for the next. Where index or data do not answer
         as they should, the reason is `archive_failed`.
         """
-        moment = created_utc if created_utc is not None else _LATER
+        moment = wanted_moment(self.options.choice, created_utc)
         try:
             captures, asked = await self._captures(url, url, moment)
             if not captures and posted.partition("?")[2] != url.partition("?")[2]:
@@ -167,13 +215,13 @@ class ArchiveClient:
         """
         found: list[IndexedCapture] = []
         asked: list[str] = []
-        nearest = _LATER
+        nearest = LATEST
         for collection in sorted(self.options.collections, key=lambda each: each.distance(moment)):
             if len(asked) == self.options.most_collections or nearest <= collection.distance(moment):
                 break
             asked.append(collection.name)
             found += await self._ask(collection, url, canonical)
-            nearest = min((abs(capture.date - moment) for capture in found), default=_LATER)
+            nearest = min((abs(capture.date - moment) for capture in found), default=LATEST)
         return sorted(found, key=lambda capture: (abs(capture.date - moment), capture.date, capture.file)), asked
 
     async def _ask(self, collection: Collection, url: str, canonical: str) -> list[IndexedCapture]:
@@ -185,7 +233,7 @@ class ArchiveClient:
             about = " ".join(response.body[:200].decode("utf-8", "replace").split())
             raise _failed(f"the index {collection.name}", f"status {response.status} {about}".strip())
         try:
-            found = parse_captures(response.body, canonical)
+            found = parse_captures(response.body, canonical, self.options.url_rules)
             return [replace(capture, crawl=collection.name) for capture in found]
         except BadIndex as error:
             raise _failed(f"the index {collection.name}", str(error)) from error
@@ -205,7 +253,13 @@ class ArchiveClient:
             return NoPage(Reason.BAD_RESPONSE, f"{where}: only {len(response.body):,} bytes came")
         origin = Origin("commoncrawl", capture.crawl, capture.file, capture.offset)
         return page_of_record(
-            response.body, origin, self._limits.body_bytes, where=where, fetch_ms=response.ms, canonical=url
+            response.body,
+            origin,
+            self._limits.body_bytes,
+            where=where,
+            fetch_ms=response.ms,
+            canonical=url,
+            url_rules=self.options.url_rules,
         )
 
     async def _get(self, what: str, url: URL, limits: Limits, **how: Any) -> Received:
@@ -218,47 +272,6 @@ class ArchiveClient:
             )
         except Failed as failure:
             raise _failed(what, f"{failure.reason}, {failure.detail}") from failure
-
-
-async def ask_archive(client: ArchiveClient, urls: pa.Table, recorder: Recorder) -> None:
-    """Look up every URL of `urls` (columns ASKED_WITH), and give the answers to `recorder`.
-
-    Raises UserError where index or data fail for `host_failures` URLs in a row: an archive that is down is no reason
-    to turn URLs away, so those are asked for again by the next run. A failure is that of its URL once a later request
-    succeeds.
-    """
-    rows = iter(range(len(urls)))
-    failed: list[tuple[float, int, NoPage]] = []  # when, and whose
-    most = client.options.requests.host_failures
-
-    async def ask(rows: Iterator[int]) -> None:
-        for row in rows:
-            url_id, url, posted, created = (urls[name][row].as_py() for name in ASKED_WITH)
-            begun = time.monotonic()
-            answer = await client.fetch(url, posted, created)
-            if isinstance(answer, NoPage) and answer.reason == Reason.ARCHIVE_FAILED:
-                failed.append((time.monotonic(), url_id, answer))
-                if len(failed) >= most:
-                    raise UserError(
-                        f"the archive failed for {most} URLs in a row, at last: {answer.detail}; run again later: "
-                        "it goes on where it stopped"
-                    )
-                continue
-            while failed and failed[0][0] < begun:
-                _, earlier, failure = failed.pop(0)
-                await recorder.take(earlier, failure)
-            await recorder.take(url_id, answer)
-
-    # Twice as many as may be under way, so that index and data are asked at once.
-    tasks = [asyncio.ensure_future(ask(rows)) for _ in range(2 * client.options.requests.host_connections)]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for _, url_id, answer in failed:
-        await recorder.take(url_id, answer)
 
 
 def _failed(what: str, problem: str) -> Failed:
@@ -292,7 +305,7 @@ def query(api: str, url: str) -> URL:
     return URL(api).update_query({"url": url, "output": "json", "filter": "=status:200"})
 
 
-def parse_captures(body: bytes, canonical: str) -> list[IndexedCapture]:
+def parse_captures(body: bytes, canonical: str, url_rules: int) -> list[IndexedCapture]:
     """The captures of an index' answer that are HTML pages of the URL whose canonical form is `canonical`.
 
     A last line that is cut off is none; raises BadIndex where no line is a capture.
@@ -301,7 +314,8 @@ def parse_captures(body: bytes, canonical: str) -> list[IndexedCapture]:
     rows = list(_rows(lines))
     if lines and not rows:
         raise BadIndex(f"no captures as JSON but {lines[0][:100]!r}")
-    return sorted({capture for row in rows for capture in _captures(row, canonical)}, key=lambda c: (c.date, c.file))
+    found = {capture for row in rows for capture in _captures(row, canonical, url_rules)}
+    return sorted(found, key=lambda capture: (capture.date, capture.file))
 
 
 def says_no_captures(body: bytes) -> bool:
@@ -329,10 +343,10 @@ def _rows(lines: list[bytes]) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _captures(row: dict[str, Any], canonical: str) -> Iterator[IndexedCapture]:
+def _captures(row: dict[str, Any], canonical: str, url_rules: int) -> Iterator[IndexedCapture]:
     """The capture of a row; none where it is another URL's, no page, or incomplete."""
     try:
-        if row["status"] != "200" or canonical_url(row["url"]) != canonical:
+        if row["status"] != "200" or canonical_url(row["url"], url_rules) != canonical:
             return
         if not any(is_html(row[name]) for name in ("mime", "mime-detected") if row.get(name)):
             return

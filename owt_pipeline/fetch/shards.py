@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,8 @@ from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.answers import INDEXED, Answer, NoPage, Page
 from owt_pipeline.fetch.archives import Archives, Lookup
-from owt_pipeline.fetch.commoncrawl import ASKED_WITH, CdxOptions, ask_archive
-from owt_pipeline.fetch.crawl import Crawler, ask_under_claim, crawl, shared_loop
 from owt_pipeline.fetch.journal import Journal
-from owt_pipeline.fetch.live import LiveOptions
-from owt_pipeline.fetch.recorder import Recorder
+from owt_pipeline.fetch.sources import Source, ask_under_claim, shared_loop
 from schemas import DATASETS, Reason
 
 PAGES = DATASETS["pages"].schema
@@ -32,31 +29,23 @@ URL_COLUMNS = ["url_id", "url", "score", "created_utc", "subreddits"]
 
 _WRITE_BYTES = 1 << 20
 
-_ASKED_WITH = {
-    "live": ["url_id", "posted_url", "host", "host_shards"],
-    "commoncrawl": ASKED_WITH,
-}
-"""The columns of urls/ with which a source on the network is asked."""
-
 
 @dataclass(frozen=True)
 class Sources:
     """Where pages come from.
 
     Attributes:
-      order: `live`, `archive` and `commoncrawl`, in the order in which they are asked.
+      order: their names, in the order in which they are asked.
       archives: for `archive`.
-      live: for `live`.
-      cdx: for `commoncrawl`.
-      spread: whether a host's shards may be the business of several processes.
+      online: all others, by name.
+      on_cluster: whether a host's shards may be the business of several processes.
       warcinfo: the record that the WARC file begins with; none for pages from archives alone.
     """
 
     order: tuple[str, ...]
     archives: Archives | None
-    live: LiveOptions | None
-    cdx: CdxOptions | None
-    spread: bool
+    online: Mapping[str, Source]
+    on_cluster: bool = False
     warcinfo: bytes = b""
 
 
@@ -66,7 +55,7 @@ def fetch_shard(shard: int, writer: ShardWriter, urls: DatasetReader, sources: S
         lookup = stack.enter_context(_lookup(sources.archives, urls, shard)) if sources.archives else None
         journals: dict[str, Journal] = {}
         found = np.array([], np.uint64)  # URLs whose page some source has: the later ones are not asked for it
-        online = [name for name in sources.order if name in _ASKED_WITH]
+        online = [name for name in sources.order if name in sources.online]
         for name in sources.order:
             if name in online:
                 journal = journals[name] = Journal(work / "journal" / shard_name(shard) / name)
@@ -132,24 +121,18 @@ def _ask_online(
         progress.advance(answers if last else pages)
 
     def missing() -> pa.Table:
-        return _missing(urls, shard, _ASKED_WITH[name], np.union1d(journal.ids, found))
-
-    async def ask(crawler: Crawler, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
-        if name == "live":
-            await crawl(crawler, urls, recorder, resumed, sources.spread)
-        elif crawler.archive is not None:
-            await ask_archive(crawler.archive, urls, recorder)
+        return _missing(urls, shard, sources.online[name].columns, np.union1d(journal.ids, found))
 
     answered(len(journal), len(journal.pages))
     if not missing().num_rows:
         return
-    with shared_loop(sources.live, sources.cdx) as loop:
-        loop.run(ask_under_claim(loop.crawler, work / "claims", record_name(shard), journal, missing, ask, answered))
+    with shared_loop(sources.online, sources.on_cluster) as loop:
+        loop.run(ask_under_claim(loop.crawl, name, work / "claims", record_name(shard), journal, missing, answered))
 
 
-def _missing(urls: DatasetReader, shard: int, columns: list[str], known: np.ndarray) -> pa.Table:
+def _missing(urls: DatasetReader, shard: int, columns: Sequence[str], known: np.ndarray) -> pa.Table:
     """The shard's URLs but for the known ones, in one piece: a copy, whose original goes with this call."""
-    batches = urls.batches(shard, columns=columns, rows=1 << 16)
+    batches = urls.batches(shard, columns=list(columns), rows=1 << 16)
     if len(known):
         batches = (batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), known))) for batch in batches)
     schema = pa.schema([DATASETS["urls"].schema.field(name) for name in columns])

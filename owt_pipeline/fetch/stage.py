@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from owt_pipeline.engine.commit import ShardWriter
     from owt_pipeline.engine.exchange import Slice
     from owt_pipeline.fetch.archives import Archives
-    from owt_pipeline.fetch.commoncrawl import CdxOptions, Collection
+    from owt_pipeline.fetch.commoncrawl import Collection
     from owt_pipeline.fetch.live import LiveOptions
+    from owt_pipeline.fetch.sources import Source
     from schemas.manifest import ShardRecord
 
 logger = logging.getLogger("owt")
@@ -42,6 +43,10 @@ class Options:
         "where to look for a page, the first that has it wins; default: archive where --pages_from is given, else live",
         choices=("live", "archive", "commoncrawl"),
     )
+    archive_choice: str = option(
+        "nearest", "which of an archive's captures is taken: the nearest to the submission, the earliest, the latest",
+        choices=("nearest", "earliest", "latest"),
+    )  # fmt: skip
     user_agent: str = option(
         "",
         "User-Agent with contact details, needed for all but archive: 'name/1.0 (+https://example.org/contact)'; "
@@ -127,7 +132,7 @@ def prepare(run: StageRun) -> None:
 def index_archive(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     from owt_pipeline.fetch import archives
 
-    archives.index_archive(run.properties["archives"][number], writer)
+    archives.index_archive(run.properties["archives"][number], writer, _url_rules(run))
 
 
 def fetch_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
@@ -138,9 +143,8 @@ def fetch_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWrit
     sources = shards.Sources(
         order=order,
         archives=_archives(run) if "archive" in order else None,
-        live=_live_options(options) if "live" in order else None,
-        cdx=_cdx_options(run) if "commoncrawl" in order else None,
-        spread=run.runtime.on_cluster,
+        online=_online(run),
+        on_cluster=run.runtime.on_cluster,
         warcinfo=_warcinfo(run) if "live" in order else b"",
     )
     shards.fetch_shard(shard, writer, run.inputs["urls"], sources, run.work)
@@ -241,12 +245,33 @@ def _read_collections(options: Options) -> tuple[Collection, ...]:
     return read_collections(options.cdx_index, _cdx_requests(options))
 
 
-def _cdx_options(run: StageRun) -> CdxOptions:
-    from owt_pipeline.fetch.commoncrawl import CdxOptions, Collection
+def _online(run: StageRun) -> dict[str, Source]:
+    """The sources on the network, by name."""
+    from owt_pipeline.fetch.commoncrawl import CdxSource, Collection
+    from owt_pipeline.fetch.crawl import LiveSource
 
     options: Options = run.options
-    collections = tuple(Collection(**found) for found in run.properties["collections"])
-    return CdxOptions(collections, options.cdx_data, options.cdx_collections, _cdx_requests(options))
+    found: dict[str, Source] = {}
+    for name in _order(options):
+        if name == "live":
+            found[name] = LiveSource(_live_options(options))
+        elif name == "commoncrawl":
+            found[name] = CdxSource(
+                tuple(Collection(**found) for found in run.properties["collections"]),
+                options.cdx_data,
+                options.cdx_collections,
+                _cdx_requests(options),
+                options.archive_choice,
+                _url_rules(run),
+            )
+    return found
+
+
+def _url_rules(run: StageRun) -> int:
+    """Version of the rules by which the URLs of urls/ are canonical."""
+    from owt_pipeline.formats.urls import version_of
+
+    return version_of(run.inputs["urls"].manifest.options)
 
 
 def _allowed_connections(wanted: int) -> int:
@@ -271,7 +296,14 @@ def _archives(run: StageRun) -> Archives:
 
     options: Options = run.options
     files, records = run.properties["archives"], run.read_records("index")
-    return Archives(tuple(files), run.work, tuple(records), options.max_page_bytes, options.max_redirects)
+    return Archives(
+        tuple(files),
+        run.work,
+        tuple(records),
+        options.max_page_bytes,
+        options.max_redirects,
+        options.archive_choice,
+    )
 
 
 def _sources(options: Options) -> list[dict[str, Any]]:

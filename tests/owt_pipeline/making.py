@@ -11,6 +11,7 @@ from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.formats.urls import VERSION
 from schemas import DATASETS
 from schemas.manifest import Manifest
 
@@ -18,6 +19,7 @@ from schemas.manifest import Manifest
 @dataclass(frozen=True)
 class Options:
     num_shards: int = field(default=1, metadata={"help": "shards"})
+    url_rules: int = field(default=VERSION, metadata={"help": "version of the rules for URLs"})
 
 
 _writers: list[Callable[[int, ShardWriter], None]] = []  # kept here: the pipeline would ship what they hold to itself

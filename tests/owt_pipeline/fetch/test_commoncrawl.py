@@ -26,7 +26,7 @@ from owt_pipeline.fetch.client import ClientOptions, Limits
 from owt_pipeline.fetch.commoncrawl import (
     ArchiveClient,
     BadIndex,
-    CdxOptions,
+    CdxSource,
     Collection,
     IndexedCapture,
     parse_captures,
@@ -34,6 +34,7 @@ from owt_pipeline.fetch.commoncrawl import (
 )
 from owt_pipeline.fetch.live import LiveOptions
 from owt_pipeline.fetch.stage import STAGE, Options
+from owt_pipeline.formats.urls import VERSION
 from owt_pipeline.formats.warc import gzip_member, response_record, single_member
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, capture_row
@@ -161,7 +162,7 @@ def test_whatever_the_collections_the_nearest_capture_comes_first(
         limits = Limits(1, 1, 1, 1, 1)
         live = LiveOptions(ClientOptions(Addresses(), AGENT), limits, 1, 0.0, 1, 1, 0, 1.0)
         known = tuple(Collection(str(i), "", begin, begin + 9) for i, (begin, _) in enumerate(collections))
-        client = Indexes(CdxOptions(known, "", len(known), live))
+        client = Indexes(CdxSource(known, "", len(known), live, "nearest", VERSION))
         try:
             captures, _ = await client._captures("http://a.example/", "http://a.example/", moment)
         finally:
@@ -367,7 +368,7 @@ def test_after_a_kill_only_what_was_in_flight_is_asked_again(
 @given(st.binary(max_size=200))
 def test_any_bytes_are_captures_or_no_index(body: bytes) -> None:
     with contextlib.suppress(BadIndex):
-        assert parse_captures(body, "https://a.example/") == []
+        assert parse_captures(body, "https://a.example/", VERSION) == []
     with contextlib.suppress(BadIndex):
         assert parse_collections(body)
 
@@ -389,7 +390,7 @@ def test_any_bytes_are_captures_or_no_index(body: bytes) -> None:
 def test_odd_rows_of_an_index_are_passed_over(rows: list[dict]) -> None:
     body = "\n".join(json.dumps(row) for row in rows).encode()
     try:
-        for capture in parse_captures(body, "https://a.example/x"):
+        for capture in parse_captures(body, "https://a.example/x", VERSION):
             assert capture.date > 0
             assert isinstance(capture.file, str)
     except BadIndex:

@@ -23,6 +23,7 @@ from owt_pipeline.fetch import journal as journal_module
 from owt_pipeline.fetch.addresses import Addresses
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
 from owt_pipeline.fetch.client import ClientOptions, Limits
+from owt_pipeline.fetch.crawl import LiveSource
 from owt_pipeline.fetch.journal import Claim, Journal, SegmentWriter
 from owt_pipeline.fetch.live import LiveOptions
 from owt_pipeline.fetch.shards import Sources, fetch_shard
@@ -178,7 +179,7 @@ def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
     for number, order in enumerate(itertools.permutations(range(4))):
         folder = runtime.workdir / f"pages{number}"
         write(Path(f"{folder}/work/journal/part-00000/live"), [{ids[i]: known[i] for i in order}])
-        sources = Sources(("live",), None, live, None, False)
+        sources = Sources(("live",), None, {"live": LiveSource(live)})
         with ShardWriter(folder, folder / "records", 0, {"": DATASETS["pages"].schema}, dataset="pages") as writer:
             fetch_shard(0, writer, urls, sources, folder / "work")
         record = ShardRecord.from_json(folder.read("records/part-00000.json"))

@@ -1,0 +1,221 @@
+"""Sources on the network: what each of them is, and the event loop in which all shards of a process ask them.
+
+A source is its options (`Source`); a process makes one client of it (`Client`), which all its shards use, so that turns
+and limits hold for all of them together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+from owt_pipeline.engine import progress
+from owt_pipeline.engine.processes import this_process
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.fetch.journal import Claim, Journal
+from owt_pipeline.fetch.recorder import Recorder, start_recording
+
+R = TypeVar("R")
+
+
+class Source(Protocol):
+    """A source of pages on the network: its options, frozen and picklable."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of urls/ with which it is asked; `url_id` is the first."""
+
+    def open(self, crawl: Shared) -> Client:
+        """A client, made in the event loop in which it is used."""
+
+
+class Client(Protocol):
+    """Asks a source; used in one event loop, by several shards at once."""
+
+    async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
+        """Ask for every URL of `urls` (with the source's columns) and give each answer to `recorder`.
+
+        `resumed` says whether another attempt may have asked the same hosts a moment ago.
+        """
+
+    async def close(self) -> None: ...
+
+    def status(self) -> str:
+        """What goes on, for a person; empty where there is nothing to say."""
+
+
+class Shared(Protocol):
+    """What a client knows of the others that ask."""
+
+    def may_ask(self) -> bool:
+        """Whether requests may be made: not when this process was stopped for long, and has just woken up."""
+
+    def workers(self) -> int:
+        """How many processes ask at once, so that each keeps to its part of a rate."""
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether several processes may ask at once."""
+
+
+class Crawl:
+    """What the shards of a process share; to be made and used in one event loop.
+
+    Attributes:
+      on_cluster: whether other processes ask at the same time.
+      clients: one a source, by name.
+      recording: starts the process that makes records of what comes.
+      claims: of the shards at work.
+    """
+
+    def __init__(self, sources: Mapping[str, Source], on_cluster: bool):
+        self.on_cluster = on_cluster
+        self.claims: set[Claim] = set()
+        self.clients = {name: source.open(self) for name, source in sources.items()}
+        self.recording = asyncio.ensure_future(start_recording())
+
+    async def close(self) -> None:
+        for client in self.clients.values():
+            await client.close()
+        await (await self.recording).close()
+
+    def may_ask(self) -> bool:
+        return all(claim.is_valid for claim in self.claims)
+
+    def workers(self) -> int:
+        return max((claim.claims for claim in self.claims), default=1) if self.on_cluster else 1
+
+
+async def ask_under_claim(
+    crawl: Crawl,
+    name: str,
+    claims: Storage,
+    claim_name: str,
+    journal: Journal,
+    missing: Callable[[], pa.Table],
+    answered: Callable[[int, int], None],
+) -> None:
+    """Ask the source `name` for the URLs that are `missing` in `journal`, until none is, while no other attempt does.
+
+    `claims` and `claim_name` say where the shard's claim is. `answered` hears how many answers, and pages among them,
+    have come.
+    """
+    recording = await asyncio.shield(crawl.recording)
+    client = crawl.clients[name]
+    while (await asyncio.to_thread(missing)).num_rows:
+        async with Claim(claims, claim_name, [this_process(), recording.process]) as claim:
+            await asyncio.to_thread(journal.load)
+            urls = [await asyncio.to_thread(missing)]  # popped: not held here
+            if urls[0].num_rows:
+                crawl.claims.add(claim)
+                resumed = claim.was_taken_over or len(journal) > 0
+                progress.doing(client.status)
+                try:
+                    async with Recorder(recording, journal.folder, claim.attempt, answered) as recorder:
+                        await _while_claimed(claim, client.ask(urls.pop(), recorder, resumed))
+                finally:
+                    crawl.claims.discard(claim)
+        await asyncio.to_thread(journal.load)
+
+
+async def _while_claimed(claim: Claim, asking: Coroutine[Any, Any, None]) -> None:
+    """Await `asking`, but not longer than the claim is held."""
+    task = asyncio.ensure_future(asking)
+    ticking = asyncio.ensure_future(_tick())
+    try:
+        await asyncio.wait({task, claim.lost}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            await task
+    finally:
+        ticking.cancel()
+        task.cancel()
+        await asyncio.gather(task, ticking, return_exceptions=True)
+
+
+async def _tick() -> None:
+    """Show that the run is alive, also while no answer comes."""
+    while True:
+        await asyncio.sleep(1)
+        progress.advance(0)
+
+
+class CrawlLoop:
+    """An event loop in a thread of its own, with what all shards of this process share."""
+
+    def __init__(self, sources: Mapping[str, Source], on_cluster: bool):
+        self.users = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fetch", daemon=True)
+        self._thread.start()
+
+        async def make() -> Crawl:
+            return Crawl(sources, on_cluster)
+
+        self.crawl = self.run(make())
+        gc.freeze()  # or each collection, of which a crawl causes many, would walk through all that was imported
+
+    def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """What the coroutine returns; also where it is cancelled, this waits until it has ended."""
+
+        async def task() -> R:
+            this = asyncio.current_task()
+            assert this is not None
+            self._tasks.add(this)
+            try:
+                return await coroutine
+            finally:
+                self._tasks.discard(this)
+
+        return asyncio.run_coroutine_threadsafe(task(), self._loop).result()
+
+    def cancel(self) -> None:
+        """End what runs, soon."""
+
+        def cancel() -> None:
+            for task in self._tasks:
+                task.cancel()
+
+        self._loop.call_soon_threadsafe(cancel)
+
+    def close(self) -> None:
+        self.run(self.crawl.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        gc.unfreeze()
+
+
+_loops: dict[Any, CrawlLoop] = {}  # one a process: the limits on connections and hosts hold for all its shards
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def shared_loop(sources: Mapping[str, Source], on_cluster: bool) -> Iterator[CrawlLoop]:
+    """This process' loop for these sources, kept as long as some shard uses it.
+
+    Where a shard fails, those of the other threads are cancelled: they are of no use any more.
+    """
+    key = tuple(sources.items()), on_cluster
+    with _lock:
+        if key not in _loops:
+            _loops[key] = CrawlLoop(sources, on_cluster)
+        loop = _loops[key]
+        loop.users += 1
+    try:
+        yield loop
+    except BaseException:
+        loop.cancel()
+        raise
+    finally:
+        with _lock:
+            loop.users -= 1
+            if not loop.users:
+                del _loops[key]
+                loop.close()
