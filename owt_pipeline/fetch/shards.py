@@ -127,7 +127,8 @@ def _ask_online(
     if not missing().num_rows:
         return
     with shared_loop(sources.online, sources.on_cluster) as loop:
-        loop.run(ask_under_claim(loop.crawl, name, work / "claims", record_name(shard), journal, missing, answered))
+        claims = work / "claims" / name
+        loop.run(ask_under_claim(loop.crawl, name, claims, record_name(shard), journal, missing, answered))
 
 
 def _missing(urls: DatasetReader, shard: int, columns: Sequence[str], known: np.ndarray) -> pa.Table:

@@ -45,7 +45,7 @@ class Options:
     )
     archive_choice: str = option(
         "nearest", "which of an archive's captures is taken: the nearest to the submission, the earliest, the latest",
-        choices=("nearest", "earliest", "latest"),
+        choices=("nearest", "earliest", "latest"), added=True,
     )  # fmt: skip
     user_agent: str = option(
         "",
