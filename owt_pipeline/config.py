@@ -20,7 +20,7 @@ else:
     import tomli as tomllib
 
 TABLES = ("run", "collect", "fetch", "extract", "clean", "dedupe", "export", "tokenize", "report", "import", "beam")
-RUN_KEYS = ("workdir", "workers")
+RUN_KEYS = ("workdir", "workers", "base")
 
 
 def read_config(path: str | None) -> dict[str, dict[str, Any]]:
@@ -83,10 +83,25 @@ def workdir_of(tables: Mapping[str, Any], given: str | None = None) -> str:
     return workdir
 
 
+def bases_of(tables: Mapping[str, Any], given: list[str] | None = None) -> list[str]:
+    """The runs to build on: as given on the command line, or in the table [run]; raises UsageError."""
+    bases = given or tables.get("run", {}).get("base", [])
+    bases = [bases] if isinstance(bases, str) else bases
+    if not isinstance(bases, list) or not all(isinstance(base, str) and base for base in bases):
+        raise UsageError(f"[run] base: {bases!r} is neither the folder of a run nor a list of such")
+    return bases
+
+
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that every stage and `owt run` share."""
     group = parser.add_argument_group("running")
     group.add_argument("--workdir", metavar="DIR", help="folder of the run: a local path, gs://, s3:// or az://")
+    group.add_argument(
+        "--base",
+        action="append",
+        metavar="DIR",
+        help="folder of a finished run to build on: what it has is not fetched, judged or tokenized again; repeatable",
+    )
     group.add_argument(
         "--workers", type=int, metavar="N", help="processes for CPU-bound work (default: this machine's cores)"
     )

@@ -30,6 +30,7 @@ def metadata() -> dict[str, Any]:
     own = [
         _parameter("workdir", "Working directory", "The folder of the run in a bucket.", _URI, optional=False),
         _parameter("config", "Settings", "A CONFIG.toml in a bucket; the other parameters override it.", _URI),
+        _parameter("base", "Bases", "Finished runs to build on; several are divided by spaces.", f"{_URI}( +{_URI})*"),
         _parameter("until", "Last stage", f"The last stage to run: {', '.join(ORDER)}.", _one_of(ORDER)),
         _parameter("sdk_container_image", "Workers' image", "The image of the workers: that of the template.", _IMAGE),
         _parameter("take_over", "Take over", "Take the folder from a run whose job has ended.", _ITEM[bool]),
@@ -52,10 +53,12 @@ def arguments(given: Sequence[str]) -> list[str]:
     flags: list[str] = []
     for argument in given:
         name, _, value = argument.removeprefix("--").partition("=")
-        if not value and (name == "config" or name in options):
+        if not value and (name in ("config", "base") or name in options):
             continue  # a parameter that was left empty is none
         if name == "config":
             config = [value]
+        elif name == "base":
+            flags += [f"--base={uri}" for uri in value.split()]
         elif name == "take_over":
             flags += ["--take_over"] if value == "true" else []
         elif name in options:

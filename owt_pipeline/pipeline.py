@@ -21,6 +21,7 @@ import apache_beam as beam
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from owt_pipeline import config
+from owt_pipeline.engine.bases import pin
 from owt_pipeline.engine.graph import Dataset, End, RunStage, Start
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
@@ -65,6 +66,8 @@ class Report(RunStage):
 
 def build(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[Dataset]:
     """The graph of a run: one linear chain. Stages that the run leaves out add nothing to it."""
+    if run.bases:
+        pin(run.runtime.workdir, run.bases, list(run.stages.values()))
     run = run.on(pipeline.runner)
     return (
         pipeline
@@ -89,10 +92,12 @@ class Run:
     Attributes:
       stages: (stage, options) by the stage's name; a stage that is not there is left out of the graph.
       runtime: where and how they run.
+      bases: finished runs that it builds on.
     """
 
     stages: Mapping[str, tuple[Stage, Any]]
     runtime: Runtime
+    bases: tuple[str, ...] = ()
 
     @classmethod
     def from_toml(cls, path: str, *, workdir: str = "", workers: int = 1, until: str = ORDER[-1]) -> Run:
@@ -104,7 +109,8 @@ class Run:
         options = {name: config.stage_options(load(name), path, tables, {}) for name in ORDER}
         chosen = {name: (load(name), options[name]) for name in ORDER[: ORDER.index(until) + 1]}
         where = config.workdir_of(tables, workdir)
-        return cls(chosen, Runtime(Storage(where), tables.get("run", {}).get("workers", workers)))
+        runtime = Runtime(Storage(where), tables.get("run", {}).get("workers", workers))
+        return cls(chosen, runtime, tuple(config.bases_of(tables)))
 
     def __getitem__(self, name: str) -> tuple[Stage, Any, Runtime] | None:
         """A stage with its options and runtime, as its transform takes it; None where the run leaves it out."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from owt_pipeline import config
 from owt_pipeline.engine import console, runner, submission
+from owt_pipeline.engine.bases import end_revision, pin
 from owt_pipeline.engine.command_line import CommandParser, interruptible
 from owt_pipeline.engine.errors import LedgerError, UsageError, UserError, explain_os_error
 from owt_pipeline.engine.lease import hold
@@ -53,8 +54,10 @@ def reporting_errors(command: Callable[[], int]) -> int:
         return _complain(f"{error}. This is a bug of the stage: please report it with the input that shows it")
 
 
-def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, take_over: bool = False) -> list[Result]:
-    """Run stages with their options, in order, holding the lease on the working directory.
+def run_stages(
+    stages: Sequence[tuple[Stage, Any]], runtime: Runtime, take_over: bool = False, bases: Sequence[str] = ()
+) -> list[Result]:
+    """Run stages with their options, in order, holding the lease on the working directory, which builds on `bases`.
 
     Text that was imported takes the place of what collect, fetch and extract would make: they are left out.
     """
@@ -62,7 +65,11 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, take_over:
         imported = usable_manifest(runtime.workdir, "documents")
         if imported is not None and imported.stage == "import":
             stages = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
-        return runner.run_stages(stages, replace(runtime, owner=lease.owner), _build)
+        pin(runtime.workdir, bases, stages)
+        results = runner.run_stages(stages, replace(runtime, owner=lease.owner), _build)
+        if any(stage.name == "export" for stage, _ in stages) and results:
+            end_revision(runtime.workdir)
+        return results
 
 
 def _build(pipeline: Any, stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
@@ -119,7 +126,7 @@ def _run(stage: Stage, argv: Sequence[str] | None) -> int:
     tables = config.read_config(arguments.config)
     runtime = runtime_of(arguments, rest, tables)
     options = config.stage_options(stage, arguments.config, tables, given)
-    run_stages([(stage, options)], runtime, arguments.take_over)
+    run_stages([(stage, options)], runtime, arguments.take_over, config.bases_of(tables, arguments.base))
     return 0
 
 

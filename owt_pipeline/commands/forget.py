@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from owt_pipeline.commands.history import readers_of
 from owt_pipeline.engine import console
+from owt_pipeline.engine.bases import FORGOTTEN
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest
 from owt_pipeline.engine.errors import UserError
@@ -21,7 +22,7 @@ from owt_pipeline.engine.lease import hold
 from owt_pipeline.engine.plan import recorded_plan
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.export.takedowns import FORGOTTEN, Takedown, Takedowns, read_takedowns, write_takedowns
+from owt_pipeline.export.takedowns import Takedown, Takedowns, read_takedowns, write_takedowns
 from owt_pipeline.formats.urls import VERSION, BadURL, canonicalize, url_id, url_rules_of
 from owt_pipeline.stage_command import checked_workers, reporting_errors, run_stages
 from owt_pipeline.stages import load

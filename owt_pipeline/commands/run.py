@@ -11,6 +11,7 @@ from typing import Any
 from owt_pipeline import config
 from owt_pipeline.commands import dry_run
 from owt_pipeline.commands.estimate import Prices
+from owt_pipeline.engine.bases import pin
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.outcome import Result
@@ -64,14 +65,16 @@ def _run(argv: Sequence[str] | None) -> int:
     options = [_options(stage, arguments, tables) for stage in stages]  # all: an error should not wait its turn
     planned = list(zip(chosen, options, strict=False))
     prices = Prices.from_flags(arguments.prices)
+    bases = config.bases_of(tables, arguments.base)
     if arguments.dry_run:
+        pin(runtime.workdir, bases, planned, write=False)
         found = dry_run.steps(planned, runtime)
         if arguments.log_json:
             print(dry_run.as_json(found))
         else:
             print(dry_run.table(found, runtime) + dry_run.on_cluster(found, runtime, prices))
         return 0
-    results = run_stages(planned, runtime, arguments.take_over)
+    results = run_stages(planned, runtime, arguments.take_over, bases)
     if not arguments.quiet and not arguments.log_json:  # the log has said it all
         print(funnel_table(results))
     return 0

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from owt_pipeline.engine.bases import open_chain
 from owt_pipeline.engine.commit import publish, record_name
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, require_manifest
 from owt_pipeline.engine.errors import LedgerError, UserError
@@ -86,7 +87,10 @@ def plan_stage(stage: Stage, options: Any, runtime: Runtime) -> Manifest | Stage
     workdir.remove_dead_spools()
     work = prepare(workdir, stage.output, plan, kept)
     work.delete(STOPPED_NAME)
-    run = StageRun(stage, options, runtime, inputs, plan, work, started=time.time(), kept=len(kept))
+    bases = open_chain(workdir) if stage.bases else ()
+    for base in bases:
+        stage.fits(options, base)
+    run = StageRun(stage, options, runtime, inputs, plan, work, started=time.time(), kept=len(kept), bases=bases)
     for step in stage.steps:
         if workdir.is_local and step.name != SHARDS:
             _drop_damaged(run.work, run.records(step.name))
@@ -147,7 +151,8 @@ def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageR
             raise UserError(f"{runtime.workdir}/{dataset} has changed while {stage.name} reads it: run again")
         if dataset in stage.inputs or not is_discarded(runtime.workdir, dataset):
             inputs[dataset] = DatasetReader(runtime.workdir, manifest)
-    return StageRun(stage, options, runtime, inputs, plan, work, **msgspec.structs.asdict(prepared))
+    bases = open_chain(runtime.workdir) if stage.bases else ()
+    return StageRun(stage, options, runtime, inputs, plan, work, bases=bases, **msgspec.structs.asdict(prepared))
 
 
 def publish_stage(run: StageRun) -> Manifest:

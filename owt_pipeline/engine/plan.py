@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from owt_pipeline.engine import versions
+from owt_pipeline.engine.bases import described, open_chain
 from owt_pipeline.engine.commit import Listing, record_name, work_of
 from owt_pipeline.engine.dataset import DISCARDED, DatasetReader, is_discarded, read_manifest
 from owt_pipeline.engine.errors import UserError
@@ -98,7 +99,7 @@ def make_plan(stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], w
         stage.version,
         stage.shaping(options, workdir),
         {name: reader.manifest.digest for name, reader in inputs.items()},
-        stage.sources(options) + lists,
+        stage.sources(options) + lists + described(open_chain(workdir) if stage.bases else (), stage.bases),
         versions.of_libraries(stage.libraries),
     )
 
@@ -113,7 +114,7 @@ def made_from(stage: Stage, inputs: Mapping[str, DatasetReader], workdir: Storag
     """For each shard, a digest of all that it is made from besides the options; none where shards are not apart."""
     if not stage.shard_local:
         return []
-    lists = [name for name in stage.lists if workdir.exists(name)]
+    listed = stage.listed(workdir, inputs)
     files_of: list[dict[str, list[list[str]]]] = [{} for _ in range(num_shards)]
     for name, reader in inputs.items():
         for file in reader.table_of_files.files:
@@ -121,8 +122,8 @@ def made_from(stage: Stage, inputs: Mapping[str, DatasetReader], workdir: Storag
                 files_of[file.shard].setdefault(name, []).append([file.path, file.sha256])
     digests = []
     for shard, files in enumerate(files_of):
-        listed = (stage.listed(workdir, inputs, shard) if lists else None) or None  # names nothing: as without lists
-        digests.append(hashlib.sha256(json.dumps([files, listed], sort_keys=True).encode()).hexdigest())
+        named = listed(shard) or None  # names nothing: as without lists
+        digests.append(hashlib.sha256(json.dumps([files, named], sort_keys=True).encode()).hexdigest())
     return digests
 
 
@@ -281,7 +282,10 @@ def _shards_that_hold(old: Plan, new: Plan, lists: Sequence[str]) -> set[int]:
         return set(range(new.num_shards))
 
     def apart_from_inputs(plan: Plan) -> list[Any]:
-        sources = [source for source in plan.sources if source.get("name") not in lists]
+        # What the lists and bases say of a shard that is made by itself is in the digest of what it is made from.
+        sources = [
+            source for source in plan.sources if source.get("name") not in lists and source.get("kind") != "base"
+        ]
         return [plan.stage, plan.stage_version, plan.options, sources, plan.versions]
 
     if len(old.made_from) != len(new.made_from) or apart_from_inputs(old) != apart_from_inputs(new):

@@ -27,6 +27,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from owt_pipeline.engine import versions
+from owt_pipeline.engine.bases import Base
 from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader
@@ -95,6 +96,10 @@ def _no_sources(options: Any) -> list[dict[str, Any]]:
 
 def _shaping(options: Any, workdir: Storage) -> dict[str, Any]:
     return shaping_options(options)
+
+
+def _lists_nothing(*_: Any) -> Callable[[int], Any]:
+    return _nothing
 
 
 def _no_modules(*_: Any) -> Sequence[str]:
@@ -168,7 +173,9 @@ class Stage:
       irreplaceable: whether the output, once lost, cannot be made again: it is of the web as it was. What is lost of
         it is an error, unless the options ask for it.
       lists: files of the working directory that shape the output where they are there.
-      listed: what those lists say of one shard, as JSON: `listed(workdir, inputs, shard)`.
+      listed: what those lists, and those of the bases, say of each shard: `listed(workdir, inputs)(shard)`, as JSON.
+      bases: what it reads of the runs that this one builds on: datasets, or lists.
+      fits: `fits(options, base)` raises UserError for a run that cannot be built on with these options.
       preload: what all worker processes will need and is costly to load, for the process that they are forked from:
         modules, and `module:function`s to call, which keep what they load.
       positional: the option that takes the arguments without a flag, if one does.
@@ -193,7 +200,9 @@ class Stage:
     shard_local: bool = False
     irreplaceable: Callable[[Any], bool] = _replaceable
     lists: tuple[str, ...] = ()
-    listed: Callable[[Storage, Mapping[str, DatasetReader], int], Any] = _nothing
+    listed: Callable[[Storage, Mapping[str, DatasetReader]], Callable[[int], Any]] = _lists_nothing
+    bases: tuple[str, ...] = ()
+    fits: Callable[[Any, Base], None] = _nothing
     preload: Callable[[Any], Sequence[str]] = _no_modules
     positional: str = ""
     example: str = ""
@@ -227,6 +236,7 @@ class StageRun:
       kept: shards that need not be made again.
       counts: set by `finish` in a stage whose ledger is not that of its shards (dedupe's decisions).
       stats: further counts of the stage, apart from those of its shards.
+      bases: the runs that this one builds on, the oldest first, for a stage that reads something of them.
     """
 
     stage: Stage
@@ -241,6 +251,7 @@ class StageRun:
     kept: int = 0
     counts: Counts | None = None
     stats: dict[str, int] = field(default_factory=dict)
+    bases: tuple[Base, ...] = ()
 
     @property
     def workdir(self) -> Storage:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from owt_pipeline.engine.bases import FORGOTTEN
 from owt_pipeline.engine.dataset import read_manifest
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
-from owt_pipeline.export.takedowns import FORGOTTEN, forgotten_in_shard, read_takedowns
+from owt_pipeline.export.takedowns import forgotten_in_shards, takedowns_of_chain
 from schemas import DATASETS, option
 from schemas.manifest import Counts
 from schemas.settings import shaping_options
@@ -36,7 +37,7 @@ def export(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -
         source=run.inputs["clean"],
         decisions=run.inputs["duplicates"],
         policy=Policy(run.options.rules, run.options.min_similarity),
-        takedowns=read_takedowns(run.workdir),
+        takedowns=takedowns_of_chain(run.workdir, [base.workdir for base in run.bases]),
     )
 
 
@@ -68,7 +69,8 @@ STAGE = Stage(
     finish=write_card,
     module="owt_pipeline.export.stage",
     lists=(FORGOTTEN,),
-    listed=forgotten_in_shard,
+    listed=forgotten_in_shards,
+    bases=(FORGOTTEN,),
     shard_local=True,
     help="Write the corpus: the clean documents without those that duplicates/ removes. Change the policy and export\n"
     "again: nothing is computed anew. What forgotten.jsonl names (owt forget) stays out.\n"

@@ -8,18 +8,17 @@ as the list is there: so what was taken down stays out, whatever runs again. Tak
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
+from owt_pipeline.engine.bases import FORGOTTEN, folders_of_chain
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import host_of
-
-FORGOTTEN = "forgotten.jsonl"
 
 
 @dataclass(frozen=True)
@@ -94,11 +93,27 @@ def write_takedowns(workdir: Storage, takedowns: Takedowns) -> None:
     workdir.write(FORGOTTEN, text.encode())
 
 
-def forgotten_in_shard(workdir: Storage, inputs: Mapping[str, DatasetReader], shard: int) -> list[tuple[int, str]]:
-    """(url_id, detail) of the clean documents of a shard that are to be forgotten: what export makes of the list."""
+def takedowns_of_chain(workdir: Storage, bases: Iterable[Storage]) -> Takedowns:
+    """The run's list and those of the runs that it builds on: what was taken down there does not come in here."""
     takedowns = read_takedowns(workdir)
-    named = []
-    for batch in inputs["clean"].batches(shard, columns=["url_id", "url"], rows=1 << 16):
-        ids = batch["url_id"].to_numpy()
-        named += [(int(ids[row]), detail) for row, detail in takedowns.of(ids, batch["url"])]
+    for base in bases:
+        takedowns |= read_takedowns(base)
+    return takedowns
+
+
+def forgotten_in_shards(
+    workdir: Storage, inputs: Mapping[str, DatasetReader]
+) -> Callable[[int], list[tuple[int, str]]]:
+    """Of each shard, (url_id, detail) of the clean documents that are to be forgotten: what export makes of the
+    lists."""
+    takedowns = takedowns_of_chain(workdir, folders_of_chain(workdir))
+
+    def named(shard: int) -> list[tuple[int, str]]:
+        found = []
+        if takedowns.ids or takedowns.domains:
+            for batch in inputs["clean"].batches(shard, columns=["url_id", "url"], rows=1 << 16):
+                ids = batch["url_id"].to_numpy()
+                found += [(int(ids[row]), detail) for row, detail in takedowns.of(ids, batch["url"])]
+        return found
+
     return named

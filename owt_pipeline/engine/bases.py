@@ -1,0 +1,401 @@
+"""Runs that build on finished runs: a chain, pinned by the hashes of its manifests.
+
+A run's folder says what it builds on, so every process on every runner finds it there:
+
+    bases.json          its bases, each with the SHA-256 of its manifests: written by the launcher, when the run begins
+    dependents.jsonl    the runs that have this one as a base, one a line
+    revisions.jsonl     what was changed on purpose (`owt forget`): the manifests before and after, one revision a line
+
+A base that is not as it was pinned is an error, unless its own revisions lead from what was pinned to what it is now.
+Places are relative where the folders are neighbours, so that a chain can be moved as one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from owt_pipeline.engine.dataset import DatasetReader, read_manifest
+from owt_pipeline.engine.errors import UsageError, UserError
+from owt_pipeline.engine.storage import Storage
+from schemas import DATASETS
+from schemas.datasets import SCHEMA_VERSION
+from schemas.manifest import MANIFEST_NAME, Manifest, ManifestError, ledger_of, seal, unseal
+
+if TYPE_CHECKING:
+    from owt_pipeline.engine.stage import Stage
+
+logger = logging.getLogger("owt")
+
+BASES = "bases.json"
+DEPENDENTS = "dependents.jsonl"
+REVISIONS = "revisions.jsonl"
+FORGOTTEN = "forgotten.jsonl"
+"""A run's list of what was taken down, which holds for the runs that build on it too."""
+
+_NEEDED = ("clean", "duplicates", "corpus")
+_ATTEMPTS = 20  # at adding a line to a file that others add to
+
+
+class PinnedManifest(msgspec.Struct, frozen=True):
+    """A dataset of a base, when it was pinned.
+
+    Attributes:
+      sha256: of its manifest.
+      digest: over its files.
+      rows: its rows.
+    """
+
+    sha256: str
+    digest: str
+    rows: int
+
+
+class Pinned(msgspec.Struct, frozen=True):
+    """A base of a run.
+
+    Attributes:
+      uri: its folder, relative to the run's own where they are neighbours.
+      manifests: its datasets.
+      forgotten: SHA-256 of its list of takedowns; "" for none.
+    """
+
+    uri: str
+    manifests: dict[str, PinnedManifest]
+    forgotten: str = ""
+
+    @property
+    def state(self) -> dict[str, str]:
+        """What a revision replaces: each manifest's SHA-256, and that of the list of takedowns."""
+        return {name: pinned.sha256 for name, pinned in self.manifests.items()} | {FORGOTTEN: self.forgotten}
+
+
+class _Bases(msgspec.Struct, frozen=True):
+    bases: list[Pinned]
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Base:
+    """A finished run that another one builds on.
+
+    Attributes:
+      name: the last part of its place, as details name it.
+      workdir: its folder.
+      manifests: those of its datasets.
+      pinned: their hashes.
+    """
+
+    name: str
+    workdir: Storage
+    manifests: Mapping[str, Manifest]
+    pinned: Pinned
+
+    def reader(self, dataset: str) -> DatasetReader:
+        """Raises UserError where the base has no such dataset, or has discarded it."""
+        return DatasetReader.open(self.workdir, dataset)
+
+    def sha256(self, dataset: str) -> str:
+        """Of the dataset's manifest; raises UserError where there is no such dataset."""
+        if dataset not in self.pinned.manifests:
+            raise UserError(
+                f"base {self.workdir} has no finished {dataset}/: run `owt {DATASETS[dataset].stage} --workdir "
+                f"{self.workdir}` first"
+            )
+        return self.pinned.manifests[dataset].sha256
+
+
+def open_chain(workdir: Storage) -> tuple[Base, ...]:
+    """All runs that a run builds on, bases of bases included: the oldest first, each once; none for most runs.
+
+    Raises UserError where one of them is missing, unfinished, or not as it was when it was pinned.
+    """
+    found: dict[str, Base] = {}
+    _follow(workdir, (place_of(workdir),), found)
+    return tuple(found.values())
+
+
+def described(chain: Iterable[Base], names: Sequence[str]) -> list[dict[str, Any]]:
+    """What a stage that reads `names` of its bases depends on, for its fingerprint.
+
+    Raises UserError where a base lacks what the stage cannot do without.
+    """
+    sources = []
+    for base in chain if names else ():
+        source: dict[str, Any] = {"kind": "base", "name": base.name}
+        for name in names:
+            if name == FORGOTTEN:
+                source[name] = base.pinned.forgotten
+            elif name == "tokens":  # which are referred to by the hash of their manifest
+                source[name] = base.sha256(name)
+            elif name in base.manifests:
+                source[name] = base.manifests[name].digest
+        sources.append(source)
+    return sources
+
+
+def folders_of_chain(workdir: Storage) -> list[Storage]:
+    """The folders of `open_chain`, in its order, without looking at what is in them."""
+    found: dict[str, Storage] = {}
+
+    def follow(folder: Storage, path: tuple[str, ...]) -> None:
+        for pinned in read_pinned(folder):
+            base = Storage(resolve_uri(folder, pinned.uri))
+            if (place := place_of(base)) not in (*path, *found):
+                follow(base, (*path, place))
+                found[place] = base
+
+    follow(workdir, (place_of(workdir),))
+    return list(found.values())
+
+
+def pin(
+    workdir: Storage, given: Sequence[str], stages: Sequence[tuple[Stage, Any]] = (), *, write: bool = True
+) -> tuple[Base, ...]:
+    """Make the runs at `given` (paths or URIs) the bases of a run, and return its chain.
+
+    Without any given, those that were pinned before remain. Datasets that a base did not have then are pinned too, and
+    so is a revision of a base; any other change is an error. The process must hold the lease on `workdir`.
+
+    Raises UserError for a base that cannot be one, or that one of `stages`, with its options, cannot build on.
+    """
+    before = read_pinned(workdir)
+    places = [place_of(Storage(uri)) for uri in given]
+    known = [resolve_uri(workdir, pinned.uri) for pinned in before]
+    if before and places and sorted(set(places)) != sorted(known):
+        raise UsageError(
+            f"{workdir} builds on {', '.join(known)}, not on {', '.join(places)}: give the same --base, or another "
+            "--workdir"
+        )
+    if place_of(workdir) in places:
+        raise UsageError(f"--base {workdir} is the run itself: give the folder of an earlier run")
+    now: list[Pinned] = []
+    reasons: list[str] = []
+    for pinned in before:
+        base = Storage(resolve_uri(workdir, pinned.uri))
+        now.append(_look_at(base, pinned.uri))
+        if changes := _changes(pinned, now[-1]):
+            why = _revision(base, pinned, now[-1])
+            if why is None:
+                raise UserError(_changed(workdir, base, changes))
+            logger.info("base %s was revised (%s): what depends on it runs again", base, why)
+            reasons.append(f"{place_of(base).rpartition('/')[2]} was revised: {why}")
+    if not before:
+        for place in dict.fromkeys(places):
+            base = Storage(place)
+            _refuse_circle(workdir, base)
+            now.append(_look_at(base, relative_uri(workdir, base)))
+    found: dict[str, Base] = {}
+    for pinned in now:
+        base = Storage(resolve_uri(workdir, pinned.uri))
+        _follow(base, (place_of(workdir), place_of(base)), found)
+        found.setdefault(place_of(base), _opened(base, pinned))
+    chain = tuple(found.values())
+    for stage, options in stages:
+        described(chain, stage.bases)
+        for base_run in chain:
+            stage.fits(options, base_run)
+    if write:
+        if reasons:
+            begin_revision(workdir, "; ".join(reasons))
+        if now != before:
+            workdir.write(BASES, seal(_Bases(now)))
+        for pinned in now:
+            _register(Storage(resolve_uri(workdir, pinned.uri)), workdir)
+    return chain
+
+
+def read_pinned(workdir: Storage) -> list[Pinned]:
+    """The bases of a run as they were pinned; none for most runs. Raises UserError where the file is damaged."""
+    try:
+        return unseal(workdir.read(BASES), _Bases, workdir.path(BASES)).bases
+    except FileNotFoundError:
+        return []
+    except ManifestError as error:
+        raise UserError(f"{error}. Restore it, or remove it and give --base again") from error
+
+
+def begin_revision(workdir: Storage, why: str) -> None:
+    """Note that a finished run is about to be changed on purpose; the process must hold the lease.
+
+    A run that is not finished has nothing that others could have pinned, or is at a revision already.
+    """
+    lines = _read_lines(workdir, REVISIONS)
+    with contextlib.suppress(UserError):
+        now = _look_at(workdir, workdir.uri)
+        if not lines or "to" in lines[-1]:
+            workdir.write(REVISIONS, _as_lines([*lines, {"why": why, "from": now.state}]))
+
+
+def end_revision(workdir: Storage) -> None:
+    """Note what the revision that was begun, if any, has come to; a run that is not finished is still at it."""
+    lines = _read_lines(workdir, REVISIONS)
+    if lines and "to" not in lines[-1]:
+        with contextlib.suppress(UserError):
+            lines[-1]["to"] = _look_at(workdir, workdir.uri).state
+            workdir.write(REVISIONS, _as_lines(lines))
+
+
+def dependents_of(workdir: Storage) -> list[Storage]:
+    """The runs that build on this one, directly or through others, as far as they are still there."""
+    found: dict[str, Storage] = {}
+    waiting = [workdir]
+    while waiting:
+        base = waiting.pop(0)
+        for line in _read_lines(base, DEPENDENTS):
+            dependent = Storage(resolve_uri(base, line["uri"]))
+            pinned = {resolve_uri(dependent, pinned.uri) for pinned in read_pinned(dependent)}
+            if place_of(base) in pinned and place_of(dependent) not in found:
+                found[place_of(dependent)] = dependent
+                waiting.append(dependent)
+    return list(found.values())
+
+
+def place_of(folder: Storage) -> str:
+    """Where a folder is, the same however it is written."""
+    return os.path.realpath(folder.uri) if folder.is_local else folder.uri
+
+
+def relative_uri(workdir: Storage, other: Storage) -> str:
+    """The place of `other` as `workdir` notes it: relative where both are below the folder that holds `workdir`."""
+    parent, place = place_of(workdir).rpartition("/")[0], place_of(other)
+    return f"../{place[len(parent) + 1 :]}" if place.startswith(f"{parent}/") else place
+
+
+def resolve_uri(workdir: Storage, uri: str) -> str:
+    """The place that `relative_uri` noted."""
+    return f"{place_of(workdir).rpartition('/')[0]}/{uri[3:]}" if uri.startswith("../") else uri
+
+
+def _follow(workdir: Storage, path: tuple[str, ...], found: dict[str, Base]) -> None:
+    """Add the bases of the run at the end of `path`, and theirs before them."""
+    for pinned in read_pinned(workdir):
+        base = Storage(resolve_uri(workdir, pinned.uri))
+        place = place_of(base)
+        if place in path:
+            raise UserError(f"the runs build on each other in a circle: {' -> '.join((*path, place))}")
+        if place not in found:
+            _follow(base, (*path, place), found)
+            now = _look_at(base, pinned.uri)
+            if changes := _changes(pinned, now):
+                why = _revision(base, pinned, now)
+                raise UserError(
+                    f"{base}, a base of {workdir}, was revised ({why}): run `owt run` for {workdir}, which then runs "
+                    "export and tokenize again"
+                    if why
+                    else _changed(workdir, base, changes)
+                )
+            found[place] = _opened(base, pinned)
+
+
+def _opened(base: Storage, pinned: Pinned) -> Base:
+    manifests = {name: found for name in pinned.manifests if (found := read_manifest(base, name)) is not None}
+    return Base(place_of(base).rpartition("/")[2], base, manifests, pinned)
+
+
+def _look_at(base: Storage, uri: str) -> Pinned:
+    """A base as it is; raises UserError where it is missing, unfinished, or of another version."""
+    found: dict[str, PinnedManifest] = {}
+    inputs: dict[str, dict[str, str]] = {}
+    for name in DATASETS:
+        try:
+            data = base.read(f"{ledger_of(name)}/{MANIFEST_NAME}")
+            manifest = Manifest.from_json(data, base.path(f"{ledger_of(name)}/{MANIFEST_NAME}"))
+        except FileNotFoundError:
+            continue
+        except ManifestError as error:
+            raise UserError(f"base {base} cannot be used: {error}") from error
+        found[name] = PinnedManifest(hashlib.sha256(data).hexdigest(), manifest.digest, manifest.total("data").rows)
+        inputs[name] = manifest.inputs
+    if not found:
+        raise UserError(f"base {base} is no run: it has no manifest below {base.path('ledger')}; give its --workdir")
+    for name in _NEEDED:
+        if name not in found:
+            raise UserError(f"base {base} is not finished: it has no {name}/; finish it (`owt run`) first")
+    for name, read in inputs.items():
+        for dataset, digest in read.items():
+            if dataset in found and found[dataset].digest != digest:
+                raise UserError(
+                    f"base {base} is not finished: {name}/ was made from another {dataset}/ than it has now; finish "
+                    "it (`owt run`) first"
+                )
+    forgotten = base.sha256(FORGOTTEN) if base.exists(FORGOTTEN) else ""
+    return Pinned(uri, found, forgotten)
+
+
+def _changes(pinned: Pinned, now: Pinned) -> list[str]:
+    """What is not as it was pinned, for a message; a dataset that was not there then is no change."""
+    found = []
+    for name, was in pinned.manifests.items():
+        if name not in now.manifests:
+            found.append(f"{name}/ is gone")
+        elif (is_now := now.manifests[name]).digest != was.digest:
+            found.append(f"{name}/ has other files ({was.rows:,} rows then, {is_now.rows:,} now)")
+        elif is_now.sha256 != was.sha256:
+            found.append(f"the manifest of {name}/ is another, of the same files")
+    if now.forgotten != pinned.forgotten:
+        found.append(f"{FORGOTTEN} is another")
+    return found
+
+
+def _changed(workdir: Storage, base: Storage, changes: Sequence[str]) -> str:
+    return (
+        f"{base}, a base of {workdir}, has changed since: {'; '.join(changes)}. Restore it as it was, or remove "
+        f"{workdir.path(BASES)} and run with --base again to build on it as it is now"
+    )
+
+
+def _revision(base: Storage, pinned: Pinned, now: Pinned) -> str | None:
+    """Why the base is as it is now, where its revisions lead there from what was pinned; None where they do not."""
+    state = pinned.state
+    reasons: list[str] = []
+    for line in _read_lines(base, REVISIONS):
+        before, after = line["from"], line.get("to")
+        if after and all(before.get(name) == sha256 for name, sha256 in state.items()):
+            state, reasons = after, [*reasons, line["why"]]
+    return "; ".join(reasons) if reasons and state == now.state else None
+
+
+def _refuse_circle(workdir: Storage, base: Storage) -> None:
+    if place_of(workdir) in map(place_of, folders_of_chain(base)):
+        raise UserError(f"--base {base} builds on {workdir} itself: a chain of runs cannot be a circle")
+
+
+def _register(base: Storage, workdir: Storage) -> None:
+    """Add a run to the dependents of its base; a base that may not be written to only goes without."""
+    line = {"uri": relative_uri(base, workdir)}
+    try:
+        for _ in range(_ATTEMPTS):
+            found = base.read_version(DEPENDENTS)
+            lines = _parsed(found[0] if found else b"", base)
+            if line in lines:
+                return
+            content = _as_lines([*lines, line])
+            if base.swap(DEPENDENTS, content, found[1]) if found else base.create(DEPENDENTS, content):
+                return
+    except (OSError, UserError) as error:
+        logger.warning("%s cannot be noted in %s (%s): owt forget there will not list it", workdir, base, error)
+
+
+def _read_lines(workdir: Storage, name: str) -> list[dict[str, Any]]:
+    found = workdir.read_version(name)
+    return _parsed(found[0], workdir) if found else []
+
+
+def _parsed(data: bytes, workdir: Storage) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in data.decode().splitlines()]
+    except ValueError as error:
+        raise UserError(f"{workdir}: {DEPENDENTS} or {REVISIONS} is damaged: {error}") from error
+
+
+def _as_lines(entries: Sequence[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(entry) + "\n" for entry in entries).encode()
