@@ -194,9 +194,11 @@ class Counting(http.server.BaseHTTPRequestHandler):
 
     def _pass_on(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        kind = "deleted" if self.command == "DELETE" else "read" if self.command == "GET" else "written"
+        kind = "read" if self.command == "GET" else "written"
         if self.command == "GET" and re.search(r"/o/?([?]|$)", self.path):
             kind = "written"  # a listing, which costs as much
+        elif self.command == "DELETE" or self.path.startswith("/batch/"):
+            kind = "deleted"
         self.counts[kind] += 1
         headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
         request = urllib.request.Request(self.emulator + self.path, body or None, headers, method=self.command)

@@ -121,9 +121,10 @@ SPREAD = 0.5
 PLAN_SECONDS = 0.0002
 PUBLISH_SECONDS = 0.0002
 """Of one worker, for each shard, besides what it waits for a bucket: the list of files, the plan of the parts."""
-PUBLISH_REQUESTS = 7.5
+PUBLISH_REQUESTS = 1.65
 REQUESTS_TOGETHER = 16
-"""Of one worker, for each shard of a stage: it reads the shard's record, and deletes what the steps have left."""
+"""Of one worker, for each shard of a stage: it reads the shard's record, and deletes what the steps have left, 6.5
+objects, by a hundred; deleting a hundred is assumed to take as long as ten requests."""
 FOREST_SECONDS = 6e-8
 """Of one worker, for each document of `dedupe` (benchmarks/dedupe_forest.py)."""
 REQUEST_SECONDS = 0.05

@@ -16,7 +16,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pyarrow as pa
@@ -26,7 +25,7 @@ from owt_pipeline.engine import progress
 from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.errors import LedgerError, UserError
 from owt_pipeline.engine.exchange import SLICES, Slice, SliceWriter
-from owt_pipeline.engine.storage import Entry, HashingFile, Storage
+from owt_pipeline.engine.storage import Entry, HashingFile, Storage, at_once
 from schemas import REJECTS, Reason
 from schemas.manifest import (
     MANIFEST_NAME,
@@ -47,8 +46,6 @@ _LISTING = ".listing"
 _PART = re.compile(r"part-\d{5,}-[0-9a-f]{8}\..+")
 WARC = "warc"
 """Folder of a working directory for the WARC files of pages/, and their kind."""
-
-_REQUESTS_TOGETHER = 16  # each waits for a bucket
 
 
 def shard_name(shard: int) -> str:
@@ -276,8 +273,7 @@ class Listing:
             elif self._seen.get(file.path) != entry.version:
                 unknown.append(file)
         if unknown and hash_unknown:
-            with ThreadPoolExecutor(_REQUESTS_TOGETHER) as threads:
-                digests = list(threads.map(lambda file: self._sha256(file.path), unknown))
+            digests = at_once(lambda file: self._sha256(file.path), unknown)
             for file, digest in zip(unknown, digests, strict=True):
                 if digest == file.sha256:
                     self._seen[file.path] = self.entries[file.path].version
@@ -324,8 +320,7 @@ class Listing:
             for name in self.entries
             if name not in keep and (name.startswith(f"{ledger}/") or _PART.fullmatch(name.rpartition("/")[2]))
         ]
-        with ThreadPoolExecutor(_REQUESTS_TOGETHER) as threads:
-            list(threads.map(self._workdir.delete, extra))
+        self._workdir.delete(*extra)
         gone = set(extra)
         self.entries = {name: entry for name, entry in self.entries.items() if name not in gone}
         if extra and self._workdir.is_local:

@@ -8,7 +8,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.fs
@@ -120,9 +120,10 @@ class Disk:
             os.replace(file.path, target)
             return swapped
 
-    def delete(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._at(name))
+    def delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._at(name))
 
     def delete_all(self) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -13,7 +13,7 @@ import io
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -102,9 +102,10 @@ class Objects:
         with self._request(name) as (bucket, key):
             return bucket.put_if(key, content, version)
 
-    def delete(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError), self._request(name) as (bucket, key):
-            bucket.delete([key])
+    def delete(self, names: Sequence[str]) -> None:
+        if names:
+            with contextlib.suppress(FileNotFoundError), self._request(names[0]) as (bucket, _):
+                bucket.delete([self._prefix + name for name in names])
 
     def delete_all(self) -> None:
         with self._request("") as (bucket, _):

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from owt_pipeline.engine.bases import described, open_chain
 from owt_pipeline.engine.commit import Listing, record_name, work_of
 from owt_pipeline.engine.dataset import DISCARDED, DatasetReader, is_discarded, read_manifest
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.storage import Storage, at_once
 from schemas.datasets import SCHEMA_VERSION
 from schemas.manifest import MANIFEST_NAME, FileTable, Manifest, ManifestError, ShardRecord, ledger_of, seal, unseal
 
@@ -204,7 +204,7 @@ def finished_parts(
         found.append((Plan.of_manifest(output.manifest, [record.made_from for record in records]), records))
     for name in output.listing.unfinished_plans():
         if (old := read_plan(work / name)) is not None:
-            found.append((old, list(_read_records(work / name / "shards"))))
+            found.append((old, _read_records(work / name / "shards")))
     kept: dict[int, ShardRecord] = {}
     for old, records in found:
         holding = _shards_that_hold(old, plan, lists)
@@ -244,10 +244,8 @@ def prepare(workdir: Storage, dataset: str, plan: Plan, kept: Mapping[int, Shard
     records = work / "shards"
     names = {record_name(shard): record for shard, record in kept.items()}
     present = set(records.names())
-    for name in present - names.keys():
-        records.delete(name)
-    for name in names.keys() - present:
-        records.create(name, names[name].to_json())
+    records.delete(*sorted(present - names.keys()))
+    at_once(lambda name: records.create(name, names[name].to_json()), sorted(names.keys() - present))
     return work
 
 
@@ -260,10 +258,15 @@ def read_plan(work: Storage) -> Plan | None:
     return plan if plan.fingerprint.startswith(work.uri.rpartition("/")[2]) else None
 
 
-def _read_records(records: Storage) -> Iterator[ShardRecord]:
-    for name in records.names():
-        with contextlib.suppress(ManifestError, FileNotFoundError):  # a damaged record: its part runs again
-            yield ShardRecord.from_json(records.read(name), name)
+def _read_records(records: Storage) -> list[ShardRecord]:
+    """The records in a folder but for damaged ones, whose parts run again."""
+
+    def read(name: str) -> ShardRecord | None:
+        with contextlib.suppress(ManifestError, FileNotFoundError):
+            return ShardRecord.from_json(records.read(name), name)
+        return None
+
+    return [record for record in at_once(read, records.names()) if record is not None]
 
 
 def recorded_plan(workdir: Storage, dataset: str) -> Plan | None:

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from owt_pipeline.engine import parts, progress, submission
@@ -26,7 +27,7 @@ from owt_pipeline.engine.outcome import Result, failures, forget_outcome, read_o
 from owt_pipeline.engine.phases import append_to_log, finished_output
 from owt_pipeline.engine.plan import read_plan
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, Step, read_record
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.storage import Storage, at_once
 from owt_pipeline.engine.without_pandas import importing
 from owt_pipeline.engine.workers import WorkerError, close_shared_pool, start_server
 from schemas.manifest import MANIFEST_NAME, Manifest, ledger_of
@@ -228,10 +229,11 @@ class Watch:
         with progress.step(title, shards=total):
             progress.doing(lambda: self._missing(total, seen))
             while not self._ended.is_set():
-                for new in sorted(set(records.names()) - seen):
-                    seen.add(new)
-                    progress.advance(read_record(records, new).counts.entered)
+                new = sorted(set(records.names()) - seen)
+                for record in at_once(partial(read_record, records), new):
+                    progress.advance(record.counts.entered)
                     progress.shard_done()
+                seen.update(new)
                 if self._content(stage) != self._before[stage.name] or self._parts(stage) != (folder, name):
                     return
                 self._ended.wait(WATCH_SECONDS)

@@ -19,7 +19,6 @@ import hashlib
 import importlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -34,7 +33,7 @@ from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.plan import Plan
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.storage import Storage, at_once
 from owt_pipeline.engine.workers import map_batches
 from schemas import DATASETS
 from schemas.manifest import Counts, ManifestError, ShardFile, ShardRecord, ledger_of
@@ -46,7 +45,6 @@ SHARDS = "shards"
 """Name of the last step of every stage that writes rows."""
 
 STOPPED_NAME = "stopped"
-_REQUESTS_TOGETHER = 16  # each waits for a bucket
 
 
 @dataclass(frozen=True)
@@ -281,8 +279,7 @@ class StageRun:
     def read_records(self, step: str) -> list[ShardRecord]:
         """The records of all parts of a finished step, by key."""
         records = self.records(step)
-        with ThreadPoolExecutor(_REQUESTS_TOGETHER) as threads:
-            return list(threads.map(partial(read_record, records), records.names()))
+        return at_once(partial(read_record, records), records.names())
 
     def write_asset(self, name: str, content: bytes, *, named_by_content: bool = False) -> str:
         """Write a file of the complete dataset, such as a tokenizer's; returns its path in the working directory.

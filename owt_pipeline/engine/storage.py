@@ -8,8 +8,10 @@ import glob
 import hashlib
 import os
 import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -19,9 +21,13 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.objects import Objects
 from owt_pipeline.engine.spool import HashingFile, remove_dead_spools, spool_file
 
-__all__ = ["Entry", "HashingFile", "Storage", "describe_source", "expand_globs", "open_source"]
+__all__ = ["Entry", "HashingFile", "Storage", "at_once", "describe_source", "expand_globs", "open_source"]
 
 _SCHEMES = ("gs", "s3", "az")
+_REQUESTS_AT_ONCE = 16
+
+_Item = TypeVar("_Item")
+_Answer = TypeVar("_Answer")
 
 
 class Entry(NamedTuple):
@@ -145,9 +151,9 @@ class Storage:
         """Remove what killed processes left of their spooled files."""
         remove_dead_spools(self._files.spool_folder)
 
-    def delete(self, name: str) -> None:
-        """Delete a file; a missing one is no error."""
-        self._files.delete(name)
+    def delete(self, *names: str) -> None:
+        """Delete files, in a bucket by as few requests as it takes; a missing one is no error."""
+        self._files.delete(names)
 
     def delete_all(self) -> None:
         """Delete the folder and all below it; a missing one is no error."""
@@ -164,6 +170,12 @@ def _unpickled(uri: str) -> Storage:
     storage = Storage.__new__(Storage)
     storage._open(uri, proven=True)
     return storage
+
+
+def at_once(call: Callable[[_Item], _Answer], items: Iterable[_Item]) -> list[_Answer]:
+    """What `call` gives for each item, in order; 16 are called at once, since each waits for a bucket."""
+    with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
+        return list(threads.map(call, items))
 
 
 def _split(uri: str) -> tuple[str, str]:

@@ -22,7 +22,7 @@ import pytest
 
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.lease import hold, renew
-from owt_pipeline.engine.storage import Storage, describe_source, expand_globs
+from owt_pipeline.engine.storage import Storage, at_once, describe_source, expand_globs
 from tests.owt_pipeline.engine.conftest import BUCKETS
 from tests.servers.flaky import FlakyWay
 from tests.servers.process import free_port
@@ -51,6 +51,11 @@ class TestStorage:
         for _ in range(2):
             folder.delete("plain.zst")
         assert not folder.exists("plain.zst")
+        names = [f"many/{number} %41+ü?#.json" for number in range(150)]
+        at_once(lambda name: folder.write(name, b""), [*names, "many/kept"])
+        for _ in range(2):
+            folder.delete(*names, "many/missing")
+        assert folder.names() == ["a/b/part.parquet", "many/kept", "part-00000.warc.gz"]
         Storage(f"{run}/pages2").write("other", b"")
         for _ in range(2):
             folder.delete_all()
@@ -316,6 +321,7 @@ class TestFlakyNetwork:
         folder = Storage(f"{kind}://bucket/run")
         folder.write("a", b"a" * 100)
         folder.write("old", b"")
+        folder.write("older", b"")
         version = folder.read_version("a")[1]
         with folder.spool() as file:
             file.write(b"b" * (20 << 20))
@@ -325,7 +331,7 @@ class TestFlakyNetwork:
                     lambda: folder.swap("a", b"A" * 100, version),
                     lambda: folder.read_range("a", 10, 5) == b"AAAAA",
                     lambda: file.publish("b") is None,
-                    lambda: folder.delete("old") is None,
+                    lambda: folder.delete("old", "older") is None,
                     lambda: folder.names() == ["a", "b", "created"],
                 )
             ):
