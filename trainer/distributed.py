@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -26,7 +28,7 @@ from schemas import SettingsError
 
 @dataclass
 class Ranks:
-    """This process among those of the run.
+    """This process among those of the run: a context manager, which leaves them.
 
     Attributes:
       rank, world_size: 0 and 1 where there is one process.
@@ -39,6 +41,7 @@ class Ranks:
     device: torch.device
     saving: Any = None
     _control: Any = field(default=None, repr=False)
+    _meshes: list[DeviceMesh] = field(default_factory=list, repr=False)
 
     @classmethod
     def join(cls, device: str) -> Ranks:
@@ -117,9 +120,30 @@ class Ranks:
         """Scalars of this rank's device as one tensor (N,)."""
         return torch.stack(list(values))
 
+    def mesh(self) -> DeviceMesh:
+        """All ranks as FSDP wants them, until `leave`."""
+        self._meshes.append(init_device_mesh(self.device.type, (self.world_size,)))
+        return self._meshes[-1]
+
     def leave(self) -> None:
+        """Leave the group, and end its threads, which takes that nothing refers to the group any more.
+
+        A thread of gloo's that is there when the interpreter ends may abort the process: it drops the last reference
+        to a tensor, which needs the interpreter.
+        """
         if self.distributed:
             dist.destroy_process_group()
+            self.saving = self._control = None
+            for mesh in self._meshes:  # which DTensor's caches keep for ever
+                getattr(mesh, "_pg_registry", {}).clear()
+            gc.collect()  # modules are in cycles with their hooks
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: TracebackType | None) -> None:
+        traceback.clear_frames(trace)  # where the block failed, these hold the model, and so the group
+        self.leave()
 
 
 def _join_xla() -> XlaRanks:
@@ -202,7 +226,7 @@ def shard(model: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, bfloat16:
     `bfloat16` weights travel and compute in that, and gradients are added up in float32. Compile the
     blocks before, so that the gathering is not part of the compiled code.
     """
-    mesh = init_device_mesh(ranks.device.type, (ranks.world_size,))
+    mesh = ranks.mesh()
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if bfloat16 else MixedPrecisionPolicy()
     for block in blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)

@@ -8,7 +8,6 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,14 +115,16 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
     """The figures asked for, on every rank; raises ValueError for what cannot be evaluated."""
     if not (options.data or options.text or options.lambada or options.hellaswag):
         raise SettingsError("nothing to evaluate: give --data DIR, --text, --lambada or --hellaswag FILE, or several")
-    ranks = Ranks.join(options.device)
-    with ExitStack() as ending:
-        ending.callback(ranks.leave)
+    with Ranks.join(options.device) as ranks:
+        return _evaluate(folder, options, ranks)
+
+
+def _evaluate(folder: str, options: EvaluateOptions, ranks: Ranks) -> dict[str, Any]:
+    with autocast_of(options.dtype, ranks.device):
         trained = load_pretrained(folder, ranks.device, Verifier(options.verify_key) if options.verify_key else None)
         model, micro_batch = trained.model, options.micro_batch
         if options.compile:
             model = torch.compile(model)  # type: ignore[assignment]
-        ending.enter_context(autocast_of(options.dtype, ranks.device))
         tokenizer = functools.cache(lambda: Tokenizer(trained.tokenizer))
         result: dict[str, Any] = {"model": str(trained.folder)}
         if trained.step is not None:

@@ -29,9 +29,12 @@ def train(config: TrainConfig) -> float:
       SettingsError, ShardError, CheckpointError: before the first step, and each says what to do.
       Diverged: the loss is not finite, or a spike; nothing is saved after the last good checkpoint.
     """
-    with StopSignals() as stop, ExitStack() as ending:
-        ranks = Ranks.join(config.device)
-        ending.callback(ranks.leave)
+    with StopSignals() as stop, Ranks.join(config.device) as ranks:
+        return _train(config, ranks, stop)
+
+
+def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
+    with ExitStack() as ending:
         run = set_up(config, ranks, ending)
         if config.preflight:
             run.say(run.preflight())

@@ -25,6 +25,7 @@ from trainer.setup import sole_writer
 # 2 layers of width 32: a step takes some milliseconds.
 SMALL = ("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 512, "--micro_batch", 4)
 QUIET = ("--tracker", "none", "--device", "cpu", "--val_windows", 4)
+AT_THE_END = Path(__file__).with_name("at_the_end.py")
 
 
 def losses(run: Path, key: str = "loss") -> list[float]:
@@ -141,8 +142,9 @@ def test_a_signal_saves_the_step_and_exits_cleanly(
 def test_two_ranks_train_as_one_and_one_rank_goes_on_from_two(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 14, "--save_every", 6, "--val_every", 7)
     assert trainer.run(*arguments, "--out", tmp_path / "one").returncode == 0
-    result = trainer.run(*arguments, "--out", tmp_path / "two", ranks=2)
+    result = trainer.run(*arguments, "--out", tmp_path / "two", ranks=2, program=AT_THE_END)
     assert result.returncode == 0, result.stdout + result.stderr
+    assert_gloo_has_ended(tmp_path / "two")
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
     assert json.loads((tmp_path / "two" / "metrics.jsonl").read_text().splitlines()[-1])["world_size"] == 2
 
@@ -154,6 +156,24 @@ def test_two_ranks_train_as_one_and_one_rank_goes_on_from_two(text_tokens: Path,
     for run in ("one", "two"):
         records = [json.loads(line) for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines()]
         assert ["val_loss" in record for record in records] == [step in (7, 14) for step in range(1, 15)]
+
+
+@pytest.mark.parametrize("arguments", [("--learning_rate", "1e30", "--clip", 0), ("--fsdp",)], ids=["diverged", "fsdp"])
+def test_no_thread_of_gloos_is_left_when_the_interpreter_ends(
+    text_tokens: Path, tmp_path: Path, trainer: Any, arguments: tuple[object, ...]
+) -> None:
+    arguments += ("--data", text_tokens, "--out", tmp_path, *SMALL, *QUIET, "--max_steps", 3, "--save_every", 1)
+    result = trainer.run(*arguments, ranks=2, program=AT_THE_END)
+    assert (result.returncode == 0) == ("--fsdp" in arguments), result.stdout + result.stderr
+    assert_gloo_has_ended(tmp_path)
+
+
+def assert_gloo_has_ended(run: Path) -> None:
+    """One of its threads may abort the process while the interpreter is finalized."""
+    for rank in range(2):
+        names = (run / f"threads-{rank}").read_text().splitlines()
+        assert names
+        assert not [name for name in names if "gloo" in name]
 
 
 @pytest.mark.slow

@@ -1,0 +1,15 @@
+"""`trainer.train`, after which each rank writes the names of the threads it still has to `--out`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from trainer.train import main
+
+if __name__ == "__main__":
+    code = main()
+    names = sorted(path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm"))
+    Path(sys.argv[sys.argv.index("--out") + 1], f"threads-{os.environ['RANK']}").write_text("\n".join(names))
+    sys.exit(code)
