@@ -19,7 +19,7 @@ from schemas.json_schema import (
     string,
 )
 
-STATS_VERSION = 2
+STATS_VERSION = 3
 """Raised whenever a key of stats.json changes its name or meaning."""
 
 
@@ -47,7 +47,7 @@ def _distribution(description: str) -> JsonSchema:
     )
 
 
-def _ranked(key: str, many: str) -> JsonSchema:
+def _ranked(key: str, many: str, **more: JsonSchema) -> JsonSchema:
     distinct = obj("", count=integer("how many"), exact=boolean("or a HyperLogLog's estimate, of standard error 0.8 %"))
     return obj(
         f"The most frequent {many}.",
@@ -65,6 +65,7 @@ def _ranked(key: str, many: str) -> JsonSchema:
                 survival=share("documents by URLs"),
             ),
         ),
+        **more,
     )
 
 
@@ -107,7 +108,7 @@ _SECTIONS: dict[str, JsonSchema] = {
             entered=integer("rows that entered"),
             left=integer("rows that left; of dedupe, which only decides, those that stay"),
             share=share("left of entered"),
-            bytes=integer("of all files of the dataset"),
+            bytes=integer("of the files with its rows; of pages, of the WARC files too"),
             rejected=listing(
                 "by reason, the most frequent first",
                 obj(
@@ -131,7 +132,14 @@ _SECTIONS: dict[str, JsonSchema] = {
         text_bytes=integer("of the corpus"),
         tokens=integer("of both splits"),
     ),
-    "domains": _ranked("domain", "domains"),
+    "domains": _ranked(
+        "domain",
+        "domains",
+        search=listing(
+            "[domain, documents of the corpus, URLs collected or null] of at most 5,000, those of most documents first",
+            fixed_list("", string(), integer(), or_null(integer())),
+        ),
+    ),
     "subreddits": _ranked("subreddit", "subreddits"),
     "years": listing(
         "Rows by the year of the URL's first submission; the datasets that are there.",
@@ -223,12 +231,7 @@ _SECTIONS: dict[str, JsonSchema] = {
                 num_perm=or_null(integer("MinHash permutations")),
                 bands=or_null(integer("LSH bands")),
                 rows=or_null(integer("MinHash values in a band")),
-                curve=or_null(
-                    listing(
-                        "[similarity, probability that a pair of it is compared]",
-                        pair("", number()),
-                    )
-                ),
+                curve=or_null(listing("[similarity, probability that a pair is compared]", pair("", number()))),
             ),
             domains=listing(
                 "the 50 that lost most documents",
@@ -276,14 +279,7 @@ _SECTIONS: dict[str, JsonSchema] = {
             failures=_FAILURES,
             milliseconds=_distribution("from request to last byte, of pages fetched live"),
             body_bytes=_distribution("of the decoded bodies"),
-            domains=listing(
-                "the 50 of most URLs",
-                obj(
-                    "",
-                    domain=string("a host"),
-                    **_ANSWERED,
-                ),
-            ),
+            domains=listing("the 50 of most URLs", obj("", domain=string("a host"), **_ANSWERED)),
             captured=or_null(string("month of the last capture, YYYY-MM, from which ages count")),
             ages=listing(
                 "by the link's age",
@@ -337,6 +333,8 @@ _SECTIONS: dict[str, JsonSchema] = {
                 edges=listing("between the bins", number()),
                 kept=listing("documents that stay, by bin", integer()),
                 dropped=listing("documents that clean rejects for whatever reason, by bin", integer()),
+                outside=integer("documents that stay though they break a limit: what the filter would remove"),
+                outside_share=share("of those that stay and were measured"),
             ),
         ),
     ),
@@ -370,6 +368,7 @@ _SECTIONS: dict[str, JsonSchema] = {
                 corpus=or_null(number("of this one")),
                 openwebtext=number("of OpenWebText"),
                 ratio=or_null(number("the one by the other")),
+                off=boolean("whether the ratio is under 0.8 or over 1.25"),
             ),
         ),
         sites=or_null(
@@ -386,7 +385,7 @@ _SECTIONS: dict[str, JsonSchema] = {
                         of_listed_sites=share("of the rows"),
                         sites_present=integer("listed sites with a row"),
                         rank_correlation=or_null(
-                            number("Spearman's, over all sites listed; those without a row count 0")
+                            number("Spearman's, over all sites listed; 0 for those without a row")
                         ),
                     ),
                 ),
@@ -412,8 +411,20 @@ _SECTIONS: dict[str, JsonSchema] = {
             score=or_null(integer("on Reddit")),
             language=or_null(string("detected")),
             n_words=integer("split at white space"),
+            page=or_null(string("of some: the page's HTML without scripts, styles and images")),
             **_TEXT,
         ),
+    ),
+    "training": or_null(
+        obj(
+            "Losses of the training run that --training names, else null.",
+            name=string("the folder's name"),
+            last_step=integer("steps done"),
+            steps=listing(
+                "[step, training loss, validation loss or null], at most 300 and those with a validation",
+                fixed_list("", integer(), number(), or_null(number())),
+            ),
+        )
     ),
     "settings": mapping(
         "By dataset.",
@@ -421,6 +432,8 @@ _SECTIONS: dict[str, JsonSchema] = {
             "",
             stage=string("that wrote it"),
             stage_version=integer("of its code"),
+            fingerprint=string("SHA-256 of what its bytes follow from"),
+            sources=listing("files from outside the run: name, bytes, digest", anything()),
             options=anything("the options that shaped its bytes"),
             versions=mapping("of the libraries that did", string()),
         ),

@@ -1,158 +1,184 @@
-"""Kinds of plotly.js figures, and their parts; their colours come from the page's style sheet."""
+"""The page's charts: what each one shows, as JSON that page.js hands to Chart.js. Colours are the style sheet's."""
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
-from owt_pipeline.report.markup import number
+import numpy as np
+
+from owt_pipeline.report.sketches import coarse_edges
+
+Stats = Mapping[str, Any]
+Chart = dict[str, Any]
+"""`labels` along x, `series` of values (None: nothing), titles of the axes, and `marks`: dotted lines at an index."""
+
+_MOST_LANGUAGES = 20
+_MOST_POINTS = 300
 
 
-def histogram(distribution: Mapping[str, Any], unit: str, what: str) -> Figure | None:
-    """A distribution on a logarithmic axis, with three of its percentiles."""
-    bins = [(low, high, count) for low, high, count in distribution["histogram"] if low > 0]
-    if not bins:
-        return None
-    trace = {
-        "type": "bar",
-        "meta": 1,
-        "x": [(low + high) / 2 for low, high, _ in bins],
-        "width": [high - low for low, high, _ in bins],
-        "y": [count for *_, count in bins],
-        "customdata": [f"{number(low)}–{number(high - 1)}" for low, high, _ in bins],
-        "hovertemplate": f"%{{customdata}} {unit}: %{{y:,}} {what}<extra></extra>",
+def charts(stats: Stats) -> dict[str, Chart]:
+    """The charts of stats.json by name; those without data are left out."""
+    fetch, duplicates, compared = stats["fetch"], stats["duplicates"], stats["comparison"]
+    found = {
+        "years": _through(stats["years"], "year"),
+        "languages": _through(_frequent(stats["languages"]), "language"),
+        "scores": _scores(stats["scores"]),
+        **{name: _histogram(stats["lengths"][name], name, "documents") for name in ("tokens", "words", "characters")},
+        "occurrences": _occurrences(stats["tokens"]),
+        "similarities": _similarities(duplicates),
+        "clusters": _clusters(duplicates),
+        **{f"signal-{k}": _signal(row) for k, row in enumerate(stats["filters"]["signals"])},
+        "sampler": _sampler(stats["sampler"]),
+        "training": _training(stats["training"]),
     }
-    marks = [distribution["percentiles"][q] for q in ("5", "50", "95")]
-    return figure(
-        [trace],
-        bargap=0,
-        shapes=[upright(value) for value in marks if value],
-        xaxis=log_axis(f"{unit} (dotted: 5 %, 50 %, 95 %)", bins[0][0], bins[-1][1]),
-        yaxis=axis(what),
-    )
-
-
-def two_histograms(both: Sequence[Sequence[Sequence[float]]], names: Sequence[str], unit: str) -> Figure | None:
-    """The shares that the bins of two runs hold, as steps."""
-    if not any(both):
-        return None
-    traces = []
-    for place, (bins, name) in enumerate(zip(both, names, strict=True), start=1):
-        shown = _with_empty([(low, high, share) for low, high, share in bins if low > 0])
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "line": {"shape": "hv"},
-                "meta": place,
-                "name": name,
-                "x": [low for low, *_ in shown] + [shown[-1][1]] if shown else [],
-                "y": [share for *_, share in shown] + [0] if shown else [],
-                "customdata": [f"{number(int(low))}–{number(int(high) - 1)}" for low, high, _ in shown],
-                "hovertemplate": f"%{{customdata}} {unit}: %{{y:.1%}}",
-            }
+    if fetch:
+        found["milliseconds"] = _histogram(fetch["milliseconds"], "milliseconds", "pages")
+        found["body_bytes"] = _histogram(fetch["body_bytes"], "bytes", "pages")
+        found["ages"] = _ages(fetch["ages"])
+        found["distances"] = _overlaid(
+            {row["source"]: row["days"]["histogram"] for row in fetch["distances"]}, "days", "pages"
         )
-    ends = [edge for bins in both for low, high, _ in bins if low > 0 for edge in (low, high)]
-    return figure(
-        traces, xaxis=log_axis(unit, int(min(ends)), int(max(ends))), yaxis=axis("share of documents", tickformat=".0%")
-    )  # fmt: skip
+    if compared:
+        both = dict(zip(("this run", compared["other"]), compared["token_histograms"], strict=True))
+        found["compared"] = _overlaid(both, "tokens", "share of documents", percent=True)
+    return {name: chart for name, chart in found.items() if chart is not None and chart["labels"]}
 
 
-def _with_empty(bins: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
-    """The bins with what lies between them, of which nothing is counted."""
-    filled: list[tuple[float, float, float]] = []
-    for low, high, share in bins:
-        if filled and filled[-1][1] < low:
-            filled.append((filled[-1][1], low, 0))
-        filled.append((low, high, share))
+def _chart(labels: Sequence[Any], series: Mapping[str, Sequence[Any]], x: str, y: str, **more: Any) -> Chart:
+    """Columns, next to each other; `more` is `kind` (line), `stacked`, `percent`, `marks`, `small`."""
+    shown = [{"name": name, "values": list(values)} for name, values in series.items()]
+    return {"labels": [str(label) for label in labels], "series": shown, "x": x, "y": y, **more}
+
+
+def _histogram(distribution: Stats, unit: str, what: str) -> Chart | None:
+    """A distribution whose bins grow with the values: four an octave."""
+    bins = _with_empty([row for row in distribution["histogram"] if row[1] > 1])
+    lows = [low for low, *_ in bins]
+    marks = [
+        {"at": bisect.bisect(lows, value) - 1, "name": f"{q} %"}
+        for q in ("5", "50", "95")
+        if (value := distribution["percentiles"][q])
+    ]
+    labels, counts = [span(low, high - 1) for low, high, _ in bins], [count for *_, count in bins]
+    return _chart(labels, {what: counts}, unit, what, marks=marks)
+
+
+def _with_empty(bins: Sequence[Sequence[float]]) -> list[tuple[int, int, float]]:
+    """The bins with those between them, which are empty."""
+    filled: list[tuple[int, int, float]] = []
+    for low, high, count in bins:
+        while filled and filled[-1][1] < low:
+            filled.append((*coarse_edges(filled[-1][1], 4), 0))
+        filled.append((int(low), int(high), count))
     return filled
 
 
-def similarities(duplicates: Mapping[str, Any]) -> Figure | None:
-    """What near-duplicates were found, and what LSH was to find."""
+def _overlaid(distributions: Mapping[str, Sequence[Sequence[float]]], unit: str, what: str, **more: Any) -> Chart:
+    """Histograms of one kind as lines, over the bins of all."""
+    edges = {int(low): int(high) for bins in distributions.values() for low, high, _ in bins}
+    bins = _with_empty([(low, high, 0) for low, high in sorted(edges.items())])
+    series = {}
+    for name, rows in distributions.items():
+        counted = {int(low): count for low, _, count in rows}
+        series[name] = [counted.get(low, 0) for low, *_ in bins]
+    return _chart([span(low, high - 1) for low, high, _ in bins], series, unit, what, kind="line", **more)
+
+
+_DATASETS = {
+    "urls": "collected",
+    "pages": "fetched",
+    "documents": "declared",
+    "clean": "clean",
+    "corpus": "in the corpus",
+}
+
+
+def _through(rows: Sequence[Stats], key: str) -> Chart | None:
+    if not rows:
+        return None
+    series = {_DATASETS[name]: [row[name] for row in rows] for name in rows[0] if name != key}
+    return _chart([row[key] for row in rows], series, key, "rows")
+
+
+def _frequent(rows: Sequence[Stats]) -> Sequence[Stats]:
+    return sorted(rows, key=lambda row: -max(v for v in row.values() if isinstance(v, int)))[:_MOST_LANGUAGES]
+
+
+def _scores(rows: Sequence[Stats]) -> Chart | None:
+    rows = [row for row in rows if row["survival"] is not None]
+    labels, shares = [span(row["low"], row["high"]) for row in rows], [row["survival"] for row in rows]
+    return _chart(labels, {"in the corpus": shares}, "score", "share of the URLs", percent=True)
+
+
+_OUTCOMES = {
+    "gone (404, 410)": ("http_404", "http_410"),
+    "no answer": ("dns", "connect", "tls", "timeout"),
+    "not archived": ("not_archived",),
+}
+
+
+def _ages(rows: Sequence[Stats]) -> Chart:
+    """Of the URLs of each age: a page, gone, no answer, not archived, another reason."""
+    counts = {"page": [row["pages"] for row in rows]}
+    for name, reasons in _OUTCOMES.items():
+        counts[name] = [sum(row["failures"].get(reason, 0) for reason in reasons) for row in rows]
+    urls = [row["urls"] for row in rows]
+    counts["another reason"] = [
+        total - sum(some) for total, *some in zip(urls, *counts.values(), strict=True)
+    ]  # fmt: skip
+    shares = {
+        name: [round(value / total, 6) for value, total in zip(values, urls, strict=True)]
+        for name, values in counts.items()
+        if any(values)
+    }
+    x = "years from the submission to the capture"
+    return _chart([row["years"] for row in rows], shares, x, "share of the URLs", percent=True, stacked=True)
+
+
+def _similarities(duplicates: Stats) -> Chart | None:
+    """The near-duplicates that were found, and the probability that such a pair is compared at all."""
     curve = duplicates.get("lsh", {}).get("curve")
     if not curve:
         return None
-    bins = duplicates["similarities"]
-    observed = {
-        "type": "bar",
-        "meta": 1,
-        "name": "near-duplicates found",
-        "x": [(row["low"] + row["high"]) / 2 for row in bins],
-        "width": [row["high"] - row["low"] for row in bins],
-        "y": [row["count"] for row in bins],
-        "customdata": [[row["low"], row["high"], row["mean_shared_bands"]] for row in bins],
-        "hovertemplate": "similarity %{customdata[0]:.2f}–%{customdata[1]:.2f}: %{y:,} documents"
-        "<br>%{customdata[2]:.1f} bands shared on average<extra></extra>",
-    }
-    expected = {
-        "type": "scatter",
-        "mode": "lines",
-        "meta": 2,
-        "name": "probability of being compared",
-        "yaxis": "y2",
-        "x": [similarity for similarity, _ in curve],
-        "y": [probability for _, probability in curve],
-        "hovertemplate": "a pair of similarity %{x:.2f} is compared with probability %{y:.3f}<extra></extra>",
-    }
-    return figure(
-        [observed, expected],
-        shapes=[upright(duplicates["lsh"]["threshold"])],
-        xaxis=axis("similarity (dotted: the threshold)", range=[0, 1.02]),
-        yaxis=counts("documents removed", [row["count"] for row in bins]),
-        yaxis2=axis(
-            "probability", overlaying="y", side="right", range=[0, 1.05], showgrid=False, tickmode="linear", dtick=0.2
-        ),
+    found = {row["low"]: row for row in duplicates["similarities"]}
+    width = 1 / 50
+    threshold = duplicates["lsh"]["threshold"]
+    first = int(max(0, min([*found, threshold]) - 0.2) / width)
+    lows = [round(k * width, 4) for k in range(first, 50)]
+    points = np.array(curve)
+    chances = np.interp(np.array(lows) + width / 2, points[:, 0], points[:, 1]).round(4).tolist()
+    chart = _chart(
+        [f"{low:.2f}" for low in lows],
+        {"near-duplicates found": [found[low]["count"] if low in found else 0 for low in lows]},
+        "similarity",
+        "documents",
+        marks=[{"at": bisect.bisect_left(lows, threshold - 1e-9) - 0.5, "name": "threshold"}],
     )
+    chart["series"].append({"name": "probability of being compared", "values": chances, "right": True})
+    return chart
 
 
-def clusters(duplicates: Mapping[str, Any]) -> Figure | None:
-    """How large the clusters are."""
+def _clusters(duplicates: Stats) -> Chart | None:
     sizes = duplicates.get("clusters", {}).get("sizes")
-    if not sizes:
-        return None
-    trace = columns(
-        list(sizes), list(sizes.values()), "%{y:,} clusters of %{x} documents", width=min(0.8, 0.1 * len(sizes))
-    )  # fmt: skip
-    named, counted = categories("documents in the cluster"), counts("clusters", list(sizes.values()))
-    return figure([trace], height=260, xaxis=named, yaxis=counted)
+    return _chart(list(sizes), {"clusters": sizes.values()}, "documents in the cluster", "clusters") if sizes else None
 
 
-def signal(row: Mapping[str, Any]) -> Figure:
-    """What documents measure by one signal, kept and dropped, each bin as wide as the next, with its limits."""
+def _signal(row: Stats) -> Chart:
+    """What documents measure by one signal, kept and dropped, with its limits."""
     edges = row["edges"]
     used = [k for k in range(len(edges) + 1) if row["kept"][k] or row["dropped"][k]]
-    limits = [_place(edges, row[key], key == "maximum") for key in ("minimum", "maximum") if row[key] is not None]
-    low, high = min([used[0], *limits]), max([used[-1] + 1, *limits])
-    bins = range(low, high)
-    traces = [
-        {
-            "type": "bar",
-            "meta": place,
-            "name": fate,
-            "x": [k + 0.5 for k in bins],
-            "y": [row[fate][k] for k in bins],
-            "customdata": [_between(edges, k) for k in bins],
-            "hovertemplate": f"%{{customdata}}: %{{y:,}} {fate}<extra></extra>",
-        }
-        for place, fate in ((1, "kept"), (2, "dropped"))
-        if any(row[fate])
-    ]
-    ticks = range(max(low, 1), min(high, len(edges)) + 1)
-    ticks = ticks[:: 1 + len(ticks) // 8]  # so that none is turned
-    return figure(
-        traces,
-        height=220,
-        barmode="stack",
-        bargap=0.05,
-        shapes=[upright(limit) for limit in limits],
-        xaxis=axis(
-            "", tickmode="array", tickvals=list(ticks), ticktext=[f"{edges[k - 1]:g}" for k in ticks], showgrid=False
-        ),
-        yaxis=axis("documents"),
-    )
+    limits = {
+        f"{said} {row[key]:g}": _place(edges, row[key], key == "maximum")
+        for key, said in (("minimum", "at least"), ("maximum", "at most"))
+        if row[key] is not None
+    }
+    low, high = min([used[0], *limits.values()]), max([used[-1] + 1, *limits.values()])
+    labels = [_between(edges, k) for k in range(low, high)]
+    series = {fate: row[fate][low:high] for fate in ("kept", "dropped") if any(row[fate])}
+    marks = [{"at": at - low - 0.5, "name": name} for name, at in limits.items()]
+    return _chart(labels, series, "", "documents", stacked=True, marks=marks, small=True)
 
 
 def _place(edges: Sequence[float], limit: float, is_maximum: bool) -> int:
@@ -167,86 +193,52 @@ def _between(edges: Sequence[float], k: int) -> str:
     return f"{edges[k - 1]:g} to {edges[k]:g}" if k < len(edges) else f"{edges[-1]:g} or more"
 
 
-def occurrences(tokens: Mapping[str, Any]) -> Figure | None:
+def _occurrences(tokens: Stats) -> Chart | None:
     """How many token ids occur how often."""
     bins = tokens.get("occurrences")
     if not bins:
         return None
     never = (tokens["vocabulary"] or 0) - tokens["vocabulary_used"]
-    names = ["never", *(_range(low, high - 1) for low, high, _ in bins)]
-    trace = columns(names, [never, *(ids for *_, ids in bins)], "%{y:,} token ids occur %{x} times")
-    return figure([trace], height=260, xaxis=categories("times the id occurs"), yaxis=axis("token ids"))
+    labels = ["never", *(span(low, high - 1) for low, high, _ in bins)]
+    return _chart(labels, {"token ids": [never, *(ids for *_, ids in bins)]}, "times the id occurs", "token ids")
 
 
-def _range(low: int, high: int) -> str:
-    return _short(low) if low == high else f"{_short(low)}–{_short(high)}"
+def _sampler(mixture: Stats) -> Chart | None:
+    """How much of what is shown comes from documents of each length."""
+    if not mixture:
+        return None
+    rows = mixture["rows"]
+    labels = [span(row["at_least"], None if row["below"] is None else row["below"] - 1) for row in rows]
+    series = {"of the documents": [row["documents"] for row in rows]}
+    for name in ("packed", "longbiased"):
+        series[f"of the tokens, {name}"] = [row[name]["tokens"] if row[name] else None for row in rows]
+    return _chart(labels, series, "tokens of the document", "share", percent=True)
 
 
-def _short(value: int) -> str:
-    """To about three digits: 16384 is 16k."""
-    return next((f"{value // unit}{name}" for unit, name in ((10**6, "M"), (10**3, "k")) if value >= unit), str(value))
+def _training(training: Stats | None) -> Chart | None:
+    """The losses of a training run by step, thinned."""
+    if not training:
+        return None
+    steps = training["steps"]
+    return _chart(
+        [step for step, *_ in steps],
+        {"training loss": [loss for _, loss, _ in steps], "validation loss": [val for *_, val in steps]},
+        "step",
+        "loss (nats a token)",
+        kind="line",
+    )
 
 
-Figure = dict[str, Any]
-
-BARS, _BAR_PIXELS, _MARGIN_PIXELS = 20, 22, 70
-
-
-def figure(traces: Sequence[Figure], *, height: int = 320, **layout: Any) -> Figure:
-    """`meta` of a trace is the number of its colour."""
-    return {"data": list(traces), "layout": {"height": height, **layout}}
+def span(low: int | None, high: int | None) -> str:
+    """`≤ 0`, `3`, `5–6` or `≥ 5000`."""
+    if low is None or high is None:
+        return f"≤ {high}" if low is None else f"≥ {low}"
+    return short(low) if low == high else f"{short(low)}–{short(high)}"
 
 
-def label(text: Any) -> str:
-    """Text as it is: plotly takes some HTML in labels, and names of hosts and subreddits are anybody's."""
-    return escape(str(text), quote=False)
-
-
-def axis(title: str, **more: Any) -> Figure:
-    return {"title": {"text": title}, "fixedrange": True, "automargin": True, **more}
-
-
-def counts(title: str, values: Sequence[int]) -> Figure:
-    """An axis of whole numbers."""
-    return axis(title, rangemode="tozero", **({"dtick": 1} if max(values, default=0) <= 5 else {}))
-
-
-def categories(title: str = "") -> Figure:
-    return axis(title, type="category", showgrid=False)
-
-
-def log_axis(title: str, low: int, high: int) -> Figure:
-    """A logarithmic axis with ticks at 1, 2, 5, 10, …; plotly's own label but the decades in full."""
-    steps = (1, 2, 5) if high < 1000 * low else (1,)
-    ticks = [step * 10**decade for decade in range(len(str(high))) for step in steps]
-    ticks = [tick for tick in ticks if low <= tick <= high]
-    labels = [next((f"{t // u}{name}" for u, name in ((10**6, "M"), (1000, "k")) if t >= u), str(t)) for t in ticks]
-    return axis(title, type="log", tickmode="array", tickvals=ticks, ticktext=labels)
-
-
-def bars(names: Sequence[Any], values: Sequence[Any], hover: str, **more: Any) -> Figure:
-    """Horizontal bars; `hover` is a template of plotly's."""
-    trace = {"type": "bar", "orientation": "h", "meta": 1, "y": [label(name) for name in names], "x": list(values)}
-    return {**trace, "hovertemplate": f"{hover}<extra></extra>", **more}
-
-
-def columns(names: Sequence[Any], values: Sequence[Any], hover: str, **more: Any) -> Figure:
-    """Vertical bars."""
-    trace = {"type": "bar", "meta": 1, "x": [label(name) for name in names], "y": list(values)}
-    return {**trace, "hovertemplate": f"{hover}<extra></extra>", **more}
-
-
-def ranking(traces: Sequence[Figure], title: str, *, pixels: int = _BAR_PIXELS, **xaxis: Any) -> Figure:
-    """Horizontal bars, the first on top, as high as there are many."""
-    names = {"type": "category", "autorange": "reversed", "dtick": 1, "showgrid": False}
-    rows = max((len(trace["y"]) for trace in traces), default=0)
-    return figure(
-        traces, height=_MARGIN_PIXELS + pixels * rows, yaxis=axis("", **names), xaxis=axis(title, **xaxis)
-    )  # fmt: skip
-
-
-def upright(x: float) -> Figure:
-    """A dotted line through the plot, at `x`."""
-    return {
-        "type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": {"dash": "dot", "width": 1},
-    }  # fmt: skip
+def short(value: int) -> str:
+    """From 10,000 on, in thousands or millions: 16384 is 16.4k."""
+    for unit, name in ((10**6, "M"), (10**3, "k")):
+        if abs(value) >= unit and abs(value) >= 10_000:
+            return f"{value / unit:.1f}{name}"
+    return str(value)

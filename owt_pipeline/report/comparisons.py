@@ -21,6 +21,9 @@ from schemas.stats import STATS_VERSION
 # Of Gokaslan and Cohen's OpenWebText, tokenized with GPT-2's BPE.
 OPENWEBTEXT = {"tokens_per_document": 1128, "bytes_per_token": 4.40}
 
+_LEAST_LIKE = 0.8
+"""A ratio to OpenWebText's under this, or over its inverse, is flagged."""
+
 _TOP_SITES = 30
 
 
@@ -63,10 +66,12 @@ def likeness(
         "tokens_per_document": round(lengths.total / lengths.count, 2) if lengths.count else None,
         "bytes_per_token": share(size, lengths.total),
     }
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"what": name, "corpus": ours[name], "openwebtext": theirs, "ratio": share(ours[name] or 0, theirs)}
         for name, theirs in OPENWEBTEXT.items()
     ]
+    for row in rows:
+        row["off"] = bool(row["corpus"]) and not _LEAST_LIKE <= row["ratio"] <= 1 / _LEAST_LIKE
     return {"lengths": rows, "sites": _sites(summary, details, reference) if reference else None}
 
 
@@ -115,6 +120,8 @@ Stats = Mapping[str, Any]
 
 _TOP_DOMAINS = 30
 
+TRAINING_METRICS = "metrics.jsonl"
+
 
 def read_stats(workdir: str) -> tuple[bytes, dict[str, Any]]:
     """report/stats.json of another run, as bytes and parsed; raises UserError where there is none of this version."""
@@ -129,6 +136,23 @@ def read_stats(workdir: str) -> tuple[bytes, dict[str, Any]]:
             f"run `owt report --workdir {workdir}` again"
         )
     return content, stats
+
+
+_MOST_STEPS = 300
+
+
+def read_training(folder: str) -> dict[str, Any]:
+    """The losses in the metrics.jsonl of a training run, at most 300 steps; raises UserError where it is none."""
+    path = f"{folder.rstrip('/')}/{TRAINING_METRICS}"
+    try:
+        with open_source(path) as file:
+            records = [json.loads(line) for line in bytes(file.read()).splitlines()]
+        steps = [[record["step"], record["loss"], record.get("val_loss")] for record in records]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"--training {folder}: {TRAINING_METRICS} is not a training run's ({error})") from error
+    every = -(-len(steps) // _MOST_STEPS) or 1
+    kept = [step for k, step in enumerate(steps, start=1) if k % every == 0 or step[2] is not None or k == len(steps)]
+    return {"name": folder.rstrip("/").rpartition("/")[2], "last_step": steps[-1][0] if steps else 0, "steps": kept}
 
 
 def comparison(ours: Stats, theirs: Stats, name: str) -> dict[str, Any]:

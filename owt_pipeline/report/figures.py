@@ -17,6 +17,8 @@ from schemas.stats import STATS_VERSION
 
 _TOP_SUBREDDITS = 100
 
+_SEARCHED, _MOST_PAGES = 5000, 5
+
 
 def figures(
     manifests: Mapping[str, Manifest],
@@ -26,6 +28,7 @@ def figures(
     *,
     top_domains: int,
     reference: Reference | None = None,
+    training: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """All figures of one run as JSON values; `comparison`, of two, is to be added to them.
 
@@ -36,12 +39,13 @@ def figures(
       details: of the second pass.
       top_domains: domains to list.
       reference: sites to compare with.
+      training: of `comparisons.read_training`.
     """
     return {
         "schema_version": STATS_VERSION,
         "funnel": funnel(manifests, summary),
         "totals": totals(manifests, summary),
-        "domains": ranked("domain", summary, candidates, details, top_domains),
+        "domains": {**ranked("domain", summary, candidates, details, top_domains), "search": searched(details)},
         "subreddits": ranked("subreddit", summary, candidates, details, _TOP_SUBREDDITS),
         "years": years(summary),
         "languages": languages(summary),
@@ -53,13 +57,14 @@ def figures(
         "filters": filters(manifests, summary),
         "sampler": sampler(summary),
         "likeness": likeness(manifests, summary, details, reference),
-        "documents": summary.rows("corpus/documents"),
-        "settings": {
-            name: {"stage": m.stage, "stage_version": m.stage_version, "options": m.options, "versions": m.versions}
-            for name, m in manifests.items()
-        },
+        "documents": documents(summary, details),
+        "training": training,
+        "settings": {name: {key: getattr(manifest, key) for key in _IDENTITY} for name, manifest in manifests.items()},
         "comparison": None,
     }
+
+
+_IDENTITY = ("stage", "stage_version", "fingerprint", "sources", "options", "versions")
 
 
 def funnel(manifests: Mapping[str, Manifest], summary: Summary) -> list[dict[str, Any]]:
@@ -71,7 +76,7 @@ def funnel(manifests: Mapping[str, Manifest], summary: Summary) -> list[dict[str
             "entered": manifest.counts.entered,
             "left": manifest.counts.left,
             "share": share(manifest.counts.left, manifest.counts.entered),
-            "bytes": manifest.total_bytes,
+            "bytes": manifest.total("data").bytes + manifest.total("warc").bytes,
             "rejected": [
                 {
                     "reason": reason,
@@ -127,6 +132,23 @@ def ranked(
             for key, count in first
         ],
     }
+
+
+def searched(details: Details) -> list[list[Any]]:
+    """[domain, documents, URLs] of the domains that were counted, those of most documents first."""
+    corpus, urls = (details.counts.get(f"{dataset}/domain", Counter()) for dataset in ("corpus", "urls"))
+    names = sorted(
+        (name for name in corpus.keys() | urls.keys() if corpus[name] or urls[name]),
+        key=lambda name: (-corpus[name], -urls[name], name),
+    )
+    return [[name, corpus[name], urls[name] if urls else None] for name in names[:_SEARCHED]]
+
+
+def documents(summary: Summary, details: Details) -> list[dict[str, Any]]:
+    """The sampled documents; the first few whose page is short, with the page."""
+    rows: list[dict[str, Any]] = summary.rows("corpus/documents")
+    shown = [row["url_id"] for row in rows if row["url_id"] in details.pages][:_MOST_PAGES]
+    return [{**row, "page": details.pages[row["url_id"]] if row["url_id"] in shown else None} for row in rows]
 
 
 def _distinct(frequencies: Frequencies, candidates: Candidates, counted: Counter) -> dict[str, Any]:

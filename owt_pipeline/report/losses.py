@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from owt_pipeline.report.sketches import LogHistogram
@@ -160,8 +160,23 @@ def _signals(clean: Manifest) -> list[dict[str, Any]]:
             for fate in ("kept", "dropped")
         }
         if any(map(any, counts.values())):
-            rows.append({"signal": name, **about, **counts})
+            outside = sum(
+                count
+                for k, count in enumerate(counts["kept"])
+                if _is_outside(about["edges"], k, about["minimum"], about["maximum"])
+            )
+            measured = sum(counts["kept"])
+            rows.append(
+                {"signal": name, **about, **counts, "outside": outside, "outside_share": share(outside, measured) or 0}
+            )
     return rows
+
+
+def _is_outside(edges: Sequence[float], k: int, minimum: float | None, maximum: float | None) -> bool:
+    """Whether the values of bin k break a limit; limits are edges, or no value lies between them and the next edge."""
+    if minimum is not None and k < len(edges) and edges[k] <= minimum:
+        return True
+    return maximum is not None and k > 0 and edges[k - 1] >= maximum
 
 
 def duplicates(manifests: Mapping[str, Manifest], summary: Summary, details: Details) -> dict[str, Any]:

@@ -1,131 +1,105 @@
-"""The report as one HTML file that needs nothing else: style, plots and plotly.js are in it."""
+"""The report as one HTML file that needs no other: page.html, filled in, with its style, scripts and charts in it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib.resources import files
+from math import log10
 from typing import Any
 
-from plotly.offline import get_plotlyjs
-
-from owt_pipeline.report.corpus_sections import (
-    comparison,
-    documents,
-    domains,
-    dropped,
-    languages,
-    lengths,
-    likeness,
-    sampler,
-    scores,
-    subreddits,
-    years,
-)
-from owt_pipeline.report.loss_sections import duplicates, fetching, filters, funnel
-from owt_pipeline.report.markup import Markup, element, folded, joined, number, table
-from owt_pipeline.report.plots import plots
-
-# The page may run what is in it, and load nothing: not by mistake of ours, nor by a page's title.
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-
-
-_SUBTITLE = "What is in the corpus, what was lost where, and whether it is like WebText."
-
-
-def page(stats: Mapping[str, Any]) -> str:
-    """index.html from the figures of stats.json."""
-    parts = sections(stats)
-    navigation = element("nav", *(element("a", title, href=f"#{name}") for name, title, _ in parts))
-    body = joined(
-        element("section", element("h2", title), content, id=name, **{"aria-label": title})
-        for name, title, content in parts
-    )
-    figures = json.dumps(plots(stats), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Corpus report</title>
-<style>
-{_own("report.css")}</style>
-</head>
-<body>
-<header>
-{element("h1", "Corpus report")}
-{element("p", _SUBTITLE, class_="of")}
-{tiles(stats)}
-{navigation}
-</header>
-<main>
-{body}
-</main>
-<footer>{element("p", "Every figure of this page is in ", element("code", "stats.json"), " beside it.")}</footer>
-<script type="application/json" id="figures">{figures}</script>
-<script>{get_plotlyjs()}</script>
-<script>
-{_own("report.js")}</script>
-</body>
-</html>
-"""
-
-
-def _own(name: str) -> Markup:
-    return Markup((files("owt_pipeline.report") / name).read_text(encoding="utf-8"))
-
+from owt_pipeline.report.charts import charts
 
 Stats = Mapping[str, Any]
 
+HINTS = {
+    "repeated_url": "Normal: a popular link is posted many times. Its submissions are merged into one row.",
+    "self_post": "Normal: posts that hold text of their own link to no page.",
+    "low_score": "Lower --min_score to collect more links, at the price of quality.",
+    "blocked_domain": "The blocklist decides: --blocked_domains lists your own.",
+    "blocked_extension": "Normal: images, videos and archives hold no text to extract.",
+    "not_archived": "Add an archive to --sources, or fetch the rest live.",
+    "http_404": "Link rot: ask web archives with --sources for what is gone.",
+    "http_403": "The sites refuse robots: a clear --user_agent with contact details helps, archives help more.",
+    "http_429": "Hosts ask for fewer requests: lower the rate per host.",
+    "robots": "The sites forbid it; archives may hold these pages.",
+    "dns": "The hosts are gone, or this machine's resolver is overloaded: fetch again to see which.",
+    "timeout": "Slow hosts, or a connection with too many requests at once: lower --concurrency.",
+    "not_html": "Normal: PDF, images and feeds are not read.",
+    "no_text": "Pages without an article, or made by scripts: read the examples, and --extractor's page in the docs.",
+    "too_short": "Lower clean's --min_tokens to keep short texts.",
+    "wrong_language": "Set --languages to keep more of them.",
+    "exact_duplicate": "Normal for link collections: syndicated texts and error pages.",
+    "near_duplicate": "Raise dedupe's --threshold to keep texts that differ more than copies do.",
+}
+"""What to do about a frequent reason, or why nothing has to be done."""
 
-def tiles(stats: Stats) -> Markup:
-    """The figures that people look for first."""
-    totals, tokens = stats["totals"], stats["tokens"]
-    first = stats["funnel"][0]["stage"] if stats["funnel"] else "the first stage"
-    shown = [
-        (number(totals["entered"]), f"rows entered {first}"),
-        (number(totals["documents"]), "documents in the corpus"),
-        (f"{number(totals['text_bytes'] / 1e6, 1)} MB", "of text"),
-        (number(totals["tokens"]), f"tokens ({tokens.get('tokenizer', '')})"),
-        (number(tokens.get("bytes_per_token"), 2), "bytes a token"),
-    ]
-    return element("ul", *(element("li", element("b", value), " ", what) for value, what in shown), class_="tiles")
+_RARE_SHARE, _ALWAYS_SHOWN = 0.001, 5
+_LARGEST = 3
 
 
-def sections(stats: Stats) -> list[tuple[str, str, Markup]]:
-    """(id, title, content) of every section; one without data says why."""
-    shown = _SECTIONS if stats["comparison"] else [row for row in _SECTIONS if row[0] != "comparison"]
-    return [(name, title, content(stats)) for name, title, content in shown]
+def page(stats: Stats) -> str:
+    """index.html from the figures of stats.json."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined  # takes a while
 
-
-def _settings(stats: Stats) -> Markup:
-    return joined(
-        folded(
-            f"{entry['stage']} (version {entry['stage_version']})",
-            table(["option", "value"], [(key, json.dumps(value)) for key, value in entry["options"].items()]),
-            element("p", "Written with ", ", ".join(f"{name} {v}" for name, v in entry["versions"].items()), "."),
-        )
-        for entry in stats["settings"].values()
+    environment = Environment(
+        loader=FunctionLoader(_own), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters |= {"number": number, "percent": percent, "json": _json_value}
+    shown = stages(stats)
+    most = max((stage["entered"] for stage in shown), default=0)
+    environment.globals |= {"raw": _own, "log_width": partial(_width, most=most)}
+    template = environment.get_template("page.html")
+    return template.render(stats=stats, charts=charts(stats), stages=shown, losses=largest_losses(stats))
 
 
-_SECTIONS: list[tuple[str, str, Callable[[Stats], Markup]]] = [
-    ("funnel", "From submissions to tokens", funnel),
-    ("comparison", "Beside the other run", comparison),
-    ("likeness", "Likeness to WebText", likeness),
-    ("domains", "Domains", domains),
-    ("subreddits", "Subreddits", subreddits),
-    ("years", "Years", years),
-    ("languages", "Languages", languages),
-    ("scores", "Score and survival", scores),
-    ("lengths", "Lengths and tokens", lengths),
-    ("sampler", "What a model is shown", sampler),
-    ("fetch", "Fetching", fetching),
-    ("filters", "Filters", filters),
-    ("duplicates", "Duplicates", duplicates),
-    ("documents", "Documents kept", documents),
-    ("dropped", "Documents dropped", dropped),
-    ("settings", "Settings", _settings),
-]
+def _own(name: str) -> str:
+    return (files("owt_pipeline.report") / name).read_text(encoding="utf-8")
+
+
+def stages(stats: Stats) -> list[dict[str, Any]]:
+    """The funnel as it is drawn: dedupe decides and export applies it, so what they remove is shown once, at export.
+
+    Each row gets a `width` in percent on a logarithmic scale, on which one row is visible next to a billion.
+    """
+    flow = [stage for stage in stats["funnel"] if stage["dataset"] != "duplicates"]
+    most = max((stage["entered"] for stage in flow), default=0)
+    found = []
+    for stage in flow:
+        rows = [{**row, "width": _width(row["count"], most)} for row in stage["rejected"]]
+        rare = [row for row in rows[_ALWAYS_SHOWN:] if (row["share"] or 0) < _RARE_SHARE]
+        found.append(
+            {**stage, "width": _width(stage["left"], most), "rejected": rows[: len(rows) - len(rare)], "rare": rare}
+        )  # fmt: skip
+    return found
+
+
+def _width(count: int, most: int) -> float:
+    return round(100 * log10(1 + count) / log10(1 + most), 2) if most else 0
+
+
+def largest_losses(stats: Stats) -> list[dict[str, Any]]:
+    """The reasons that took most rows, of all stages, with a hint."""
+    return sorted(_losses(stats), key=lambda row: -row["count"])[:_LARGEST]
+
+
+def _losses(stats: Stats) -> Iterator[dict[str, Any]]:
+    for stage in stages(stats):
+        for row in (*stage["rejected"], *stage["rare"]):
+            yield {**row, "stage": stage["stage"], "hint": HINTS.get(row["reason"], "")}
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    """With thousands separated; a dash for None."""
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def percent(share: float | None) -> str:
+    if share is None:
+        return "–"
+    return "<0.1 %" if 0 < share < 0.001 else f"{100 * share:.1f} %"
+
+
+def _json_value(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

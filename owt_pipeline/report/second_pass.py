@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import lxml.html
 import pyarrow as pa
 import pyarrow.compute as pc
+from lxml_html_clean import Cleaner
 
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.formats.warc import Response, read_record
 from owt_pipeline.report.first_pass import Piece, host_of, keys_of, site_of
 from owt_pipeline.report.sketches import Candidates
 from owt_pipeline.report.summaries import Details, Summary
@@ -27,19 +31,22 @@ class Wanted:
       candidates: the keys to count, by the name of their list.
       urls: ids of documents whose URLs are wanted.
       texts: ids of documents whose texts are wanted.
+      pages: ids of documents whose pages are wanted.
       sites: sites to count, as `first_pass.site_of` names them.
     """
 
     candidates: dict[str, Candidates]
     urls: frozenset[int]
     texts: frozenset[int]
+    pages: frozenset[int]
     sites: frozenset[str]
 
     @classmethod
     def of(cls, summary: Summary, sites: frozenset[str]) -> Wanted:
         removals = summary.removals()
         shown = frozenset(row[name] for row in removals for name in ("url_id", "kept_url_id"))
-        return cls(summary.candidates(), shown | summary.clustered_ids(), shown, sites)
+        pages = frozenset(row["url_id"] for row in summary.rows("corpus/documents"))
+        return cls(summary.candidates(), shown | summary.clustered_ids(), shown, pages, sites)
 
 
 def kinds_of_second_pass(readers: Mapping[str, DatasetReader]) -> list[tuple[str, str]]:
@@ -75,8 +82,11 @@ def _sites(hosts: pa.Array, wanted: frozenset[str]) -> Counter[str]:
 
 
 def _add_pages(details: Details, piece: Piece, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
-    for batch in reader.batches(piece.shard, columns=["url", "source", "fetch_ms", "body_bytes"], rows=_ROWS):
+    ids = pa.array(sorted(wanted.pages), pa.uint64())
+    columns = ["url_id", "url", "source", "fetch_ms", "body_bytes", "warc_offset", "warc_length"]
+    for batch in reader.batches(piece.shard, columns=columns, rows=_ROWS):
         yield batch.num_rows
+        _read_pages(details, batch.filter(pc.is_in(batch["url_id"], ids)), piece, reader)
         hosts = host_of(batch["url"])
         chosen = wanted.candidates["urls/domain"].mask(hosts)
         live = pc.equal(batch["source"], "live")
@@ -95,6 +105,43 @@ def _add_pages(details: Details, piece: Piece, reader: DatasetReader, wanted: Wa
         for name, column in (("pages", "host_count"), ("bytes", "bytes_sum"), ("live", "live_sum"),
                              ("milliseconds", "milliseconds_sum")):  # fmt: skip
             details.add(f"{name}/domain", dict(zip(names, summed[column].to_pylist(), strict=True)))
+
+
+def _read_pages(details: Details, rows: pa.RecordBatch, piece: Piece, reader: DatasetReader) -> None:
+    if not rows.num_rows:
+        return
+    (warc,) = reader.files("warc", piece.shard)
+    with reader.workdir.open(warc.path) as file:
+        for row in rows.select(["url_id", "warc_offset", "warc_length"]).to_pylist():
+            file.seek(row["warc_offset"])
+            if page := readable(read_record(file.read(row["warc_length"]))):
+                details.pages[row["url_id"]] = page
+
+
+def readable(response: Response) -> str | None:
+    """A short page without scripts, styles, images and links: nothing in it acts or loads; None for a long one."""
+    if len(response.body) > _BODY_BYTES:
+        return None
+    try:
+        encoding = codecs.lookup(response.charset or "").name
+    except LookupError:
+        encoding = None  # lxml takes the page's word
+    try:
+        tree = lxml.html.document_fromstring(response.body, parser=lxml.html.HTMLParser(encoding=encoding))
+        cleaned = lxml.html.tostring(_CLEANER.clean_html(tree), encoding="unicode")
+    except (lxml.etree.LxmlError, ValueError, AssertionError):
+        return None
+    return cleaned if len(cleaned) <= _PAGE_CHARACTERS else None
+
+
+_CLEANER = Cleaner(
+    style=True,
+    inline_style=True,
+    page_structure=False,
+    safe_attrs=frozenset({"title", "colspan", "rowspan", "dir", "lang"}),
+    kill_tags=("img", "picture", "svg", "math", "video", "audio", "canvas", "template", "noscript"),
+)
+_BODY_BYTES, _PAGE_CHARACTERS = 1 << 20, 30_000
 
 
 def _add_failures(details: Details, piece: Piece, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:

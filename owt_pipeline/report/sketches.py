@@ -78,7 +78,7 @@ class LogHistogram(msgspec.Struct, eq=False):
         counted = np.flatnonzero(self.counts)
         merged: dict[tuple[int, int], int] = {}
         for index in counted.tolist():
-            bounds = _coarse_edges(_edges(index)[0], per_octave)
+            bounds = coarse_edges(_edges(index)[0], per_octave)
             merged[bounds] = merged.get(bounds, 0) + int(self.counts[index])
         return [(low, high, count) for (low, high), count in sorted(merged.items())]
 
@@ -108,7 +108,7 @@ def _edges(index: int) -> tuple[int, int]:
     return lead << shift, (lead + 1) << shift
 
 
-def _coarse_edges(value: int, per_octave: int) -> tuple[int, int]:
+def coarse_edges(value: int, per_octave: int) -> tuple[int, int]:
     """The bin of `value` among those that cut each octave into `per_octave` equal parts; small values one each."""
     if value < per_octave:
         return value, value + 1

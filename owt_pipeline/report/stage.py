@@ -22,7 +22,14 @@ import pyarrow as pa
 from owt_pipeline.engine.exchange import Slice, read_slices
 from owt_pipeline.engine.stage import Stage, StageRun, Step
 from owt_pipeline.engine.storage import describe_source
-from owt_pipeline.report.comparisons import Reference, comparison, read_reference, read_stats
+from owt_pipeline.report.comparisons import (
+    TRAINING_METRICS,
+    Reference,
+    comparison,
+    read_reference,
+    read_stats,
+    read_training,
+)
 from owt_pipeline.report.figures import figures
 from owt_pipeline.report.first_pass import (
     FAN_IN,
@@ -33,6 +40,7 @@ from owt_pipeline.report.first_pass import (
     rows_of_parts,
     summarize,
 )
+from owt_pipeline.report.page import page
 from owt_pipeline.report.second_pass import Wanted, kinds_of_second_pass, look_up
 from owt_pipeline.report.summaries import Details, Summary, T, pack, unpack
 from schemas import DATASETS, option
@@ -50,7 +58,7 @@ class Options:
     """Options of the stage."""
 
     top_domains: int = option(100, "domains to list", minimum=1, maximum=1000)
-    sample_urls: int = option(20, "URLs to show of each reject reason", minimum=0, maximum=1000)
+    sample_urls: int = option(10, "URLs to show of each reject reason", minimum=0, maximum=1000)
     sample_documents: int = option(
         20, "documents to show, of the corpus and of those each filter dropped", minimum=0, maximum=100
     )
@@ -65,6 +73,12 @@ class Options:
         "working directory of another run, with its report, to compare this one with",
         metavar="DIR",
         shapes_bytes=False,  # what its report says does, and is among the sources
+    )
+    training: str = option(
+        "",
+        "folder of a training run, whose losses to draw: its metrics.jsonl",
+        metavar="DIR",
+        shapes_bytes=False,  # what is in it does, and is among the sources
     )
 
 
@@ -103,8 +117,6 @@ def merge_details(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardW
 
 
 def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
-    from owt_pipeline.report.page import page  # plotly takes a while
-
     options: Options = run.options
     (summary,) = _written(run, "totals", "summary", Summary)
     (wanted,) = _written(run, "totals", "wanted", Wanted)
@@ -119,6 +131,7 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
         details,
         top_domains=options.top_domains,
         reference=_reference(options),
+        training=read_training(options.training) if options.training else None,
     )
     if options.compare:
         stats["comparison"] = comparison(stats, read_stats(options.compare)[1], _name_of(options.compare))
@@ -184,6 +197,8 @@ def _sources(options: Options) -> list[dict[str, Any]]:
     found = []
     if options.reference_domains:
         found.append(describe_source(options.reference_domains))
+    if options.training:
+        found.append(describe_source(f"{options.training.rstrip('/')}/{TRAINING_METRICS}"))
     if options.compare:
         other, content = _name_of(options.compare), read_stats(options.compare)[0]
         found.append({"name": other, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
@@ -201,7 +216,7 @@ STAGE = Stage(
     inputs=("tokens",),
     optional_inputs=("urls", "pages", "documents", "clean", "duplicates", "corpus"),
     options=Options,
-    version=2,
+    version=3,
     steps=(
         _pass("statistics", gather_statistics, kinds_of_first_pass),
         Step(merge_statistics, "statistics_merged", keys=_no_keys, spread="shards"),

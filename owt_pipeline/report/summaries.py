@@ -133,17 +133,20 @@ class Details:
       counts: exact counts of keys.
       urls: of documents, by id.
       texts: of documents, by id.
+      pages: of documents, by id: what is left of a short page without scripts, styles and images.
     """
 
     counts: dict[str, Counter] = field(default_factory=dict)
     urls: dict[int, str | None] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
+    pages: dict[int, str] = field(default_factory=dict)
 
     def merge(self, other: Details) -> None:
         for name, counter in other.counts.items():
             self.add(name, counter)
         self.urls.update(other.urls)
         self.texts.update(other.texts)
+        self.pages.update(other.pages)
 
     def add(self, name: str, counts: Mapping[Any, int]) -> None:
         self.counts.setdefault(name, Counter()).update(counts)

@@ -47,18 +47,20 @@ class Browser:
         return bool(true)
 
     def open(self, path: Path, width: int, height: int, *, dark: bool = False) -> None:
-        """Open a file in a window of this size, and wait until all is drawn."""
+        """Open a file in a window of this size, and wait until all is drawn; what was noted before is forgotten."""
+        self.call("Page.navigate", url="about:blank")
+        self.problems.clear()
+        self.requests.clear()
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.call("Emulation.setEmulatedMedia", media="", features=[scheme])
         self.call("Page.navigate", url=path.as_uri())
         assert self.comes_to("document.readyState === 'complete' && location.href !== 'about:blank'")
         self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
-    def screenshot(self, path: Path) -> None:
-        """The whole page as a PNG."""
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(shot["data"]))
+    def screenshot(self) -> bytes:
+        """The complete page as a PNG."""
+        return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"])
 
     def close(self) -> None:
         self._wait(self._socket.close())

@@ -40,12 +40,12 @@ def sql(run: Path) -> Callable[[str], list[tuple]]:
     return queries(run)
 
 
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
         pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed (apt-get install chromium)")
-    profile = tmp_path / "profile"
+    profile = tmp_path_factory.mktemp("browser") / "profile"
     command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0"]
     process = subprocess.Popen(
         [*command, f"--user-data-dir={profile}", "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import csv
+import html
+import io
 import re
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import PIL.Image
 import pytest
 
+from owt_pipeline.report.page import HINTS, largest_losses, stages
+from schemas import Reason
 from tests.owt_pipeline.report.browser import Browser
 
 SECTIONS = (
@@ -41,73 +48,176 @@ class Page(HTMLParser):
 def test_the_page_has_every_section_and_needs_no_other_file(run: Path) -> None:
     page = Page((run / "report" / "index.html").read_text())
     assert page.sections == list(SECTIONS)
-    assert page.references[: len(SECTIONS)] == [f"#{name}" for name in SECTIONS]
+    assert {f"#{name}" for name in SECTIONS} <= set(page.references)
     assert {name.removeprefix("#") for name in page.references} <= set(page.ids)
     assert len(set(page.ids)) == len(page.ids)
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1100, False), (1100, True), (390, False)])
-def test_the_page_draws_in_a_browser(run: Path, browser: Browser, tmp_path: Path, width: int, dark: bool) -> None:
+OVERLAPPING = """(() => {
+  const texts = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const parent = walker.currentNode.parentElement;
+    if (!walker.currentNode.textContent.trim() || !parent.checkVisibility() || parent.closest(".scroll")) continue;
+    const range = document.createRange();
+    range.selectNodeContents(walker.currentNode);
+    for (const box of range.getClientRects()) texts.push([box, walker.currentNode.textContent.trim()]);
+  }
+  for (const plot of document.querySelectorAll(".plot")) texts.push([plot.getBoundingClientRect(), plot.id]);
+  texts.sort((a, b) => a[0].top - b[0].top);
+  const found = [];
+  for (let i = 0; i < texts.length; i++) {
+    for (let k = i + 1; k < texts.length && texts[k][0].top < texts[i][0].bottom - 4; k++) {
+      const [a, b] = [texts[i][0], texts[k][0]];
+      if (Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1) found.push([texts[i][1], texts[k][1]]);
+    }
+  }
+  return found.slice(0, 5);
+})()"""
+BLANK = """[...document.querySelectorAll('.plot canvas')].filter(c => c.width < 200 ||
+  !c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v)).length"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_draws_in_a_browser(run: Path, browser: Browser, width: int, dark: bool) -> None:
     browser.open(run / "report" / "index.html", width, 900, dark=dark)
-    plots = browser.evaluate("[...document.querySelectorAll('.plot')].map(p => [p.id, !!p.querySelector('.main-svg')])")
-    assert len(plots) >= 18
-    assert all(drawn for _, drawn in plots)
-    sideways = browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-    assert sideways == 0
+    assert browser.evaluate("document.querySelectorAll('.plot canvas').length") >= 15
+    assert browser.evaluate("document.querySelectorAll('.plot:empty').length") == 0
+    assert browser.evaluate(BLANK) == 0
+    assert browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+    assert browser.evaluate(OVERLAPPING) == []
     paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", paper))) < 300) == dark
-    browser.screenshot(tmp_path / "page.png")
-    assert (tmp_path / "page.png").stat().st_size > 50_000
+    colours = PIL.Image.open(io.BytesIO(browser.screenshot())).convert("RGB").getcolors(1 << 24)
+    assert colours
+    red, green, blue = max(colours)[1]  # the paper's, on the picture too
+    assert (red + green + blue < 300) == dark
     assert browser.problems == []
     assert browser.requests == [(run / "report" / "index.html").as_uri()]
 
 
-def test_pointing_at_a_bar_shows_its_value(run: Path, browser: Browser, stats: dict[str, Any]) -> None:
-    browser.open(run / "report" / "index.html", 1100, 900)
-    bar = "document.querySelector('#plot-funnel .bars .point path').getBoundingClientRect()"
-    x, y = browser.evaluate(f"(b => [b.x + b.width / 2, b.y + b.height / 2])({bar})")
-    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x - 5, y=y)
-    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    label = f"entered: {stats['totals']['entered']:,}"
-    assert browser.comes_to(f"document.querySelector('#plot-funnel .hoverlayer').textContent.includes('{label}')")
+def test_the_page_is_small(run: Path) -> None:
+    assert (run / "report" / "index.html").stat().st_size < 1_000_000
 
 
-def test_a_reason_opens_to_urls(run: Path, browser: Browser, stats: dict[str, Any]) -> None:
+def test_axes_of_counts_have_integers_and_every_chart_a_legend(run: Path, browser: Browser) -> None:
+    browser.open(run / "report" / "index.html", 1280, 900)
+    found = browser.evaluate(
+        "Object.entries(drawn).map(([name, chart]) => [name, chart.legend.legendItems.length, !!specs[name].percent, "
+        "specs[name].kind || '', chart.scales.y.ticks.map(t => t.value)])"
+    )
+    for name, legends, percent, kind, ticks in found:
+        assert legends >= 1, name
+        assert percent or kind == "line" or all(float(tick).is_integer() for tick in ticks), name
+
+
+def test_pointing_at_a_column_shows_its_value(run: Path, browser: Browser, stats: dict[str, Any]) -> None:
+    browser.open(run / "report" / "index.html", 1280, 900)
+    browser.evaluate("document.querySelector('#plot-years').scrollIntoView({block: 'center'})")
+    box = "drawn.years.canvas.getBoundingClientRect()"
+    x, y = browser.evaluate(f"(b => [b.x + b.width / 2, b.y + b.height / 2])({box})")
+    for shift in (5, 0):
+        browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x - shift, y=y)
+    label = f"collected: {stats['years'][0]['urls']:,}"
+    assert browser.comes_to(f"JSON.stringify((drawn.years.tooltip.body || []).map(b => b.lines)).includes('{label}')")
+
+
+def test_a_reason_of_few_rows_is_seen_and_opens_to_urls(run: Path, browser: Browser, stats: dict[str, Any]) -> None:
     browser.open(run / "report" / "index.html", 390, 900)
+    for stage in stats["funnel"]:
+        for reason in stage["rejected"] if stage["dataset"] != "duplicates" else ():
+            row = f"document.getElementById('{stage['stage']}-{reason['reason']}')"
+            bar = f"{row}.querySelector('.log')"
+            drawn = browser.evaluate(
+                f"{bar}.getBoundingClientRect().width * parseFloat(getComputedStyle({bar}).backgroundSize) / 100"
+            )
+            assert drawn > 10
+            assert f"{100 * reason['share']:.1f} %" in browser.evaluate(f"{row}.textContent")
     reason = stats["funnel"][0]["rejected"][0]
-    browser.evaluate("document.querySelector('#funnel summary').click()")
+    browser.evaluate("document.querySelector('#funnel details summary').click()")
     links = browser.evaluate("[...document.querySelectorAll('#funnel details[open] li')].map(e => e.textContent)")
-    assert len(links) == len(reason["sample"])
+    assert len(links) == len(reason["sample"]) == min(10, reason["count"])
     assert reason["sample"][0]["url"] in links[0]
 
 
+def test_the_largest_losses_come_first_and_none_twice(stats: dict[str, Any]) -> None:
+    losses = largest_losses(stats)
+    assert [row["count"] for row in losses] == sorted((row["count"] for row in losses), reverse=True)
+    assert all(row["hint"] for row in losses)
+    shown = [(stage["stage"], row["reason"]) for stage in stages(stats) for row in stage["rejected"]]
+    assert len({reason for _, reason in shown}) == len(shown)
+    assert ("export", "near_duplicate") in shown
+
+
+def test_rare_reasons_are_folded(stats: dict[str, Any]) -> None:
+    (collect,) = (stage for stage in stats["funnel"] if stage["dataset"] == "urls")
+    rows = [{**collect["rejected"][0], "reason": f"r{k}", "count": 9, "share": 10.0**-k} for k in range(9)]
+    (folded,) = stages({**stats, "funnel": [{**collect, "rejected": rows}]})
+    assert [row["reason"] for row in folded["rejected"]] == ["r0", "r1", "r2", "r3", "r4"]
+    assert [row["reason"] for row in folded["rare"]] == ["r5", "r6", "r7", "r8"]
+
+
+def test_every_hint_is_for_a_reason() -> None:
+    assert set(HINTS) <= {str(reason) for reason in Reason}
+
+
 def test_the_page_prints(run: Path, browser: Browser) -> None:
-    browser.open(run / "report" / "index.html", 1100, 900, dark=True)
+    browser.open(run / "report" / "index.html", 1280, 900, dark=True)
     browser.call("Emulation.setEmulatedMedia", media="print")
     assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert browser.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
-    assert browser.comes_to("document.querySelector('#plot-funnel .main-svg').getBoundingClientRect().width === 680")
+    assert browser.comes_to("drawn.years.options.plugins.legend.labels.color === '#000000'")
     assert len(browser.call("Page.printToPDF")["data"]) > 50_000
     assert browser.problems == []
 
 
-def test_a_bar_of_the_funnel_leads_to_its_reasons(run: Path, browser: Browser) -> None:
-    browser.open(run / "report" / "index.html", 1100, 900)
-    browser.evaluate("document.getElementById('plot-funnel').emit('plotly_click', {points: [{y: 'fetch'}]})")
-    top = "document.getElementById('rejected-fetch').getBoundingClientRect().top"
-    assert browser.comes_to(f"Math.abs({top}) < 5")
+def test_any_domain_is_found_by_a_part_of_its_name(run: Path, browser: Browser, stats: dict[str, Any]) -> None:
+    browser.open(run / "report" / "index.html", 1280, 900)
+    name, documents, urls = stats["domains"]["search"][-1]
+    browser.evaluate("document.getElementById('search').focus()")
+    browser.call("Input.insertText", text=name[:-5].upper())
+    found = "[...document.querySelectorAll('#found tbody tr')]"
+    rows = browser.evaluate(f"{found}.map(row => [...row.cells].map(cell => cell.textContent))")
+    assert rows == [[name, str(documents), str(urls)]]
+
+
+def test_a_table_is_offered_as_csv(run: Path, browser: Browser, stats: dict[str, Any], tmp_path: Path) -> None:
+    browser.open(run / "report" / "index.html", 1280, 900)
+    browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    tables = browser.evaluate("document.querySelectorAll('table[data-name]').length")
+    charts = browser.evaluate("document.querySelectorAll('.plot:not(.small)').length")
+    assert browser.evaluate("document.querySelectorAll('button').length") == tables + charts
+    browser.evaluate("document.querySelector('button[title=\"subreddits.csv\"]').click()")
+    file = tmp_path / "subreddits.csv"
+    deadline = time.monotonic() + 30
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    rows = list(csv.DictReader(file.read_text("utf-8-sig").splitlines()))
+    assert [(row["subreddit"], int(row["documents"]), float(row["share"])) for row in rows] == [
+        (row["subreddit"], row["documents"], row["share"]) for row in stats["subreddits"]["top"]
+    ]
+
+
+def test_a_document_is_shown_next_to_its_page(run: Path, browser: Browser, stats: dict[str, Any]) -> None:
+    shown = [row for row in stats["documents"] if row["page"]]
+    assert len(shown) == 5
+    browser.open(run / "report" / "index.html", 1280, 900)
+    browser.evaluate("document.querySelectorAll('#documents details').forEach(d => d.open = true)")
+    frames = browser.evaluate("[...document.querySelectorAll('iframe')].map(f => [f.sandbox.value, f.srcdoc])")
+    assert frames == [["", row["page"]] for row in shown]
+    for row in shown:
+        words = row["text"].split()
+        text = html.unescape(re.sub(r"<[^>]*>", " ", row["page"]))
+        assert sum(word in text for word in words) > 0.9 * len(words)
 
 
 def test_a_removal_opens_to_both_texts_with_their_differences(run: Path, browser: Browser) -> None:
-    browser.open(run / "report" / "index.html", 1100, 900)
     sides = "[...document.querySelectorAll('#duplicates details .sides')][0]"
-    browser.evaluate(f"{sides}.closest('details').open = true")
-    left, right = browser.evaluate(f"[...{sides}.children].map(e => e.getBoundingClientRect().left)")
-    assert left < right
-    marked = browser.evaluate(f"[{sides}.querySelectorAll('del').length, {sides}.querySelectorAll('ins').length]")
-    assert marked[0] == marked[1] > 0
-    browser.open(run / "report" / "index.html", 390, 900)
-    browser.evaluate(f"{sides}.closest('details').open = true")
-    left, right = browser.evaluate(f"[...{sides}.children].map(e => e.getBoundingClientRect().left)")
-    assert left == right
-    assert browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+    for width in (1280, 390):
+        browser.open(run / "report" / "index.html", width, 900)
+        browser.evaluate(f"{sides}.closest('details').open = true")
+        left, right = browser.evaluate(f"[...{sides}.children].map(e => e.getBoundingClientRect().left)")
+        assert left < right if width == 1280 else left == right
+        marked = browser.evaluate(f"[{sides}.querySelectorAll('del').length, {sides}.querySelectorAll('ins').length]")
+        assert marked[0] == marked[1] > 0
+        assert browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0

@@ -157,9 +157,29 @@ def test_two_runs_stand_side_by_side(stricter: Path, stats: dict[str, Any]) -> N
 
 def test_the_page_of_two_runs_draws_on_a_phone(stricter: Path, browser: Browser) -> None:
     browser.open(stricter / "report" / "index.html", 390, 900)
-    assert browser.evaluate("!!document.querySelector('#comparison #plot-compared-tokens .main-svg')")
+    assert browser.evaluate("!!document.querySelector('#comparison #plot-compared canvas')")
     assert browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
     assert browser.problems == []
+
+
+def test_the_losses_of_a_training_run_are_drawn_thinned(run: Path, tmp_path: Path) -> None:
+    copy, lines = copy_of(run, tmp_path / "run", without=("report",)), tmp_path / "gpt" / "metrics.jsonl"
+    lines.parent.mkdir()
+    records: list[dict[str, Any]] = [{"step": k, "loss": 10 / k, "lr": 1e-3} for k in range(1, 1002)]
+    records[499]["val_loss"] = 3.5
+    lines.write_text("".join(json.dumps(record) + "\n" for record in records))
+    run_stage(STAGE, Options(training=str(lines.parent)), Runtime(Storage(str(copy))))
+    stats = json.loads((copy / "report" / "stats.json").read_bytes())
+    validate(stats)
+    training = stats["training"]
+    assert (training["name"], training["last_step"]) == ("gpt", 1001)
+    assert training["steps"][-1] == [1001, 10 / 1001, None]
+    assert [500, 0.02, 3.5] in training["steps"]
+    assert len(training["steps"]) <= 302
+    assert "training" in Page((copy / "report" / "index.html").read_text()).sections
+    lines.write_text('{"step": 1}\n')
+    with pytest.raises(UserError, match=r"--training .*metrics.jsonl is not a training run's \('loss'\)"):
+        run_stage(STAGE, Options(training=str(lines.parent)), Runtime(Storage(str(copy))))
 
 
 def test_a_run_without_a_report_cannot_be_compared_with(run: Path, tmp_path: Path) -> None:
