@@ -30,6 +30,11 @@ class Reason(str, Enum):
     BLOCKED_EXTENSION = "blocked_extension", "collect", "the path ends like a media or binary file"
     BLOCKED_SUBREDDIT = "blocked_subreddit", "collect", "the subreddit is denied, or not among those allowed"
     REPEATED_URL = "repeated_url", "collect", "another submission of the same canonical URL; merged into its row"
+    SEEN_BEFORE = (
+        "seen_before",
+        "collect",
+        "a run that this one builds on has the URL; the detail says which, and what became of it",
+    )
     ID_COLLISION = "id_collision", "collect", "another canonical URL has the same 64-bit id"
 
     # fetch

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from owt_pipeline.collect.earlier import Earlier
 from owt_pipeline.collect.spread import Spread
 from schemas import DATASETS, REJECTS, Reason
 
@@ -35,7 +36,13 @@ _ORDER = [  # within a URL; nulls last. Ties fall by what does not depend on the
 
 
 def merge_submissions(
-    rows: pa.Table, source_names: Sequence[str], *, min_score: int, score_policy: str, spread: Spread
+    rows: pa.Table,
+    source_names: Sequence[str],
+    *,
+    min_score: int,
+    score_policy: str,
+    spread: Spread,
+    earlier: Earlier | None = None,
 ) -> tuple[pa.Table, pa.Table]:
     """(URLs, rejects) of all the submissions of some URLs, both ordered by url_id.
 
@@ -45,6 +52,8 @@ def merge_submissions(
       min_score: a URL's least score; one from a list or a WARC file needs none.
       score_policy: `max` or `sum` of the scores of a URL's submissions.
       spread: tells `host_shards`.
+      earlier: what the runs that this one builds on know of these URLs: those they accepted are turned away, the
+        scores of the others count with these.
     """
     names = pa.array(source_names, pa.string()).take(rows["source"].combine_chunks())
     rows = rows.drop_columns(["bucket", "source"]).append_column("source_name", names)
@@ -57,16 +66,26 @@ def merge_submissions(
         collided = rows.filter(pa.array(collides))
         rejects.append(_rejects(collided, str(Reason.ID_COLLISION), collided["url"]))
         rows = rows.filter(pa.array(~collides))
+    if earlier is not None:
+        places = pc.index_in(rows["url_id"], value_set=earlier.seen["url_id"].combine_chunks())
+        seen = rows.filter(places.is_valid())
+        rejects.append(_rejects(seen, str(Reason.SEEN_BEFORE), earlier.seen["note"].take(places.drop_null())))
+        rows = rows.filter(places.is_null()).combine_chunks()
     urls = pa.Table.from_batches([], URLS)
     if rows.num_rows:
-        urls, accepted, starts = _merged(rows, min_score, score_policy, spread)
+        urls, accepted, starts, together = _merged(rows, min_score, score_policy, spread, earlier)
         repeated = accepted.copy()
         repeated[starts] = False
         rows = rows.select([*_OF_REJECTS, "score"])
         again, low = rows.filter(pa.array(repeated)), rows.filter(pa.array(~accepted))
-        scores = low["score"].cast(pa.string())
+        note = pc.binary_join_element_wise("score", low["score"].cast(pa.string()), " ")
+        if together is not None:
+            more = pc.binary_join_element_wise(together.filter(pa.array(~accepted)), "with earlier runs", " ")
+            note = pc.coalesce(pc.binary_join_element_wise(note, more, ", "), note)
         rejects.append(_rejects(again, str(Reason.REPEATED_URL), None))
-        rejects.append(_rejects(low, str(Reason.LOW_SCORE), pc.binary_join_element_wise("score", scores, " ")))
+        rejects.append(_rejects(low, str(Reason.LOW_SCORE), note))
+    if earlier is not None:
+        urls = pa.concat_tables([urls, earlier.again]).sort_by("url_id")
     rejected = pa.concat_tables(rejects)
     order = pc.sort_indices(rejected, [(name, "ascending") for name in ("url_id", "source_name", "line")])
     return urls, rejected.select(REJECTS.names).take(order).cast(REJECTS)
@@ -100,9 +119,10 @@ def _groups(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _merged(
-    rows: pa.Table, min_score: int, score_policy: str, spread: Spread
-) -> tuple[pa.Table, np.ndarray, np.ndarray]:
-    """(URLs, which rows are of an accepted URL, first row of each URL) of ordered rows."""
+    rows: pa.Table, min_score: int, score_policy: str, spread: Spread, earlier: Earlier | None
+) -> tuple[pa.Table, np.ndarray, np.ndarray, pa.Array | None]:
+    """(URLs, which rows are of an accepted URL, first row of each URL, and each row's score over all runs where earlier
+    ones count) of ordered rows."""
     starts, group = _groups(rows["url_id"].to_numpy())
     submission = rows["submission_id"].combine_chunks()
     same = pc.fill_null(pc.equal(submission[1:], submission[:-1]), False).to_numpy(zero_copy_only=False)
@@ -112,6 +132,15 @@ def _merged(
     scores = rows["score"].fill_null(_LEAST).to_numpy()
     highest = np.maximum.reduceat(scores, starts)
     score = highest if score_policy == "max" else np.add.reduceat(np.where(scored & ~again, scores, 0), starts)
+    together = None
+    if earlier is not None:
+        ids, scores_of_ids = _over_all_runs(rows, earlier.scores, score_policy)
+        places = np.searchsorted(rows["url_id"].to_numpy()[starts], ids)
+        score = score.copy()
+        score[places] = scores_of_ids
+        counted_earlier = np.zeros(len(starts), bool)
+        counted_earlier[places] = True
+        together = pa.array(score[group], mask=~counted_earlier[group]).cast(pa.string())
     listed = np.logical_or.reduceat(~scored, starts)
     has_score = np.logical_or.reduceat(scored, starts)
     accepted = listed | (has_score & (score >= min_score))
@@ -137,7 +166,22 @@ def _merged(
         "submission_ids": _sorted_lists(group, len(starts), submission),
     }
     urls = pa.Table.from_arrays([columns[name] for name in URLS.names], schema=URLS)
-    return urls.filter(pa.array(accepted)), accepted[group], starts
+    return urls.filter(pa.array(accepted)), accepted[group], starts, together
+
+
+def _over_all_runs(rows: pa.Table, earlier: pa.Table, score_policy: str) -> tuple[np.ndarray, np.ndarray]:
+    """(ids, scores) of the URLs that earlier runs have submissions of: a submission counts once in all runs."""
+    names = ["url_id", "submission_id", "score"]
+    earlier = earlier.filter(pc.is_in(earlier["url_id"], value_set=rows["url_id"].combine_chunks())).select(names)
+    rows = rows.select(names).filter(rows["score"].is_valid())
+    rows = rows.filter(pc.is_in(rows["url_id"], value_set=earlier["url_id"].combine_chunks()))
+    both = pa.concat_tables([rows, earlier])
+    numbers = pa.array(np.arange(len(both))).cast(pa.string())  # a submission without an id is like no other
+    key = pc.coalesce(both["submission_id"], pc.binary_join_element_wise("", numbers, " "))
+    both = both.set_column(1, "submission_id", key)
+    best = both.group_by(["url_id", "submission_id"]).aggregate([("score", "max")])
+    found = best.group_by("url_id").aggregate([("score_max", score_policy)])
+    return found["url_id"].to_numpy(), found[f"score_max_{score_policy}"].to_numpy()
 
 
 def _sorted_lists(group: np.ndarray, num_groups: int, values: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,8 +32,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("owt")
 
 _SUBMISSIONS, _SPREAD, _ROWS, _TALLY = "submissions", "spread", "rows", "tally"  # steps, and kinds of their files
+_KNOWN, _AGAIN = "known", "again"  # kinds of files of what the bases know
 _SOURCES_NAME = "sources.json"
 _SOURCES_TOGETHER = 4  # at once: .xz and .bz2 decompress slower than few processes parse; a dump's window takes 2 GB
+_AS_OF_NAME = "as-of.json"
+_PARTS_OF_BASE = 64
+_DAY = 86_400.0
 _MANY_ROWS = 4_000_000  # of a shard: some 4 GB of memory
 
 # Where the files are shapes nothing; what is in them does, and that is in the manifest's `sources`.
@@ -98,6 +103,15 @@ class Options:
     max_host_share: float = option(
         1.0, "a host with more URLs than this part of a mean shard is spread over several", minimum=0.01
     )
+    retry_failed: bool = option(
+        False,
+        "take up again the URLs of the bases (--base) whose fetch failed for a while: a time limit, an error 5xx, a "
+        "robots.txt that could not be read",
+        added=True,
+    )
+    retry_after_days: float = option(
+        7.0, "with --retry_failed: those that were asked for at least so many days ago", minimum=0.0, added=True
+    )
 
 
 def prepare(run: StageRun) -> None:
@@ -109,6 +123,9 @@ def prepare(run: StageRun) -> None:
     found += [("subreddit", name, f"r/{name}") for name in sorted({_subreddit(name) for name in options.subreddits})]
     sources = [Source(number, *about) for number, about in enumerate(found)]
     run.work.write(_SOURCES_NAME, msgspec.json.encode(sources))
+    if options.retry_failed:
+        run.work.create(_AS_OF_NAME, msgspec.json.encode(time.time()))  # once: parts may be made on another day
+        run.properties["retried_as_of"] = msgspec.json.decode(run.work.read(_AS_OF_NAME))
 
 
 def _sources(run: StageRun) -> list[Source]:
@@ -118,10 +135,14 @@ def _sources(run: StageRun) -> list[Source]:
 
 
 def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 1: a source's rows by bucket, its tally, and how often each host is among them.
+    """Step 1: a source's rows by bucket, its tally, and how often each host is among them; or what a base knows.
 
     This process decompresses, a stream that cannot be split, and the pool's processes parse.
     """
+    sources = _sources(run)
+    if number >= len(sources):
+        _read_base(run, *_parts_of_bases(run)[number - len(sources)], writer)
+        return
     from owt_pipeline.collect.sources import Tally, block_batches, row_of_problem, rows_of_block
     from owt_pipeline.collect.spread import BucketWriter, HostCounter
     from owt_pipeline.engine.exchange import SliceWriter
@@ -129,7 +150,7 @@ def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWri
     from owt_pipeline.formats.lines import MAX_LINE_BYTES
     from schemas import Reason
 
-    source = _sources(run)[number]
+    source = sources[number]
     tally, hosts = Tally(source.name, source.kind), HostCounter()
     file, count = writer.open_file(".rows", _ROWS)
     buckets = BucketWriter(SliceWriter(file))
@@ -162,13 +183,54 @@ def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWri
     writer.open_file(".json", _TALLY)[0].write(msgspec.json.encode(tally))
 
 
+def _parts_of_bases(run: StageRun) -> list[tuple[int, range]]:
+    """(number of the base, some of its shards) of each part that reads what the bases know."""
+    from owt_pipeline.collect.earlier import accepted_by
+
+    found = []
+    for number, base in enumerate(run.bases):
+        shards = accepted_by(base).num_shards
+        together = -(-shards // _PARTS_OF_BASE)
+        found += [(number, range(first, min(first + together, shards))) for first in range(0, shards, together)]
+    return found
+
+
+def _read_base(run: StageRun, number: int, shards: range, writer: ShardWriter) -> None:
+    """What a base knows of its URLs, by bucket: ids, scores and outcomes."""
+    from owt_pipeline.collect.earlier import BaseReader
+    from owt_pipeline.collect.spread import BucketWriter, HostCounter
+    from owt_pipeline.engine.exchange import SliceWriter
+    from owt_pipeline.formats.urls import version_of
+
+    options: Options = run.options
+    failed_before = None
+    if options.retry_failed:
+        failed_before = run.properties["retried_as_of"] - options.retry_after_days * _DAY
+    reader = BaseReader(run.bases[number], number, version_of(run.plan.options), run.num_shards, failed_before)
+    hosts = HostCounter()
+    files = [writer.open_file(f".{kind}", kind) for kind in (_KNOWN, _AGAIN)]
+    known, again = (BucketWriter(SliceWriter(file)) for file, _ in files)
+    for shard in shards:
+        for seen, taken in reader.known(shard):
+            known.write(seen)
+            again.write(taken)
+            hosts.add(taken["host"])
+            for (_, count), rows in zip(files, (seen, taken), strict=True):
+                count[0] += rows.num_rows
+            progress.advance(seen.num_rows)
+    known.close()
+    again.close()
+    writer.send(0, hosts.batch())
+
+
 def spread_hosts(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Step 2, one part: which hosts are spread over several shards; handles of each bucket's rows go to its shards."""
     from owt_pipeline.collect.spread import HOSTS, plan_spread
     from owt_pipeline.engine.exchange import gather, read_index
 
-    files = [file for record in run.read_records(_SUBMISSIONS) for file in record.files if file.kind == _ROWS]
-    total = sum(file.rows for file in files)
+    kinds = (_ROWS, _KNOWN, _AGAIN)
+    files = [file for record in run.read_records(_SUBMISSIONS) for file in record.files if file.kind in kinds]
+    total = sum(file.rows for file in files if file.kind != _KNOWN)
     if total > _MANY_ROWS * run.num_shards:
         logger.warning(
             "collect: %d submissions a shard; a shard is merged in memory, so use more --num_shards if it runs out",
@@ -188,6 +250,7 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
     """Step 3: one shard's rows of all sources, merged by URL."""
     import pyarrow as pa
 
+    from owt_pipeline.collect.earlier import AGAIN, KNOWN, Earlier
     from owt_pipeline.collect.merge import merge_submissions
     from owt_pipeline.collect.rows import ROWS
     from owt_pipeline.collect.spread import Spread
@@ -195,17 +258,24 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
 
     (path,) = (file.path for record in run.read_records(_SPREAD) for file in record.files if file.kind == _SPREAD)
     spread = msgspec.json.decode(run.work.read(path), type=Spread)
-    rows = pa.concat_tables(
-        [ROWS.empty_table(), *(spread.rows_of(shard, rows) for rows in read_slices(run.work, slices))]
-    )
+
+    def sent(kind: str, schema: pa.Schema) -> pa.Table:
+        some = read_slices(run.work, [slice for slice in slices if slice.path.endswith(f".{kind}")])
+        return pa.concat_tables([schema.empty_table(), *(spread.rows_of(shard, rows) for rows in some)])
+
+    rows, earlier = sent(_ROWS, ROWS), None
+    if run.bases:
+        names = [base.name for base in run.bases]
+        earlier = Earlier.of(sent(_KNOWN, KNOWN), sent(_AGAIN, AGAIN), names, spread)
     urls, rejects = merge_submissions(
         rows,
         [source.name for source in _sources(run)],
         min_score=run.options.min_score,
         score_policy=run.options.score_policy,
         spread=spread,
+        earlier=earlier,
     )
-    writer.enter(rows.num_rows)
+    writer.enter(rows.num_rows + (len(earlier.again) if earlier else 0))
     for batch in urls.to_batches(max_chunksize=1 << 14):
         writer.write(batch)
     for batch in rejects.to_batches(max_chunksize=1 << 14):
@@ -327,7 +397,7 @@ STAGE = Stage(
         Step(
             read_source,
             _SUBMISSIONS,
-            keys=lambda run: range(len(_sources(run))),
+            keys=lambda run: range(len(_sources(run)) + len(_parts_of_bases(run))),
             rows=lambda run: {},  # not known before they are read
             together=lambda run: min(_SOURCES_TOGETHER, run.runtime.workers),
         ),
@@ -343,6 +413,7 @@ STAGE = Stage(
     sources=_describe_sources,
     num_shards=lambda options: options.num_shards,
     libraries=("msgspec", "idna", "xxhash"),
+    bases=("urls", "pages", "documents", "clean", "duplicates"),
     example="owt collect --workdir run --dumps 'dumps/RS_2013-*.zst' --num_shards 64",
 )
 

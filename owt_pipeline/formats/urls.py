@@ -40,7 +40,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from owt_pipeline.engine.bases import folders_of_chain
 from owt_pipeline.engine.dataset import read_manifest
+from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.plan import recorded_plan
 from owt_pipeline.engine.storage import Storage
 from schemas.settings import shaping_options
@@ -383,11 +385,18 @@ def url_rules_of(workdir: Storage) -> int:
 def shaping_with_url_rules(options: Any, workdir: Storage, dataset: str) -> dict[str, Any]:
     """The options that shape the bytes of `dataset`, whose ids follow from the rules for URLs.
 
-    Where no version of them is asked for (`url_rules`), it is that of the dataset that is there or was begun, else the
-    newest. Version 1 goes without saying: it is that of datasets written before there were others.
+    Where no version of them is asked for (`url_rules`), it is that of the oldest run that this one builds on, or of the
+    dataset that is there or was begun, else the newest. Version 1 goes without saying: it is that of datasets written
+    before there were others. Raises UserError where another is asked for than the oldest run has.
     """
     shaping = shaping_options(options)
     version = shaping.pop("url_rules")
+    if chain := folders_of_chain(workdir):
+        if version not in (None, oldest := url_rules_of(chain[0])):
+            raise UserError(
+                f"url_rules is {version}, but {chain[0]}, which this run builds on, has {oldest}: leave it out"
+            )
+        version = oldest
     if version is None:
         known = recorded_plan(workdir, dataset)
         made_ids = known is not None and known.stage in _MAKE_IDS  # documents/ may also be of extract

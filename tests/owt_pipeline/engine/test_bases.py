@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from owt_pipeline.engine.bases import (
@@ -19,36 +18,14 @@ from owt_pipeline.engine.bases import (
     pin,
     read_pinned,
 )
-from owt_pipeline.engine.commit import ShardWriter, publish
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
-from schemas import DATASETS
+from tests.owt_pipeline.making import publish_rows
 from tests.servers.s3 import s3_bucket
 
 
 def make(workdir: Storage, dataset: str, rows: int) -> None:
-    """Write a dataset, in place of one that is there."""
-    schema = DATASETS[dataset].schema
-    full = {"url_id": pa.array(range(rows), pa.uint64())}
-    columns = [full.get(f.name, pa.array([_value(f.type)] * rows, f.type)) for f in schema]
-    records = workdir / f".records/{dataset}-{rows}"
-    with ShardWriter(workdir, records, 0, {"": schema}, dataset=dataset) as writer:
-        writer.enter(rows)
-        writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
-    about = {
-        "dataset": dataset,
-        "stage": DATASETS[dataset].stage,
-        "stage_version": 1,
-        "fingerprint": "",
-        "num_shards": 1,
-    }
-    publish(workdir, [writer.record], [], counts=writer.record.counts, **about)
-
-
-def _value(kind: pa.DataType) -> object:
-    if pa.types.is_string(kind):
-        return "x"
-    return [] if pa.types.is_list(kind) else 0
+    publish_rows(workdir, dataset, [{"url_id": number} for number in range(rows)])
 
 
 def month(folder: Storage, rows: int = 3, bases: Sequence[Storage] = ()) -> Storage:

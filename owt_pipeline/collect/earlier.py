@@ -1,0 +1,243 @@
+"""What the runs that this one builds on know of URLs: ids, scores and outcomes, one shard of theirs after the other.
+
+A URL that one of them accepted is not collected again; one whose score was too low there is judged by the scores of
+all runs together. What failed for a while (a time limit, an error of the server) can be taken up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from owt_pipeline.collect.spread import Spread, home_bucket
+from owt_pipeline.engine.bases import Base
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.formats.urls import canonicalize_column, host_of, version_of
+from schemas import DATASETS, Reason
+from schemas.manifest import Manifest
+
+KNOWN = pa.schema(
+    [
+        pa.field("bucket", pa.uint32(), nullable=False),
+        pa.field("url_id", pa.uint64(), nullable=False),
+        pa.field("host", pa.string()),
+        pa.field("base", pa.int32(), nullable=False),  # its place in the chain
+        pa.field("outcome", pa.string()),  # of a URL that was accepted there; null for one whose score was too low
+        pa.field("again", pa.bool_(), nullable=False),  # to be taken up again
+        pa.field("submission_id", pa.string()),  # of what was too low
+        pa.field("score", pa.int64()),
+    ]
+)
+"""What a base knows of a URL."""
+
+AGAIN = pa.schema([KNOWN.field("bucket"), KNOWN.field("base"), *DATASETS["urls"].schema])
+"""A row of a base's `urls/` that is taken up again."""
+
+KEPT = "kept"
+TEMPORARY = frozenset(map(str, (Reason.TIMEOUT, Reason.HTTP_503, Reason.HTTP_5XX, Reason.ROBOTS_UNREACHABLE)))
+"""Reasons of fetch that may not hold another day."""
+
+_LOW = r"^score (?P<score>-?[0-9]+)(?:, -?[0-9]+ with earlier runs)?; (?:submission (?P<id>[^,]+), )?"
+_DUPLICATES = {"exact": Reason.EXACT_DUPLICATE, "near": Reason.NEAR_DUPLICATE}
+_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class BaseReader:
+    """Reads what a base knows of URLs.
+
+    Attributes:
+      base: the base.
+      number: its place in the chain.
+      url_rules: version of the rules for URLs that this run's ids follow from.
+      num_buckets: of this run.
+      failed_before: take up again what failed for a while before this time, in seconds since 1970; None for nothing.
+    """
+
+    base: Base
+    number: int
+    url_rules: int
+    num_buckets: int
+    failed_before: float | None = None
+
+    def known(self, shard: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+        """Batches of schemas KNOWN and AGAIN for one of the base's shards.
+
+        Raises UserError where the base's URLs were discarded or are damaged.
+        """
+        accepted = self._accepted()
+        ids = _ids(accepted, shard)
+        outcomes = self._outcomes(shard, ids)
+        again = self._again(shard, outcomes)
+        start = 0
+        names = ["url_id", "url", "posted_url", "host"] if accepted.name == "urls" else ["url_id", "url"]
+        for batch in accepted.batches(shard, columns=names, rows=_ROWS):
+            some = slice(start, start + batch.num_rows)
+            start += batch.num_rows
+            keys = self._keys(batch)
+            rows = {**keys, "outcome": outcomes[some].cast(pa.string()), "again": pa.array(again[some])}
+            yield self._batch(KNOWN, rows), _no_rows(AGAIN)
+        if again.any():
+            yield from self._rows_again(shard, ids[again])
+        if accepted.name == "urls":
+            yield from self._low_scores(shard)
+
+    def _accepted(self) -> DatasetReader:
+        return self.base.reader(accepted_by(self.base).dataset)
+
+    def _outcomes(self, shard: int, ids: np.ndarray) -> pa.DictionaryArray:
+        """What became of URLs: `kept`, or by which stage they were rejected and why."""
+        order = np.argsort(ids)
+        texts, codes = [KEPT], np.zeros(len(ids), np.int32)
+
+        def mark(theirs: np.ndarray, outcome: str) -> None:
+            places = np.searchsorted(ids, theirs, sorter=order)
+            places = order[places[places < len(ids)]]
+            codes[places[np.isin(ids[places], theirs)]] = len(texts)
+            texts.append(outcome)
+
+        for name in ("pages", "documents", "clean"):
+            manifest = self.base.manifests.get(name)
+            if manifest is not None and manifest.stage != "import":
+                reader = DatasetReader(self.base.workdir, manifest)  # even of a discarded one, the rejects are there
+                for reason, theirs in _by_value(reader, shard, "rejects", "reason"):
+                    mark(theirs, f"rejected by {manifest.stage}: {reason}")
+        for rule, theirs in _by_value(self.base.reader("duplicates"), shard, "data", "rule"):
+            mark(theirs, f"rejected by dedupe: {_DUPLICATES[rule]}")
+        return pa.DictionaryArray.from_arrays(codes, texts)
+
+    def _again(self, shard: int, outcomes: pa.DictionaryArray) -> np.ndarray:
+        """Which URLs are to be taken up again."""
+        wanted = [text.startswith("rejected by fetch: ") and text.split()[-1] in TEMPORARY
+                  for text in outcomes.dictionary.to_pylist()]  # fmt: skip
+        again = np.array(wanted)[outcomes.indices.to_numpy()]
+        if self.failed_before is None or not again.any() or self._asked_last(shard) >= self.failed_before:
+            return np.zeros(len(outcomes), bool)
+        return again
+
+    def _asked_last(self, shard: int) -> float:
+        """About when the base asked the web for a shard's URLs; 0 where it cannot be seen."""
+        if "pages" not in self.base.manifests:
+            return 0.0
+        last = 0.0
+        for batch in self.base.reader("pages").batches(shard, columns=["source", "fetched_at"], rows=_ROWS):
+            live = batch["fetched_at"].filter(pc.equal(batch["source"], "live"))
+            last = max(last, pc.max(live).as_py() or 0.0)
+        return last
+
+    def _rows_again(self, shard: int, ids: np.ndarray) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+        for batch in self.base.reader("urls").batches(shard, rows=_ROWS):
+            mine = batch.filter(pa.array(np.isin(batch["url_id"].to_numpy(), ids)))
+            if mine.num_rows:
+                columns = {name: mine[name] for name in DATASETS["urls"].schema.names}
+                yield _no_rows(KNOWN), self._batch(AGAIN, {**columns, **self._keys(mine)})
+
+    def _low_scores(self, shard: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+        columns = ["url_id", "url", "reason", "detail"]
+        for batch in self.base.reader("urls").batches(shard, kind="rejects", columns=columns, rows=_ROWS):
+            low = batch.filter(pc.equal(batch["reason"], str(Reason.LOW_SCORE)))
+            if low.num_rows:
+                found = pc.extract_regex(low["detail"], _LOW)
+                identifier = found.field("id")
+                rows = {
+                    **self._keys(low),
+                    "again": pa.array(np.zeros(low.num_rows, bool)),
+                    "submission_id": pc.if_else(pc.equal(identifier, ""), None, identifier),
+                    "score": found.field("score").cast(pa.int64()),
+                }
+                yield self._batch(KNOWN, rows), _no_rows(AGAIN)
+
+    def _keys(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """`url_id`, `url` and `host` of URLs, by this run's version of the rules."""
+        if version_of(accepted_by(self.base).options) == self.url_rules:
+            host = batch["host"] if "host" in batch.schema.names else _hosts(batch["url"])
+            return {"url_id": batch["url_id"], "url": batch["url"], "host": host}
+        posted = batch["posted_url"] if "posted_url" in batch.schema.names else batch["url"]
+        _, url, host, _ = canonicalize_column(posted, self.url_rules)
+        texts = pc.fill_null(url, "").to_pylist()
+        ids = np.fromiter((xxhash.xxh3_64_intdigest(text.encode()) for text in texts), np.uint64, len(texts))
+        return {"url_id": pa.array(ids), "url": url, "host": host}
+
+    def _batch(self, schema: pa.Schema, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+        rows = len(columns["url_id"])
+        hosts = columns["host"].dictionary_encode(null_encoding="encode")
+        buckets = [home_bucket(host, self.num_buckets) if host else 0 for host in hosts.dictionary.to_pylist()]
+        columns["bucket"] = pa.array(np.array(buckets, np.uint32)[hosts.indices.to_numpy()])
+        columns["base"] = pa.array(np.full(rows, self.number, np.int32))
+        arrays = [columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What the bases know of the URLs of one shard.
+
+    Attributes:
+      seen: of the URLs that were accepted, `url_id` and `note`: by which run, and what became of them there.
+      scores: `url_id`, `submission_id` and `score` of submissions of other URLs.
+      again: rows of `urls/` that are taken up again, ordered by url_id.
+    """
+
+    seen: pa.Table
+    scores: pa.Table
+    again: pa.Table
+
+    @classmethod
+    def of(cls, known: pa.Table, again: pa.Table, names: Sequence[str], spread: Spread) -> Earlier:
+        """From rows of schemas KNOWN and AGAIN in any order; `names` are those of the bases in the chain's order.
+
+        Where several bases accepted a URL, the last one says what became of it.
+        """
+        is_accepted = known["outcome"].is_valid()
+        scores = known.filter(pc.invert(is_accepted)).select(["url_id", "submission_id", "score"])
+        accepted = known.filter(is_accepted).sort_by([("url_id", "ascending"), ("base", "ascending")])
+        ids = accepted["url_id"].to_numpy()
+        is_last = np.ones(len(ids), bool)
+        is_last[:-1] = ids[1:] != ids[:-1]
+        accepted = accepted.filter(pa.array(is_last))
+        note = pc.binary_join_element_wise(
+            pa.array(names, pa.string()).take(accepted["base"]), accepted["outcome"], ": "
+        )
+        note = pc.if_else(accepted["again"], pc.binary_join_element_wise(note, "taken up again", "; "), note)
+        seen = pa.table({"url_id": accepted["url_id"], "note": note})
+        taken = accepted.filter(accepted["again"])
+        base = taken["base"].take(pc.index_in(again["url_id"], value_set=taken["url_id"].combine_chunks()))
+        rows = again.filter(pc.fill_null(pc.equal(base, again["base"]), False)).sort_by("url_id")
+        urls = rows.select(DATASETS["urls"].schema.names).cast(DATASETS["urls"].schema)
+        place = urls.schema.get_field_index("host_shards")
+        host_shards = spread.host_shards(urls["host"].combine_chunks())
+        return cls(seen, scores, urls.set_column(place, urls.schema.field(place), host_shards))
+
+
+def accepted_by(base: Base) -> Manifest:
+    """Of the dataset with the URLs that a base accepted: `urls/`, or `documents/` where text was imported."""
+    return base.manifests["urls" if "urls" in base.manifests else "documents"]
+
+
+def _ids(reader: DatasetReader, shard: int) -> np.ndarray:
+    found = [batch["url_id"].to_numpy() for batch in reader.batches(shard, columns=["url_id"], rows=_ROWS)]
+    return np.concatenate(found) if found else np.zeros(0, np.uint64)
+
+
+def _by_value(reader: DatasetReader, shard: int, kind: str, column: str) -> Iterator[tuple[str, np.ndarray]]:
+    """(value of a column, the ids that have it) of a shard's rows."""
+    for batch in reader.batches(shard, kind=kind, columns=["url_id", column], rows=_ROWS):
+        ids, values = batch["url_id"].to_numpy(), batch[column]
+        for value in pc.unique(values).to_pylist():
+            yield value, ids[pc.equal(values, value).to_numpy(zero_copy_only=False)]
+
+
+def _hosts(urls: pa.StringArray) -> pa.StringArray:
+    """The hosts of canonical URLs; null for a null one."""
+    netloc = pc.list_element(pc.split_pattern(pc.coalesce(urls, "https:///"), "/", max_splits=3), 2).dictionary_encode()
+    hosts = pa.array([host_of(f"https://{text}/") or None for text in netloc.dictionary.to_pylist()], pa.string())
+    return hosts.take(netloc.indices)
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
