@@ -29,7 +29,7 @@ from owt_pipeline.fetch.client import Limits, Received
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
 from owt_pipeline.fetch.manners import Failed
 from owt_pipeline.fetch.recorder import Recorder
-from owt_pipeline.fetch.sources import Shared
+from owt_pipeline.fetch.sources import Shared, ask_each
 from owt_pipeline.formats.messages import is_html
 from owt_pipeline.formats.urls import BadURL, canonical_url
 from schemas import Reason
@@ -141,44 +141,10 @@ class ArchiveClient:
         await self._fetcher.close()
 
     async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
-        """Look up every URL of `urls`, and give the answers to `recorder`.
-
-        Raises UserError where index or data fail for `host_failures` URLs in a row: an archive that is down is no
-        reason to turn URLs away, so those are asked for again by the next run. A failure is that of its URL once a
-        later request succeeds.
-        """
-        rows = iter(range(len(urls)))
-        failed: list[tuple[float, int, NoPage]] = []  # when, and whose
+        """Look up every URL of `urls`; raises UserError where index or data fail for `host_failures` URLs in a row."""
         requests = self.options.requests
-
-        async def ask(rows: Iterator[int]) -> None:
-            for row in rows:
-                url_id, url, posted, created = (urls[name][row].as_py() for name in self.options.columns)
-                begun = time.monotonic()
-                answer = await self.fetch(url, posted, created)
-                if isinstance(answer, NoPage) and answer.reason == Reason.ARCHIVE_FAILED:
-                    failed.append((time.monotonic(), url_id, answer))
-                    if len(failed) >= requests.host_failures:
-                        raise UserError(
-                            f"the archive failed for {requests.host_failures} URLs in a row, at last: {answer.detail}; "
-                            "run again later: it goes on where it stopped"
-                        )
-                    continue
-                while failed and failed[0][0] < begun:
-                    _, earlier, failure = failed.pop(0)
-                    await recorder.take(earlier, failure)
-                await recorder.take(url_id, answer)
-
         # Twice as many as may be under way, so that index and data are asked at once.
-        tasks = [asyncio.ensure_future(ask(rows)) for _ in range(2 * requests.host_connections)]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        for _, url_id, answer in failed:
-            await recorder.take(url_id, answer)
+        await ask_each(self.fetch, urls, recorder, 2 * requests.host_connections, requests.host_failures)
 
     def status(self) -> str:
         return f"{self._fetcher.requests:,} requests"

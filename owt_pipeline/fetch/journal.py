@@ -31,7 +31,7 @@ T = TypeVar("T")
 TERM_SECONDS = 30.0
 """Once a claim has not been renewed for so long, by the clock of whoever watches it, it can be taken over."""
 _VALID_SECONDS = 25.0  # after a renewal, for its owner: it stops before anybody else begins
-_RENEW_SECONDS = 5.0
+RENEW_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 
 _MAGIC = b"OWT\x02"
@@ -271,7 +271,7 @@ class Claim:
     async def _keep(self) -> None:
         """Renew the claim until it is lost; while the storage fails, it becomes invalid."""
         while True:
-            await asyncio.sleep(_RENEW_SECONDS)
+            await asyncio.sleep(RENEW_SECONDS)
             asked = time.monotonic()
             with contextlib.suppress(OSError):
                 if not await asyncio.to_thread(self._renew):

@@ -30,7 +30,10 @@ _FIRST_BACKOFF = 1.0  # seconds; doubled at each retry, and spread by half of it
 
 @dataclass(frozen=True)
 class LiveOptions:
-    """How pages are fetched; fields as the stage's options of the same names."""
+    """How pages are fetched; fields as the stage's options of the same names.
+
+    `least_pause` is in seconds, after a 429 or 503 that does not say for how long.
+    """
 
     client: ClientOptions
     limits: Limits
@@ -41,6 +44,7 @@ class LiveOptions:
     retries: int
     max_retry_wait: float
     keep_requests: bool = False
+    least_pause: float = 0.0
 
 
 class Fetched(NamedTuple):
@@ -205,7 +209,7 @@ class Fetcher:
             backoff = _FIRST_BACKOFF * 2**attempt * random.uniform(0.5, 1.5)
             if response is not None:
                 asked = retry_after(response)
-                backoff = max(backoff, asked) if asked is not None else backoff
+                backoff = max(backoff, self.options.least_pause if asked is None else asked)
             if backoff > self.options.max_retry_wait:
                 if response is None:
                     backoff = self.options.max_retry_wait

@@ -10,16 +10,20 @@ import asyncio
 import contextlib
 import gc
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
 from owt_pipeline.engine import progress
+from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.processes import this_process
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.fetch.answers import Answer, NoPage
 from owt_pipeline.fetch.journal import Claim, Journal
 from owt_pipeline.fetch.recorder import Recorder, start_recording
+from schemas import Reason
 
 R = TypeVar("R")
 
@@ -122,6 +126,47 @@ async def ask_under_claim(
                 finally:
                     crawl.claims.discard(claim)
         await asyncio.to_thread(journal.load)
+
+
+async def ask_each(
+    fetch: Callable[..., Awaitable[Answer]], urls: pa.Table, recorder: Recorder, together: int, most_failures: int
+) -> None:
+    """Ask an archive for every URL of `urls`, some `together`, and give the answers to `recorder`.
+
+    `fetch` is called with the columns after `url_id`. Raises UserError where the archive fails for `most_failures` URLs
+    in a row: an archive that is down is no reason to turn URLs away, so those are asked for again by the next run. A
+    failure is that of its URL once a later request succeeds.
+    """
+    rows = iter(range(len(urls)))
+    failed: list[tuple[float, int, Answer]] = []  # when, and whose
+
+    async def ask() -> None:
+        for row in rows:
+            url_id, *about = (urls[name][row].as_py() for name in urls.column_names)
+            begun = time.monotonic()
+            answer = await fetch(*about)
+            if isinstance(answer, NoPage) and answer.reason == Reason.ARCHIVE_FAILED:
+                failed.append((time.monotonic(), url_id, answer))
+                if len(failed) >= most_failures:
+                    raise UserError(
+                        f"the archive failed for {most_failures} URLs in a row, at last: {answer.detail}; "
+                        "run again later: it goes on where it stopped"
+                    )
+                continue
+            while failed and failed[0][0] < begun:
+                _, earlier, failure = failed.pop(0)
+                await recorder.take(earlier, failure)
+            await recorder.take(url_id, answer)
+
+    tasks = [asyncio.ensure_future(ask()) for _ in range(together)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for _, url_id, answer in failed:
+        await recorder.take(url_id, answer)
 
 
 async def _while_claimed(claim: Claim, asking: Coroutine[Any, Any, None]) -> None:

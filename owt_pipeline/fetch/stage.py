@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from owt_pipeline.fetch.commoncrawl import Collection
     from owt_pipeline.fetch.live import LiveOptions
     from owt_pipeline.fetch.sources import Source
+    from owt_pipeline.fetch.wayback import WaybackSource
     from schemas.manifest import ShardRecord
 
 logger = logging.getLogger("owt")
@@ -41,7 +42,7 @@ class Options:
     sources: tuple[str, ...] = option(
         (),
         "where to look for a page, the first that has it wins; default: archive where --pages_from is given, else live",
-        choices=("live", "archive", "commoncrawl"),
+        choices=("live", "archive", "commoncrawl", "wayback"),
     )
     archive_choice: str = option(
         "nearest", "which of an archive's captures is taken: the nearest to the submission, the earliest, the latest",
@@ -109,6 +110,20 @@ class Options:
     cdx_delay: float = option(
         1.0, "seconds between two requests to the index, or the data", minimum=0, shapes_bytes=False
     )
+    wayback_cdx: str = option(
+        "https://web.archive.org/cdx/search/cdx",
+        "where `wayback` looks a URL up: the Wayback Machine's index, or a pywb's (.../COLLECTION/cdx)",
+        metavar="URL", added=True,
+    )  # fmt: skip
+    wayback_pages: str = option(
+        "https://web.archive.org/web", "what captures are below: the Wayback Machine, or a pywb's collection",
+        metavar="URL", added=True,
+    )  # fmt: skip
+    wayback_connections: int = option(2, "requests to `wayback` at once", minimum=1, shapes_bytes=False)
+    wayback_delay: float = option(
+        2.5, "seconds between two requests to `wayback`, of all workers together; the Internet Archive allows 24 "
+        "lookups a minute", minimum=0, shapes_bytes=False,
+    )  # fmt: skip
     refetch: bool = option(
         False, "fetch again, as they are now, pages of this run that were lost or damaged", shapes_bytes=False
     )
@@ -224,19 +239,36 @@ def _live_options(options: Options) -> LiveOptions:
     )
 
 
-def _cdx_requests(options: Options) -> LiveOptions:
+def _archive_requests(options: Options, connections: int, delay: float) -> LiveOptions:
+    """How an archive on the web is asked: `connections` and `delay` hold for each of its hosts."""
     from owt_pipeline.fetch.addresses import Addresses
 
     requests = _live_options(options)
     client = replace(
         requests.client,
-        addresses=Addresses(allowed_ports=(), allow_private=True),  # index and data are named by the user
-        connections=2 * options.cdx_connections,
+        addresses=Addresses(allowed_ports=(), allow_private=True),  # the archive is named by the user
+        connections=2 * connections,
         address_delay=0.0,
-        address_connections=2 * options.cdx_connections,
-        keep_alive=max(15.0, 2 * options.cdx_delay),
+        address_connections=2 * connections,
+        keep_alive=max(15.0, 2 * delay),
     )
-    return replace(requests, client=client, host_connections=options.cdx_connections, host_delay=options.cdx_delay)
+    return replace(requests, client=client, host_connections=connections, host_delay=delay)
+
+
+def _cdx_requests(options: Options) -> LiveOptions:
+    return _archive_requests(options, options.cdx_connections, options.cdx_delay)
+
+
+def _wayback(options: Options, url_rules: int) -> WaybackSource:
+    from owt_pipeline.fetch.wayback import LONGEST_PAUSE, PAUSE_TURNS, WaybackSource
+
+    delay = options.wayback_delay
+    requests = replace(
+        _archive_requests(options, options.wayback_connections, delay),
+        max_retry_wait=LONGEST_PAUSE,
+        least_pause=PAUSE_TURNS * delay,
+    )
+    return WaybackSource(options.wayback_cdx, options.wayback_pages, requests, options.archive_choice, url_rules)
 
 
 def _read_collections(options: Options) -> tuple[Collection, ...]:
@@ -264,6 +296,8 @@ def _online(run: StageRun) -> dict[str, Source]:
                 options.archive_choice,
                 _url_rules(run),
             )
+        elif name == "wayback":
+            found[name] = _wayback(options, _url_rules(run))
     return found
 
 
@@ -337,8 +371,9 @@ STAGE = Stage(
     prepare=prepare,
     finish=finish,
     module="owt_pipeline.fetch.stage",
-    help="Fetch the page of every URL of urls/, over HTTP, from WARC files or out of Common Crawl. Writes pages/: a "
-    "WARC file and its index a shard, and a reject row with its reason for each URL without a page.",
+    help="Fetch the page of every URL of urls/, over HTTP, from WARC files, out of Common Crawl or the Wayback\n"
+    "Machine. Writes pages/: a WARC file and its index a shard, and a reject row with its reason for each URL\n"
+    "without a page.",
     sources=_sources,
     irreplaceable=lambda options: _order(options) != ("archive",) and not options.refetch,
     libraries=("fastwarc", "isal"),

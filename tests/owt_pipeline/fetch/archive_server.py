@@ -51,6 +51,7 @@ class ArchiveServer:
       way: asked for every answer first.
       requests: how often each path was asked for, that of an index with the URL; agents: the User-Agents.
       most_open: requests at once, at most; times: when requests to an index came.
+      seen: when each request came, and its path with the query.
     """
 
     def __init__(self) -> None:
@@ -61,6 +62,7 @@ class ArchiveServer:
         self.requests: Counter[str] = Counter()
         self.agents: set[str] = set()
         self.times: list[float] = []
+        self.seen: list[tuple[float, str]] = []
         self.slowness = 0.0
         self.open = self.most_open = 0
         self._lock = threading.Lock()
@@ -80,7 +82,8 @@ class ArchiveServer:
         """Requests to indexes."""
         return sum(count for path, count in self.requests.items() if "-index" in path)
 
-    def _usual(self, path: str, url: str, span: str) -> Answer:
+    def _usual(self, target: str, url: str, span: str) -> Answer:
+        path = urlsplit(target).path
         if path == "/collinfo.json":
             return Answer(body=json.dumps([self._about(name) for name in self.collections]).encode())
         if path.startswith("/data/"):
@@ -128,12 +131,13 @@ class ArchiveServer:
                     archive.requests[path] += 1
                     count = archive.requests[path]
                     archive.agents.add(self.headers["User-Agent"])
+                    archive.seen.append((time.monotonic(), self.path))
                     archive.open += 1
                     archive.most_open = max(archive.most_open, archive.open)
                     if "-index" in path:
                         archive.times.append(time.monotonic())
                 time.sleep(archive.slowness)
-                answer = archive.way(path, count) or archive._usual(parts.path, url, self.headers.get("Range", ""))
+                answer = archive.way(path, count) or archive._usual(self.path, url, self.headers.get("Range", ""))
                 with archive._lock:
                     archive.open -= 1
                 self.send_response(answer.status)

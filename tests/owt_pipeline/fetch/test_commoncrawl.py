@@ -444,6 +444,34 @@ def test_pywb_has_the_nearest_capture(
     assert nearest(texts(runtime, fetch(runtime, pywb_archive[0]))) == EXPECTED
 
 
+def test_captures_that_pywb_replays_are_the_archive_s_pages(
+    testdata: Path, pywb_archive: tuple[ArchiveServer, str], write_urls: Callable[..., Runtime], archive: ArchiveServer
+) -> None:
+    def replayed(runtime: Runtime, collection: str) -> Manifest:
+        place = f"{pywb_archive[1]}/{collection}"
+        options = Options(
+            sources=("wayback",), wayback_cdx=f"{place}/cdx", wayback_pages=place, wayback_delay=0.0, user_agent=AGENT
+        )
+        return run_stage(STAGE, options, runtime)[0]
+
+    file = testdata / "web" / "wcxb-dev.warc.gz"
+    urls = [record.headers["WARC-Target-URI"] for record in ArchiveIterator(str(file), parse_http=False)][::30]
+    runtime, local = write_urls([*urls, "https://nowhere.example/page"]), write_urls(urls, "local")
+    manifest, expected = replayed(runtime, "pages"), run_stage(STAGE, Options(pages_from=(str(file),)), local)[0]
+    assert set(rejects(runtime, manifest)) == {"https://nowhere.example/page"}
+    assert manifest.counts.left == expected.counts.left > 40
+    ours, theirs = responses(runtime, manifest), responses(local, expected)
+    for url, answer in theirs.items():
+        about = ("url", "date", "status", "content_type", "body")
+        assert [getattr(ours[url], name) for name in about] == [getattr(answer, name) for name in about]
+    columns = ["url", "archive_offset", "body_bytes", "days_after_submission"]
+    found, known = (reader(*run).table(columns=columns) for run in ((runtime, manifest), (local, expected)))
+    assert found.sort_by("url").equals(known.sort_by("url"))
+    runtime = write_urls(add_captures(archive), "winter")
+    days = {name: "day 15329" if name in ("16000", "undated") else "day 15301" for name in EXPECTED}
+    assert nearest(texts(runtime, replayed(runtime, "CC-MAIN-2011-48"))) == days
+
+
 def test_records_of_an_archive_that_are_no_members_are_written_anew(
     archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:

@@ -107,7 +107,7 @@ ELSEWHERE = Process("another-host", 1, "0")
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Claims with a thirtieth of their times."""
-    for name in ("TERM_SECONDS", "_VALID_SECONDS", "_RENEW_SECONDS", "_LOOK_SECONDS"):
+    for name in ("TERM_SECONDS", "_VALID_SECONDS", "RENEW_SECONDS", "_LOOK_SECONDS"):
         monkeypatch.setattr(journal_module, name, getattr(journal_module, name) / 30)
 
 

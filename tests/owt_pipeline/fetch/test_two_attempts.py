@@ -42,7 +42,7 @@ def options(rules: tuple[str, ...]) -> Options:
 def attempt(workdir: str, folder: str, machine: str, rules: tuple[str, ...]) -> None:
     """Make the shard, on a machine of this name: a process' life."""
     processes._host = lambda: machine  # type: ignore[assignment]
-    for name in ("TERM_SECONDS", "_VALID_SECONDS", "_RENEW_SECONDS", "_LOOK_SECONDS"):
+    for name in ("TERM_SECONDS", "_VALID_SECONDS", "RENEW_SECONDS", "_LOOK_SECONDS"):
         setattr(journal, name, getattr(journal, name) / FASTER)
     start = children.start
     children.start = lambda *_: start(_record, 0.0)
