@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from owt_pipeline.commands import estimate
 from owt_pipeline.commands.estimate import (
     BYTES_PER_SUBMISSION,
     FOREST_SECONDS,
+    SHIPPED,
     SHIPPED_RATES,
     Machines,
     Prices,
@@ -43,6 +44,32 @@ FINISHED = "finished"
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What fetch would ask of a source.
+
+    Attributes:
+      source: its name.
+      files: archive files that are read.
+      bytes: of those files.
+      urls: URLs that it is asked for: those that no earlier source is expected to have.
+      requests: to an archive on the web.
+      seconds: that these take at the rate that is kept to.
+    """
+
+    source: str
+    files: int = 0
+    bytes: float = 0
+    urls: float = 0
+    requests: float = 0
+    seconds: float = 0
+
+    def __str__(self) -> str:
+        files = f"{self.files:,} file{'s' if self.files != 1 else ''}, {size(self.bytes)}, " if self.files else ""
+        rate = f", ~{self.requests:,.0f} requests, ~{duration(self.seconds)}" if self.requests else ""
+        return f"{self.source} ({files}~{self.urls:,.0f} URLs{rate})"
+
+
+@dataclass(frozen=True)
 class Step:
     """What would become of one stage.
 
@@ -58,6 +85,7 @@ class Step:
       seconds: seconds on the run's workers.
       disk: bytes that are written.
       measured: where the rates are from.
+      asked: what is asked of each source, in order, where the stage fetches.
     """
 
     stage: str
@@ -71,6 +99,7 @@ class Step:
     seconds: float = 0
     disk: float = 0
     measured: str = ""
+    asked: tuple[Asked, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,6 +149,7 @@ def table(found: Sequence[Step], runtime: Runtime) -> str:
     running = [step for step in found if step.verdict != FINISHED]
     if not running:
         return "\n".join([*lines, "nothing to do"])
+    lines += [f"{step.stage} asks {', then '.join(map(str, step.asked))}" for step in running if step.asked]
     seconds, disk = sum(step.seconds for step in running), sum(step.disk for step in running)
     own = [step.stage for step in running if step.measured != SHIPPED_RATES]
     origin = f"; {', '.join(own)} as measured in this run, the rest" if own else "; all"
@@ -188,6 +218,8 @@ def _step(
             return Step(stage.name, FINISHED), _of_manifest(manifest)
         plan = with_shards(plan, stage, options, readers, runtime.workdir)
         verdict, why, share = _verdict(stage, plan, output, runtime.workdir)
+    asked = _asked(options, rows * share, stage.sources(options)) if stage.name == "fetch" else ()
+    read += sum(source.bytes for source in asked)
     core_seconds = rows * share / rate.rows_per_second
     disk = rows * share * rate.kept * rate.bytes_per_row
     workers = busy(runtime.workers, live=live)
@@ -201,16 +233,39 @@ def _step(
         core_seconds=core_seconds,
         parts=max(round(shards * share), 1),
         longest=_longest(stage, options, reads) / rate.rows_per_second,
-        seconds=core_seconds / workers,
+        seconds=core_seconds / workers + sum(source.seconds for source in asked),
         disk=disk,
         measured=rate.measured,
+        asked=asked,
     )
     return step, _expectation(stage, rate, rows, shards, expected)
 
 
 def _asks_the_web(options: Any) -> bool:
     """Whether fetch waits for servers, and not for this machine."""
-    return bool(set(options.sources) - {"archive"}) if options.sources else not options.pages_from
+    from owt_pipeline.fetch.stage import order_of
+
+    return order_of(options) != ("archive",)
+
+
+def _asked(options: Any, urls: float, files: Sequence[Mapping[str, Any]]) -> tuple[Asked, ...]:
+    """What fetch would ask of each source, where each has as large a share of the URLs as the web has."""
+    from owt_pipeline.fetch.stage import order_of
+
+    found, kept = [], SHIPPED["fetch from the web"].kept
+    for name in order_of(options):
+        if name == "archive":
+            asked = Asked(name, len(files), sum(file["bytes"] for file in files), urls)
+        elif name == "commoncrawl":  # index and data are asked at the same time
+            asked = Asked(name, urls=urls, requests=urls * (1 + kept), seconds=urls * options.cdx_delay)
+        elif name == "wayback":
+            requests = urls * (1 + kept)
+            asked = Asked(name, urls=urls, requests=requests, seconds=requests * options.wayback_delay)
+        else:
+            asked = Asked(name, urls=urls)
+        found.append(asked)
+        urls *= 1 - kept
+    return tuple(found)
 
 
 def _verdict(stage: Stage, plan: Plan, output: Output, workdir: Storage) -> tuple[str, str, float]:

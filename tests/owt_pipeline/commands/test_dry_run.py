@@ -89,3 +89,23 @@ def test_durations_are_for_people(seconds: float, shown: str) -> None:
 @pytest.mark.parametrize(("count", "shown"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e12, "2.5 TB")])
 def test_sizes_are_for_people(count: float, shown: str) -> None:
     assert size(count) == shown
+
+
+def test_what_each_source_is_asked_for_is_counted_with_its_archives(
+    small_config: Path, small_run: Path, tmp_path: Path
+) -> None:
+    run = copy_of(small_run, tmp_path / "run")
+    flags = ("--sources", "archive,live,wayback", "--user_agent", "a/1 (+mailto:a@b.example)", "--wayback_delay", 2)
+    step = planned(small_config, run, *flags)["fetch"]
+    urls = manifest_of(small_run, "urls").counts.left
+    files, live, wayback = step["asked"]
+    assert [asked["source"] for asked in step["asked"]] == ["archive", "live", "wayback"]
+    sizes = [file.stat().st_size for file in small_config.parent.rglob("*.warc.gz")]
+    assert (files["files"], files["bytes"], files["urls"]) == (len(sizes), sum(sizes), urls)
+    assert step["bytes"] >= sum(sizes) > 0
+    assert urls > live["urls"] > wayback["urls"] > 0
+    assert wayback["requests"] > wayback["urls"]
+    assert step["seconds"] >= wayback["seconds"] == pytest.approx(2 * wayback["requests"])
+    text = run_owt("run", small_config, "--workdir", run, "--dry_run", *flags)
+    assert f"fetch asks archive ({len(sizes)} file" in text
+    assert "then wayback (~" in text
