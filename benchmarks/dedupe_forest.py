@@ -32,7 +32,8 @@ import pyarrow as pa
 from dedupe_documents import long_documents, write_clean
 
 from owt_pipeline.dedupe import chain, collection
-from owt_pipeline.dedupe.collection import Collection, Part
+from owt_pipeline.dedupe.collection import Collection, Corpus, Part
+from owt_pipeline.dedupe.past import Ranges
 from owt_pipeline.dedupe.shingles import mix
 from owt_pipeline.dedupe.stage import STAGE, Options
 from owt_pipeline.engine import parts, progress
@@ -110,9 +111,11 @@ def measure_forest(folder: Path, documents: int) -> Mapping[str, list[float]]:
     """CPU seconds of each part of the steps between sketches and shingles, over made-up hashes."""
     work = Storage(str(folder))
     bounds = np.linspace(0, documents, PARTS + 1).astype(int).tolist()
-    numbered = Collection([], [0, documents], 1, [Part(0, first, []) for first in bounds[:-1]], [])
-    work.write(collection._NAME, msgspec.msgpack.encode(numbered))
     options = Options()
+    ranges = Ranges.of(documents, chain.banding_of(options).bands)
+    own = Corpus(work.uri, 0, ranges)
+    numbered = Collection([own], [0, documents], [Part(0, first, []) for first in bounds[:-1]])
+    work.write(collection._NAME, msgspec.msgpack.encode(numbered))
     total = SimpleNamespace(total=lambda kind: SimpleNamespace(bytes=BYTES * documents))
     run: Any = SimpleNamespace(
         options=options, work=work, started=0.0, inputs={"clean": SimpleNamespace(manifest=total)}
@@ -120,7 +123,7 @@ def measure_forest(folder: Path, documents: int) -> Mapping[str, list[float]]:
     sent: dict[int, list[Slice]] = defaultdict(list)
     for part in range(PARTS):
         with ShardWriter(work, work / "sketch" / "records", part, {}, step="sketch") as writer:
-            send_made_up(bounds[part], bounds[part + 1], documents, options, writer)
+            send_made_up(bounds[part], bounds[part + 1], options, ranges, writer)
         for key, slice in sent_by(work, writer):
             sent[key].append(slice)
     seconds: dict[str, list[float]] = {}
@@ -144,7 +147,7 @@ def sent_by(work: Storage, writer: ShardWriter) -> list[tuple[int, Slice]]:
     return [one for file in writer.record.files if file.kind == SLICES for one in read_index(work, file.path)]
 
 
-def send_made_up(first: int, last: int, documents: int, options: Options, writer: ShardWriter) -> None:
+def send_made_up(first: int, last: int, options: Options, ranges: Ranges, writer: ShardWriter) -> None:
     """Send what a part's sketches would send."""
     bands = chain.banding_of(options)
     rng = np.random.default_rng(first)
@@ -162,7 +165,6 @@ def send_made_up(first: int, last: int, documents: int, options: Options, writer
         shared = np.where(rng.random(len(own)) < SIMILARITY**bands.rows, near, text)
         columns[f"band_{band}"] = mix(shared * np.uint64(64) + np.uint64(band) + np.uint64(1 << 63))
     sketches = pa.RecordBatch.from_pydict({name: pa.array(values) for name, values in columns.items()})
-    ranges = chain.Ranges(documents, bands.bands)
     chain.send_hashes(sketches, pa.array(own.astype(np.uint32)), np.arange(len(own)), ranges, writer)
 
 

@@ -217,7 +217,7 @@ def _keeper(readers: Mapping[str, DatasetReader], shard: int) -> tuple[DatasetRe
         return clean, shard
     shard -= clean.num_shards
     compared = readers["duplicates"].manifest.properties
-    for workdir, shards in zip(compared.get("against", []), compared["standing_shards"], strict=False):
+    for workdir, shards in zip(compared.get("against", []), compared["against_shards"], strict=False):
         if shard < shards:
             other = Storage(workdir)
             manifest = read_manifest(other, "clean")

@@ -197,7 +197,6 @@ def _new_path(dataset: str, file: ShardFile) -> str:
         named = f"{stem}-{file.sha256[:8]}.{suffix}" if dataset == "tokens" else name
         return f"{ledger_of(dataset)}/{named}"
     stem, _, suffix = name.partition(".")
-    suffix = "arrow" if file.kind == "sketches" else suffix
     places = {
         "data": "/".join(filter(None, (dataset, folder))),
         WARC: WARC,

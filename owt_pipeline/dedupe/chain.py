@@ -1,7 +1,8 @@
 """The chain of dedupe's steps: what each part does with what was sent to it, and to whom it sends what it finds.
 
     sketch      a part's texts       -> hashes of texts and of bands, by ranges of the hashes
-    buckets     a range of hashes    -> edges from the least document of each bucket to its others
+    buckets     a range of hashes    -> edges from the least document of each bucket to its others, and to documents of
+                                        earlier corpora that are in it
     forests     edges of some ranges -> a forest of them; exact copies pass as they are
     join        all forests          -> a part's documents that have candidates, and the groups they are decided on in
     shingle     a part's candidates  -> their shingle sets, by group
@@ -9,26 +10,27 @@
     shards      a shard's decisions  -> duplicates/
 
 Text is read in two of them: `sketch`, and of candidates alone `shingle`. Only `join` has one part. Documents go
-by their numbers (`collection.py`).
+by their numbers (`collection.py`). Of earlier corpora, `buckets` looks into what they keep (`past.py`), and only the
+documents that are found there go through the steps after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from owt_pipeline.dedupe.alarm import find_largest, host_of
-from owt_pipeline.dedupe.collection import SKETCHES, Collection, read_collection
+from owt_pipeline.dedupe.collection import Collection, read_collection
 from owt_pipeline.dedupe.components import find_candidates, forest_of
 from owt_pipeline.dedupe.lsh import Banding, choose_banding, star_edges
 from owt_pipeline.dedupe.minhash import COMPILED_FROM
-from owt_pipeline.dedupe.sketches import COLUMNS, Sketcher
+from owt_pipeline.dedupe.past import NOBODY, SKETCHES, Ranges, keep_sketches, write_section
+from owt_pipeline.dedupe.sketches import COLUMNS, Sketcher, precedence
 from owt_pipeline.dedupe.verification import CANDIDATES, Verifier
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.errors import UserError
@@ -44,10 +46,14 @@ if TYPE_CHECKING:
 LARGEST = "largest"
 """Kind of the files with the largest clusters and hosts of a group."""
 
+SUPERSEDED = "superseded"
+"""Kind of the files with documents of earlier corpora that would go for one of the run, had it all been one run."""
+
 _SENT_TEXTS = pa.schema([("hash", pa.uint64()), ("low", pa.uint64()), ("document", pa.uint32())])
 _SENT_BANDS = pa.schema([("hash", pa.uint64()), ("document", pa.uint32())])
 _COPIES = pa.schema([("copy", pa.uint32()), ("text", pa.uint32())])
 _EDGES = pa.schema([("document", pa.uint32()), ("root", pa.uint32())])
+_PAST = pa.schema([("document", pa.uint32()), ("past", pa.uint32())])  # candidates of earlier corpora
 _PLANNED = pa.schema(
     [
         ("document", pa.uint32()),
@@ -58,47 +64,16 @@ _PLANNED = pa.schema(
     ]
 )
 _DECISIONS = DATASETS["duplicates"].schema
+_SENT_DECISIONS = pa.schema(
+    [*_DECISIONS, ("document", pa.uint32()), ("kept_document", pa.uint32()), ("superseding", pa.bool_())]
+)
 
-_RANGE_ROWS = 1 << 21  # of one range of a band's hashes, of which one worker holds a few at 16 bytes a row
-_LEAST_RANGE_ROWS = 1 << 18  # bands of fewer go to one part together
 _FORESTS = 4  # that the one worker of `join` reads
 _GROUP_SHINGLES = 1 << 23  # at most, of the components verified together: 64 MB of hashes
 _LEAST_SHINGLES = 1 << 20  # of a group that is worth a file
 _GROUPS = 16  # or fewer, smaller groups: for more workers than one
 _SHINGLE_BYTES = {"words": 2.5, "characters": 0.4}  # of a compressed file, more or less
 _EVERYTHING = 0  # the key of the one part of `join`; before it, of the exact copies
-
-
-@dataclass(frozen=True)
-class Ranges:
-    """The parts of `buckets`: ranges of the hashes of texts come first, then those of one band, or of several together.
-
-    Attributes:
-      documents: how many there are.
-      bands: of a sketch.
-    """
-
-    documents: int
-    bands: int
-
-    @property
-    def of_band(self) -> int:
-        """Ranges of the hashes of each band."""
-        return max(1, self.documents // _RANGE_ROWS)
-
-    @property
-    def together(self) -> int:
-        """Bands whose hashes are looked at together."""
-        return min(self.bands, max(1, _LEAST_RANGE_ROWS // max(self.documents, 1)))
-
-    def first_of(self, band: int) -> int:
-        """The key of a band's first range."""
-        return self.of_band * (1 + band // self.together)
-
-    def forest_of(self, key: int) -> int:
-        """The key of the forest that the edges of a range go to."""
-        ranges = self.first_of(self.bands - 1)
-        return 1 + (key - self.of_band) * min(_FORESTS, ranges) // ranges
 
 
 def sketcher_of(options: Options) -> Sketcher:
@@ -127,25 +102,16 @@ def sketch(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) 
     """
     options: Options = run.options
     collection, sketcher = read_collection(run), sketcher_of(options)
-    if collection.parts[number].corpus:
-        sketches = collection.sketches(run, number).to_batches()
-        rows = pa.concat_batches(sketches) if sketches else None
-        if rows is None:
-            return
-        document, first = rows["document"], np.arange(rows.num_rows)
-    else:
-        compiled = worth_compiling(options, run.inputs["clean"], run.runtime.workers)
-        rows, first = _compiled(sketcher, compiled).sketch(
-            _advancing(collection.read(number, COLUMNS)), options.survivor
-        )
-        file, count = writer.open_file(".arrow", SKETCHES)
-        with pa.ipc.new_file(file, rows.schema) as arrow:
-            arrow.write_batch(rows)
-        count[0] = rows.num_rows
-        writer.count({"sketched": len(first)})
-        start = collection.parts[number].first
-        document = pa.array(np.arange(start, start + rows.num_rows, dtype=np.uint32))
-    send_hashes(rows, document, first, Ranges(collection.documents, sketcher.banding.bands), writer)
+    compiled = worth_compiling(options, run.inputs["clean"], run.runtime.workers)
+    rows, first = _compiled(sketcher, compiled).sketch(_advancing(collection.read(number, COLUMNS)), options.survivor)
+    file, count = writer.open_file(".arrow", SKETCHES)
+    with pa.ipc.new_file(file, rows.schema) as arrow:
+        arrow.write_batch(rows)
+    count[0] = rows.num_rows
+    writer.count({"sketched": len(first)})
+    start = collection.parts[number].first
+    document = pa.array(np.arange(start, start + rows.num_rows, dtype=np.uint32))
+    send_hashes(rows, document, first, collection.corpora[0].ranges, writer)
 
 
 def send_hashes(
@@ -166,85 +132,153 @@ def send_hashes(
 
 
 def find_edges(run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Send the edges that the buckets of a range give, and count the buckets."""
+    """Send the edges that the buckets of a range give, and count the buckets; keep the range for later runs."""
     options: Options = run.options
-    ranges = Ranges(read_collection(run).documents, banding_of(options).bands)
-    if key < ranges.of_band:
-        rows = gather(run.work, slices, _SENT_TEXTS)
-        hashes, low, documents = (rows[name].to_numpy() for name in _SENT_TEXTS.names)
-        copies, texts, _ = star_edges(hashes, documents, options.oversized_bucket, low)
-        writer.send(_EVERYTHING, pa.RecordBatch.from_arrays([pa.array(copies), pa.array(texts)], schema=_COPIES))
+    collection = read_collection(run)
+    ranges = collection.corpora[0].ranges
+    of_texts = ranges.is_of_texts(key)
+    schema = _SENT_TEXTS if of_texts else _SENT_BANDS
+    rows = gather(run.work, slices, schema)
+    columns = {name: rows[name].to_numpy() for name in schema.names}
+    hashes, documents, further = columns["hash"], columns["document"], columns.get("low")
+    others, least, counts = star_edges(hashes, documents, options.oversized_bucket, further)
+    if of_texts:
+        writer.send(_EVERYTHING, _pairs(others, least, _COPIES))
     else:
-        rows = gather(run.work, slices, _SENT_BANDS)
-        hashes, documents = (rows[name].to_numpy() for name in _SENT_BANDS.names)
-        others, least, counts = star_edges(hashes, documents, options.oversized_bucket)
-        writer.send(ranges.forest_of(key), _edges(others, least))
+        writer.send(forest_key(ranges, key), _pairs(others, least, _EDGES))
         writer.count({**counts, "edges": len(others)})
+    for asked, past in collection.find_past(key, hashes, further):
+        own = documents[asked]
+        if of_texts:
+            _send_copies(own, past, others, least, writer)
+        else:
+            writer.send(_EVERYTHING, _pairs(own, past, _PAST))
+    file, count = writer.open_file(".sketches", SKETCHES)
+    write_section(file, ranges.span(key), hashes, documents, further)
+    count[0] = len(rows)
     progress.advance(len(rows))
 
 
+def forest_key(ranges: Ranges, key: int) -> int:
+    """The key of the forest that the edges of a range of bands go to."""
+    number, of_all = key - ranges.of_band, ranges.keys - ranges.of_band
+    return 1 + number * min(_FORESTS, of_all) // of_all
+
+
+def _send_copies(own: np.ndarray, past: np.ndarray, others: np.ndarray, least: np.ndarray, writer: ShardWriter) -> None:
+    """Send documents of earlier corpora as copies of the least of the run's own that has the same text."""
+    order = np.argsort(others, kind="stable")
+    if len(others):
+        at = np.minimum(np.searchsorted(others[order], own), len(others) - 1)
+        own = np.where(others[order][at] == own, least[order][at], own)
+    _, first = np.unique(past, return_index=True)
+    writer.send(_EVERYTHING, _pairs(past[first], own[first], _COPIES))
+
+
 def merge_forests(run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Send a forest of edges; pass on the exact copies, which are one already."""
+    """Send a forest of edges; pass on exact copies, which are one already, and what repeats earlier corpora."""
     if key == _EVERYTHING:
         for slice in slices:
             writer.forward(_EVERYTHING, slice)
     else:
         edges = (_ends(table) for table in read_slices(run.work, slices))
-        writer.send(_EVERYTHING, _edges(*forest_of(read_collection(run).documents, edges)))
+        documents, roots = forest_of(read_collection(run).own_documents, edges)
+        writer.send(_EVERYTHING, _pairs(documents, roots, _EDGES))
     progress.advance(sum(slice.rows for slice in slices))
 
 
 def join_components(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Send each part its documents that have candidates, and the group that each is decided on in."""
+    """Send each part its documents that have candidates, and the group that each is decided on in.
+
+    Of earlier corpora, the documents that may be repeated are numbered here as if they followed on the run's own, so
+    that what this part holds does not grow with the past.
+    """
     collection = read_collection(run)
+    own = collection.own_documents
     tables = list(read_slices(run.work, slices))
-    copies, forests = (
-        [_ends(table) for table in tables if table.schema.names == schema.names] for schema in (_COPIES, _EDGES)
+    copies, forests, repeats = (
+        [_ends(table) for table in tables if table.schema.names == schema.names] for schema in (_COPIES, _EDGES, _PAST)
     )
-    found = find_candidates(collection.documents, collection.own_documents, copies, forests)
-    mean = _shingles(run.options, run.inputs["clean"]) / max(collection.own_documents, 1)
+    copies, repeats, past = _join_past(collection, copies, repeats)
+    found = find_candidates(own + len(past), own, copies, forests, repeats)
+    mean = _shingles(run.options, run.inputs["clean"]) / max(own, 1)
     group = found.groups(mean, _GROUP_SHINGLES, _LEAST_SHINGLES, _GROUPS).astype(np.uint32)
     of_component = (found.compared[found.component], group[found.component])
-    columns = (found.document, found.text, found.component, *of_component)
+    is_past = found.document >= own
+    document = found.document.copy()
+    document[is_past] = past[found.document[is_past] - own]
+    columns = (document, found.text, found.component, *of_component)
     rows = pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=_PLANNED)
-    bounds = np.searchsorted(found.document, [part.first for part in collection.parts])
+    bounds = np.searchsorted(document, [part.first for part in collection.parts])
     for number, (start, end) in enumerate(zip(bounds, [*bounds[1:], len(rows)], strict=True)):
         writer.send(number, rows.slice(start, end - start))
-    writer.count({**found.counts, "groups": int(group[-1]) + 1 if len(group) else 0})
+    writer.count({**found.counts, "groups": int(group[-1]) + 1 if len(group) else 0, "past_candidates": len(past)})
     progress.advance(sum(slice.rows for slice in slices))
+
+
+_Ends: TypeAlias = tuple[np.ndarray, np.ndarray]
+
+
+def _join_past(
+    collection: Collection, copies: Sequence[_Ends], repeats: Sequence[_Ends]
+) -> tuple[list[_Ends], list[_Ends], np.ndarray]:
+    """(copies, edges, documents of earlier corpora): those documents by their numbers among them, after the run's own.
+
+    In place of a document that does not stay comes the one that does: whoever repeats the one may repeat the other.
+    """
+    own = collection.own_documents
+    own_copies = [(copy[copy < own], text[copy < own]) for copy, text in copies]
+    past_copies = [(copy[copy >= own], text[copy >= own]) for copy, text in copies]
+    named = [copy for copy, _ in past_copies] + [past for _, past in repeats]
+    documents = np.unique(np.concatenate([np.empty(0, np.uint32), *named]))
+    stays = collection.who_stays(documents)
+    past = np.unique(stays[stays >= 0]).astype(np.uint32)
+    number = np.searchsorted(past, np.maximum(stays, 0)).astype(np.uint32) + np.uint32(own)
+    edges = []
+    for copy, text in past_copies:
+        at = np.searchsorted(documents, copy)
+        same, instead = stays[at] == copy, (stays[at] != copy) & (stays[at] >= 0)
+        own_copies.append((number[at[same]], text[same]))
+        edges.append((text[instead], number[at[instead]]))
+    for document, other in repeats:
+        at = np.searchsorted(documents, other)
+        edges.append((document[stays[at] >= 0], number[at[stays[at] >= 0]]))
+    return own_copies, edges, past
 
 
 def shingle(run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Send a part's candidates to their groups, with the shingle sets of those that may have to be compared.
 
-    Of the copies of one text, that is the first by precedence, which no other of this part can be before.
+    Of the copies of one text, that is the first by precedence, which no other of this part can be before. Of earlier
+    corpora, texts are signed again: what they keep of their sketches is in the order of the hashes.
     """
     collection, sketcher = read_collection(run), sketcher_of(run.options)
     planned = gather(run.work, slices, _PLANNED)
-    documents = planned["document"].to_numpy()
-    known = collection.sketches(run, number, ["url_id", "precedence", *sketcher.band_columns])
-    known = known.take(pa.array(np.searchsorted(known["document"].to_numpy(), documents)))
-    is_own = not collection.parts[number].corpus
+    documents, groups = planned["document"].to_numpy(), planned["group"].to_numpy()
     compared = planned["compared"].to_numpy()
-    if is_own:
+    if collection.parts[number].corpus:
+        known = _past_rows(run, collection, number, documents)
+        bands = None
+        hosts = pa.nulls(len(planned), pa.string())
+    else:
+        known = collection.sketches(run, number, ["url_id", "precedence", *sketcher.band_columns])
+        known = known.take(pa.array(np.searchsorted(known["document"].to_numpy(), documents)))
+        bands = np.column_stack([known[name].to_numpy() for name in sketcher.band_columns])
         order = np.lexsort([known["url_id"].to_numpy(), known["precedence"].to_numpy()])
         first = np.zeros(len(order), bool)
         first[order[np.unique(planned["text"].to_numpy()[order], return_index=True)[1]]] = True
         compared = compared & first
         urls = (url for batch in collection.read(number, ["url"], documents) for url in batch["url"].to_pylist())
         hosts = pa.array([host_of(url) for url in urls], pa.string())
-    else:
-        hosts = pa.nulls(len(planned), pa.string())
     columns = {
         **{name: planned[name] for name in ("component", "text", "document")},
         **{name: known[name] for name in ("url_id", "precedence")},
         "host": hosts,
+        "group": planned["group"],
     }
-    bands = np.column_stack([known[name].to_numpy() for name in sketcher.band_columns])
-    groups = planned["group"].to_numpy()
 
     def send(rows: np.ndarray, of_bands: Sequence[np.ndarray], sets: Sequence[np.ndarray]) -> None:
-        table = pa.table({**columns, "group": planned["group"]}).take(pa.array(rows)).combine_chunks()
+        table = pa.table(columns).take(pa.array(rows)).combine_chunks()
         table = table.append_column("bands", _lists(of_bands)).append_column("shingles", _lists(sets))
         order = np.argsort(groups[rows], kind="stable")
         for members in np.split(order, np.flatnonzero(np.diff(groups[rows][order])) + 1):
@@ -252,13 +286,26 @@ def shingle(run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWr
             writer.send(int(groups[rows[members[0]]]), batch)
 
     others = np.flatnonzero(~compared)
+    nothing = np.empty(0, np.uint64)
     if len(others):
-        send(others, [bands[0, :0]] * len(others), [bands[0, :0]] * len(others))
+        send(others, [nothing] * len(others), [nothing] * len(others))
     rows = np.flatnonzero(compared)
     for batch in _advancing(collection.read(number, ["text"], documents[rows])) if len(rows) else ():
         mine, rows = np.split(rows, [batch.num_rows])
-        send(mine, list(bands[mine]), sketcher.shingle_sets(batch["text"]))
+        sets = sketcher.shingle_sets(batch["text"])
+        send(mine, list(bands[mine] if bands is not None else sketcher.bands(batch["text"])), sets)
     progress.advance(len(others))
+
+
+def _past_rows(run: StageRun, collection: Collection, number: int, documents: np.ndarray) -> pa.Table:
+    """`url_id` of documents of an earlier corpus, and the precedence they would have, where that is asked for."""
+    options: Options = run.options
+    columns = COLUMNS if options.supersede else ["url_id"]
+    known = []
+    for batch in collection.read(number, columns, documents):
+        before = precedence(batch, options.survivor) if options.supersede else pa.array(np.zeros(len(batch), np.int64))
+        known.append(pa.record_batch({"url_id": batch["url_id"], "precedence": before}))
+    return pa.Table.from_batches(known)
 
 
 def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -270,18 +317,23 @@ def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWrit
     decisions, counts = verifier.decide(candidates)
     writer.count(counts)
     document, url_id = candidates["document"].to_numpy(), candidates["url_id"].to_numpy()
-    kept_shard = collection.shard_of(document[decisions.kept]).astype(np.uint32)
+    superseding = (
+        verifier.superseding(candidates, decisions) if options.supersede else np.zeros(len(decisions.gone), bool)
+    )
     rows = pa.RecordBatch.from_arrays(
         [
             pa.array(url_id[decisions.gone]),
             pa.array(url_id[decisions.kept]),
-            pa.array(kept_shard),
+            pa.array(collection.shard_of(document[decisions.kept]).astype(np.uint32)),
             pa.array(np.where(decisions.near, "near", "exact").tolist(), pa.string()),
             pa.array(decisions.similarity),
             pa.array(decisions.shared_bands),
             pa.array(decisions.cluster_size),
+            pa.array(document[decisions.gone]),
+            pa.array(document[decisions.kept]),
+            pa.array(superseding),
         ],
-        schema=_DECISIONS,
+        schema=_SENT_DECISIONS,
     )
     order = np.argsort(document[decisions.gone])
     gone = document[decisions.gone][order]
@@ -297,36 +349,43 @@ def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWrit
 
 
 def write_decisions(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Write a shard's decisions by url_id; and count, by themselves, its documents that none of them names."""
-    rows = gather(run.work, slices, _DECISIONS).sort_by("url_id").combine_chunks()
+    """Write a shard's decisions by url_id; count, by themselves, its documents that none of them names; and keep what
+    later runs find its documents by."""
+    collection = read_collection(run)
+    sent = gather(run.work, slices, _SENT_DECISIONS).sort_by("url_id").combine_chunks()
+    rows = sent.select(_DECISIONS.names)
     documents = run.inputs["clean"].table(shard, columns=["url_id"])["url_id"].to_numpy()
     writer.enter(len(rows))
     for batch in rows.to_batches():
         writer.write(batch)
-    rules = rows["rule"].to_pylist()
     stay = int((~np.isin(documents, rows["url_id"].to_numpy())).sum())
-    writer.count({"exact": rules.count("exact"), "near": rules.count("near"), "stay": stay})
-    if run.options.keep_sketches:
-        _keep_sketches(run, read_collection(run), shard, rows["url_id"], writer)
+    counts = {"stay": stay}
+    is_past = sent["kept_document"].to_numpy() >= collection.own_documents
+    is_near = np.array(rows["rule"].to_pylist(), object) == "near"
+    for rule, of_rule in (("exact", ~is_near), ("near", is_near)):
+        counts[rule] = int(of_rule.sum())
+        if len(collection.corpora) > 1:
+            counts[f"past_{rule}"] = int((of_rule & is_past).sum())
+    writer.count(counts)
+    if run.options.supersede:
+        _write_superseded(shard, sent.filter(sent["superseding"]), writer)
+    sent = sent.sort_by("document")
+    gone = sent["document"].to_numpy() - np.uint32(collection.first_of_shard[shard])
+    kept = sent["kept_document"].to_numpy()
+    kept = np.where(kept < collection.own_documents, kept, NOBODY)
+    keep_sketches(run, shard, writer, collection.corpora[0].ranges, gone, kept)
     progress.advance(len(documents))
 
 
-def _keep_sketches(
-    run: StageRun, collection: Collection, shard: int, gone: pa.ChunkedArray, writer: ShardWriter
-) -> None:
-    """Write the sketches of the shard's documents that stay, by row."""
-    first, last = collection.first_of_shard[shard : shard + 2]
-    schema = pa.schema([("row", pa.uint32()), *sketcher_of(run.options).schema])
-    file, count = writer.open_file(".arrow", SKETCHES)
-    with pa.ipc.new_file(file, schema) as kept:
-        for number in collection.parts_of_shard(shard):
-            sketches = collection.sketches(run, number)
-            row = pc.cast(pc.subtract(pc.cast(sketches["document"], pa.int64()), first), pa.int64())
-            inside = pc.and_(pc.greater_equal(row, 0), pc.less(row, last - first))
-            stay = pc.and_(inside, pc.invert(pc.is_in(sketches["url_id"], gone.combine_chunks())))
-            sketches = sketches.drop_columns("document").add_column(0, "row", row).filter(stay).cast(schema)
-            kept.write_table(sketches.combine_chunks())
-            count[0] += len(sketches)
+def _write_superseded(shard: int, sent: pa.Table, writer: ShardWriter) -> None:
+    """Write the decisions of a shard turned round: documents of earlier corpora that would go for one of it."""
+    turned = {"url_id": sent["kept_url_id"], "kept_url_id": sent["url_id"]}
+    turned["kept_shard"] = pa.array(np.full(len(sent), shard, np.uint32))
+    rows = pa.table({name: turned.get(name, sent[name]) for name in _DECISIONS.names}, _DECISIONS).sort_by("url_id")
+    file, count = writer.open_file(".parquet", SUPERSEDED)
+    pq.write_table(rows, file, compression="zstd")
+    count[0] = len(rows)
+    writer.count({"superseded": len(rows)})
 
 
 def _compiled(sketcher: Sketcher, compiled: bool) -> Sketcher:
@@ -344,9 +403,9 @@ def _advancing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         progress.advance(batch.num_rows)
 
 
-def _edges(documents: np.ndarray, roots: np.ndarray) -> pa.RecordBatch:
-    columns = [pa.array(values.astype(np.uint32, copy=False)) for values in (documents, roots)]
-    return pa.RecordBatch.from_arrays(columns, schema=_EDGES)
+def _pairs(left: np.ndarray, right: np.ndarray, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [pa.array(values.astype(np.uint32, copy=False)) for values in (left, right)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _ends(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:

@@ -2,12 +2,14 @@
 
 They are the run's own, shard by shard and row by row, and after them those of earlier corpora that it is only compared
 with. A document's number finds its text without a join, and costs four bytes wherever one number a document is held.
+Of an earlier corpus, only the documents that one of the run may repeat are ever looked at: what it keeps (`past.py`)
+says which.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -15,15 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from owt_pipeline.dedupe.past import NOBODY, SKETCHES, Kept, Ranges
 from owt_pipeline.engine.commit import record_name
 from owt_pipeline.engine.dataset import DatasetReader, reading
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import StageRun, read_record
 from owt_pipeline.engine.storage import Storage
-from schemas.manifest import ShardFile
-
-SKETCHES = "sketches"
-"""Kind of the files with sketches: of a part; and, where duplicates/ keeps them, of a shard's documents that stay."""
+from schemas.manifest import Manifest, ShardFile
 
 SKETCH = "sketch"
 """The step that writes the sketches of the parts."""
@@ -70,22 +70,34 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
         return sum(piece.rows for piece in self.pieces)
 
 
+class Corpus(msgspec.Struct, frozen=True):
+    """The run's own corpus, or an earlier one.
+
+    Attributes:
+      workdir: its working directory.
+      first_shard: the number of its first shard among those of all corpora.
+      ranges: of the hashes of its documents.
+      kept: what it keeps of its sketches; None of the run's own.
+    """
+
+    workdir: str
+    first_shard: int
+    ranges: Ranges
+    kept: Kept | None = None
+
+
 class Collection(msgspec.Struct, frozen=True):
     """The run's own documents and those of earlier corpora, which stay whatever comes, and before any of the run's own.
 
     Attributes:
-      workdirs: the working directory of each corpus.
+      corpora: the run's own, and the earlier ones.
       first_of_shard: the number of each shard's first document, and how many documents there are.
-      own_shards: how many of the shards are the run's own.
       parts: all documents in order.
-      kept: the file with the sketches of each shard of the earlier corpora.
     """
 
-    workdirs: list[str]
+    corpora: list[Corpus]
     first_of_shard: list[int]
-    own_shards: int
     parts: list[Part]
-    kept: list[str]
 
     @property
     def documents(self) -> int:
@@ -96,23 +108,60 @@ class Collection(msgspec.Struct, frozen=True):
         """Documents of this number and greater ones are those of earlier corpora."""
         return self.first_of_shard[self.own_shards]
 
+    @property
+    def own_shards(self) -> int:
+        """Shards of this number and greater ones are those of earlier corpora."""
+        return self.corpora[1].first_shard if len(self.corpora) > 1 else len(self.first_of_shard) - 1
+
+    @property
+    def own_parts(self) -> list[Part]:
+        return [part for part in self.parts if not part.corpus]
+
+    def find_past(
+        self, key: int, hashes: np.ndarray, further: np.ndarray | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(number of the hash, document of an earlier corpus that has it too) of hashes of the run's range `key`.
+
+        Args:
+          key: of the range.
+          hashes: uint64.
+          further: uint64, the other halves of the hashes of texts; None for bands.
+        """
+        for corpus in self.corpora[1:]:
+            assert corpus.kept is not None
+            for other in corpus.ranges.that_meet(self.corpora[0].ranges, key):
+                asked, documents = corpus.kept.find(other, hashes, further)
+                yield asked, documents + self.first_of_shard[corpus.first_shard]
+
+    def who_stays(self, documents: np.ndarray) -> np.ndarray:
+        """For each document of earlier corpora, sorted: itself if it stays, else the one of its corpus that stays in
+        its place, or -1 where that is of another corpus (which finds it by its own sketches)."""
+        found = documents.astype(np.int64)
+        shards = self.shard_of(documents)
+        first = [corpus.first_shard for corpus in self.corpora]
+        for rows in np.split(np.arange(len(found)), np.flatnonzero(np.diff(shards)) + 1) if len(found) else ():
+            shard = int(shards[rows[0]])
+            corpus = self.corpora[int(np.searchsorted(first, shard, side="right")) - 1]
+            assert corpus.kept is not None
+            gone, stays = corpus.kept.gone(shard - corpus.first_shard)
+            mine = documents[rows].astype(np.int64) - self.first_of_shard[shard]
+            at = np.minimum(np.searchsorted(gone, mine), max(len(gone) - 1, 0))
+            goes = gone[at] == mine if len(gone) else np.zeros(len(mine), bool)
+            instead = stays[at[goes]]
+            start = self.first_of_shard[corpus.first_shard]
+            found[rows[goes]] = np.where(instead == NOBODY, -1, instead + start)
+        return found
+
     def shard_of(self, documents: np.ndarray) -> np.ndarray:
         """The shard of each document."""
         return np.searchsorted(np.array(self.first_of_shard), documents, side="right") - 1
-
-    def parts_of_shard(self, shard: int) -> list[int]:
-        """The numbers of the parts that have documents of a shard."""
-        first = [part.first for part in self.parts]
-        start, end = self.first_of_shard[shard : shard + 2]
-        found = range(int(np.searchsorted(first, start, side="right")) - 1, int(np.searchsorted(first, end)))
-        return [number for number in found if self.parts[number].rows] if end > start else []
 
     def read(
         self, number: int, columns: Sequence[str], documents: np.ndarray | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The rows of part `number` in batches: all, or those of some `documents` (sorted, all of this part)."""
         part = self.parts[number]
-        folder = Storage(self.workdirs[part.corpus])
+        folder = Storage(self.corpora[part.corpus].workdir)
         for piece in part.pieces:
             rows = None
             if documents is not None:
@@ -124,64 +173,56 @@ class Collection(msgspec.Struct, frozen=True):
                     yield from _rows(pq.ParquetFile(file), piece, list(columns), rows)
 
     def sketches(self, run: StageRun, number: int, columns: Sequence[str] = ()) -> pa.Table:
-        """The sketches of part `number` with the numbers of their documents: all columns, or some.
-
-        Of an earlier corpus, those that stay have any; and they stay before all others.
-        """
-        part = self.parts[number]
-        if not part.corpus:
-            record = read_record(run.records(SKETCH), record_name(number))
-            (file,) = (file for file in record.files if file.kind == SKETCHES)
-            table = _read_arrow(run.work, file.path, columns)
-            return table.append_column("document", pa.array(np.arange(part.first, part.first + len(table), dtype="u4")))
-        tables = []
-        for piece in part.pieces:
-            name = self.kept[piece.shard - self.own_shards]
-            table = _read_arrow(Storage(self.workdirs[part.corpus]), name, ["row", *columns] if columns else ())
-            documents = table["row"].to_numpy().astype(np.uint32) + np.uint32(self.first_of_shard[piece.shard])
-            tables.append(table.drop_columns("row").append_column("document", pa.array(documents)))
-        found = pa.concat_tables(tables).combine_chunks()
-        if "precedence" in found.column_names:
-            before_all = pa.array(np.full(len(found), np.iinfo(np.int64).min))
-            found = found.set_column(found.column_names.index("precedence"), "precedence", before_all)
-        return found
+        """The sketches of part `number` of the run's own with the numbers of their documents: all columns, or some."""
+        record = read_record(run.records(SKETCH), record_name(number))
+        (file,) = (file for file in record.files if file.kind == SKETCHES)
+        table = _read_arrow(run.work, file.path, columns)
+        first = self.parts[number].first
+        return table.append_column("document", pa.array(np.arange(first, first + len(table), dtype=np.uint32)))
 
 
 class Earlier(msgspec.Struct, frozen=True):
-    """A corpus of another run, to be compared with: its texts, and the files of its shards' sketches."""
+    """The corpus of another run, to be compared with: its documents, and what it keeps of their sketches."""
 
     clean: DatasetReader
-    kept: list[str]
+    kept: Kept
 
 
-def open_earlier(workdir: str, made_with: dict[str, object]) -> Earlier:
+def open_earlier(
+    workdir: str, decisions: DatasetReader, clean: DatasetReader, made_with: Mapping[str, object]
+) -> Earlier:
     """The corpus of another run.
 
     Args:
       workdir: its working directory.
+      decisions: its duplicates/.
+      clean: its clean/.
       made_with: what its sketches must have been made with: options, properties and version of the stage.
 
-    Raises UserError where it has no decisions or kept no sketches, or made them otherwise.
+    Raises UserError where it kept no sketches, or made them otherwise, or has changed since.
     """
-    folder = Storage(workdir)
-    decisions, clean = DatasetReader.open(folder, "duplicates"), DatasetReader.open(folder, "clean")
-    manifest = decisions.manifest
-    kept = [file.path for file in decisions.files(SKETCHES)]
-    if not kept:
-        raise UserError(f"{workdir} keeps no sketches: run `owt dedupe --workdir {workdir} --keep_sketches` first")
-    if manifest.inputs["clean"] != clean.manifest.digest:
+    check_sketches(workdir, decisions.manifest, made_with)
+    if decisions.manifest.inputs["clean"] != clean.manifest.digest:
         raise UserError(f"{workdir}/duplicates was not made from {workdir}/clean: run `owt dedupe` there again")
-    theirs = {**manifest.options, **manifest.properties, "stage_version": manifest.stage_version}
+    files = {file.shard: file.path for file in decisions.files(SKETCHES)}
+    if len(files) < clean.num_shards:
+        raise UserError(f"{workdir} keeps no sketches: run `owt dedupe --workdir {workdir}` first")
+    ranges = msgspec.convert(decisions.manifest.properties["sketches"], Ranges)
+    return Earlier(clean, Kept(workdir, [files[shard] for shard in range(clean.num_shards)], ranges))
+
+
+def check_sketches(workdir: str, decisions: Manifest, made_with: Mapping[str, object]) -> None:
+    """Raise UserError where the sketches that a corpus keeps are not made as those it is to be compared by."""
+    theirs = {**decisions.options, **decisions.properties, "stage_version": decisions.stage_version}
     for name, value in made_with.items():
         if theirs.get(name) != value:
             raise UserError(
                 f"the sketches of {workdir} were made with {name}={theirs.get(name)!r}, not {value!r}: "
                 "give that here, or run dedupe there again"
             )
-    return Earlier(clean, kept)
 
 
-def write_collection(run: StageRun, earlier: Sequence[Earlier]) -> Collection:
+def write_collection(run: StageRun, earlier: Sequence[Earlier], bands: int) -> Collection:
     """Number the documents and cut them into parts, which follow from the files alone; for all processes of the stage.
 
     Raises UserError for more documents than have numbers.
@@ -193,13 +234,12 @@ def write_collection(run: StageRun, earlier: Sequence[Earlier]) -> Collection:
         raise UserError(
             f"dedupe: {first_of_shard[-1]:,} documents, more than {_MOST_DOCUMENTS:,}: split the run by year"
         )
-    collection = Collection(
-        [str(corpus.workdir.uri) for corpus in corpora],
-        first_of_shard,
-        corpora[0].num_shards,
-        _cut(corpora, first_of_shard),
-        [path for corpus in earlier for path in corpus.kept],
-    )
+    own = corpora[0].num_shards
+    numbered = [Corpus(corpora[0].workdir.uri, 0, Ranges.of(first_of_shard[own], bands))]
+    for corpus in earlier:
+        numbered.append(Corpus(corpus.clean.workdir.uri, own, corpus.kept.ranges, corpus.kept))
+        own += corpus.clean.num_shards
+    collection = Collection(numbered, first_of_shard, _cut(corpora, first_of_shard))
     run.work.write(_NAME, msgspec.msgpack.encode(collection))
     return collection
 
@@ -217,14 +257,18 @@ def _read_collection(work: Storage, started: float) -> Collection:
 def _cut(corpora: Sequence[DatasetReader], first_of_shard: Sequence[int]) -> list[Part]:
     """Parts of about the same size: some row groups of a large file, or several small files."""
     files = [corpus.files("data") for corpus in corpora]
-    least = max(_PART_BYTES, sum(file.bytes for some in files for file in some) // _MOST_PARTS)
-    large = [file for file in files[0] if file.bytes >= 2 * least]
+    own, past = (
+        max(_PART_BYTES, sum(file.bytes for some in among for file in some) // _MOST_PARTS)
+        for among in (files[:1], files[1:])
+    )
+    large = [file for file in files[0] if file.bytes >= 2 * own]
     with ThreadPoolExecutor(_REQUESTS_TOGETHER) as threads:
         found = threads.map(lambda file: _row_groups(corpora[0].workdir, file), large)
         groups = {file.path: rows for file, rows in zip(large, found, strict=True)}
     parts: list[Part] = []
     before = 0
     for corpus, some in enumerate(files):
+        least = past if corpus else own
         pieces: list[Piece] = []
         size = 0.0
         for file in some:

@@ -16,6 +16,7 @@ from owt_pipeline.dedupe.minhash import keep_freed_memory
 from owt_pipeline.dedupe.shingles import sorted_set
 
 _CHUNK_EDGES = 1 << 16
+_NO_EDGES = (np.empty(0, np.uint32), np.empty(0, np.uint32))
 _ROW = 8  # shingles that take as much memory as what else is known of a candidate
 
 
@@ -131,17 +132,19 @@ def find_candidates(
     own_documents: int,
     copies: Sequence[tuple[np.ndarray, np.ndarray]],
     forests: Sequence[tuple[np.ndarray, np.ndarray]],
+    edges: Sequence[tuple[np.ndarray, np.ndarray]] = (),
 ) -> Candidates:
-    """The documents that have candidates, without components of which all documents are of earlier corpora.
+    """The documents that have candidates.
 
     Args:
       documents: how many there are.
       own_documents: how many of them are the run's own, which come first.
       copies: documents, each once, and the least document that has the same text.
       forests: of edges between documents that share a bucket, as `forest_of` makes them.
+      edges: further ones, as they are.
     """
     forest, concerned = Forest(documents), np.zeros(documents, bool)
-    for number, (joined, roots) in enumerate([*forests, *copies]):
+    for number, (joined, roots) in enumerate([*(forests or [_NO_EDGES]), *copies, *edges]):
         if number:
             apart = forest.parent[joined] != roots  # of a second forest, few are
             joined, roots = joined[apart], roots[apart]
@@ -149,9 +152,6 @@ def find_candidates(
         concerned[joined] = concerned[roots] = True
     document = np.flatnonzero(concerned).astype(np.uint32)
     root = forest.roots(document)
-    if own_documents < documents:
-        own = root < own_documents
-        document, root = document[own], root[own]
     roots = document[root == document]
     index = forest.parent  # its memory: from here on, of a root the number of its component
     index[roots] = np.arange(len(roots), dtype=index.dtype)

@@ -105,6 +105,11 @@ class Sketcher:
         """The shingles of each text, sorted, each once."""
         return [one for chunk in chunked(texts) for one in self.shingle(fold(chunk)).sets()]
 
+    def bands(self, texts: pa.Array) -> np.ndarray:
+        """uint64[texts, bands]: the hashes of their bands."""
+        signed = [self._sign(self.shingle(fold(chunk))) for chunk in chunked(texts)]
+        return band_hashes(np.concatenate(signed, axis=1), self.banding).T
+
     def _sign(self, shingles: Shingles) -> np.ndarray:
         hashes = (shingles.hashes >> np.uint64(32)).astype(np.uint32)
         used = self.banding.bands * self.banding.rows

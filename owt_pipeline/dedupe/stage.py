@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,17 @@ import numpy as np
 
 from owt_pipeline.dedupe import alarm, chain
 from owt_pipeline.dedupe.chain import banding_of, sketcher_of, worth_compiling
-from owt_pipeline.dedupe.collection import SKETCH, Collection, open_earlier, read_collection, write_collection
-from owt_pipeline.engine.dataset import require_manifest
+from owt_pipeline.dedupe.collection import (
+    SKETCH,
+    Collection,
+    Earlier,
+    check_sketches,
+    open_earlier,
+    read_collection,
+    write_collection,
+)
+from owt_pipeline.engine.bases import Base, relative_uri
+from owt_pipeline.engine.dataset import DatasetReader, require_manifest
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.engine.storage import Storage
@@ -54,11 +63,13 @@ class Options:
     )
     against: tuple[str, ...] = option(
         (),
-        "working directories of earlier runs, deduped with --keep_sketches: what repeats a document of theirs goes too",
+        "working directories of other corpora, such as an evaluation set: what repeats a document of theirs goes too",
         shapes_bytes=False,  # what is in them does, and is among the sources
         metavar="DIR",
     )
-    keep_sketches: bool = option(False, "keep the sketches, some 210 bytes a document, for a later run's --against")
+    supersede: bool = option(
+        False, "write also which documents of the bases would go for one of this run, for the next full export"
+    )
     max_comparisons: int = option(
         64, "documents each one is compared with, at most; those that share most rare n-grams first", minimum=1
     )
@@ -74,10 +85,14 @@ class Options:
 def sources(options: Options) -> list[dict[str, Any]]:
     """The corpora compared with, as their digests; raises UserError for options that cannot be, and for corpora that
     cannot be compared with, before an earlier run's decisions are deleted."""
+    if options.supersede and options.similarity == "containment":
+        raise UserError(
+            "--supersede turns decisions round, which --similarity containment forbids: it is not symmetric"
+        )
     if options.against or options.bands is not None or options.rows is not None:
         made_with = _made_with(options)
         for workdir in options.against:
-            open_earlier(workdir, made_with)
+            _open_other(workdir, made_with)
     return [
         {name: require_manifest(Storage(workdir), name).digest for name in ("clean", "duplicates")}
         for workdir in options.against
@@ -85,13 +100,33 @@ def sources(options: Options) -> list[dict[str, Any]]:
 
 
 def prepare(run: StageRun) -> None:
-    for workdir in run.options.against:
-        if require_manifest(Storage(workdir), "clean").digest == run.inputs["clean"].manifest.digest:
+    options: Options = run.options
+    made_with, workers = _made_with(options), run.runtime.workers
+    bases = {base.manifests["clean"].digest for base in run.bases}
+    for workdir in options.against:
+        digest = require_manifest(Storage(workdir), "clean").digest
+        if digest == run.inputs["clean"].manifest.digest:
             raise UserError(f"--against names this very run, or one of the same documents: {workdir}")
-    made_with, workers = _made_with(run.options), run.runtime.workers
-    if workers > 1 and worth_compiling(run.options, run.inputs["clean"], workers):
+        if digest in bases:
+            raise UserError(f"--against names {workdir}, a base of this run, with which it is compared anyway")
+    if workers > 1 and worth_compiling(options, run.inputs["clean"], workers):
         start_server(["owt_pipeline.dedupe.minhash_compiled"])
-    write_collection(run, [open_earlier(workdir, made_with) for workdir in run.options.against])
+    earlier = [
+        open_earlier(base.workdir.uri, base.reader("duplicates"), base.reader("clean"), made_with) for base in run.bases
+    ]
+    earlier += [_open_other(workdir, made_with) for workdir in options.against]
+    write_collection(run, earlier, banding_of(options).bands)
+
+
+def fits(options: Options, base: Base) -> None:
+    """Raise UserError where the sketches of a base are not made as these options make them."""
+    check_sketches(base.workdir.uri, base.manifests["duplicates"], _made_with(options))
+
+
+def _open_other(workdir: str, made_with: Mapping[str, object]) -> Earlier:
+    folder = Storage(workdir)
+    decisions = DatasetReader.open(folder, "duplicates")
+    return open_earlier(workdir, decisions, DatasetReader.open(folder, "clean"), made_with)
 
 
 def finish(run: StageRun, records: Sequence[ShardRecord]) -> None:
@@ -117,9 +152,18 @@ def finish(run: StageRun, records: Sequence[ShardRecord]) -> None:
             {name: getattr(cluster, name) for name in ("kept_url_id", "kept_shard", "documents")}
             for cluster in largest.clusters
         ],
+        sketches=msgspec.to_builtins(collection.corpora[0].ranges),
+        **_bases(run),
         against=list(options.against),
-        standing_shards=[require_manifest(Storage(workdir), "clean").num_shards for workdir in options.against],
+        against_shards=[require_manifest(Storage(workdir), "clean").num_shards for workdir in options.against],
     )
+
+
+def _bases(run: StageRun) -> dict[str, Any]:
+    """Where the documents of greater shards than the run's own are; nothing for a run without bases."""
+    shards = [base.manifests["clean"].num_shards for base in run.bases]
+    uris = [relative_uri(run.workdir, base.workdir) for base in run.bases]
+    return {"bases": [{"uri": uri, "shards": n} for uri, n in zip(uris, shards, strict=True)]} if uris else {}
 
 
 def _raise_alarm(options: Options, collection: Collection, largest: alarm.Largest) -> None:
@@ -163,11 +207,11 @@ def _summed(records: Sequence[ShardRecord]) -> dict[str, int]:
 
 
 def _parts(run: StageRun) -> range:
-    return range(len(read_collection(run).parts))
+    return range(len(read_collection(run).own_parts))
 
 
 def _rows_of_parts(run: StageRun) -> list[int]:
-    return [part.rows for part in read_collection(run).parts]
+    return [part.rows for part in read_collection(run).own_parts]
 
 
 def _what_was_sent_to(run: StageRun) -> tuple[int, ...]:
@@ -183,7 +227,7 @@ STAGE = Stage(
     output="duplicates",
     inputs=("clean",),
     options=Options,
-    version=3,
+    version=4,
     steps=(
         Step(chain.sketch, SKETCH, keys=_parts, rows=_rows_of_parts, spread="shards"),
         Step(chain.find_edges, "buckets", keys=_what_was_sent_to, spread="shards"),
@@ -195,6 +239,8 @@ STAGE = Stage(
     ),
     prepare=prepare,
     finish=finish,
+    bases=("clean", "duplicates"),
+    fits=fits,
     module="owt_pipeline.dedupe.stage",
     sources=sources,
     help="Decide which documents repeat which: exact copies by a hash of the normalised text, then near-duplicates:\n"

@@ -65,7 +65,7 @@ class Verifier:
       measure: `jaccard`, |A & B| / |A | B|; or `containment`, |A & B| / |A| with A the document that goes.
       max_comparisons: with how many documents that stay each one is compared, at most. Those that share most
         rare shingles come first.
-      own_documents: documents of this number and greater ones stay in any case; their precedence is before all others'.
+      own_documents: documents of this number and greater ones stay in any case, and come before all others.
     """
 
     threshold: float = 0.8
@@ -76,16 +76,18 @@ class Verifier:
     def decide(self, candidates: pa.RecordBatch | pa.Table) -> tuple[Decisions, Mapping[str, int]]:
         """Decide over complete components, rows of CANDIDATES in any order; returns who goes, and counts.
 
-        In a component, documents are taken by (precedence, url_id). Of those with one text, the first is left; each
-        of the others goes in its favour. Each that is left is compared with those that stay so far and can be similar
-        enough, whether or not they share a band. It goes if one of them is, in favour of the most similar; else it
-        stays. A copy of a document that goes as a near-duplicate goes in favour of the same one: its shingles are the
-        same, so the similarity is. So none goes in favour of one that goes itself.
+        In a component, documents are taken by (precedence, url_id), those that stay in any case first. Of those with
+        one text, the first is left; each of the others goes in its favour. Each that is left is compared with those
+        that stay so far and can be similar enough, whether or not they share a band. It goes if one of them is, in
+        favour of the most similar; else it stays. A copy of a document that goes as a near-duplicate goes in favour of
+        the same one: its shingles are the same, so the similarity is. So none goes in favour of one that goes itself.
         """
         columns = {
             name: candidates[name].to_numpy() for name in ("component", "text", "document", "url_id", "precedence")
         }
-        order = np.lexsort([columns[name] for name in ("document", "url_id", "precedence", "component")])
+        own = columns["document"] < self.own_documents
+        before = np.where(own, columns["precedence"], 0)
+        order = np.lexsort([columns["document"], columns["url_id"], before, own, columns["component"]])
         component, text, document = (columns[name][order] for name in ("component", "text", "document"))
         _, first, of_text = np.unique(text, return_index=True, return_inverse=True)
         kept = first[of_text]  # by order, as all below
@@ -110,6 +112,19 @@ class Verifier:
             values[np.flatnonzero(is_copy)[passed_on]] = values[heir[passed_on]]
         gone = np.flatnonzero(is_copy | is_near)
         return Decisions(order[gone], order[kept[gone]], is_near[gone], similarity[gone], shared[gone]), counts
+
+    def superseding(self, candidates: pa.RecordBatch | pa.Table, decisions: Decisions) -> np.ndarray:
+        """Whether each document that goes would stay in place of the one it goes for, which is of an earlier corpus,
+        if precedence alone decided; of several that go for one, at most the first."""
+        document, url_id, precedence = (candidates[name].to_numpy() for name in ("document", "url_id", "precedence"))
+        gone, kept = decisions.gone, decisions.kept
+        order = np.lexsort([url_id[gone], precedence[gone], kept])
+        is_first = np.zeros(len(order), bool)
+        is_first[order[np.flatnonzero(np.diff(kept[order], prepend=-1))]] = True
+        earlier = (precedence[gone] < precedence[kept]) | (
+            (precedence[gone] == precedence[kept]) & (url_id[gone] < url_id[kept])
+        )
+        return is_first & earlier & (document[kept] >= self.own_documents)
 
     def _split(self, sets: list[np.ndarray], stays: np.ndarray, counts: Counter[str]) -> list[tuple[int, int, float]]:
         """(who goes, in favour of whom, similarity) of one component, its documents in the order of precedence."""

@@ -47,6 +47,7 @@ def _old_name(dataset: str, file: ShardFile) -> dict[str, object]:
         "data": f"{stem}.parquet",
         "rejects": f"rejects/{stem}.parquet",
         "warc": f"{stem}.warc.gz",
+        "sketches": f"sketches/{stem}.sketches",
         "asset": "tokenizer.json" if dataset == "tokens" else name,
     }[file.kind]
     if dataset == "tokens" and file.kind == "data":

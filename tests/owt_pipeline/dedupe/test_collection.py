@@ -9,6 +9,7 @@ import pytest
 
 from owt_pipeline.dedupe import collection as module
 from owt_pipeline.dedupe.collection import Collection, Earlier, read_collection, write_collection
+from owt_pipeline.dedupe.past import Kept, Ranges
 from owt_pipeline.dedupe.stage import STAGE, Options
 from owt_pipeline.engine import commit
 from owt_pipeline.engine.dataset import DatasetReader
@@ -48,7 +49,7 @@ def test_parts_are_the_documents_in_order(
 ) -> None:
     monkeypatch.setattr(module, "_PART_BYTES", part_bytes)
     monkeypatch.setattr(module, "_MOST_PARTS", most_parts)
-    collection = write_collection(run, [])
+    collection = write_collection(run, [], 20)
     assert len(collection.parts) == count
     wanted = np.array([0, 7, 4999, 5000, 12_000, 12_001, ROWS - 1], np.uint32)
     expected = [f"text {i}" for shard in range(3) for i in range(shard, ROWS, 3)]
@@ -60,17 +61,14 @@ def test_parts_are_the_documents_in_order(
         some += texts_of(collection, number, wanted[(wanted >= part.first) & (wanted < first)])
     assert every == expected
     assert some == [expected[i] for i in wanted]
-    for shard in range(3):
-        start, end = collection.first_of_shard[shard : shard + 2]
-        of_shard = [n for n, part in enumerate(collection.parts) if part.first < end and part.first + part.rows > start]
-        assert collection.parts_of_shard(shard) == of_shard
 
 
 def test_documents_of_earlier_corpora_are_numbered_after_the_run_s_own(tmp_path: Path) -> None:
     write_clean(tmp_path / "own", ["one", "two", "three"], 2)
     write_clean(tmp_path / "earlier", ["four", "five"], 2)
     earlier = DatasetReader.open(Storage(str(tmp_path / "earlier")), "clean")
-    collection = write_collection(planned(tmp_path / "own"), [Earlier(earlier, ["a", "b"])])
+    kept = Kept(str(tmp_path / "earlier"), ["a", "b"], Ranges.of(2, 20))
+    collection = write_collection(planned(tmp_path / "own"), [Earlier(earlier, kept)], 20)
     assert collection.first_of_shard == [0, 2, 3, 4, 5]
     assert (collection.own_shards, collection.own_documents, collection.documents) == (2, 3, 5)
     assert collection.shard_of(np.arange(5)).tolist() == [0, 0, 1, 2, 3]
@@ -82,7 +80,6 @@ def test_shards_without_documents_are_of_some_part(tmp_path: Path) -> None:
     write_clean(tmp_path, ["one"], 3)
     collection = read_collection(planned(tmp_path))
     assert [(part.first, part.rows, len(part.pieces)) for part in collection.parts] == [(0, 1, 3)]
-    assert [collection.parts_of_shard(shard) for shard in range(3)] == [[0], [], []]
 
 
 def test_a_damaged_file_is_named(run: StageRun) -> None:
@@ -96,4 +93,4 @@ def test_a_damaged_file_is_named(run: StageRun) -> None:
 def test_more_documents_than_have_numbers_are_an_error(run: StageRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_DOCUMENTS", ROWS)
     with pytest.raises(UserError, match="25,000 documents, more than 25,000"):
-        write_collection(run, [])
+        write_collection(run, [], 20)

@@ -91,11 +91,14 @@ def test_components_of_long_graphs(shape: str, seed: int) -> None:
 
 @given(st.lists(st.integers(0, 30), min_size=61, max_size=61), EDGES, st.integers(0, 61))
 def test_copies_and_documents_of_earlier_corpora(texts: list[int], edges: list[tuple[int, int]], own: int) -> None:
-    """Copies are one component; compared is what has another text near; what only stays is left out."""
+    """Copies are one component; compared is what has another text near. Each component has a document of the run's."""
     least = [texts.index(text) for text in texts]
     copies = [(i, of) for i, of in enumerate(least) if i != of]
-    candidates = find_candidates(61, own, [columns(copies)], [forest_of(61, [columns(edges)])])
     expected = {node: root for node, root in of_two([*edges, *copies]).items() if root < own}
+    edges, copies = ([edge for edge in some if edge[0] in expected] for some in (edges, copies))
+    within = [edge for edge in edges if max(edge) < own]
+    to_past = [edge for edge in edges if max(edge) >= own]
+    candidates = find_candidates(61, own, [columns(copies)], [forest_of(own, [columns(within)])], [columns(to_past)])
     assert roots_of(candidates) == expected
     assert candidates.text.tolist() == [least[node] for node in sorted(expected)]
     several = {root for node, root in expected.items() if least[node] != root}

@@ -1,0 +1,281 @@
+"""What a corpus keeps for later runs, by which they find what repeats a document of it without reading its texts.
+
+All hashes of texts and of bands, sorted, with the documents they are of: some 160 bytes a document with 21 bands. The
+first two bytes of each entry lie apart from the rest, so a later run reads two bytes an entry, whatever few documents
+it looks for, and five more only where the first two agree. A file a shard:
+
+    sections    one for each range of hashes whose key is the shard's modulo the number of shards:
+                  starts      <u4[buckets + 1]  where each bucket's entries begin; a bucket is an interval of hashes
+                  remainders  <u2[n]            the 16 bits of the hash below those of its bucket, ascending in it
+                  entries     n times (document <u4, further): 8 bits more of a band's hash; of a text's, its other half
+    gone        (row, kept) <u4 each            the shard's documents that do not stay, and in favour of which
+    contents    as MessagePack: of each section its key, offset and n; of `gone`, offset and n
+    tail        length of the contents, <u8
+
+A band's hash is compared by 16 + 8 bits and by the number of its bucket, 15 bits for a million documents; what is found
+by chance costs the reading of a text, and no more: similarities are computed from texts.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import numpy as np
+
+from owt_pipeline.engine.commit import ShardWriter, record_name
+from owt_pipeline.engine.dataset import reading
+from owt_pipeline.engine.spool import HashingFile
+from owt_pipeline.engine.stage import StageRun, read_record
+from owt_pipeline.engine.storage import Storage
+
+SKETCHES = "sketches"
+"""Kind of the files with sketches: of a part while dedupe works; of a shard, those kept for later runs."""
+
+NOBODY = 0xFFFFFFFF
+"""Of a document that does not stay: it goes in favour of one of another corpus."""
+
+RANGE_ROWS = 1 << 21  # of one range of a band's hashes, of which one worker holds a few at 16 bytes a row
+LEAST_RANGE_ROWS = 1 << 18  # bands of fewer go to one part together
+
+_BUCKET_ENTRIES = 128  # or half as many
+_NEAR = 1024  # entries between two that are read at once
+_REQUESTS_TOGETHER = 16  # each waits for a bucket
+_COPY_BYTES = 1 << 20
+_TAIL = struct.Struct("<Q")
+_BAND_ENTRY = np.dtype([("document", "<u4"), ("further", "u1")])
+_TEXT_ENTRY = np.dtype([("document", "<u4"), ("further", "<u8")])
+_GONE = np.dtype([("row", "<u4"), ("kept", "<u4")])
+
+
+class Ranges(msgspec.Struct, frozen=True):
+    """How hashes are cut into ranges, each with a key: those of texts come first, then those of one band, or of several
+    bands together.
+
+    Attributes:
+      bands: of a sketch.
+      of_band: ranges of the hashes of each band, and of the texts.
+      together: bands whose hashes are looked at together.
+    """
+
+    bands: int
+    of_band: int
+    together: int
+
+    @classmethod
+    def of(cls, documents: int, bands: int) -> Ranges:
+        """The ranges for a number of documents."""
+        together = min(bands, max(1, LEAST_RANGE_ROWS // max(documents, 1)))
+        return cls(bands, max(1, documents // RANGE_ROWS), together)
+
+    @property
+    def keys(self) -> int:
+        """How many ranges there are."""
+        return self.first_of(self.bands - 1) + self.of_band
+
+    def first_of(self, band: int) -> int:
+        """The key of a band's first range."""
+        return self.of_band * (1 + band // self.together)
+
+    def is_of_texts(self, key: int) -> bool:
+        return key < self.of_band
+
+    def span(self, key: int) -> tuple[int, int]:
+        """The least hash of a range, and the least after it, both by their upper halves."""
+        number = key % self.of_band
+        return tuple(-(-(at << 32) // self.of_band) for at in (number, number + 1))  # type: ignore[return-value]
+
+    def that_meet(self, other: Ranges, key: int) -> Iterator[int]:
+        """The keys of these ranges that may have hashes in common with range `key` of `other`."""
+        first, number = divmod(key, other.of_band)
+        numbers = range(number * self.of_band // other.of_band, -(-(number + 1) * self.of_band // other.of_band))
+        if not first:
+            yield from numbers
+            return
+        bands = range((first - 1) * other.together, min(first * other.together, self.bands))
+        for start in sorted({self.first_of(band) for band in bands}):
+            yield from (start + number for number in numbers)
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """What a file holds: (offset, entries) of each section by its key, and of `gone`."""
+
+    sections: dict[int, tuple[int, int]]
+    gone: tuple[int, int]
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What an earlier corpus keeps: the file of each shard, in its working directory, and its ranges."""
+
+    workdir: str
+    files: list[str]
+    ranges: Ranges
+
+    def find(self, key: int, hashes: np.ndarray, further: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """(number of the hash, number of the document that has it), int64, for each of range `key` that is there.
+
+        Args:
+          key: of one of `ranges`.
+          hashes: uint64, those of other ranges among them are not found.
+          further: uint64, the other halves of the hashes of texts; None for bands.
+        """
+        nothing = np.zeros(0, np.int64)
+        name = self.files[key % len(self.files)]
+        section = _contents(self.workdir, name).sections.get(key)
+        if section is None or not len(hashes):
+            return nothing, nothing
+        offset, entries = section
+        place = _Place(entries, self.ranges.span(key))
+        asked = np.flatnonzero(place.has(hashes))
+        asked = asked[np.argsort(hashes[asked], kind="stable")]
+        bucket, remainder, last = place.cut(hashes[asked])
+        folder = Storage(self.workdir)
+        with reading(folder.path(name)):
+            data = folder.read_range(name, offset, place.head_bytes)
+        starts = np.frombuffer(data, "<u4", place.buckets + 1)
+        remainders = np.frombuffer(data, "<u2", entries, starts.nbytes)
+        low, high = (starts[bucket + k].astype(np.int64) for k in (0, 1))
+        first = _bisect(remainders, remainder, low, high, equal=False)
+        count = _bisect(remainders, remainder, first, high, equal=True) - first
+        asked, last = np.repeat(asked, count), np.repeat(last, count)
+        at = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
+        found = _read_entries(
+            folder, name, offset + place.head_bytes, at, _BAND_ENTRY if further is None else _TEXT_ENTRY
+        )
+        same = found["further"] == (last if further is None else further[asked])
+        return asked[same], found["document"][same].astype(np.int64)
+
+    def gone(self, shard: int) -> tuple[np.ndarray, np.ndarray]:
+        """(row, number of the document that stays in its place or NOBODY) of a shard's documents that do not stay."""
+        name = self.files[shard]
+        offset, rows = _contents(self.workdir, name).gone
+        folder = Storage(self.workdir)
+        with reading(folder.path(name)):
+            found = np.frombuffer(folder.read_range(name, offset, rows * _GONE.itemsize), _GONE, rows)
+        return found["row"].astype(np.int64), found["kept"].astype(np.int64)
+
+
+def write_section(
+    file: HashingFile, span: tuple[int, int], hashes: np.ndarray, documents: np.ndarray, further: np.ndarray | None
+) -> None:
+    """Write what is kept of a range of hashes.
+
+    Args:
+      file: where to.
+      span: of the range.
+      hashes: uint64, of texts or bands.
+      documents: uint32, what they are of.
+      further: uint64, the other halves of the hashes of texts; None for bands.
+    """
+    order = np.argsort(hashes, kind="stable")  # another sort may order equal ones as the processor suggests
+    place = _Place(len(hashes), span)
+    bucket, remainder, last = place.cut(hashes[order])
+    file.write(np.searchsorted(bucket, np.arange(place.buckets + 1)).astype("<u4").tobytes())
+    file.write(remainder.astype("<u2").tobytes())
+    entries = np.empty(len(order), _BAND_ENTRY if further is None else _TEXT_ENTRY)
+    entries["document"] = documents[order]
+    entries["further"] = last if further is None else further[order]
+    file.write(entries.tobytes())
+
+
+def keep_sketches(
+    run: StageRun, shard: int, writer: ShardWriter, ranges: Ranges, rows: np.ndarray, kept: np.ndarray
+) -> None:
+    """Write what the run's corpus keeps in the file of a shard, from the sections that the step `buckets` made.
+
+    Args:
+      run: dedupe at work.
+      shard: the shard.
+      writer: of the shard.
+      ranges: of the hashes of the run's own documents.
+      rows: those of the shard's documents that do not stay, ascending.
+      kept: for each, the number of the document that stays among all of the run; NOBODY for one of another corpus.
+    """
+    file, count = writer.open_file(".sketches", SKETCHES)
+    sections: dict[int, tuple[int, int]] = {}
+    for key in range(shard, ranges.keys, run.num_shards):
+        try:
+            record = read_record(run.records("buckets"), record_name(key))
+        except FileNotFoundError:
+            continue  # nothing has a hash in this range
+        (made,) = (made for made in record.files if made.kind == SKETCHES)
+        sections[key] = file.bytes, made.rows
+        with run.work.open(made.path) as source:
+            while piece := source.read(_COPY_BYTES):
+                file.write(piece)
+        count[0] += made.rows
+    gone = np.empty(len(rows), _GONE)
+    gone["row"], gone["kept"] = rows, kept
+    contents = Contents(sections, (file.bytes, len(gone)))
+    file.write(gone.tobytes())
+    encoded = msgspec.msgpack.encode(contents)
+    file.write(encoded)
+    file.write(_TAIL.pack(len(encoded)))
+
+
+@functools.lru_cache(maxsize=4096)  # a part looks into a file for several ranges
+def _contents(workdir: str, name: str) -> Contents:
+    folder = Storage(workdir)
+    with reading(folder.path(name)):
+        size = folder.size(name)
+        (length,) = _TAIL.unpack(folder.read_range(name, size - _TAIL.size, _TAIL.size))
+        return msgspec.msgpack.decode(folder.read_range(name, size - _TAIL.size - length, length), type=Contents)
+
+
+class _Place:
+    """How the hashes of a section are cut: into the number of a bucket, 16 bits, 8 bits, and bits that are dropped."""
+
+    def __init__(self, entries: int, span: tuple[int, int]):
+        self.low, self.high = span
+        width = (self.high - self.low) << 32
+        bits = max(1, (entries // _BUCKET_ENTRIES).bit_length())
+        self.shift = (width - 1).bit_length() - bits
+        self.buckets = ((width - 1) >> self.shift) + 1
+        self.head_bytes = 4 * (self.buckets + 1) + 2 * entries
+
+    def has(self, hashes: np.ndarray) -> np.ndarray:
+        upper = hashes >> np.uint64(32)
+        return (upper >= self.low) & (upper < self.high)
+
+    def cut(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(bucket int64, remainder uint16, further uint8) of hashes of the span."""
+        hashes = hashes - np.uint64(self.low << 32)
+        bucket = (hashes >> np.uint64(self.shift)).astype(np.int64)
+        remainder = (hashes >> np.uint64(self.shift - 16)).astype(np.uint16)
+        return bucket, remainder, (hashes >> np.uint64(self.shift - 24)).astype(np.uint8)
+
+
+def _bisect(values: np.ndarray, wanted: np.ndarray, low: np.ndarray, high: np.ndarray, *, equal: bool) -> np.ndarray:
+    """For each of `wanted`, the first place from low to high whose value is not less; with `equal`, is greater."""
+    low, high = low.copy(), high.copy()
+    while len(open := np.flatnonzero(low < high)):
+        middle = (low[open] + high[open]) // 2
+        found = values[middle]
+        before = found <= wanted[open] if equal else found < wanted[open]
+        low[open] = np.where(before, middle + 1, low[open])
+        high[open] = np.where(before, high[open], middle)
+    return low
+
+
+def _read_entries(folder: Storage, name: str, start: int, at: np.ndarray, kind: np.dtype) -> np.ndarray:
+    """The entries at these places, those close together by one request."""
+    found = np.empty(len(at), kind)
+    order = np.argsort(at, kind="stable")
+    near = np.split(order, np.flatnonzero(np.diff(at[order]) > _NEAR) + 1) if len(order) else []
+
+    def read(places: np.ndarray) -> None:
+        first, last = int(at[places[0]]), int(at[places[-1]])
+        data = folder.read_range(name, start + first * kind.itemsize, (last + 1 - first) * kind.itemsize)
+        found[places] = np.frombuffer(data, kind)[at[places] - first]
+
+    with reading(folder.path(name)):
+        if folder.is_local:
+            for places in near:
+                read(places)
+        else:
+            with ThreadPoolExecutor(_REQUESTS_TOGETHER) as threads:
+                list(threads.map(read, near))
+    return found
