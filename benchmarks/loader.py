@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from token_shards import write_shards
 
-from trainer.data import Loader, make_sampler
-from trainer.shards import Documents, open_dataset
+from trainer.data import Loader, open_corpora
+from trainer.shards import Documents
 
 BATCH, CONTEXT = 32, 1024
 FLOOR = 20e6  # tokens/s a process
@@ -43,7 +43,8 @@ def main() -> int:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.data or made_up_tokens(Path(scratch), arguments.tokens, arguments.mean_length)
-        dataset = open_dataset(folder)
+        corpora = open_corpora([str(folder)])
+        dataset = corpora.datasets[-1]
         documents = dataset.documents("train")
         binary = Path(scratch) / "train.bin"
         write_binary(documents, dataset.tokenizer.eot, binary)
@@ -52,7 +53,7 @@ def main() -> int:
         contenders: dict[str, Callable[[int], Batch]] = {"nanoGPT": lambda step: nanogpt_get_batch(binary)}
         for name in ("packed", "longbiased"):
             start = time.perf_counter()
-            sampler = make_sampler(dataset, "train", name, CONTEXT, seed=1)
+            sampler = corpora.sampler(name, CONTEXT, seed=1)
             sampler.windows(0, 1)
             print(f"{name} opened in {time.perf_counter() - start:.3f} s")
             loader = Loader(sampler, BATCH, BATCH)

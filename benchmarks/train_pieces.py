@@ -111,7 +111,7 @@ def measure(row: dict[str, Any], seed: int, arguments: argparse.Namespace, train
     steps = arguments.tokens // (arguments.batch * arguments.context)
     row = dict(row)
     row["momentum_warmup"] = round(row.pop("momentum_warmup", 0) * steps)
-    config = TrainConfig(data="", out="", max_steps=steps, context=arguments.context, **row).resolved(steps)
+    config = TrainConfig(data=(), out="", max_steps=steps, context=arguments.context, **row).resolved(steps)
     shape = {key: value for key, value in row.items() if key in SHAPE_KEYS}
     torch.manual_seed(seed)
     model = GPT(

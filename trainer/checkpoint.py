@@ -50,6 +50,7 @@ class Record:
       model: the model's shape.
       settings: those of the run.
       data: digest of the token shards.
+      history: what the run has read from which step on, as `trainer.data.Phase`; the last entry is of `data`.
       tokenizer: name, sha256, vocab_size, eot.
       parent: digest of the checkpoint this run went on from, or "".
       world_size: ranks that wrote it.
@@ -66,6 +67,7 @@ class Record:
     world_size: int
     versions: dict[str, str]
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
     format: int = FORMAT
 
     @property
@@ -92,7 +94,10 @@ def make_record(
         "pyarrow": pyarrow.__version__,
         "safetensors": safetensors.__version__,
     }
-    return Record(step, dataclasses.asdict(model), settings, corpora.digest, known, parent, world_size, versions)
+    history = [dataclasses.asdict(phase) for phase in corpora.history]
+    return Record(
+        step, dataclasses.asdict(model), settings, corpora.digest, known, parent, world_size, versions, history=history
+    )
 
 
 def begin(folder: Path, step: int) -> Path:

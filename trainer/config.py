@@ -39,11 +39,12 @@ LEARNING_RATES = {
 class TrainConfig:
     """Settings of `trainer.train`. Those marked `shapes_bytes=False` may change when a run is resumed."""
 
-    data: str = option(help="folder of the token shards: WORKDIR/tokens, or s3:// or gs://", metavar="DIR")
-    out: str = option(help="folder of the run: its checkpoints and metrics", metavar="DIR", shapes_bytes=False)
-    mix: tuple[str, ...] = option(
-        (), "further token shards, each FOLDER=SHARE of the samples; data has the rest", metavar="FOLDER=SHARE"
+    data: tuple[str, ...] = option(
+        help="token shards, WORKDIR/tokens, local or s3:// or gs://, with those of the runs it builds on; several are "
+        "mixed by their tokens, or by weights, as a/tokens=0.7 b/tokens=0.3",
+        metavar="DIR",
     )
+    out: str = option(help="folder of the run: its checkpoints and metrics", metavar="DIR", shapes_bytes=False)
     restart: bool = option(
         False, "start at step 0, and move what the run's folder holds of an earlier run aside", shapes_bytes=False
     )
@@ -102,6 +103,9 @@ class TrainConfig:
     )
     warmup_steps: int = option(0, "steps of linear warm-up; 0 for a hundredth of max_steps", minimum=0)
     decay_fraction: float = option(0.2, "wsd: share of the steps that decay", minimum=0, maximum=1)
+    extend_steps: tuple[int, ...] = option(
+        (), "steps after max_steps, each number with a warm-up, stable rate and decay of its own", minimum=1
+    )
     weight_decay: float = option(0.1, "on matrices only", minimum=0)
     beta1: float = option(0.9, "AdamW's first", minimum=0, maximum=1)
     beta2: float = option(0.95, "AdamW's second", minimum=0, maximum=1)
@@ -215,6 +219,11 @@ class TrainConfig:
         schedule = self.schedule or ("linear" if self.init_from else "cosine")
         return dataclasses.replace(self, max_steps=steps, schedule=schedule)
 
+    @property
+    def last_step(self) -> int:
+        """Steps of the run, those by which it was extended included."""
+        return self.max_steps + sum(self.extend_steps)
+
     def window_of(self, step: int) -> int:
         """How many positions attention reaches at a step, or 0 for all: window_start, doubled at even intervals."""
         context = self.context or PRESETS[self.preset].context
@@ -229,15 +238,25 @@ class TrainConfig:
         return 0.95 if step >= self.momentum_warmup else 0.85 + 0.10 * step / self.momentum_warmup
 
     def learning_rate_of(self, step: int) -> float:
-        """The learning rate of step 0 … max_steps−1, of a run that is `resolved`."""
+        """The learning rate of step 0 … last_step−1, of a run that is `resolved`.
+
+        What extends the run leaves the rates before it as they were; it rises from where they ended (Ibrahim et al.,
+        2024), unless the schedule is constant.
+        """
+        schedule, steps, start_fraction = self.schedule or "cosine", self.max_steps, 0.0
+        for further in self.extend_steps:
+            if step < steps or self.schedule == "constant":
+                break
+            schedule, step, steps, start_fraction = "wsd", step - steps, further, self.min_fraction
         return learning_rate(
             step,
             peak=self.peak_learning_rate,
-            schedule=self.schedule or "cosine",
-            warmup_steps=min(self.warmup_steps or max(1, self.max_steps // 100), self.max_steps),
-            max_steps=self.max_steps,
+            schedule=schedule,
+            warmup_steps=min(self.warmup_steps or max(1, steps // 100), steps),
+            max_steps=steps,
             min_fraction=self.min_fraction,
             decay_fraction=self.decay_fraction,
+            start_fraction=start_fraction,
         )
 
 
@@ -292,9 +311,10 @@ def changes(before: dict[str, Any], now: TrainConfig) -> tuple[list[str], list[s
     refused: list[str] = []
     noted: list[str] = []
     for field in dataclasses.fields(now):
-        if not field.metadata["shapes_bytes"] or field.name in ("data", "mix") or field.name not in before:
+        if not field.metadata["shapes_bytes"] or field.name == "data" or field.name not in before:
             continue
         old, new = before[field.name], getattr(now, field.name)
+        old = tuple(old) if isinstance(old, list) else old
         if old != new:
             (refused if field.name in frozen else noted).append(f"{field.name} was {old}, is {new}")
     return refused, noted

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import itertools
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +17,34 @@ import torch
 
 from schemas import SettingsError
 from trainer.manifest import ShardError
-from trainer.samplers import Mixture, Packed, Sampler, longbiased
-from trainer.shards import Documents, TokenDataset, TokenizerInfo, open_dataset
+from trainer.samplers import Packed, Sampler, drawn, longbiased, mix, shifted
+from trainer.shards import TokenDataset, TokenizerInfo, check_same_tokenizer, open_chain
 
 _MIX_KEY = 0x4D4958  # sets the places of the corpora apart from those of longbiased's two kinds
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset as a run's record names it: its folder, its digest, and the share of the samples that it gives."""
+
+    folder: str
+    digest: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What a run reads from one step on: `step` is the first, counted from 0, that has these datasets."""
+
+    step: int
+    sources: tuple[Source, ...]
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Phase:
+        return cls(entry["step"], tuple(Source(**source) for source in entry["sources"]))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{source.folder} ({source.share:.1%})" for source in self.sources) or "unknown"
 
 
 @dataclass(frozen=True)
@@ -26,10 +53,19 @@ class Corpora:
 
     Which corpus sample i is from, and which of its samples, follows from (seed, i) as all else does, and
     each corpus is read in its own order: a corpus with a small share comes round less often.
+
+    Attributes:
+      datasets, shares: those that are read now.
+      tokens: of each, to predict in one pass over its documents, each with its end-of-text.
+      history: what the run has read from which step on; the last entry is of `datasets`.
+      batch: samples of a step.
     """
 
     datasets: tuple[TokenDataset, ...]
     shares: tuple[float, ...]
+    tokens: tuple[int, ...]
+    history: tuple[Phase, ...] = ()
+    batch: int = 1
 
     @property
     def tokenizer(self) -> TokenizerInfo:
@@ -43,11 +79,17 @@ class Corpora:
         lines = "".join(f"{d.digest}  {share!r}\n" for d, share in zip(self.datasets, self.shares, strict=True))
         return hashlib.sha256(lines.encode()).hexdigest()
 
-    @property
-    def epoch_tokens(self) -> int:
-        """Tokens to predict in one pass over every document, each with its end-of-text."""
-        lengths = [dataset.documents("train").lengths for dataset in self.datasets]
-        return sum(int(own.sum()) + len(own) for own in lengths)
+    def since(self, step: int) -> Phase:
+        """These datasets, read from `step` on."""
+        named = zip(self.datasets, self.shares, strict=True)
+        return Phase(step, tuple(Source(str(dataset.folder), dataset.digest, share) for dataset, share in named))
+
+    def continuing(self, history: Sequence[Phase], step: int, batch: int) -> Corpora:
+        """The same in a run of `batch` samples a step, whose first `step` steps read what `history` says."""
+        now = self.since(step)
+        if not history or _read(history[-1]) != _read(now):
+            history = (*history, now)
+        return dataclasses.replace(self, history=tuple(history), batch=batch)
 
     def check_ids(self, windows: np.ndarray) -> None:
         """Raises ShardError where `windows` hold an id outside the vocabulary, naming a document that has it."""
@@ -55,89 +97,113 @@ class Corpora:
             for dataset in self.datasets:
                 dataset.check_ids("train")
 
-    def sampler(self, name: str, context: int, seed: int, **options: Any) -> Sampler:
-        """The training samples, by `make_sampler` of each corpus; raises ValueError naming one that is empty."""
-        samplers = [make_sampler(dataset, "train", name, context, seed, **options) for dataset in self.datasets]
-        return mix(samplers, list(self.shares), seed ^ _MIX_KEY)
+    def sampler(
+        self, name: str, context: int, seed: int, *, long_min_tokens: int = 512, long_fraction: float = 0.7
+    ) -> Sampler:
+        """The training samples, `packed` or `longbiased`: a mixture of those of each dataset.
+
+        A dataset that the run has read before goes on in its order where it was left, whatever it was mixed with; a
+        new one begins at its first sample. So the samples of a step follow from the seed and the history alone.
+
+        Raises:
+          ShardError: there are not enough tokens for a window, or, for `longbiased`, no document is long.
+        """
+        names = ", ".join(str(dataset.folder) for dataset in self.datasets)
+        check_length(sum(self.tokens), context, f"{names}, split train")
+        used = [k for k, tokens in enumerate(self.tokens) if tokens]
+        documents = [self.datasets[k].documents("train") for k in used]
+        eot, read = self.tokenizer.eot, self._samples_read(seed)
+        long = [name == "longbiased" and bool((own.lengths >= long_min_tokens).any()) for own in documents]
+        if name == "longbiased" and not any(long):
+            raise ShardError(
+                f"{names}, split train: no document has {long_min_tokens} tokens or more; lower long_min_tokens, or "
+                "use packed"
+            )
+        samplers: list[Sampler] = []
+        for k, own, has_long in zip(used, documents, long, strict=True):
+            # A month without a long document gives of all its own, so that it can be part of a chain.
+            sampler: Sampler = Packed(own, context, eot, seed)
+            if has_long:
+                sampler = longbiased(
+                    own, context, eot, seed, long_min_tokens=long_min_tokens, long_fraction=long_fraction
+                )
+            samplers.append(shifted(sampler, read[self.datasets[k].digest]))
+        mixed = mix(samplers, [self.shares[k] for k in used], seed ^ _MIX_KEY)
+        return shifted(mixed, -self.history[-1].step * self.batch) if self.history else mixed
+
+    def _samples_read(self, seed: int) -> Counter[str]:
+        """The samples that each dataset, by its digest, gave before the last change of the data."""
+        read: Counter[str] = Counter()
+        for phase, after in itertools.pairwise(self.history):
+            sources = [source for source in phase.sources if source.share]
+            if sources:
+                counts = drawn([s.share for s in sources], (after.step - phase.step) * self.batch, seed ^ _MIX_KEY)
+                read.update({source.digest: count for source, count in zip(sources, counts, strict=True)})
+        return read
 
 
-def open_corpora(data: str, others: Sequence[str], **options: Any) -> Corpora:
-    """The corpus `data`, mixed with `others`, each written FOLDER=SHARE; `data` has the rest of the samples.
+def _read(phase: Phase) -> list[tuple[str, float]]:
+    return [(source.digest, source.share) for source in phase.sources]
+
+
+def open_corpora(data: Sequence[str], **options: Any) -> Corpora:
+    """The token shards `data`, each with those of the runs that its run builds on.
 
     Args:
+      data: folders. Without weights each dataset gives samples in proportion to its tokens, as if all were one;
+        written FOLDER=WEIGHT, in proportion to the weights.
       options: as of `open_dataset`.
 
     Raises:
-      SettingsError: an entry of another form, or shares of 1 or more in all.
-      ShardError: as `open_dataset`, or corpora of different tokenizers.
+      SettingsError: an entry of another form, or weights for some alone.
+      ShardError: as `open_chain`, datasets of different tokenizers, or one that is named twice.
     """
-    entries = [_parse(entry) for entry in others]
-    rest = 1 - sum(share for _, share in entries)
-    if rest < 0 or (entries and math.isclose(rest, 0, abs_tol=1e-9)):
-        raise SettingsError(f"mix: the shares sum to {1 - rest:g}, which leaves nothing of data; give less than 1")
-    datasets = tuple(open_dataset(folder, **options) for folder in [data, *(folder for folder, _ in entries)])
-    for dataset in datasets[1:]:
-        if dataset.tokenizer.sha256 != datasets[0].tokenizer.sha256:
+    entries = [_parse(entry) for entry in data]
+    if len({weight is None for _, weight in entries}) > 1:
+        folder = next(folder for folder, weight in entries if weight is None)
+        raise SettingsError(f"data: {folder} has no weight, others have; write {folder}=WEIGHT, or give none a weight")
+    chains = [open_chain(folder, **options) for folder, _ in entries]
+    datasets = [dataset for chain in chains for dataset in chain]
+    known: dict[str, TokenDataset] = {}
+    for dataset in datasets:
+        check_same_tokenizer(dataset, datasets[0])
+        if dataset.files and (other := known.setdefault(dataset.digest, dataset)) is not dataset:
             raise ShardError(
-                f"{dataset.folder} has the tokenizer {dataset.tokenizer.name}, {datasets[0].folder} has "
-                f"{datasets[0].tokenizer.name} (another SHA-256); tokenize both with one"
+                f"{other.folder} and {dataset.folder} are the same tokens; name them once (a run's tokens/ include "
+                "those of the runs that it builds on)"
             )
-    return Corpora(datasets, (rest, *(share for _, share in entries)))
+    tokens, shares = [], []
+    for chain, (_, weight) in zip(chains, entries, strict=True):
+        lengths = [dataset.documents("train").lengths for dataset in chain]
+        counts = [int(own.sum()) + len(own) for own in lengths]
+        tokens += counts
+        shares += [count if weight is None else weight * count / max(1, sum(counts)) for count in counts]
+    total = sum(shares) or 1
+    return Corpora(tuple(datasets), tuple(share / total for share in shares), tuple(tokens))
 
 
-def _parse(entry: str) -> tuple[str, float]:
-    folder, _, share = entry.rpartition("=")
+def _parse(entry: str) -> tuple[str, float | None]:
+    folder, sign, text = entry.rpartition("=")
     try:
-        value = float(share)
+        weight = float(text) if sign else None
     except ValueError:
-        value = math.nan
-    if not folder or not 0 < value < 1:
-        raise SettingsError(f"mix: {entry!r} is not FOLDER=SHARE with a share between 0 and 1, as wiki/tokens=0.2")
-    return folder, value
+        return entry, None  # a folder may have the sign in its name
+    if weight is None:
+        return entry, None
+    if not folder or not 0 < weight < math.inf:
+        raise SettingsError(f"data: {entry!r} is not FOLDER=WEIGHT with a weight above 0, as wiki/tokens=0.3")
+    return folder, weight
 
 
-def make_sampler(
-    dataset: TokenDataset,
-    split: str,
-    name: str,
-    context: int,
-    seed: int,
-    *,
-    long_min_tokens: int = 512,
-    long_fraction: float = 0.7,
-) -> Sampler:
-    """The sampler `name` (`packed` or `longbiased`) over one split; raises ShardError where it is too short."""
-    documents = split_documents(dataset, split, context)
-    eot = dataset.tokenizer.eot
-    try:
-        if name == "packed":
-            return Packed(documents, context, eot, seed)
-        return longbiased(documents, context, eot, seed, long_min_tokens=long_min_tokens, long_fraction=long_fraction)
-    except ValueError as error:
-        raise ShardError(f"{dataset.folder}, split {split}: {error}") from error
-
-
-def split_documents(dataset: TokenDataset, split: str, context: int) -> Documents:
-    """The documents of one split; raises ShardError where they do not fill a window of `context` tokens."""
-    documents = dataset.documents(split)
-    tokens = int(documents.lengths.sum()) + len(documents)
-    if not len(documents):
-        raise ShardError(f"{dataset.folder}, split {split}: there is no document; run tokenize on more text")
+def check_length(tokens: int, context: int, where: str) -> None:
+    """Raises ShardError unless `tokens`, end-of-text included, fill a window of `context`."""
+    if not tokens:
+        raise ShardError(f"{where}: there is no document; run tokenize on more text")
     if tokens <= context:
         raise ShardError(
-            f"{dataset.folder}, split {split}: {tokens:,} tokens, end-of-text included, are fewer than the "
+            f"{where}: {tokens:,} tokens, end-of-text included, are fewer than the "
             f"{context + 1:,} of a window; give a smaller context, or run tokenize on more text"
         )
-    return documents
-
-
-def mix(samplers: list[Sampler], weights: list[float], seed: int) -> Sampler:
-    """Samples of several samplers in proportion to `weights`: mixtures of two, nested."""
-    sampler, weight = samplers[-1], weights[-1]
-    for position in range(len(samplers) - 2, -1, -1):
-        weight += weights[position]
-        sampler = Mixture(samplers[position], sampler, weights[position] / weight, seed + position)
-    return sampler
 
 
 class Loader:

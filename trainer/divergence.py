@@ -101,7 +101,7 @@ class _Numbered(TokenDataset):
     @classmethod
     def of(cls, dataset: TokenDataset, before: int) -> _Numbered:
         tokenizer = dataclasses.replace(dataset.tokenizer, eot=-1)
-        return cls(dataset.folder, dataset.digest, tokenizer, dataset.files, before)
+        return cls(dataset.folder, dataset.digest, tokenizer, dataset.files, before=before)
 
     def documents(self, split: str) -> Documents:
         return _Numbers(super().documents(split).lengths, self.before)

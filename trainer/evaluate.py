@@ -17,13 +17,13 @@ import torch
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
 from trainer.command_line import CommandParser
+from trainer.data import open_corpora
 from trainer.distributed import Ranks, autocast_of
 from trainer.model import GPT
 from trainer.pretrained import Tokenizer, load_pretrained
-from trainer.shards import open_dataset
 from trainer.signing import Verifier
 from trainer.tasks import detokenize, hellaswag, lambada, published_words
-from trainer.validation import fixed_windows, validation_loss
+from trainer.validation import validation_loss, validation_windows
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,9 @@ def text_windows(stream: list[int], context: int, stride: int) -> Iterator[tuple
 class EvaluateOptions:
     """Settings of `trainer.evaluate`."""
 
-    data: str | None = option(None, "token shards: the validation loss over their val split", metavar="DIR")
+    data: tuple[str, ...] = option(
+        (), "token shards, several as in training: the validation loss over their val split", metavar="DIR"
+    )
     windows: int = option(256, "windows of the validation set, at most one epoch", minimum=1)
     text: str | None = option(None, "a text file: its perplexity", metavar="FILE")
     stride: int = option(0, "tokens a window predicts; 0 for contiguous chunks of the context", minimum=0)
@@ -130,9 +132,11 @@ def _evaluate(folder: str, options: EvaluateOptions, ranks: Ranks) -> dict[str, 
         if trained.step is not None:
             result["step"] = trained.step
         if options.data:
-            dataset = open_dataset(options.data)
-            trained.check_tokenizer(dataset.tokenizer, options.data)
-            windows = fixed_windows(dataset, model.config.context, options.windows)
+            corpora = open_corpora(options.data)
+            trained.check_tokenizer(corpora.tokenizer, options.data[0])
+            windows = validation_windows(corpora, model.config.context, options.windows)
+            if windows is None:
+                raise ValueError(f"{', '.join(options.data)}: there is no document in the val split; give other --data")
             result["val_windows"] = len(windows)
             result["val_loss"] = validation_loss(model, windows, ranks, micro_batch=micro_batch, blocks=trained.blocks)
         if options.text:

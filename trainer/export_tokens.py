@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 
 from trainer.command_line import CommandParser
-from trainer.shards import Documents, ShardError, open_dataset
+from trainer.shards import Documents, ShardError, open_chain
 
 _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 _MEGATRON_VERSION = 1
@@ -25,6 +25,8 @@ _DOCUMENTS = 4096  # written at once
 def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
     """Write each split of the shards in `folder`, documents in the shards' order; returns the files written.
 
+    Those of the runs that its run builds on come first.
+
     `bin` is nanoGPT's (`data/openwebtext/prepare.py`): ids one after the other, an end-of-text after each
     document, uint16, or uint32 for vocabularies over 65,536, which nanoGPT does not read. `megatron` is
     Megatron-LM's indexed dataset (`megatron/core/datasets/indexed_dataset.py`), a sequence a document,
@@ -34,42 +36,48 @@ def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
       ShardError: shards that cannot be read.
       OSError: the files cannot be written.
     """
-    dataset = open_dataset(folder)
+    datasets = open_chain(folder)
     out.mkdir(parents=True, exist_ok=True)
     written = []
-    for split in dataset.files:
-        documents = dataset.documents(split)
-        if len(documents):
-            written += _LAYOUTS[layout](documents, dataset.tokenizer.eot, out / split)
+    for split in ("train", "val"):
+        parts = [documents for dataset in datasets if len(documents := dataset.documents(split))]
+        if parts:
+            written += _LAYOUTS[layout](parts, datasets[-1].tokenizer.eot, out / split)
     if not written:
-        raise ShardError(f"{dataset.folder} has no document to export")
+        raise ShardError(f"{folder} has no document to export")
     return written
 
 
-def _write_bin(documents: Documents, eot: int, stem: Path) -> list[Path]:
+def _write_bin(parts: list[Documents], eot: int, stem: Path) -> list[Path]:
     path = stem.with_suffix(".bin")
+    dtype = np.dtype(max((documents.dtype for documents in parts), key=lambda dtype: dtype.itemsize))
     with path.open("wb") as file:
-        _write_ids(file, documents, eot, documents.dtype)
+        for documents in parts:
+            _write_ids(file, documents, eot, dtype)
     return [path]
 
 
-def _write_megatron(documents: Documents, eot: int, stem: Path) -> list[Path]:
-    dtype = np.dtype(np.uint16 if documents.dtype == np.uint16 else np.int32)
+def _write_megatron(parts: list[Documents], eot: int, stem: Path) -> list[Path]:
+    dtype = np.dtype(np.uint16 if all(documents.dtype == np.uint16 for documents in parts) else np.int32)
     data, index = stem.with_suffix(".bin"), stem.with_suffix(".idx")
     with data.open("wb") as file:
-        _write_ids(file, documents, eot, dtype)
-    lengths = documents.lengths + 1
+        for documents in parts:
+            _write_ids(file, documents, eot, dtype)
+    lengths = np.concatenate([documents.lengths for documents in parts]) + 1
     with index.open("wb") as file:
         file.write(_MEGATRON_MAGIC)
         file.write(struct.pack("<QB", _MEGATRON_VERSION, _MEGATRON_DTYPES[dtype.name]))
-        file.write(struct.pack("<QQ", len(documents), len(documents) + 1))  # sequences, bounds of documents
+        file.write(struct.pack("<QQ", len(lengths), len(lengths) + 1))  # sequences, bounds of documents
         file.write(lengths.astype("<i4").tobytes())
         file.write(((np.cumsum(lengths) - lengths) * dtype.itemsize).astype("<i8").tobytes())  # offsets in bytes
-        file.write(np.arange(len(documents) + 1).astype("<i8").tobytes())  # a document is one sequence
+        file.write(np.arange(len(lengths) + 1).astype("<i8").tobytes())  # a document is one sequence
     return [data, index]
 
 
-_LAYOUTS: dict[str, Callable[[Documents, int, Path], list[Path]]] = {"bin": _write_bin, "megatron": _write_megatron}
+_LAYOUTS: dict[str, Callable[[list[Documents], int, Path], list[Path]]] = {
+    "bin": _write_bin,
+    "megatron": _write_megatron,
+}
 
 
 def _write_ids(file: BinaryIO, documents: Documents, eot: int, dtype: np.dtype) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 from schemas.datasets import LEDGER, SCHEMA_VERSION
 
 MANIFEST_NAME = "manifest.json"
+TOKENS = "tokens"
 
 
 class ShardError(ValueError):
@@ -43,20 +45,49 @@ class TokenFile:
 
 
 @dataclass(frozen=True)
+class Base:
+    """An earlier run that a run builds on, and whose tokens are its own too.
+
+    Attributes:
+      uri: of the earlier run's folder: relative to the later one's, an absolute path, or a URI.
+      sha256: hex digest of its `manifest.json` of the tokens.
+    """
+
+    uri: str
+    sha256: str
+
+    def tokens(self, folder: str) -> str:
+        """Where its token shards are, seen from those in `folder`, a path or URI."""
+        run = folder.rstrip("/").rpartition("/")[0]
+        if "://" in self.uri or self.uri.startswith("/"):
+            found = self.uri.rstrip("/")
+        elif "://" in run:
+            scheme, _, path = run.partition("://")
+            found = f"{scheme}://{posixpath.normpath(f'{path}/{self.uri}')}"
+        else:
+            found = posixpath.normpath(f"{run or '.'}/{self.uri}")
+        return f"{found}/{TOKENS}"
+
+
+@dataclass(frozen=True)
 class TokenManifest:
     """What the trainer needs to know of a token dataset.
 
     Attributes:
+      sha256: hex digest of `manifest.json`.
       digest: SHA-256 over all files' paths and digests.
       tokenizer: the manifest's entry for the tokenizer.
       files: the data files by split (`train`, `val`), ordered by path.
       assets: the other files, such as the tokenizer's.
+      bases: every earlier run of its chain, the oldest first.
     """
 
+    sha256: str
     digest: str
     tokenizer: Any
     files: dict[str, list[TokenFile]]
     assets: list[TokenFile]
+    bases: tuple[Base, ...]
 
 
 def ledger_of(folder: str) -> str:
@@ -87,6 +118,7 @@ def read_manifest(read: Callable[[str], bytes], where: str) -> TokenManifest:
             raise ShardError(f"{where}/{list_name} was changed or damaged; copy it again")
         rows = pq.read_table(io.BytesIO(table), columns=["path", "kind", "rows", "bytes", "sha256"]).to_pylist()
         digest, tokenizer = record["digest"], record["properties"].get("tokenizer")
+        bases = tuple(Base(str(base["uri"]), str(base["sha256"])) for base in record["properties"].get("bases", ()))
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         if isinstance(error, ShardError):
             raise
@@ -102,4 +134,4 @@ def read_manifest(read: Callable[[str], bytes], where: str) -> TokenManifest:
             files.setdefault(below.split("/")[0], []).append(file)
         elif row["kind"] == "asset":
             assets.append(TokenFile(row["path"].rpartition("/")[2], 0, row["bytes"], row["sha256"]))
-    return TokenManifest(digest, tokenizer, files, assets)
+    return TokenManifest(hashlib.sha256(content).hexdigest(), digest, tokenizer, files, assets, bases)

@@ -9,7 +9,7 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,14 +122,21 @@ class Metrics:
       tracker: where figures go besides; None for nowhere.
       settings: of the run, for its page.
       max_steps: of the run.
+      data: what the run reads, from which step on.
     """
 
     def __init__(
-        self, folder: Path, step: int, tracker: Tracker | None, settings: dict[str, Any], max_steps: int
+        self,
+        folder: Path,
+        step: int,
+        tracker: Tracker | None,
+        settings: dict[str, Any],
+        max_steps: int,
+        data: Sequence[tuple[int, str]] = (),
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         path, samples = folder / "metrics.jsonl", folder / "samples.jsonl"
-        self._page = Page(folder, settings, max_steps, _kept_until(path, step), _kept_until(samples, step))
+        self._page = Page(folder, settings, max_steps, data, _kept_until(path, step), _kept_until(samples, step))
         self._file, self._samples = path.open("a", encoding="utf-8"), samples.open("a", encoding="utf-8")
         self._tracker = tracker
 

@@ -57,15 +57,16 @@ def learning_rate(
     max_steps: int,
     min_fraction: float = 0.1,
     decay_fraction: float = 0.2,
+    start_fraction: float = 0.0,
 ) -> float:
     """The learning rate of step 0 … max_steps−1.
 
-    Linear warm-up to `peak`; then `cosine` or `linear` down to `min_fraction` of it at the last step,
-    `wsd` (warm-up, stable, decay: constant, and linear over the last `decay_fraction` of the steps;
+    Linear warm-up from `start_fraction` of it to `peak`; then `cosine` or `linear` down to `min_fraction` of it at the
+    last step, `wsd` (warm-up, stable, decay: constant, and linear over the last `decay_fraction` of the steps;
     Hu et al., 2024), or `constant`.
     """
     if step < warmup_steps:
-        return peak * (step + 1) / warmup_steps
+        return peak * (start_fraction + (1 - start_fraction) * (step + 1) / warmup_steps)
     if schedule == "constant":
         return peak
     start = warmup_steps

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ class Page:
       folder: the run's folder.
       settings: of the run.
       max_steps: of the run.
+      data: what the run reads, from which step on (0 for the first).
       records, samples: those of the steps done already, from `metrics.jsonl` and `samples.jsonl`.
     """
 
@@ -54,11 +55,12 @@ class Page:
         folder: Path,
         settings: dict[str, Any],
         max_steps: int,
+        data: Sequence[tuple[int, str]] = (),
         records: Iterable[dict[str, Any]] = (),
         samples: Iterable[dict[str, Any]] = (),
     ) -> None:
         self._path, self._settings, self._max_steps = folder / NAME, settings, max_steps
-        self._commit = commit()
+        self._commit, self._data = commit(), data
         self._curves = {name: Curve() for name in ("loss", "val_loss", "lr", "grad_norm", "tokens_per_s")}
         self._spans: list[tuple[int, int, float | None]] = []  # processes, since which step, since when
         self._last: dict[str, Any] = {}
@@ -125,6 +127,11 @@ class Page:
                 *(
                     f"<tr><td>{size:,}</td><th>since step {first:,}{f', {_moment(when)}' if when else ''}</th></tr>"
                     for size, first, when in self._spans[-20:]
+                ),
+                "</table><h2>Data</h2><table>",
+                *(
+                    f"<tr><td>{html.escape(what)}</td><th>since step {first + 1:,}</th></tr>"
+                    for first, what in self._data[-20:]
                 ),
                 "</table><h2>Samples</h2>",
                 *(self._sample_blocks() or ["<p>None yet: they are written at each validation.</p>"]),

@@ -69,9 +69,9 @@ def report(passes: Passes, micro_batch: int, config: TrainConfig, windows: int, 
             f"memory       {(weights / share + state / share + kept) / 1e9:.2f} GB a rank: weights and gradients "
             f"{weights / share / 1e9:.2f}, optimizer {state / share / 1e9:.2f}, activations {kept / 1e9:.2f} "
             f"for a micro-batch of {micro_batch}",
-            f"work         {flops:.3g} FLOPs a step, {flops * config.max_steps:.3g} in {config.max_steps:,} steps "
+            f"work         {flops:.3g} FLOPs a step, {flops * config.last_step:.3g} in {config.last_step:,} steps "
             f"of {tokens:,} tokens",
-            f"time         {duration(seconds * config.max_steps)} at {tokens / seconds:,.0f} tokens/s, "
+            f"time         {duration(seconds * config.last_step)} at {tokens / seconds:,.0f} tokens/s, "
             f"the rate measured on rank 0, times {world_size}",
         ]
     )

@@ -21,7 +21,7 @@ from schemas import SettingsError
 from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig, changes
-from trainer.data import Corpora
+from trainer.data import Corpora, Phase
 from trainer.distributed import Ranks, whole
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import load_pretrained
@@ -39,6 +39,7 @@ class RunCheckpoints:
     Attributes:
       path: the checkpoint that this process continues from, or None.
       step: its step, or 0.
+      corpora: the data, going on where the checkpoint's left it.
 
     Raises:
       SettingsError: the newest intact checkpoint is of another run.
@@ -64,10 +65,17 @@ class RunCheckpoints:
         found = ranks.from_main(self._newest() if ranks.main else None)
         self.path: Path | None = None
         self.step, self._parent, self._world_size = 0, "", 0
+        history: list[Phase] = []
         if found:
             self.path, record = found
             self._check(self.path, record)
+            history = [Phase.from_json(entry) for entry in record.history]
             self.step, self._parent, self._world_size = record.step, record.digest, record.world_size
+            if not history and record.data != corpora.digest:  # written before data could change
+                history = [Phase(0, ())]
+        self.corpora = corpora.continuing(history, self.step, config.windows_per_batch(shape.context))
+        if self.step and self.corpora.history[-1].step == self.step:
+            say(f"the data changes at step {self.step}: was {history[-1]}, is {self.corpora.history[-1]}")
         self._saved = self.step
 
     def _newest(self) -> tuple[Path, checkpoint.Record] | None:
@@ -88,8 +96,11 @@ class RunCheckpoints:
         if self._verifier:
             self._verifier.check(path)
         refused, noted = changes(record.settings, self._config)
-        if record.data != self._corpora.digest:
-            refused.append(f"the token shards were {record.data[:12]}…, are {self._corpora.digest[:12]}…")
+        before, now = record.tokenizer, self._corpora.tokenizer
+        if before["sha256"] != now.sha256:
+            refused.append(
+                f"the tokenizer was {before['name']} ({before['sha256'][:12]}…), is {now.name} ({now.sha256[:12]}…)"
+            )
         if refused:
             raise SettingsError(
                 f"{path} is of another run: {'; '.join(refused)}. Use another --out, or the same settings"
@@ -118,7 +129,7 @@ class RunCheckpoints:
             return
         config, ranks = self._config, self._ranks
         record = checkpoint.make_record(
-            step, self._shape, dataclasses.asdict(config), self._corpora, self._parent, ranks.world_size
+            step, self._shape, dataclasses.asdict(config), self.corpora, self._parent, ranks.world_size
         )
         self._saver.wait()
         part = ranks.from_main(checkpoint.begin(self._folder, step) if ranks.main else None)

@@ -7,7 +7,7 @@ save, and nothing to seek: sample 10**9 costs what sample 0 costs.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -157,28 +157,60 @@ def _samples_of(block: int) -> np.ndarray:
     return np.arange(block * _BLOCK, (block + 1) * _BLOCK)
 
 
-class Mixture:
-    """Samples of two samplers, `share` of them from the first; more corpora by nesting.
+class Places:
+    """Which of two samplers each sample is of, `share` of them the first's.
 
     Each block of 1,024 samples holds a fixed number from the first sampler, at places that a
     permutation of the block's own picks. So how many came before sample i, and with it which sample of
-    which sampler i is, follows without looking at the samples before; and both samplers are read in
-    order, so no token loses its turn. The realised share differs from `share` by less than a sample a
-    block; `share` is rounded to a multiple of 2**-20.
+    which sampler i is, follows without looking at the samples before. The realised share differs from
+    `share` by less than a sample a block; `share` is rounded to a multiple of 2**-20.
     """
 
-    def __init__(self, first: Sampler, second: Sampler, share: float, seed: int) -> None:
+    def __init__(self, share: float, seed: int) -> None:
         if not 0 <= share <= 1:
             raise ValueError(f"a share lies between 0 and 1, not {share}")
+        self._share, self._seed = round(share * (1 << _SHARE_BITS)), seed
+        self._blocks: Recent[tuple[np.ndarray, np.ndarray]] = Recent()
+
+    def draw(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """(which sampler, which of its samples) for samples first … first+count−1."""
+        blocks = range(first >> _BLOCK_BITS, ((first + count - 1) >> _BLOCK_BITS) + 1)
+        sources, indices = zip(*(self._blocks.get(block, self._draw_block) for block in blocks), strict=True)
+        low = first - blocks[0] * _BLOCK
+        return np.concatenate(sources)[low : low + count], np.concatenate(indices)[low : low + count]
+
+    def taken(self, count: int) -> int:
+        """How many of the first `count` samples are the first sampler's."""
+        block, rest = divmod(count, _BLOCK)
+        return self._first_before(block) + int((self._draw_block(block)[0][:rest] == 0).sum())
+
+    def _draw_block(self, block: int) -> tuple[np.ndarray, np.ndarray]:
+        before = self._first_before(block)
+        ours = self._first_before(block + 1) - before
+        rank = Permutation(_BLOCK, self._seed, block)(np.arange(_BLOCK))
+        source = (rank >= ours).astype(np.int64)
+        first_index = before + np.cumsum(source == 0) - 1
+        second_index = block * _BLOCK - before + np.cumsum(source) - 1
+        return source, np.where(source == 0, first_index, second_index)
+
+    def _first_before(self, block: int) -> int:
+        """Samples of the first sampler in all blocks before `block`."""
+        return (block * self._share) >> (_SHARE_BITS - _BLOCK_BITS)
+
+
+class Mixture:
+    """Samples of two samplers, at their `places`; more by nesting.
+
+    Both samplers are read in order, so no token loses its turn.
+    """
+
+    def __init__(self, first: Sampler, second: Sampler, places: Places) -> None:
         if first.context != second.context:
             raise ValueError(f"samplers of different context: {first.context} and {second.context}")
-        self.context, self.seed = first.context, seed
-        self._samplers = (first, second)
-        self._blocks: Recent[tuple[np.ndarray, np.ndarray]] = Recent()
-        self._share = round(share * (1 << _SHARE_BITS))
+        self.context, self._places, self._samplers = first.context, places, (first, second)
 
     def windows(self, first: int, count: int) -> np.ndarray:
-        source, index = self.draw(first, count)
+        source, index = self._places.draw(first, count)
         out: np.ndarray | None = None
         for number, sampler in enumerate(self._samplers):
             rows = np.flatnonzero(source == number)
@@ -196,25 +228,42 @@ class Mixture:
         assert out is not None
         return out
 
-    def draw(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """(which sampler, which of its samples) for samples first … first+count−1."""
-        blocks = range(first >> _BLOCK_BITS, ((first + count - 1) >> _BLOCK_BITS) + 1)
-        sources, indices = zip(*(self._blocks.get(block, self._draw_block) for block in blocks), strict=True)
-        low = first - blocks[0] * _BLOCK
-        return np.concatenate(sources)[low : low + count], np.concatenate(indices)[low : low + count]
 
-    def _draw_block(self, block: int) -> tuple[np.ndarray, np.ndarray]:
-        before = self._first_before(block)
-        ours = self._first_before(block + 1) - before
-        rank = Permutation(_BLOCK, self.seed, block)(np.arange(_BLOCK))
-        source = (rank >= ours).astype(np.int64)
-        first_index = before + np.cumsum(source == 0) - 1
-        second_index = block * _BLOCK - before + np.cumsum(source) - 1
-        return source, np.where(source == 0, first_index, second_index)
+class _Shifted:
+    """A sampler's samples from number `by` on."""
 
-    def _first_before(self, block: int) -> int:
-        """Samples of the first sampler in all blocks before `block`."""
-        return (block * self._share) >> (_SHARE_BITS - _BLOCK_BITS)
+    def __init__(self, sampler: Sampler, by: int) -> None:
+        self.context, self._sampler, self._by = sampler.context, sampler, by
+
+    def windows(self, first: int, count: int) -> np.ndarray:
+        return self._sampler.windows(first + self._by, count)
+
+
+def shifted(sampler: Sampler, by: int) -> Sampler:
+    """The samples `by`, `by` + 1, … of `sampler` as 0, 1, …."""
+    return _Shifted(sampler, by) if by else sampler
+
+
+def mix(samplers: Sequence[Sampler], weights: Sequence[float], seed: int) -> Sampler:
+    """Samples of several samplers in proportion to `weights`: mixtures of two, nested."""
+    sampler = samplers[-1]
+    for first, places in reversed(list(zip(samplers, _places(weights, seed), strict=False))):
+        sampler = Mixture(first, sampler, places)
+    return sampler
+
+
+def drawn(weights: Sequence[float], count: int, seed: int) -> list[int]:
+    """How many of the first `count` samples of a `mix` by `weights` are each sampler's."""
+    counts = []
+    for places in _places(weights, seed):
+        counts.append(places.taken(count))
+        count -= counts[-1]
+    return [*counts, count]
+
+
+def _places(weights: Sequence[float], seed: int) -> list[Places]:
+    """Of each sampler but the last, among its samples and those of all after it."""
+    return [Places(weight / sum(weights[k:]), seed + k) for k, weight in enumerate(weights[:-1])]
 
 
 def longbiased(
@@ -234,7 +283,7 @@ def longbiased(
         raise ValueError(f"no document has {long_min_tokens} tokens or more; lower long_min_tokens, or use packed")
     # Seeds of their own, so that the long documents do not come in the order they have among all.
     first = Packed(documents, context, eot, seed ^ 0x4C4F4E47, long)
-    return Mixture(first, Packed(documents, context, eot, seed), long_fraction, seed)
+    return Mixture(first, Packed(documents, context, eot, seed), Places(long_fraction, seed))
 
 
 _ROUNDS = (

@@ -118,10 +118,10 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         raise SettingsError("fsdp needs the ranks of torchrun: torchrun --nproc-per-node=N -m trainer.train --fsdp …")
     torch.set_float32_matmul_precision("high")
     verify = config.verify_shards and ranks.main
-    corpora = open_corpora(config.data, config.mix, verify=verify, cache=config.cache, cache_gb=config.cache_gb)
+    corpora = open_corpora(config.data, verify=verify, cache=config.cache, cache_gb=config.cache_gb)
     shape = config.model_config(corpora.tokenizer.vocab_size)
     windows = config.windows_per_batch(shape.context)
-    config = config.resolved(-(-corpora.epoch_tokens // (windows * shape.context)))
+    config = config.resolved(-(-sum(corpora.tokens) // (windows * shape.context)))
     sampler_of = partial(
         Corpora.sampler,
         name=config.sampler,
@@ -130,13 +130,14 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         long_min_tokens=config.long_min_tokens,
         long_fraction=config.long_fraction,
     )
-    sampler = sampler_of(corpora)
     blocks = DocumentBlocks(corpora.tokenizer.eot, config.document_mask, config.reset_positions)
     validation = None
     if config.val_every and config.val_data:
         validation = windows_of_text(config.val_data, corpora.tokenizer, shape.context, config.val_windows)
     elif config.val_every:
-        validation = validation_windows(corpora, shape.context, config.val_windows, say)
+        validation = validation_windows(corpora, shape.context, config.val_windows)
+        if validation is None:
+            say("no validation: data has no document in its val split")
 
     if ranks.main and not config.preflight:
         ending.enter_context(sole_writer(Path(config.out), say))
@@ -146,6 +147,8 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         ending.callback(publisher.close)
     checkpoints = RunCheckpoints(config, corpora, shape, ranks, say, publisher.push if publisher else _ignore)
     ending.callback(checkpoints.wait)
+    corpora = checkpoints.corpora
+    sampler = sampler_of(corpora)
 
     torch.manual_seed(config.seed)
     model = GPT(shape)
@@ -196,14 +199,15 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     say(
         f"{model.n_parameters:,} parameters, {model.flops_per_token * tokens / 1e12:.3g} TFLOP a step; "
         f"{tokens:,} tokens a step = {windows} windows of {shape.context}{over} "
-        f"{loader.accumulation} micro-batches of {micro_batch} at most; {config.max_steps:,} steps; {device.type}, "
+        f"{loader.accumulation} micro-batches of {micro_batch} at most; {config.last_step:,} steps; {device.type}, "
         f"{'bfloat16' if bfloat16 else 'float32'}"
     )
     step = checkpoints.step
     metrics = None
     if ranks.main and not config.preflight:
         tracker = open_tracker(config.tracker, Path(config.out), step, dataclasses.asdict(config), say)
-        metrics = Metrics(Path(config.out), step, tracker, dataclasses.asdict(config), config.max_steps)
+        data = [(phase.step, str(phase)) for phase in corpora.history]
+        metrics = Metrics(Path(config.out), step, tracker, dataclasses.asdict(config), config.last_step, data)
     watch = LossWatch(
         config.max_spike,
         Path(config.out),
@@ -211,7 +215,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         checkpoints.wait,
         ranks.main,
     )
-    log = StepLog(metrics, watch, ranks, tokens, model.flops_per_token * tokens, config.max_steps, say)
+    log = StepLog(metrics, watch, ranks, tokens, model.flops_per_token * tokens, config.last_step, say)
     tokenizer = corpora.tokenizer.path
     return Run(
         config,

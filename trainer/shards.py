@@ -7,16 +7,27 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from schemas import DATASETS
-from trainer.manifest import MANIFEST_NAME, ShardError, TokenFile, TokenManifest, ledger_of, read_manifest
+from trainer.manifest import MANIFEST_NAME, Base, ShardError, TokenFile, TokenManifest, ledger_of, read_manifest
 from trainer.remote import DEFAULT_CACHE_GB, Cache, Chunks, FetchedChunks, RemoteFolder, default_cache_folder, is_remote
 
-__all__ = ["Documents", "ShardError", "TokenDataset", "TokenizerInfo", "open_dataset", "sha256_of"]
+__all__ = [
+    "Documents",
+    "ShardError",
+    "TokenDataset",
+    "TokenizerInfo",
+    "check_same_tokenizer",
+    "open_chain",
+    "open_dataset",
+    "sha256_of",
+]
 
 
 @dataclass(frozen=True)
@@ -47,19 +58,30 @@ class TokenDataset:
       digest: SHA-256 over all files' names and digests, as in the manifest.
       tokenizer: its tokenizer.
       files: the data files by split (`train`, `val`).
+      manifest_sha256: hex digest of its manifest.
+      bases: the earlier runs of its chain, the oldest first.
     """
 
     folder: Path | RemoteFolder
     digest: str
     tokenizer: TokenizerInfo
     files: dict[str, list[TokenFile]]
+    manifest_sha256: str = ""
+    bases: tuple[Base, ...] = ()
+
+    @cached_property
+    def _opened(self) -> dict[str, Documents]:
+        return {}  # their lengths are read once
 
     def documents(self, split: str) -> Documents:
         """The documents of one split; raises ShardError naming a file that is not what it should be."""
-        files = self.files.get(split, [])
-        if isinstance(self.folder, RemoteFolder):
-            return Documents.open_remote(self.folder, files, self.tokenizer.vocab_size)
-        return Documents.open(self.folder, files, self.tokenizer.vocab_size)
+        if split not in self._opened:
+            files = self.files.get(split, [])
+            if isinstance(self.folder, RemoteFolder):
+                self._opened[split] = Documents.open_remote(self.folder, files, self.tokenizer.vocab_size)
+            else:
+                self._opened[split] = Documents.open(self.folder, files, self.tokenizer.vocab_size)
+        return self._opened[split]
 
     def check_ids(self, split: str) -> None:
         """Read every token of one split; raises ShardError naming a document with an id outside the vocabulary."""
@@ -75,6 +97,42 @@ class TokenDataset:
                 number += 1
 
 
+def open_chain(folder: str | Path, **options: Any) -> tuple[TokenDataset, ...]:
+    """The token shards in `folder` and in each run that its run builds on, the oldest first.
+
+    Args:
+      folder, options: as of `open_dataset`.
+
+    Raises:
+      ShardError: as `open_dataset`; or an earlier run has changed since, or has another tokenizer.
+    """
+    last = open_dataset(folder, **options)
+    chain = []
+    for base in last.bases:
+        where = base.tokens(str(last.folder))
+        try:
+            dataset = open_dataset(where, **options)
+        except ShardError as error:
+            raise ShardError(f"{last.folder} builds on {base.uri}, whose tokens cannot be read: {error}") from error
+        if dataset.manifest_sha256 != base.sha256:
+            raise ShardError(
+                f"{where} has changed since {last.folder} was made from it: its manifest is "
+                f"{dataset.manifest_sha256[:12]}…, was {base.sha256[:12]}…; run the later run again, which accepts it"
+            )
+        chain.append(dataset)
+    return (*chain, last)
+
+
+def check_same_tokenizer(dataset: TokenDataset, other: TokenDataset) -> None:
+    """Raises ShardError naming both, unless they have one tokenizer."""
+    ours, theirs = dataset.tokenizer, other.tokenizer
+    if (ours.sha256, ours.vocab_size, ours.eot) != (theirs.sha256, theirs.vocab_size, theirs.eot):
+        raise ShardError(
+            f"{dataset.folder} has the tokenizer {ours.name} ({ours.sha256[:12]}…), {other.folder} has {theirs.name} "
+            f"({theirs.sha256[:12]}…); tokenize both with one"
+        )
+
+
 def open_dataset(
     folder: str | Path,
     *,
@@ -82,7 +140,7 @@ def open_dataset(
     cache: str | Path | None = None,
     cache_gb: float = DEFAULT_CACHE_GB,
 ) -> TokenDataset:
-    """The token shards in `folder`, by its manifest.
+    """The token shards in `folder` itself, without those of the runs that its run builds on, by its manifest.
 
     Every file's presence and length are checked here, so that a damaged dataset fails before training
     and not in the middle of it; with `verify` its SHA-256 too.
@@ -115,7 +173,7 @@ def open_dataset(
         for file in files:
             _check_file(folder / file.path, file, verify)
     tokenizer = dataclasses.replace(tokenizer, path=ledger / asset.path)
-    return TokenDataset(folder, manifest.digest, tokenizer, manifest.files)
+    return TokenDataset(folder, manifest.digest, tokenizer, manifest.files, manifest.sha256, manifest.bases)
 
 
 def _open_remote(uri: str, cache: Cache, verify: bool) -> TokenDataset:
@@ -132,7 +190,7 @@ def _open_remote(uri: str, cache: Cache, verify: bool) -> TokenDataset:
             if verify:
                 folder.local(file)
     tokenizer = dataclasses.replace(tokenizer, path=ledger.local(asset))
-    return TokenDataset(folder, manifest.digest, tokenizer, manifest.files)
+    return TokenDataset(folder, manifest.digest, tokenizer, manifest.files, manifest.sha256, manifest.bases)
 
 
 class Documents:

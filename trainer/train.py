@@ -23,7 +23,7 @@ class Interrupted(RuntimeError):
 
 
 def train(config: TrainConfig) -> float:
-    """Train until `max_steps` or a signal; returns the last step's loss. Every rank calls it.
+    """Train until the last step or a signal; returns the last step's loss. Every rank calls it.
 
     Raises:
       SettingsError, ShardError, CheckpointError: before the first step, and each says what to do.
@@ -46,7 +46,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
     config, ranks, loader, log = run.config, run.ranks, run.loader, run.log
     step, batches = run.step, loader.batches(run.step)
 
-    while step < config.max_steps:
+    while step < config.last_step:
         rate, momentum, window = config.learning_rate_of(step), config.momentum_of(step), config.window_of(step)
         loss = torch.zeros((), device=ranks.device)
         for micro_step in range(loader.accumulation):
@@ -72,7 +72,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
         log.add(step, rate, loss, norm)
 
         stopping = ranks.any(bool(stop.received))
-        finished = stopping or step == config.max_steps
+        finished = stopping or step == config.last_step
         saving = finished or (config.save_every and step % config.save_every == 0)
         validating = run.validation is not None and (finished or step % config.val_every == 0)
         if not (saving or validating or step % config.log_every == 0):

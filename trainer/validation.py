@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,12 @@ import torch
 from torch import nn
 
 from schemas import SettingsError
-from trainer.data import Corpora, split_documents
+from trainer.data import Corpora, check_length
 from trainer.distributed import Ranks
 from trainer.documents import DocumentBlocks
 from trainer.pretrained import Tokenizer
 from trainer.samplers import Packed
-from trainer.shards import TokenDataset, TokenizerInfo
+from trainer.shards import TokenizerInfo
 
 
 @torch.no_grad()
@@ -56,34 +54,29 @@ def validation_loss(
     return total / count
 
 
-def fixed_windows(dataset: TokenDataset, context: int, count: int) -> torch.Tensor:
-    """The validation set (windows, context + 1): the same `count` windows always, at most one epoch of `val`.
+def validation_windows(corpora: Corpora, context: int, count: int) -> torch.Tensor | None:
+    """The validation set (N, context + 1): the same windows always, about `count`, at most one epoch of `val`.
+
+    Those datasets give windows, by their shares, whose `val` split fills one. None where none has a document in it.
 
     Raises:
-      ShardError: the split is missing or does not fill a window, or has an id outside the vocabulary.
+      ShardError: no split fills a window, or an id is outside the vocabulary.
     """
-    documents = split_documents(dataset, "val", context)
-    sampler = Packed(documents, context, dataset.tokenizer.eot, seed=0)
-    windows = sampler.windows(0, min(count, sampler.first_window(1)))
-    if windows.max() >= dataset.tokenizer.vocab_size:
-        dataset.check_ids("val")
-    return torch.from_numpy(windows.astype("int32"))
-
-
-def validation_windows(corpora: Corpora, context: int, count: int, say: Callable[[str], None]) -> torch.Tensor | None:
-    """About `count` windows (N, context + 1) of the corpora by their shares; None, and why, where a split is missing.
-
-    Raises:
-      ShardError: as `fixed_windows`, for a split that has documents.
-    """
-    for dataset in corpora.datasets:
-        if not dataset.files.get("val") or not len(dataset.documents("val")):
-            say(f"no validation: {dataset.folder} has no document in its val split")
-            return None
-    parts = [
-        fixed_windows(dataset, context, math.ceil(count * share))
-        for dataset, share in zip(corpora.datasets, corpora.shares, strict=True)
-    ]
+    splits = [dataset.documents("val") for dataset in corpora.datasets]
+    tokens = [int(own.lengths.sum()) + len(own) for own in splits]
+    if not any(tokens):
+        return None
+    check_length(max(tokens), context, f"{', '.join(str(dataset.folder) for dataset in corpora.datasets)}, split val")
+    fit = [k for k, own in enumerate(tokens) if own > context]
+    total = sum(corpora.shares[k] for k in fit)
+    parts = []
+    for k in fit:
+        share = corpora.shares[k] / total if total else 1 / len(fit)
+        sampler = Packed(splits[k], context, corpora.tokenizer.eot, seed=0)
+        windows = sampler.windows(0, max(1, min(round(count * share), sampler.first_window(1))))
+        if windows.max() >= corpora.tokenizer.vocab_size:
+            corpora.datasets[k].check_ids("val")
+        parts.append(torch.from_numpy(windows.astype("int32")))
     return torch.cat(parts)
 
 

@@ -32,7 +32,7 @@ def run(text_tokens: Path, tmp_path: Path) -> Path:
     out = tmp_path / "run"
     train(
         TrainConfig(
-            data=str(text_tokens),
+            data=(str(text_tokens),),
             out=str(out),
             preset="tiny",
             width=32,
@@ -242,7 +242,7 @@ def test_an_exported_model_is_loaded_by_transformers_and_writes_the_same(
     for name, tensor in ours.state_dict().items():
         assert torch.equal(back.state_dict()[name], tensor), name
     tuned = TrainConfig(
-        data=str(text_tokens),
+        data=(str(text_tokens),),
         out=str(tmp_path / "tuned"),
         init_from=str(folder),
         preset="tiny",
@@ -307,7 +307,7 @@ def test_evaluation_in_bfloat16_and_compiled_gives_the_same_loss(
     run: Path, text_tokens: Path, tmp_path: Path, graphs: Any
 ) -> None:
     (tmp_path / "text").write_text("def main():\n    return 1\n" * 40)
-    options = EvaluateOptions(data=str(text_tokens), windows=21, text=str(tmp_path / "text"), device="cpu")
+    options = EvaluateOptions(data=(str(text_tokens),), windows=21, text=str(tmp_path / "text"), device="cpu")
     plain = evaluate.evaluate(str(run), options)
     compiled = evaluate.evaluate(str(run), dataclasses.replace(options, compile=True))
     assert graphs() == (2, 0)  # every pass over validation windows has one shape, and every one over text

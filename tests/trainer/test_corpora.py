@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
-from collections.abc import Callable
+import os
+import shutil
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from schemas import SettingsError
 from tests.trainer.conftest import TOKENIZER, write_token_dataset
-from trainer.data import Corpora, Loader, open_corpora
+from trainer.config import TrainConfig
+from trainer.data import Corpora, Loader, Phase, open_corpora
 from trainer.divergence import url_ids_by_sample
+from trainer.manifest import Base
+from trainer.optimizers import SCHEDULES
 from trainer.shards import ShardError
 from trainer.train import main
+from trainer.validation import validation_windows
 
 CONTEXT = 16
 WriteTokens = Callable[..., Path]
@@ -37,14 +46,23 @@ def corpus_of(windows: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("sampler", ["packed", "longbiased"])
 def test_each_corpus_gives_its_share_of_the_samples(folders: list[str], sampler: str) -> None:
-    corpora = open_corpora(folders[0], [f"{folders[1]}=0.3", f"{folders[2]}=0.1"])
+    corpora = open_corpora([f"{folders[0]}=6", f"{folders[1]}=3", f"{folders[2]}=1"])
     source = corpus_of(corpora.sampler(sampler, CONTEXT, 3, long_min_tokens=40).windows(0, 5000))
     assert [(source == k).mean() for k in range(3)] == pytest.approx([0.6, 0.3, 0.1], abs=0.002)
 
 
+def test_without_weights_corpora_give_samples_as_they_have_tokens(tmp_path: Path, write_tokens: WriteTokens) -> None:
+    folders = [str(write_tokens(tmp_path / f"{n}", [[n] * 9] * n)) for n in (30, 60, 10)]
+    corpora = open_corpora(folders)
+    assert corpora.shares == pytest.approx((0.3, 0.6, 0.1))
+    samples = 1000 // CONTEXT  # an epoch of all is 1,000 tokens
+    source = corpus_of(corpora.sampler("packed", CONTEXT, 3).windows(0, 50 * samples))
+    assert [(source == n).mean() for n in (30, 60, 10)] == pytest.approx([0.3, 0.6, 0.1], abs=0.003)
+
+
 def test_a_mixture_is_the_same_on_any_ranks_from_any_step(folders: list[str]) -> None:
     def sampler():  # type: ignore[no-untyped-def]
-        return open_corpora(folders[0], [f"{folders[1]}=0.25"]).sampler("packed", CONTEXT, 3)
+        return open_corpora([f"{folders[0]}=3", f"{folders[1]}=1"]).sampler("packed", CONTEXT, 3)
 
     whole = sampler().windows(0, 2000)
     for world_size in (1, 2, 3, 8):
@@ -55,23 +73,28 @@ def test_a_mixture_is_the_same_on_any_ranks_from_any_step(folders: list[str]) ->
 
 
 def test_one_corpus_is_read_as_without_a_mixture(folders: list[str]) -> None:
-    corpora = open_corpora(folders[0], [])
+    corpora = open_corpora(folders[:1])
     assert corpora.digest == corpora.datasets[0].digest
     assert set(corpus_of(corpora.sampler("packed", CONTEXT, 3).windows(0, 50)).tolist()) == {0}
 
 
 @pytest.mark.parametrize(
-    ("mix", "message"),
+    ("data", "message"),
     [
-        (["{1}"], "is not FOLDER=SHARE"),
-        (["{1}=2"], "with a share between 0 and 1"),
-        (["{1}=0.5", "{2}=0.5"], "leaves nothing of data"),
-        (["nowhere=0.5"], "no token shards in .*/nowhere"),
+        (["{0}", "{1}=0.5"], "/corpus0/tokens has no weight, others have"),
+        (["{0}=1", "{1}=0"], "with a weight above 0"),
+        (["{0}=1", "{1}=-2"], "with a weight above 0"),
+        (["{0}=nan"], "with a weight above 0"),
+        (["{0}=inf"], "with a weight above 0"),
+        (["=1"], "is not FOLDER=WEIGHT"),
+        (["{0}=1", "nowhere=0.5"], "no token shards in .*/nowhere"),
+        (["{0}", "{1}=x"], "no token shards in .*=x"),
+        (["{0}", "{1}", "{0}"], "are the same tokens; name them once"),
     ],
 )
-def test_a_wrong_mixture_is_one_clear_error(folders: list[str], mix: list[str], message: str) -> None:
+def test_a_wrong_mixture_is_one_clear_error(folders: list[str], data: list[str], message: str) -> None:
     with pytest.raises((SettingsError, ShardError), match=message):
-        open_corpora(folders[0], [entry.format(*folders) for entry in mix])
+        open_corpora([entry.format(*folders) for entry in data])
 
 
 def test_corpora_of_different_tokenizers_are_refused(
@@ -80,26 +103,241 @@ def test_corpora_of_different_tokenizers_are_refused(
     tokenizer_file = tmp_path / "other.json"
     tokenizer_file.write_text(Path(folders[0], "..", TOKENIZER).read_text() + "\n")
     other = write_token_dataset(tmp_path / "other", {"train": [[1]], "val": []}, tokenizer_file, 1, pa.uint16(), 3)
-    with pytest.raises(ShardError, match="another SHA-256"):
-        open_corpora(folders[0], [f"{other}=0.5"])
+    with pytest.raises(ShardError, match=r"other/tokens has the tokenizer .*; tokenize both with one"):
+        open_corpora([folders[0], str(other)])
 
 
-def test_a_run_resumes_on_its_mixture_and_on_no_other(
-    folders: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def run(out: str, steps: int, share: str = "0.5") -> int:
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """`run(out, steps, data…)`: the training command, its context 16 and its batch 8 samples."""
+
+    def run(out: str, steps: int, *data: str, more: Sequence[str] = ()) -> int:
         shape = ["--preset", "tiny", "--context", str(CONTEXT), "--batch_tokens", "128", "--device", "cpu"]
-        where = ["--data", folders[0], "--mix", f"{folders[1]}={share}", "--out", str(tmp_path / out)]
-        return main([*where, *shape, "--max_steps", str(steps), "--warmup_steps", "1", "--schedule", "constant"])
+        where = ["--data", *data, "--out", str(tmp_path / out), "--tracker", "none"]
+        schedule = ["--max_steps", str(steps), "--warmup_steps", "1", "--schedule", "constant"]
+        return main([*where, *shape, *schedule, *more])
 
-    assert run("whole", 6) == run("broken", 3) == run("broken", 6) == 0
-    whole, broken = (
-        [json.loads(line)["loss"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
-        for name in ("whole", "broken")
+    return run
+
+
+def losses(out: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_resumes_on_its_mixture_to_the_same_bytes(folders: list[str], tmp_path: Path, run: Run) -> None:
+    data = (f"{folders[0]}=0.5", f"{folders[1]}=0.5")
+    assert run("whole", 6, *data) == run("cut", 3, *data) == run("cut", 6, *data) == 0
+    assert losses(tmp_path / "whole") == losses(tmp_path / "cut")
+    weights = "checkpoints/step-00000006/model.safetensors"
+    assert (tmp_path / "whole" / weights).read_bytes() == (tmp_path / "cut" / weights).read_bytes()
+
+
+def test_a_dataset_goes_on_where_it_was_left_when_others_come_and_go(folders: list[str]) -> None:
+    """Whatever a dataset was mixed with, the run reads its samples in order, and none twice before all were read."""
+    alone = [open_corpora([folder]).sampler("packed", CONTEXT, 3).windows(0, 800) for folder in folders]
+    data = [[folders[0]], [f"{folders[0]}=1", f"{folders[1]}=3"], folders, [folders[1]], [folders[2], folders[0]]]
+    history: tuple[Phase, ...] = ()
+    read: list[np.ndarray] = []
+    for number, entries in enumerate(data):
+        corpora = open_corpora(entries).continuing(history, 20 * number, batch=8)
+        assert [phase.step for phase in corpora.history] == [20 * k for k in range(number + 1)]
+        again = json.loads(json.dumps([dataclasses.asdict(phase) for phase in corpora.history]))
+        assert tuple(map(Phase.from_json, again)) == corpora.history
+        sampler = corpora.sampler("packed", CONTEXT, 3)
+        read += [sampler.windows(8 * step, 8) for step in range(20 * number, 20 * number + 20)]
+        later = open_corpora(entries).continuing(corpora.history, 20 * number + 7, batch=8)  # resumed, nothing changed
+        assert later.history == corpora.history
+        assert np.array_equal(later.sampler("packed", CONTEXT, 3).windows(160 * number + 56, 8), read[-13])
+        history = corpora.history
+    windows = np.concatenate(read)
+    source = corpus_of(windows)
+    for k, expected in enumerate(alone):
+        own = windows[source == k]
+        assert len(own) > 100
+        # Windows of end-of-text alone are of no corpus that one could see.
+        assert np.array_equal(own, expected[corpus_of(expected) == k][: len(own)])
+
+
+def test_data_that_changes_at_a_resume_is_logged_and_gives_the_same_bytes_however_often_it_resumes(
+    folders: list[str], tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = (folders[0],), (folders[0], folders[1])
+    assert run("whole", 4, *before) == run("whole", 12, *after) == 0
+    said = capsys.readouterr().out
+    assert (
+        f"the data changes at step 4: was {folders[0]} (100.0%), is {folders[0]} (50.0%), {folders[1]} (50.0%)" in said
     )
-    assert whole == broken
-    assert run("broken", 8, "0.4") == 1
-    assert "the token shards were" in capsys.readouterr().err
+    assert run("cut", 2, *before) == run("cut", 4, *before) == 0
+    for steps in (5, 9, 12):
+        assert run("cut", steps, *after) == 0
+    assert capsys.readouterr().out.count("the data changes") == 1
+    assert losses(tmp_path / "whole") == losses(tmp_path / "cut")
+    last = [tmp_path / name / "checkpoints" / "step-00000012" for name in ("whole", "cut")]
+    assert (last[0] / "model.safetensors").read_bytes() == (last[1] / "model.safetensors").read_bytes()
+    history = json.loads((last[0] / "checkpoint.json").read_text())["history"]
+    assert [(phase["step"], len(phase["sources"])) for phase in history] == [(0, 1), (4, 2)]
+    page = (tmp_path / "cut" / "training.html").read_text()
+    assert f"<td>{folders[0]} (50.0%), {folders[1]} (50.0%)</td><th>since step 5</th>" in page
+
+
+def test_data_of_another_tokenizer_is_refused_at_a_resume(
+    folders: list[str], tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("run", 2, folders[0]) == 0
+    tokenizer = tmp_path / "other.json"
+    tokenizer.write_text(Path(folders[0], "..", TOKENIZER).read_text() + "\n")
+    documents = {"train": [[1] * 99], "val": [[1] * 99]}
+    other = write_token_dataset(tmp_path / "other", documents, tokenizer, 1, pa.uint16(), 3)
+    assert run("run", 4, str(other)) == 1
+    assert "the tokenizer was test (" in capsys.readouterr().err
+
+
+def test_an_extended_run_keeps_its_steps_and_warms_up_again(
+    folders: list[str], tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wsd = ["--schedule", "wsd", "--learning_rate", "0.01", "--min_fraction", "0.1"]
+    assert run("run", 10, folders[0], more=wsd) == 0
+    extended = [*wsd, "--extend_steps", "20", "--extend_steps", "5"]
+    assert run("run", 10, folders[0], folders[1], more=extended) == 0
+    assert "extend_steps was (), is (20, 5)" in capsys.readouterr().out
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rates = [record["lr"] for record in records]
+    assert rates[:10] == pytest.approx([0.01] * 8 + [0.0055, 0.001])
+    assert rates[10:30] == pytest.approx([0.01] * 16 + [0.00775, 0.0055, 0.00325, 0.001])
+    assert rates[30:] == pytest.approx([0.01] * 4 + [0.001])
+    assert run("run", 10, folders[0], folders[1], more=extended) == 0  # the same command: nothing is left to do
+    assert losses(tmp_path / "run") == [record["loss"] for record in records]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_what_extends_a_run_changes_no_rate_before_it(schedule: str) -> None:
+    config = TrainConfig(data=(), out="", max_steps=100, schedule=schedule, warmup_steps=10)
+    longer = dataclasses.replace(config, extend_steps=(50, 30))
+    assert longer.last_step == 180
+    rates = [longer.learning_rate_of(step) for step in range(180)]
+    assert rates[:100] == [config.learning_rate_of(step) for step in range(100)]
+    if schedule == "constant":
+        assert set(rates[100:]) == {config.peak_learning_rate}
+    else:  # from the least rate, by equal steps, to the peak, and down again
+        peak, least = config.peak_learning_rate, config.peak_learning_rate * config.min_fraction
+        assert np.diff([least, *rates[100:110]]) == pytest.approx((peak - least) / 10)
+        assert rates[109:140] == pytest.approx([peak] * 31)
+        assert (rates[149], rates[179]) == pytest.approx((least, least))
+
+
+# ---- a run that builds on earlier ones
+
+
+def add_bases(tokens: Path, *bases: Path) -> None:
+    """Write into the manifest of `tokens` that its run builds on the runs of `bases`, as tokenize does."""
+    path = tokens.parent / "ledger/tokens/manifest.json"
+    record = json.loads(path.read_text())
+    record["properties"]["bases"] = [
+        {
+            "uri": os.path.relpath(base.parent, tokens.parent),
+            "sha256": hashlib.sha256((base.parent / "ledger/tokens/manifest.json").read_bytes()).hexdigest(),
+            "totals": {},
+        }
+        for base in bases
+    ]
+    path.write_text(json.dumps(record))
+
+
+@pytest.fixture
+def months(tmp_path: Path, write_tokens: WriteTokens) -> list[Path]:
+    """Three runs, each building on those before it; the third has no document to validate on, and no long one."""
+    lengths = [(50, 3, 80, 21), (60, 33), (4, 5, 1)]
+    val = [[[0] * 40, [0] * 9], [[1] * 30], []]
+    runs = [write_tokens(tmp_path / f"2024-0{k + 1}", [[k] * n for n in own], val[k]) for k, own in enumerate(lengths)]
+    for k, tokens in enumerate(runs[1:], 1):
+        add_bases(tokens, *runs[:k])
+    return runs
+
+
+@pytest.mark.parametrize("sampler", ["packed", "longbiased"])
+def test_the_tokens_of_a_run_include_those_it_builds_on(months: list[Path], sampler: str) -> None:
+    corpora = open_corpora([str(months[2])])
+    assert [dataset.folder for dataset in corpora.datasets] == months
+    assert corpora.tokens == (50 + 3 + 80 + 21 + 4, 60 + 33 + 2, 4 + 5 + 1 + 3)
+    assert corpora.shares == pytest.approx(tuple(n / 266 for n in corpora.tokens))
+    source = corpus_of(corpora.sampler(sampler, CONTEXT, 3, long_min_tokens=40).windows(0, 3000))
+    assert [(source == k).mean() for k in range(3)] == pytest.approx(corpora.shares, abs=0.01)
+    by_name = open_corpora([str(months[0]), str(tmp_copy_alone(months[1]))])
+    assert by_name.tokens == corpora.tokens[:2]
+
+
+def tmp_copy_alone(tokens: Path) -> Path:
+    """A copy of a run's tokens that builds on nothing."""
+    copy = tokens.parent.with_name("copy")
+    shutil.copytree(tokens.parent, copy)
+    path = copy / "ledger/tokens/manifest.json"
+    record = json.loads(path.read_text())
+    del record["properties"]["bases"]
+    path.write_text(json.dumps(record))
+    return copy / "tokens"
+
+
+def test_no_document_changes_its_split_when_a_run_builds_on_another(months: list[Path]) -> None:
+    """The windows of a chain's val split hold the val documents of each run, its training samples none of them."""
+    windows = validation_windows(open_corpora([str(months[2])]), CONTEXT, 1000)
+    assert windows is not None
+    assert set(corpus_of(windows.numpy()).tolist()) == {0, 1}
+    val = sum(int((windows[:, 1:] == k).sum()) for k in range(2))
+    assert 49 + 30 <= val <= 49 + 30 + 2 * CONTEXT  # the last window of each goes on with its first documents
+    alone = validation_windows(open_corpora([str(months[0])]), CONTEXT, 1000)
+    assert torch.equal(windows[torch.tensor(corpus_of(windows.numpy()) == 0)], alone)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda runs: shutil.rmtree(runs[0].parent),
+            "2024-03/tokens builds on ../2024-01, whose tokens cannot be read",
+        ),
+        (lambda runs: add_bases(runs[0]), "2024-01/tokens has changed since .*2024-03/tokens was made from it"),
+        (
+            lambda runs: (runs[1] / "train/part-00000.arrow").unlink(),
+            "builds on ../2024-02, .*part-00000.arrow is missing",
+        ),
+    ],
+)
+def test_an_earlier_run_that_is_not_what_it_was_is_one_clear_error(
+    months: list[Path], damage: Callable[[list[Path]], object], message: str
+) -> None:
+    damage(months)
+    with pytest.raises(ShardError, match=message):
+        open_corpora([str(months[2])])
+
+
+def test_a_run_and_one_that_builds_on_it_are_not_mixed(months: list[Path]) -> None:
+    with pytest.raises(ShardError, match=r"2024-01/tokens and .*2024-01/tokens are the same tokens; name them once"):
+        open_corpora([str(months[0]), str(months[2])])
+
+
+def test_a_run_goes_on_with_the_next_month(months: list[Path], tmp_path: Path, run: Run) -> None:
+    more = ["--schedule", "wsd", "--extend_steps", "4"]
+    assert run("run", 5, str(months[0]), more=more[:2]) == run("run", 5, str(months[1]), more=more) == 0
+    record = json.loads((tmp_path / "run/checkpoints/step-00000009/checkpoint.json").read_text())
+    assert [len(phase["sources"]) for phase in record["history"]] == [1, 2]
+    assert len(losses(tmp_path / "run")) == 9
+
+
+@pytest.mark.parametrize(
+    ("run", "uri", "expected"),
+    [
+        ("/data/2024-02", "../2024-01", "/data/2024-01"),
+        ("/data/2024-02", "/old/2024-01/", "/old/2024-01"),
+        ("/data/2024-02", "s3://bucket/2024-01", "s3://bucket/2024-01"),
+        ("s3://bucket/runs/2024-02", "../2024-01", "s3://bucket/runs/2024-01"),
+        ("gs://bucket/2024-02", "../2024-01", "gs://bucket/2024-01"),
+    ],
+)
+def test_a_base_is_found_next_to_its_run(run: str, uri: str, expected: str) -> None:
+    assert Base(uri, "").tokens(f"{run}/tokens") == f"{expected}/tokens"
 
 
 @pytest.mark.parametrize("sampler", ["packed", "longbiased"])
@@ -108,7 +346,7 @@ def test_each_sample_knows_the_documents_it_is_of(tmp_path: Path, write_tokens: 
     first = [[d] * n for d, n in enumerate([50, 3, 80, 21, 0, 1, 40])]
     second = [[100 + d] * n for d, n in enumerate([60, 2, 0, 45, 70])]
     folders = [str(write_tokens(tmp_path / f"corpus{k}", own)) for k, own in enumerate([first, second])]
-    corpora = open_corpora(folders[0], [f"{folders[1]}=0.3"])
+    corpora = open_corpora([f"{folders[0]}=0.7", f"{folders[1]}=0.3"])
     sampler_of = partial(Corpora.sampler, name=sampler, context=CONTEXT, seed=3, long_min_tokens=40)
     windows = sampler_of(corpora).windows(990, 60).tolist()
     expected = [list(dict.fromkeys(token % 100 for token in window if token != 399)) for window in windows]

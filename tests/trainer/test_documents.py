@@ -97,8 +97,8 @@ def test_a_run_with_the_mask_learns_and_is_evaluated_with_it(text_tokens: Path, 
     losses = {}
     for name, flags in {"plain": {}, "masked": {"document_mask": True, "reset_positions": True}}.items():
         config = TrainConfig(
-            data=str(text_tokens), out=str(tmp_path / name), preset="tiny", context=64, batch_tokens=512, micro_batch=4,
-            max_steps=30, val_every=15, val_windows=8, device="cpu", tracker="none", **flags,
+            data=(str(text_tokens),), out=str(tmp_path / name), preset="tiny", context=64, batch_tokens=512,
+            micro_batch=4, max_steps=30, val_every=15, val_windows=8, device="cpu", tracker="none", **flags,
         )  # fmt: skip
         train.train(config)
         records = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]

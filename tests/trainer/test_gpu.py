@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 
 from trainer import evaluate, sample
 from trainer.config import TrainConfig
-from trainer.data import Loader, make_sampler
+from trainer.data import Loader, open_corpora
 from trainer.distributed import Ranks
 from trainer.documents import DocumentBlocks, block_mask, document_numbers
 from trainer.evaluate import EvaluateOptions
@@ -25,7 +25,6 @@ from trainer.optimizers import orthogonalize_shared
 from trainer.preflight import Passes, pass_bytes
 from trainer.resume import BackgroundSaver, load_training_state, training_state
 from trainer.sample import SampleOptions
-from trainer.shards import open_dataset
 from trainer.train import train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -60,7 +59,7 @@ def text_tokens(tmp_path: Path, tokenizer_file: Path) -> Path:
 @pytest.fixture
 def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
     return TrainConfig(
-        data=str(text_tokens),
+        data=(str(text_tokens),),
         out=str(tmp_path / "run"),
         preset="tiny",
         context=128,
@@ -220,7 +219,7 @@ def test_muon_makes_the_same_matrices_orthogonal_as_on_the_cpu() -> None:
 
 @pytest.mark.parametrize("name", ["packed", "longbiased"])
 def test_batches_come_from_pinned_memory_with_the_ids_of_the_cpu(text_tokens: Path, name: str) -> None:
-    sampler = make_sampler(open_dataset(text_tokens), "train", name, 64, 1, long_min_tokens=100)
+    sampler = open_corpora([str(text_tokens)]).sampler(name, 64, 1, long_min_tokens=100)
     there, here = (Loader(sampler, 16, 8, device=device) for device in ("cuda", "cpu"))
     assert there._read(0).is_pinned()
     batches = there.batches(3)

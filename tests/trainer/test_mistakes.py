@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
     return TrainConfig(
-        data=str(text_tokens),
+        data=(str(text_tokens),),
         out=str(tmp_path / "run"),
         preset="tiny",
         width=32,
@@ -49,7 +49,9 @@ def flags(config: TrainConfig, **changes: Any) -> list[str]:
     } | changes
     line = []
     for name, value in given.items():
-        if isinstance(value, bool):
+        if isinstance(value, tuple):
+            line += [f"--{name}", *map(str, value)]
+        elif isinstance(value, bool):
             line.append(f"--{name}" if value else f"--no_{name}")
         else:
             line += [f"--{name}", str(value)]

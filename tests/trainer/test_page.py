@@ -105,7 +105,7 @@ def test_a_chart_without_a_value_or_with_equal_ones_is_drawn() -> None:
 def test_training_writes_its_page_and_samples_and_a_resumed_run_keeps_them(tmp_path: Path, text_tokens: Path) -> None:
     def config(steps: int) -> TrainConfig:
         return TrainConfig(
-            data=str(text_tokens), out=str(tmp_path / "run"), preset="tiny", width=32, context=32, batch_tokens=256,
+            data=(str(text_tokens),), out=str(tmp_path / "run"), preset="tiny", width=32, context=32, batch_tokens=256,
             max_steps=steps, val_every=2, save_every=2, sample_tokens=8, device="cpu", tracker="none",
         )  # fmt: skip
 
@@ -132,7 +132,7 @@ def test_samples_change_no_loss(tmp_path: Path, text_tokens: Path) -> None:
     for tokens in (0, 8):
         out = tmp_path / f"run{tokens}"
         config = TrainConfig(
-            data=str(text_tokens), out=str(out), preset="tiny", width=32, context=32, batch_tokens=256, max_steps=4,
+            data=(str(text_tokens),), out=str(out), preset="tiny", width=32, context=32, batch_tokens=256, max_steps=4,
             dropout=0.1, val_every=1, sample_tokens=tokens, device="cpu", tracker="none",
         )  # fmt: skip
         train(config)

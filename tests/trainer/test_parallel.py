@@ -77,7 +77,7 @@ def test_a_run_compiles_once_for_training_and_once_for_validation(
     torch._dynamo.reset()
     counters.clear()
     config = TrainConfig(
-        data=str(text_tokens), out=str(tmp_path / "run"), preset="tiny", width=32, context=32, batch_tokens=7 * 32,
+        data=(str(text_tokens),), out=str(tmp_path / "run"), preset="tiny", width=32, context=32, batch_tokens=7 * 32,
         micro_batch=3, max_steps=4, val_every=2, val_windows=4, log_every=1, compile=True, device="cpu",
         document_mask=True, reset_positions=True, checkpoint_activations=recomputed, tracker="none",
     )  # fmt: skip

@@ -164,7 +164,7 @@ def test_gpt2s_presets_have_none_of_the_pieces() -> None:
         assert shape.is_gpt2 == (name != "algpt2")
         assert not any((shape.rope, shape.qk_norm, shape.separate_head, shape.value_embeddings))
         assert shape.activation == "gelu"
-    default = TrainConfig(data="", out="")
+    default = TrainConfig(data=(), out="")
     assert default.window_of(0) == 0
     assert default.momentum_of(0) == 0.95
     assert all(not dataclasses.replace(SHAPE, **own).is_gpt2 for own in PIECES.values())  # type: ignore[arg-type]
@@ -202,7 +202,7 @@ def test_a_window_is_the_last_positions(window: int, documents: bool) -> None:
 
 
 def test_windows_double_until_attention_is_full_and_momentum_rises() -> None:
-    config = TrainConfig(data="", out="", window_start=128, window_fraction=0.5, max_steps=600, momentum_warmup=100)
+    config = TrainConfig(data=(), out="", window_start=128, window_fraction=0.5, max_steps=600, momentum_warmup=100)
     assert [config.window_of(step) for step in (0, 99, 100, 199, 200, 299, 300, 599)] == [
         128, 128, 256, 256, 512, 512, 0, 0,
     ]  # fmt: skip

@@ -23,7 +23,7 @@ FLOAT32 = torch.autocast("cpu", enabled=False)
 @pytest.fixture
 def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
     return TrainConfig(
-        data=str(text_tokens),
+        data=(str(text_tokens),),
         out=str(tmp_path / "run"),
         preset="tiny",
         width=32,

@@ -15,10 +15,11 @@ from schemas.buckets import open_bucket
 from schemas.manifest import ShardFile
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
-from trainer.data import Corpora, make_sampler, open_corpora
+from trainer.data import Corpora, open_corpora
 from trainer.divergence import url_ids_by_sample
 from trainer.manifest import ShardError
 from trainer.remote import Cache
+from trainer.samplers import Packed
 from trainer.shards import open_dataset
 from trainer.train import main
 
@@ -69,8 +70,7 @@ def test_windows_are_those_of_the_local_shards_through_a_cache_smaller_than_they
     local = open_dataset(tokens)
     assert remote.digest == local.digest
     assert remote.tokenizer.path.read_bytes() == local.tokenizer.path.read_bytes()
-    theirs = make_sampler(remote, "train", "packed", 32, seed=4)
-    ours = make_sampler(local, "train", "packed", 32, seed=4)
+    theirs, ours = (Packed(own.documents("train"), 32, own.tokenizer.eot, seed=4) for own in (remote, local))
     for first in range(0, 200, 40):
         assert np.array_equal(theirs.windows(first, 8), ours.windows(first, 8))
         assert sum(path.stat().st_size for path in cache.iterdir()) <= limit
@@ -82,7 +82,7 @@ def test_a_sample_names_the_documents_that_it_does_with_local_shards(
 ) -> None:
     cache = tmp_path / "cache"
     sampler_of = partial(Corpora.sampler, name="packed", context=32, seed=3)
-    ids = [url_ids_by_sample(open_corpora(str(at), (), cache=cache), sampler_of, 5, 9) for at in (uploaded, tokens)]
+    ids = [url_ids_by_sample(open_corpora([str(at)], cache=cache), sampler_of, 5, 9) for at in (uploaded, tokens)]
     assert ids[0] == ids[1]
 
 

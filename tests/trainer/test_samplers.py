@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.data import Loader, mix
-from trainer.samplers import Mixture, Packed, longbiased
+from trainer.data import Loader
+from trainer.samplers import Mixture, Packed, Places, drawn, longbiased, mix
 from trainer.shards import Documents
 
 EOT = 65535
@@ -188,8 +188,7 @@ def test_micro_batches_are_of_one_shape_and_what_fills_them_is_no_target(
 @given(share=st.floats(0, 1), seed=st.integers(0, 50), first=st.integers(0, 10**9))
 @settings(max_examples=40)
 def test_a_mixture_realises_its_share_within_binomial_error(share: float, seed: int, first: int) -> None:
-    sampler = _sampler("packed")
-    source, _ = Mixture(sampler, sampler, share, seed).draw(first, 5000)
+    source, _ = Places(share, seed).draw(first, 5000)
     error = 3 * math.sqrt(share * (1 - share) / 5000) + 2 / 1024
     assert abs((source == 0).mean() - share) <= error
 
@@ -199,12 +198,11 @@ def test_a_mixture_realises_its_share_within_binomial_error(share: float, seed: 
 def test_a_mixture_takes_each_samplers_samples_in_order_and_skips_none(
     share: float, seed: int, first: int, count: int
 ) -> None:
-    sampler = _sampler("packed")
-    source, index = Mixture(sampler, sampler, share, seed).draw(0, first + count)
+    source, index = Places(share, seed).draw(0, first + count)
     for number in (0, 1):
         own = index[source == number]
         assert np.array_equal(own, np.arange(len(own)))
-    later = Mixture(sampler, sampler, share, seed).draw(first, count)
+    later = Places(share, seed).draw(first, count)
     assert np.array_equal(later[0], source[first:])
     assert np.array_equal(later[1], index[first:])
 
@@ -244,6 +242,8 @@ def test_corpora_are_mixed_by_weight() -> None:
     windows = mixed.windows(0, 2000)
     largest = np.where(windows == EOT, 0, windows).max(axis=1)  # the last token's id tells the corpus
     assert [round(float((largest == k).mean()), 1) for k in range(3)] == [0.5, 0.3, 0.2]
+    for count in (0, 1, 700, 1024, 1999):
+        assert drawn([5, 3, 2], count, seed=9) == [int((largest[:count] == k).sum()) for k in range(3)]
 
 
 def test_no_documents_are_refused() -> None:

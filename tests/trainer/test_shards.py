@@ -13,7 +13,7 @@ import pytest
 
 from schemas.manifest import Counts, ShardRecord
 from tests.trainer.conftest import describe_file, write_ledger
-from trainer.data import make_sampler
+from trainer.data import open_corpora
 from trainer.shards import ShardError, open_dataset
 
 WriteTokens = Callable[..., Path]
@@ -117,9 +117,9 @@ def test_a_folder_without_a_manifest_is_told_what_to_do(tokens: Path, tmp_path: 
 
 
 def test_an_empty_split_is_named(tmp_path: Path, write_tokens: WriteTokens) -> None:
-    dataset = open_dataset(write_tokens(tmp_path, DOCUMENTS))
-    with pytest.raises(ValueError, match="split val: there is no document"):
-        make_sampler(dataset, "val", "packed", 8, 0)
+    folder = str(write_tokens(tmp_path, [], DOCUMENTS))
+    with pytest.raises(ShardError, match=f"{folder}, split train: there is no document"):
+        open_corpora([folder]).sampler("packed", 8, 0)
 
 
 def test_a_million_documents_open_in_under_a_second(tmp_path: Path, write_tokens: WriteTokens) -> None:
@@ -141,7 +141,7 @@ def test_a_million_documents_open_in_under_a_second(tmp_path: Path, write_tokens
     shard = describe_file(folder.parent, path, "data", 0, len(lengths))
     write_ledger(folder.parent, [ShardRecord(0, Counts(), [shard])], {"vocab_size": 400, "eot": 399}, len(lengths))
     start = time.perf_counter()
-    sampler = make_sampler(open_dataset(folder), "train", "packed", 1024, 0)
+    sampler = open_corpora([str(folder)]).sampler("packed", 1024, 0)
     assert sampler.windows(10, 1).shape == (1, 1025)
     assert time.perf_counter() - start < 1
 
