@@ -1,4 +1,4 @@
-"""The part of the Hugging Face Hub that takes uploads: preupload, Git LFS's batch API, and commits."""
+"""The part of the Hugging Face Hub that takes uploads: lists of files, preupload, Git LFS's batch API, and commits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import yaml
+
 
 @dataclass
 class Hub:
@@ -20,16 +22,18 @@ class Hub:
       files: by repository, the content of each path.
       commits: (repository, summary) of each commit, in order.
       failing: answer so many further requests with 503.
+      commits_left: how many commits are taken, then 500; None for all.
     """
 
     url: str = ""
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     commits: list[tuple[str, str]] = field(default_factory=list)
     failing: int = 0
+    commits_left: int | None = None
     _objects: dict[str, bytes] = field(default_factory=dict)
 
     def answer(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, object]:
-        """(status, JSON) for a request; a file is LFS's if its name ends in safetensors, pt or arrow."""
+        """(status, JSON) for a request; a file is LFS's if its name ends as `_large` says."""
         path = path.partition("?")[0]
         if not path.startswith("/lfs/") and headers.get("authorization") != "Bearer hf_test":
             return 401, {"error": "Invalid username or password."}
@@ -42,6 +46,9 @@ class Hub:
             known = name in self.files
             self.files.setdefault(name, {})
             return (409 if known else 200), {"url": f"{self.url}/{name}", "name": name, "id": name}
+        if path == "/api/validate-yaml":  # of a card
+            yaml.safe_load(json.loads(body)["content"].split("---")[1])
+            return 200, {"errors": [], "warnings": []}
         if path.startswith("/lfs/") and method == "PUT":
             assert hashlib.sha256(body).hexdigest() == path.removeprefix("/lfs/"), "the bytes are not the object's"
             self._objects[path.removeprefix("/lfs/")] = body
@@ -53,9 +60,12 @@ class Hub:
                 objects.append(wanted | ({} if wanted["oid"] in self._objects else {"actions": upload}))
             return 200, {"transfer": "basic", "objects": objects}
         parts = path.split("/")
-        if parts[1:3] != ["api", "models"] or "/".join(parts[3:5]) not in self.files:
+        if parts[1] != "api" or parts[2] not in ("models", "datasets") or "/".join(parts[3:5]) not in self.files:
             return 404, {"error": "Repository not found"}
         name = "/".join(parts[3:5])
+        if parts[5] == "tree":
+            return 200, [{"type": "file", "path": path, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+                         for path, content in sorted(self.files[name].items())]  # fmt: skip
         if parts[5] == "preupload":
             modes = [
                 {"path": f["path"], "uploadMode": "lfs" if _large(f["path"]) else "regular", "shouldIgnore": False}
@@ -63,6 +73,9 @@ class Hub:
             ]
             return 200, {"files": modes}
         if parts[5] == "commit":
+            if self.commits_left == 0:
+                return 500, {"error": "no more commits"}
+            self.commits_left = None if self.commits_left is None else self.commits_left - 1
             return 200, self._commit(name, [json.loads(line) for line in body.splitlines()])
         return 404, {"error": f"{method} {path} is nothing this server knows"}
 
@@ -73,6 +86,8 @@ class Hub:
                 self.commits.append((name, value["summary"]))
             elif line["key"] == "file":
                 self.files[name][value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "deletedFile":
+                del self.files[name][value["path"]]
             elif line["key"] == "lfsFile":
                 content = self._objects[value["oid"]]
                 assert len(content) == value["size"]
@@ -131,4 +146,4 @@ def environment_of(hub: Hub, home: object) -> dict[str, str]:
 
 
 def _large(path: str) -> bool:
-    return path.endswith((".safetensors", ".pt", ".arrow"))
+    return path.endswith((".safetensors", ".pt", ".arrow", ".parquet"))

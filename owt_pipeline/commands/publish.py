@@ -1,0 +1,219 @@
+"""`owt publish`: the corpus as a dataset at the Hugging Face Hub, with a card made from the run's manifests."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.dataset import DatasetReader, read_manifest
+from owt_pipeline.engine.errors import UsageError, UserError
+from owt_pipeline.engine.lease import mention_running
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.stage_command import reporting_errors
+from owt_pipeline.tokenize.documents import is_validation
+from schemas import DATASETS, Reason
+from schemas.manifest import Manifest, ShardFile
+
+HUB = "hf://"
+
+LISTED = ("url_id", "url", "score", "created_utc", "subreddits", "language", "license", "n_words")
+"""The columns of a list of URLs, as OpenWebText's was shared: nothing that a page's author wrote."""
+
+SPLITS = ("train", "validation")
+
+_COMMIT_BYTES = 1 << 30
+_OURS = re.compile(r"(corpus|urls)/(train|validation)/part-\d{5}-[0-9a-f]{8}\.parquet")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The flags of `owt publish`."""
+    parser = CommandParser(
+        prog="owt publish",
+        description="Publish the corpus as a dataset at the Hugging Face Hub: Parquet files in the splits train and\n"
+        "validation, and a card with the run's figures. Without --yes, print what would be sent and the card, and\n"
+        "send nothing. Interrupted, the same command goes on; published again, the dataset follows the corpus:\n"
+        "what is no longer in it is deleted there. The token is that of `hf auth login`, or $HF_TOKEN.",
+        epilog="examples:\n"
+        "  owt publish hf://someone/openwebtext-2013 --workdir runs/2013\n"
+        "  owt publish hf://someone/openwebtext-2013 --workdir runs/2013 --urls_only --public --yes",
+    )
+    parser.add_argument("destination", metavar="hf://OWNER/NAME", help="the dataset, which is made if it is not there")
+    parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
+    parser.add_argument("--urls_only", action="store_true", help="withhold the texts: publish the list of their URLs")
+    parser.add_argument("--license", default="other", metavar="ID", help="the Hub's name of a licence (default: other)")
+    parser.add_argument("--contact", default="", metavar="TEXT", help="address for takedowns, for the card")
+    parser.add_argument("--public", action="store_true", help="make a new repository public (default: private)")
+    parser.add_argument("--yes", action="store_true", help="send it")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`owt publish` with the flags of `argv`; returns the exit code."""
+    return reporting_errors(lambda: _publish(build_parser().parse_args(argv)))
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The files that one shard of the corpus becomes.
+
+    Attributes:
+      source: the shard.
+      paths: in the repository, by (configuration, split).
+    """
+
+    source: ShardFile
+    paths: dict[tuple[str, str], str]
+
+
+def _publish(arguments: argparse.Namespace) -> int:
+    name = arguments.destination.removeprefix(HUB)
+    if not arguments.destination.startswith(HUB) or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise UsageError(f"{arguments.destination} is not {HUB}OWNER/NAME")
+    workdir = Storage(arguments.workdir)
+    mention_running(workdir)
+    corpus, tokens = DatasetReader.open(workdir, "corpus"), DatasetReader.open(workdir, "tokens")
+    fraction = float(tokens.manifest.options["val_fraction"])
+    configs = ("urls",) if arguments.urls_only else ("corpus", "urls")
+    uploads = plan(corpus, configs, fraction)
+    card = dataset_card(workdir, name, configs, license=arguments.license, contact=arguments.contact)
+    what = "URLs, without texts" if arguments.urls_only else "documents"
+    print(f"{corpus.rows():,} {what}, in {sum(len(upload.paths) for upload in uploads):,} files, to {HUB}{name}")
+    if not arguments.yes:
+        print(f"\n{card}\nNothing was sent: --yes sends it.")
+        return 0
+    _send(name, corpus, uploads, fraction, card, public=arguments.public)
+    print(f"published: {arguments.destination}")
+    return 0
+
+
+def plan(corpus: DatasetReader, configs: Sequence[str], fraction: float) -> list[Upload]:
+    """What each shard of the corpus becomes; equal content has equal names, so what is there already is known."""
+    uploads = []
+    for file in corpus.files("data"):
+        ids = pa.Table.from_batches(corpus.batches_of(file, columns=["url_id"], rows=1 << 16))
+        held = set(is_validation(ids["url_id"].to_numpy(), fraction).tolist())
+        splits = [SPLITS[validation] for validation in sorted(held)]  # readers of the Hub refuse a file without rows
+        paths: dict[tuple[str, str], str] = {}
+        for config in configs:
+            made_from = f"{file.sha256} {config} {fraction} {_columns(config, corpus.schema(file))}"
+            digest = hashlib.sha256(made_from.encode()).hexdigest()[:8]
+            for split in splits:
+                paths[config, split] = f"{config}/{split}/part-{file.shard:05d}-{digest}.parquet"
+        uploads.append(Upload(file, paths))
+    return uploads
+
+
+def _columns(config: str, schema: pa.Schema) -> list[str]:
+    return [name for name in schema.names if config == "corpus" or name in LISTED]
+
+
+def _send(
+    name: str, corpus: DatasetReader, uploads: Sequence[Upload], fraction: float, card: str, *, public: bool
+) -> None:
+    """Send what is not there, some shards a commit; at last the card, and delete what the corpus no longer has."""
+    try:
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+        from huggingface_hub.errors import HfHubHTTPError
+    except ImportError:
+        raise UserError('huggingface_hub is not installed: pip install "owt-pipeline[publish]"') from None
+
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    wanted = {path for upload in uploads for path in upload.paths.values()}
+    try:
+        api.create_repo(name, repo_type="dataset", exist_ok=True, private=not public)
+        present = set(api.list_repo_files(name, repo_type="dataset"))
+        sent = len(wanted & present)
+        for folder, batch in _batches(uploads, present):
+            for upload in batch:
+                _write(corpus, upload, fraction, folder)
+            paths = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.parquet"))
+            missing = [path for path in paths if path not in present]
+            operations: list[Any] = [CommitOperationAdd(path, folder / path) for path in missing]
+            sent += len(missing)
+            message = f"{sent:,} of {len(wanted):,} files"
+            api.create_commit(name, operations, commit_message=message, repo_type="dataset")
+            print(message, flush=True)
+        stale = sorted(path for path in present - wanted if _OURS.fullmatch(path))
+        operations = [CommitOperationAdd("README.md", card.encode()), *map(CommitOperationDelete, stale)]
+        api.create_commit(name, operations, commit_message="The card", repo_type="dataset")
+        if stale:
+            print(f"{len(stale):,} files are no longer in the corpus and were deleted; older revisions still have them")
+    except HfHubHTTPError as error:
+        hint = "; `hf auth login` asks for a token" if error.response.status_code in (401, 403) else ""
+        raise UserError(f"{HUB}{name}: {str(error).splitlines()[0]}{hint}; the same command goes on") from error
+    except OSError as error:  # the HTTP client's too
+        raise UserError(f"{HUB}{name}: {error}; the same command goes on") from error
+
+
+def _batches(uploads: Sequence[Upload], present: set[str]) -> Iterator[tuple[Path, list[Upload]]]:
+    """Shards of which a file is missing, about 1 GiB at a time, each batch with an empty folder for it."""
+    batch: list[Upload] = []
+    missing = [upload for upload in uploads if not set(upload.paths.values()) <= present]
+    for number, upload in enumerate(missing, start=1):
+        batch.append(upload)
+        if number == len(missing) or sum(each.source.bytes for each in batch) >= _COMMIT_BYTES:
+            folder = Path(tempfile.mkdtemp(prefix="owt-publish-"))
+            try:
+                yield folder, batch
+            finally:
+                shutil.rmtree(folder)
+            batch = []
+
+
+def _write(corpus: DatasetReader, upload: Upload, fraction: float, folder: Path) -> None:
+    """Write a shard's files; raises UserError where the shard is not what the manifest says."""
+    source = upload.source
+    if corpus.workdir.sha256(source.path) != source.sha256:
+        raise UserError(
+            f"{corpus.workdir.path(source.path)} was changed after it was written: run `owt verify --repair`, then "
+            "`owt run` with the same settings"
+        )
+    table = pa.Table.from_batches(corpus.batches_of(source, rows=1 << 14), corpus.schema(source))
+    validation = is_validation(table["url_id"].to_numpy(), fraction)
+    for (config, split), path in upload.paths.items():
+        rows = table.filter(pa.array(validation == (split == SPLITS[1]))).select(_columns(config, table.schema))
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, folder / path, compression="zstd", row_group_size=1 << 14)
+
+
+def dataset_card(workdir: Storage, name: str, configs: Sequence[str], *, license: str, contact: str) -> str:
+    """README.md of the dataset: what is in it, how it was made, what was lost on the way, how to take a page out."""
+    from jinja2 import Environment, StrictUndefined
+
+    found = ((dataset, read_manifest(workdir, dataset)) for dataset in DATASETS)
+    manifests: dict[str, Manifest] = {dataset: manifest for dataset, manifest in found if manifest is not None}
+    template = (files("owt_pipeline.commands") / "dataset_card.md").read_text(encoding="utf-8")
+    card = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(template)
+    schema = DATASETS["corpus"].schema
+    return card.render(
+        name=name,
+        configs=configs,
+        license=license,
+        contact=contact,
+        splits=SPLITS,
+        manifests=manifests,
+        columns=[schema.field(column) for column in _columns(configs[0], schema)],
+        describe=lambda field: (field.metadata or {}).get(b"description", b"").decode(),
+        meaning=lambda reason: Reason.of(reason).description,
+        options={m.stage: m.options for m in manifests.values()},
+        sources=_sources(manifests),
+    )
+
+
+def _sources(manifests: dict[str, Manifest]) -> list[str]:
+    """The names of the files that the URLs came from."""
+    first = next(iter(manifests.values()))
+    return [str(source["name"]) for source in first.sources]

@@ -1,0 +1,135 @@
+"""owt publish, against a local server that speaks the Hub's commit protocol."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import datasets
+import duckdb
+import huggingface_hub.constants
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from owt_pipeline.commands import publish
+from tests.owt_pipeline.whole_runs import copy_of, manifest_of, run_owt, shard_file
+from tests.servers.hub import Hub, environment_of, hub_server
+
+NAME = "someone/small-web"
+
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `owt publish`, a commit a shard, and returns what it printed."""
+    monkeypatch.setattr(publish, "_COMMIT_BYTES", 1)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)  # read from the environment once
+
+    def run(hub: Hub, workdir: Path, *flags: str, code: int = 0, **environment: str) -> str:
+        for name, value in {**environment_of(hub, tmp_path / "hf"), **environment}.items():
+            monkeypatch.setenv(name, value)
+        assert publish.main([f"hf://{NAME}", "--workdir", str(workdir), *flags]) == code
+        output = capsys.readouterr()
+        return output.out + output.err
+
+    return run
+
+
+def count_files(run: Path) -> int:
+    """Two configurations of each shard, in each of the splits that it has rows of."""
+    rows = [pa.ipc.open_file(path).read_all().num_rows for path in (run / "tokens").rglob("part-*.arrow")]
+    return 2 * sum(map(bool, rows))
+
+
+def unpack(hub: Hub, folder: Path) -> dict[str, bytes]:
+    for path, content in hub.files[NAME].items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    return hub.files[NAME]
+
+
+def test_without_yes_nothing_is_sent_and_the_card_is_printed(
+    small_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert publish.main([f"hf://{NAME}", "--workdir", str(small_run)]) == 0
+    printed = capsys.readouterr().out
+    counts = manifest_of(small_run, "corpus").counts
+    assert printed.startswith(f"{counts.left:,} documents, in {count_files(small_run)} files, to hf://{NAME}\n")
+    assert printed.endswith("Nothing was sent: --yes sends it.\n")
+    for reason, count in counts.rejected.items():
+        assert f"{count} `{reason}`" in printed
+
+
+def test_the_corpus_is_published_and_again_after_a_takedown(small_run: Path, tmp_path: Path, published: Run) -> None:
+    """An interrupted upload goes on, a second one sends nothing, and one after a takedown deletes."""
+    run = copy_of(small_run, tmp_path / "run")
+    with hub_server() as hub:
+        hub.commits_left = 1
+        assert "the same command goes on" in published(hub, run, "--yes", code=1)
+        assert len(hub.commits) == 1
+        hub.commits_left = None
+        assert f"published: hf://{NAME}" in published(hub, run, "--yes", "--contact", "web@example.org")
+        assert len(hub.commits) == 4  # a shard each, and the card
+        assert hub.commits[-2:] == [(NAME, f"{count_files(run)} of {count_files(run)} files"), (NAME, "The card")]
+        found = dict(unpack(hub, tmp_path / "hub"))
+        commits = len(hub.commits)
+        published(hub, run, "--yes", "--contact", "web@example.org")
+        assert (hub.files[NAME], hub.commits[commits:]) == (found, [(NAME, "The card")])
+        ((taken,),) = duckdb.sql(f"select url from '{run}/corpus/*.parquet' limit 1").fetchall()
+        (tmp_path / "list.txt").write_text(taken)
+        run_owt("forget", tmp_path / "list.txt", "--workdir", run)
+        assert "no longer in the corpus" in published(hub, run, "--yes")
+        now = hub.files[NAME]
+    tables = [pq.read_table(io.BytesIO(content)) for name, content in now.items() if name.endswith(".parquet")]
+    urls = {url for table in tables for url in table["url"].to_pylist()}
+    kept = {url for (url,) in duckdb.sql(f"select url from '{run}/corpus/*.parquet'").fetchall()}
+    assert urls == kept
+    assert taken not in urls
+
+    card = found["README.md"].decode()
+    head = yaml.safe_load(card.split("---")[1])
+    assert [config["config_name"] for config in head["configs"]] == ["corpus", "urls"]
+    assert "Write to web@example.org" in card
+    loaded = datasets.load_dataset(str(tmp_path / "hub"), "corpus", cache_dir=str(tmp_path / "cache"))
+    for split, tokens in (("train", "train"), ("validation", "val")):
+        expected = duckdb.sql(f"select url_id, text from '{small_run}/corpus/*.parquet' order by 1").fetchall()
+        shards = [pa.ipc.open_file(path).read_all() for path in (small_run / "tokens" / tokens).iterdir()]
+        ids = {url_id for shard in shards for url_id in shard["url_id"].to_pylist()}
+        rows = sorted(zip(loaded[split]["url_id"], loaded[split]["text"], strict=True))
+        assert rows == [row for row in expected if row[0] in ids]
+
+
+def test_a_list_of_urls_holds_nothing_of_the_pages(small_run: Path, tmp_path: Path, published: Run) -> None:
+    run = copy_of(small_run, tmp_path / "run")
+    with hub_server() as hub:
+        published(hub, run, "--yes", "--urls_only")
+        files = dict(hub.files[NAME])
+        damaged = shard_file(run, "corpus", 1)
+        damaged.write_bytes(damaged.read_bytes()[:-9] + b"123456789")
+        assert "was changed after it was written" in published(hub, run, "--yes", code=1)
+    tables = [pq.read_table(io.BytesIO(content)) for name, content in files.items() if name.endswith(".parquet")]
+    assert {name for table in tables for name in table.schema.names} == set(publish.LISTED)
+    assert sum(table.num_rows for table in tables) == manifest_of(small_run, "corpus").counts.left
+    assert {name.split("/")[0] for name in files} == {"urls", "README.md"}
+    assert "The texts are not part of this dataset" in files["README.md"].decode()
+
+
+def test_a_token_that_is_refused_is_said_in_a_line(small_run: Path, published: Run) -> None:
+    with hub_server() as hub:
+        said = published(hub, small_run, "--yes", code=1, HF_TOKEN="hf_wrong")
+    assert re.search(rf"hf://{NAME}: .*401.*`hf auth login` asks for a token", said)
+
+
+@pytest.mark.parametrize("destination", ["someone/name", "hf://name", "hf://a/b/c", "s3://a/b"])
+def test_a_destination_of_another_form_is_refused(
+    small_run: Path, capsys: pytest.CaptureFixture[str], destination: str
+) -> None:
+    assert publish.main([destination, "--workdir", str(small_run)]) == 2
+    assert f"{destination} is not hf://OWNER/NAME" in capsys.readouterr().err
