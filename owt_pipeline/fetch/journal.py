@@ -259,6 +259,7 @@ class Claim:
             holder = _parsed(content)
             if holder is not None and holder.attempt == self.attempt:
                 self._version, self._valid_until = version, asked + _VALID_SECONDS
+                self.claims = max(len(await asyncio.to_thread(self._folder.names)), 1)
                 return
             self.was_taken_over = True
             if version != watched:

@@ -20,6 +20,7 @@ from owt_pipeline.formats.messages import REDIRECTS, BadMessage, Headers, TooLar
 from owt_pipeline.formats.urls import unescaped
 from owt_pipeline.formats.warc import Response, http_record, request_record
 from schemas import Reason
+from schemas.reasons import http_reason
 
 _HOST = re.compile("[!-~]+")  # yarl lets blanks through
 
@@ -192,6 +193,7 @@ class Fetcher:
         for attempt in range(self.options.retries + 1):
             last = attempt == self.options.retries
             async with gate:
+                gate.check_open()
                 if gate.failures >= self.options.host_failures and gate.failure is not None:
                     reason, detail = gate.failure.reason, gate.failure.detail
                     raise Failed(reason, f"given up after {gate.failures} failures of the host in a row: {detail}")
@@ -214,6 +216,8 @@ class Fetcher:
                 if response is None:
                     backoff = self.options.max_retry_wait
                 else:
+                    detail = f"not asked: the host answered {response.status} and asked for {backoff:,.0f} s"
+                    gate.close(backoff, Failed(http_reason(response.status), detail))
                     return response
             gate.pause(backoff)
         raise AssertionError("the last attempt returns or raises")

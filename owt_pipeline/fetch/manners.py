@@ -114,6 +114,7 @@ class Gate:
         self.failure: Failed | None = None
         self.connections = Slots(connections)
         self.users = 0
+        self._closed: tuple[float, Failed] | None = None
 
     async def __aenter__(self) -> None:
         """Wait for a turn, and hold one of the connections while the block runs."""
@@ -147,6 +148,15 @@ class Gate:
     def pause(self, seconds: float) -> None:
         """No request for so many seconds: the host asked for it."""
         self.next_turn = max(self.next_turn, time.monotonic() + seconds)
+
+    def close(self, seconds: float, failure: Failed) -> None:
+        """Nobody waits for so long, so until then requests end with `failure`."""
+        self._closed = time.monotonic() + seconds, failure
+
+    def check_open(self) -> None:
+        """Raise Failed where it is closed."""
+        if self._closed is not None and time.monotonic() < self._closed[0]:
+            raise self._closed[1]
 
 
 class Gates:

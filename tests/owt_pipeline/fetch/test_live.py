@@ -285,6 +285,25 @@ def test_retry_after_is_waited_for(serve: Callable[..., BadServer], write_urls: 
     assert times[-1] - times[0] > 1.9
 
 
+def test_a_host_that_asks_for_more_patience_than_is_had_is_not_asked_again(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    async def closed(request: Request) -> None:
+        if request.path == "/robots.txt":
+            await request.answer(b"", "404 Not Found")
+        else:
+            await request.answer(b"", "429 Too Many Requests", Retry_After="3600")
+
+    server = serve({"closed": closed, "open": page})
+    urls = [f"http://{host}.{DOMAIN}/{i}" for host in ("closed", "open") for i in range(5)]
+    runtime = write_urls(urls, num_shards=1)
+    manifest = fetch(runtime, server)
+    assert (manifest.counts.left, manifest.counts.rejected) == (5, {"http_429": 5})
+    assert sum(count for (host, _), count in server.requests.items() if host == "closed") == 2  # one is for robots.txt
+    details = sorted(detail for _, detail in rejects(runtime, manifest).values())
+    assert details == [*["not asked: the host answered 429 and asked for 3,600 s"] * 4, "status 429, Retry-After: 3600"]
+
+
 def command(workdir: str, server: BadServer) -> list[str]:
     return [
         sys.executable, "-m", "owt_pipeline.fetch.stage", "--workdir", workdir, "--quiet", "--resolve", *server.rules,
