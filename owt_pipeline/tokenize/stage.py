@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from owt_pipeline.engine.bases import relative_uri
+from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from schemas import option
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from owt_pipeline.engine.bases import Base
     from owt_pipeline.engine.commit import ShardWriter
     from owt_pipeline.engine.exchange import Slice
     from schemas.manifest import ShardRecord
@@ -62,6 +65,44 @@ def prepare(run: StageRun) -> None:
         "vocab_size": encoding.vocab_size,
         "eot": encoding.eot,
     }
+    if run.bases:
+        run.properties["bases"] = [_reference(run, base) for base in run.bases]
+
+
+def _reference(run: StageRun, base: Base) -> dict[str, Any]:
+    """Where a base's tokens are: the trainer reads them there."""
+    manifest = base.manifests["tokens"]
+    data = manifest.total("data")
+    return {
+        "uri": relative_uri(run.workdir, base.workdir),
+        "sha256": base.sha256("tokens"),
+        "totals": {
+            "documents": data.rows,
+            "tokens": sum(manifest.stats.get(f"tokens_{split}", 0) for split in ("train", "val")),
+            "files": data.files,
+            "bytes": data.bytes,
+        },
+    }
+
+
+def fits(options: TokenizeOptions, base: Base) -> None:
+    """Raise UserError where a base's tokens are of another tokenizer, or its split is of another size."""
+    from owt_pipeline.formats.encoding import load
+
+    manifest = base.manifests["tokens"]
+    theirs, encoding = manifest.properties["tokenizer"], load(options.tokenizer, options.eot_token)
+    ours = hashlib.sha256(encoding.tokenizer_json).hexdigest()
+    if (theirs["sha256"], theirs["eot"]) != (ours, encoding.eot):
+        raise UserError(
+            f"base {base.workdir} was tokenized with {theirs['name']} (SHA-256 {theirs['sha256'][:8]}, end of text "
+            f"{theirs['eot']}), not with {encoding.name} ({ours[:8]}, {encoding.eot}): give its --tokenizer and "
+            "--eot_token"
+        )
+    if manifest.options["val_fraction"] != options.val_fraction:
+        raise UserError(
+            f"base {base.workdir} was split with --val_fraction {manifest.options['val_fraction']:g}, not "
+            f"{options.val_fraction:g}: with another one, documents would move from train to val; give the same"
+        )
 
 
 def tokenize_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
@@ -111,6 +152,8 @@ STAGE = Stage(
     steps=(Step(tokenize_shard, rows=rows_of_input, outputs=outputs, spread="batches"),),
     prepare=prepare,
     finish=check_split,
+    bases=("tokens",),
+    fits=fits,
     module="owt_pipeline.tokenize.stage",
     shard_local=True,
     preload=_preload,

@@ -13,11 +13,14 @@ import xxhash
 
 from owt_pipeline.dedupe.stage import STAGE as DEDUPE
 from owt_pipeline.dedupe.stage import Options
+from owt_pipeline.engine.bases import pin
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.export.stage import STAGE as EXPORT
+from owt_pipeline.export.stage import ExportOptions
 from schemas import DATASETS, option
 from schemas.manifest import Manifest
 from tests.owt_pipeline.making import stage_that_writes
@@ -69,6 +72,22 @@ def dedupe(
     """Run dedupe; returns its manifest and the decisions of all shards."""
     manifest, _ = run_stage(DEDUPE, Options(**options), Runtime(Storage(str(workdir)), workers, beam_flags))
     return manifest, DatasetReader(Storage(str(workdir)), manifest).table().to_pylist()
+
+
+SEPARATE = 1000
+"""Between the numbers of the texts of two months."""
+
+
+def make_month(
+    folder: Path, number: int, texts: Sequence[str], bases: Sequence[Path] = (), num_shards: int = 2, **options: Any
+) -> tuple[Any, list[dict[str, Any]]]:
+    """`clean/`, `duplicates/` and `corpus/` of month `number`; text i has url_id(SEPARATE * number + i)."""
+    ids = [url_id(SEPARATE * number + i) for i in range(len(texts))]
+    write_clean(folder, texts, num_shards, url_id=ids)
+    pin(Storage(str(folder)), [str(base) for base in bases])
+    found = dedupe(folder, **options)
+    run_stage(EXPORT, ExportOptions(), Runtime(Storage(str(folder))))
+    return found
 
 
 def decide(workdir: Path, texts: Sequence[str], num_shards: int = 3, **options: Any) -> dict[int, dict[str, Any]]:

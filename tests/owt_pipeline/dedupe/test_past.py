@@ -30,23 +30,17 @@ from owt_pipeline.engine.storage import Storage
 from owt_pipeline.export.stage import STAGE as EXPORT
 from owt_pipeline.export.stage import ExportOptions
 from tests.owt_pipeline.dedupe import plain
-from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, edited, prose, url_id, write_clean
+from tests.owt_pipeline.dedupe.corpora import (
+    SEPARATE,
+    corpus_with_copies,
+    dedupe,
+    edited,
+    make_month,
+    prose,
+    url_id,
+    write_clean,
+)
 from tests.owt_pipeline.whole_runs import shard_file
-
-SEPARATE = 1000
-"""Between the numbers of the texts of two months."""
-
-
-def make_month(
-    folder: Path, number: int, texts: Sequence[str], bases: Sequence[Path] = (), num_shards: int = 2, **options: Any
-) -> tuple[Any, list[dict[str, Any]]]:
-    """`clean/`, `duplicates/` and `corpus/` of month `number`; text i has url_id(SEPARATE * number + i)."""
-    ids = [url_id(SEPARATE * number + i) for i in range(len(texts))]
-    write_clean(folder, texts, num_shards, url_id=ids)
-    pin(Storage(str(folder)), [str(base) for base in bases])
-    found = dedupe(folder, **options)
-    run_stage(EXPORT, ExportOptions(), Runtime(Storage(str(folder))))
-    return found
 
 
 def expected(months: Sequence[Sequence[str]], threshold: float = 0.8) -> list[dict[int, int]]:

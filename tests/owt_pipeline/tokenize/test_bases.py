@@ -1,0 +1,83 @@
+"""The tokens of a run that builds on others: its own documents alone, and where those of its bases are."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from owt_pipeline.engine.bases import pin
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.formats.encoding import gpt2_tokenizer_json
+from owt_pipeline.tokenize.documents import is_validation
+from owt_pipeline.tokenize.stage import STAGE, TokenizeOptions
+from tests.owt_pipeline.dedupe.corpora import make_month
+from tests.owt_pipeline.whole_runs import manifest_of, snapshot
+
+VAL = 0.3
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three months to their tokens; each has a text of its own and repeats all of the one before."""
+    folder = tmp_path_factory.mktemp("chain")
+    texts: list[str] = []
+    for month in range(3):
+        texts = [*texts, *(f"text {i} of month {month} about {'a b c d'.split()[i % 4]}" for i in range(20))]
+        bases = [folder / str(month - 1)] if month else []
+        make_month(folder / str(month), month, texts, bases)
+        tokenize(folder / str(month))
+    return folder
+
+
+def tokenize(workdir: Path, **options: object) -> None:
+    run_stage(STAGE, TokenizeOptions(**{"val_fraction": VAL, **options}), Runtime(Storage(str(workdir))))
+
+
+def test_only_new_documents_are_written_and_the_bases_tokens_are_named(chain: Path) -> None:
+    manifests = [manifest_of(chain / str(month), "tokens") for month in range(3)]
+    assert "bases" not in manifests[0].properties
+    assert [entry["uri"] for entry in manifests[2].properties["bases"]] == ["../0", "../1"]
+    for month, entry in enumerate(manifests[2].properties["bases"]):
+        base, manifest = chain / str(month), manifests[month]
+        named = (base / "ledger/tokens/manifest.json").read_bytes()
+        assert entry["sha256"] == hashlib.sha256(named).hexdigest()
+        files = list((base / "tokens").rglob("*.arrow"))
+        rows = [pa.ipc.open_file(file).read_all() for file in files]
+        assert entry["totals"] == {
+            "documents": sum(map(len, rows)),
+            "tokens": sum(sum(some["n_tokens"].to_pylist()) for some in rows),
+            "files": len(files),
+            "bytes": sum(file.stat().st_size for file in files),
+        }
+        assert manifest.counts.left == 20
+
+
+def test_the_split_over_the_chain_is_that_of_one_run(chain: Path) -> None:
+    for month in range(3):
+        for split in ("train", "val"):
+            for file in (chain / str(month) / "tokens" / split).glob("*.arrow"):
+                ids = pa.ipc.open_file(file).read_all()["url_id"].to_numpy()
+                assert (is_validation(ids, VAL) == (split == "val")).all()
+
+
+def test_a_base_of_another_tokenizer_or_split_is_refused_before_anything_runs(chain: Path, tmp_path: Path) -> None:
+    new = Storage(str(tmp_path / "new"))
+    (tmp_path / "other.json").write_bytes(gpt2_tokenizer_json() + b"\n")
+    other = TokenizeOptions(tokenizer=str(tmp_path / "other.json"), eot_token="<|endoftext|>", val_fraction=VAL)
+    with pytest.raises(UserError, match=r"base .*/0 was tokenized with gpt2 .*, not with .*other"):
+        pin(new, [str(chain / "0")], [(STAGE, other)])
+    with pytest.raises(UserError, match=r"split with --val_fraction 0\.3, not 0\.01: .* move from train to val"):
+        pin(new, [str(chain / "0")], [(STAGE, TokenizeOptions())])
+    assert not snapshot(tmp_path / "new")
+
+
+def test_a_base_without_tokens_is_refused(tmp_path: Path) -> None:
+    make_month(tmp_path / "base", 0, ["a text of some words"])
+    with pytest.raises(UserError, match="has no finished tokens/: run `owt tokenize --workdir"):
+        pin(Storage(str(tmp_path / "new")), [str(tmp_path / "base")], [(STAGE, TokenizeOptions())])
