@@ -243,17 +243,13 @@ def _step(
 
 def _asks_the_web(options: Any) -> bool:
     """Whether fetch waits for servers, and not for this machine."""
-    from owt_pipeline.fetch.stage import order_of
-
-    return order_of(options) != ("archive",)
+    return options.order != ("archive",)
 
 
 def _asked(options: Any, urls: float, files: Sequence[Mapping[str, Any]]) -> tuple[Asked, ...]:
     """What fetch would ask of each source, where each has as large a share of the URLs as the web has."""
-    from owt_pipeline.fetch.stage import order_of
-
     found, kept = [], SHIPPED["fetch from the web"].kept
-    for name in order_of(options):
+    for name in options.order:
         if name == "archive":
             asked = Asked(name, len(files), sum(file["bytes"] for file in files), urls)
         elif name == "commoncrawl":  # index and data are asked at the same time

@@ -134,10 +134,15 @@ class Options:
         shapes_bytes=False,
     )
 
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The sources that are asked, in order."""
+        return tuple(dict.fromkeys(self.sources)) or (("archive",) if self.pages_from else ("live",))
+
 
 def prepare(run: StageRun) -> None:
     options: Options = run.options
-    order = order_of(options)
+    order = options.order
     if "archive" in order:
         run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
     if "commoncrawl" in order:
@@ -154,7 +159,7 @@ def fetch_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWrit
     from owt_pipeline.fetch import shards
 
     options: Options = run.options
-    order = order_of(options)
+    order = options.order
     sources = shards.Sources(
         order=order,
         archives=_archives(run) if "archive" in order else None,
@@ -195,12 +200,7 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
 
 def _together(run: StageRun) -> int:
     """Shards at once in one process: those that wait for the network; from archives alone, they go to the pool."""
-    return 1 if order_of(run.options) == ("archive",) else SHARDS_TOGETHER
-
-
-def order_of(options: Options) -> tuple[str, ...]:
-    """The sources that are asked, in order."""
-    return tuple(dict.fromkeys(options.sources)) or (("archive",) if options.pages_from else ("live",))
+    return 1 if run.options.order == ("archive",) else SHARDS_TOGETHER
 
 
 def _live_options(options: Options) -> LiveOptions:
@@ -285,7 +285,7 @@ def _online(run: StageRun) -> dict[str, Source]:
 
     options: Options = run.options
     found: dict[str, Source] = {}
-    for name in order_of(options):
+    for name in options.order:
         if name == "live":
             found[name] = LiveSource(_live_options(options))
         elif name == "commoncrawl":
@@ -345,10 +345,10 @@ def _sources(options: Options) -> list[dict[str, Any]]:
     """The archive files; raises UserError for options that cannot be, before an earlier run's pages are deleted."""
     from owt_pipeline.fetch.addresses import parse_rules
 
-    if "archive" in order_of(options) and not options.pages_from:
+    if "archive" in options.order and not options.pages_from:
         raise UsageError("--sources archive: give the WARC files with --pages_from")
     agent = options.user_agent
-    if order_of(options) != ("archive",) and not ("@" in agent or "://" in agent):
+    if options.order != ("archive",) and not ("@" in agent or "://" in agent):
         found = f"{agent!r} names nobody to write to" if agent else "missing"
         raise UsageError(f"--user_agent: {found}; say who fetches, as in {USER_AGENT_EXAMPLE}")
     if agent and not (agent.isascii() and agent.isprintable() and agent.partition("/")[0].strip()):
@@ -376,7 +376,7 @@ STAGE = Stage(
     "Machine. Writes pages/: a WARC file and its index a shard, and a reject row with its reason for each URL\n"
     "without a page.",
     sources=_sources,
-    irreplaceable=lambda options: order_of(options) != ("archive",) and not options.refetch,
+    irreplaceable=lambda options: options.order != ("archive",) and not options.refetch,
     libraries=("fastwarc", "isal"),
     example="owt fetch --workdir run --pages_from 'archives/*.warc.gz'",
 )
