@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from owt_pipeline.engine.command_line import interruptible
 from owt_pipeline.stages import ORDER
+from schemas.exit_codes import ExitCode
 
 COMMANDS = {
     "run": ("owt_pipeline.commands.run", "every stage in order, skipping finished ones; --dry_run says what would run"),
@@ -17,6 +18,7 @@ COMMANDS = {
     "verify": ("owt_pipeline.commands.verify", "check every sum, every checksum, and that every id is accounted for"),
     "discard": ("owt_pipeline.commands.discard", "remove a stage's files on purpose; later datasets keep working"),
     "migrate": ("owt_pipeline.commands.migrate", "convert a working directory that an earlier version wrote"),
+    "ls": ("owt_pipeline.commands.ls", "the stages of a run: state, rows, bytes, when"),
     "why": ("owt_pipeline.commands.why", "what happened to a URL at every stage, or to a domain's URLs"),
     "inspect": ("owt_pipeline.commands.inspect", "schema, counts and rows of a dataset or a file"),
     "sample-documents": ("owt_pipeline.commands.sample_documents", "documents at random, kept or rejected, to read"),
@@ -39,17 +41,6 @@ STAGES = {
 }
 
 
-EXIT_CODES = {
-    0: "done; of verify: everything holds",
-    1: "an error, in one line; of verify: something does not hold",
-    2: "wrong usage: a command, flag or setting that there is not, or a value that it does not take",
-    3: "not found: the URL does not appear in the run, or there is no such dataset or document",
-    130: "interrupted (Ctrl-C); the same command goes on where it stopped",
-    141: "nobody reads the output any more, as in `owt inspect ... | head`",
-    143: "terminated (SIGTERM); the same command goes on where it stopped",
-}
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` names; returns the exit code."""
     return interruptible(lambda: _main(argv))  # also while the command is imported
@@ -59,31 +50,29 @@ def _main(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_usage())
-        return 0
+        return ExitCode.DONE
     if arguments[0] == "--version":
         from owt_pipeline import __version__
 
         print(f"owt {__version__}")
-        return 0
+        return ExitCode.DONE
     name, rest = arguments[0], arguments[1:]
     if name in STAGES:
-        from owt_pipeline.stage_command import main as stage_main
         from owt_pipeline.stages import load
 
-        return stage_main(load(name), rest)
+        return int(importlib.import_module("owt_pipeline.commands.stage").main(load(name), rest))
     if name in COMMANDS:
-        code: int = importlib.import_module(COMMANDS[name][0]).main(rest)
-        return code
+        return int(importlib.import_module(COMMANDS[name][0]).main(rest))
     from schemas.settings import did_you_mean
 
     print(f"owt: error: unknown command {name!r}{did_you_mean(name, [*COMMANDS, *STAGES])}", file=sys.stderr)
-    return 2
+    return ExitCode.USAGE
 
 
 def _usage() -> str:
     commands = "\n".join(f"  {name:<18}{text}" for name, (_, text) in COMMANDS.items())
     stages = "\n".join(f"  {name:<18}{text}" for name, text in STAGES.items())
-    codes = "\n".join(f"  {code:<18}{text}" for code, text in EXIT_CODES.items())
+    codes = "\n".join(f"  {code.value:<18}{code.meaning}" for code in ExitCode)
     return f"""\
 usage: owt COMMAND [--help] ...
 
@@ -102,7 +91,7 @@ examples:
   owt demo                                              see all of it at work
   owt init --preset openwebtext config.toml             settings to start from
   owt run config.toml --workdir run --dumps RS_*.zst    from the dump to the tokens
-  owt why https://example.org/article --workdir run     what became of a page
+  owt why https://example.org/article --workdir run     what happened to a page
 
 `owt COMMAND --help` explains a command with an example."""
 

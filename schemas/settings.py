@@ -13,9 +13,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Union
 
 T = TypeVar("T")
@@ -118,6 +119,35 @@ def shaping_options(options: Any) -> dict[str, Any]:
     }
 
 
+class FlagFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help with one entry a flag: `--min_tokens N`, without the longer spelling `--clean.min_tokens N`."""
+
+    def __init__(self, prog: str, width: int | None = None) -> None:
+        super().__init__(prog, max_help_position=30, width=width)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return super()._format_action_invocation(action)
+        names = ", ".join(_short_spellings(action.option_strings))
+        if action.nargs == 0:
+            return names
+        value = action.metavar or (
+            action.dest.upper() if action.choices is None else "{" + ",".join(action.choices) + "}"
+        )
+        return f"{names} {value}{' ...' if action.nargs in ('+', '*') else ''}"
+
+
+def shortened(message: str) -> str:
+    """An error of argparse, which names all spellings of a flag, with the first one alone."""
+    return re.sub(r"(--\w[\w.]*)(?:/--\w[\w.]*)+", r"\1", message)
+
+
+def _short_spellings(names: Iterable[str]) -> list[str]:
+    """The flags of an option without those that only put the stage's name before another one."""
+    names = list(names)
+    return [name for name in names if "." not in name or f"--{name.rpartition('.')[2]}" not in names]
+
+
 def describe(cls: type) -> list[tuple[str, str, str, str]]:
     """(name, type, default, help) of each field of `cls`, for the reference and `owt init`."""
     kinds = typing.get_type_hints(cls)
@@ -146,7 +176,12 @@ def did_you_mean(key: str, allowed: Iterable[str]) -> str:
     """The end of an error about an unknown `key`: the nearest allowed one, or all of them."""
     allowed = list(allowed)
     near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6)
-    return f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(sorted(allowed))}"
+    if not near:  # perhaps the beginning of a longer name: gofer for gopher_quality
+        beginnings = {name: name.split("_")[0] for name in allowed}
+        near = [name for name in sorted(allowed) if difflib.get_close_matches(key, [beginnings[name]], cutoff=0.6)]
+    if not near:
+        return f"; known: {', '.join(sorted(allowed))}"
+    return f"; did you mean {' or '.join(repr(name) for name in near)}?"
 
 
 def scalar_type(kind: Any) -> tuple[type, bool]:
@@ -216,13 +251,12 @@ def _add_flag(
 ) -> None:
     scalar, many, _ = _unwrap(kind)
     names, dest = ([f.name] if bare else []) + [prefix + f.name], prefix + f.name
-    default = "" if f.default in (dataclasses.MISSING, None, ()) else f" (default: {_shown(f.default)})"
+    default = "" if f.default in (dataclasses.MISSING, None, (), "") else f" (default: {_shown(f.default)})"
     text = (f.metadata.get("help", "") + default).replace("%", "%%")
     arguments: dict[str, Any] = {"dest": dest, "default": argparse.SUPPRESS}
     if scalar is bool:
-        parser.add_argument(*(f"--{name}" for name in names), action="store_true", help=text, **arguments)
-        negated = [f"--{_negated(name)}" for name in names]
-        parser.add_argument(*negated, action="store_false", help=f"the opposite of --{names[0]}", **arguments)
+        spellings = [f"--{spelling}" for name in names for spelling in (name, _negated(name))]
+        parser.add_argument(*spellings, action=_Switch, help=text, **arguments)
         return
     if many:
         arguments |= {"nargs": "+", "action": "extend"}
@@ -231,10 +265,43 @@ def _add_flag(
     parser.add_argument(
         *(f"--{name}" for name in names),
         type=_converter(scalar),
-        metavar=metavar or {int: "N", float: "X"}.get(scalar, f.name.upper()),
+        metavar=metavar or _unit(f.name) or {int: "N", float: "X"}.get(scalar, "TEXT"),
         help=text,
         **arguments,
     )
+
+
+class _Switch(argparse.Action):
+    """`--x` is true, `--no_x` false."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **arguments: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, **arguments)
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        last = (option_string or "").rpartition(".")[2].removeprefix("--")
+        setattr(namespace, self.dest, last == self.dest.rpartition(".")[2])
+
+
+_UNITS = {
+    **dict.fromkeys(("timeout", "delay", "wait", "seconds"), "SECONDS"),
+    "bytes": "BYTES",
+    "gb": "GB",
+    "mb": "MB",
+    "days": "DAYS",
+    "minutes": "MINUTES",
+    "hours": "HOURS",
+}
+
+
+def _unit(name: str) -> str | None:
+    """The unit that an option's name ends in."""
+    return _UNITS.get(name.rpartition("_")[2])
 
 
 def _negated(name: str) -> str:
@@ -253,6 +320,8 @@ def _converter(scalar: type) -> Any:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from schemas import SettingsError
+from schemas.exit_codes import ExitCode
+from schemas.settings import FlagFormatter, shortened
 
 
 class CommandParser(argparse.ArgumentParser):
     """Help is shown as it was written, flags are not abbreviated, and a mistake raises SettingsError."""
 
     def __init__(self, **arguments: Any) -> None:
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **arguments)
+        super().__init__(formatter_class=FlagFormatter, allow_abbrev=False, **arguments)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         found, unknown = self.parse_known_args(args, namespace)
@@ -24,4 +27,11 @@ class CommandParser(argparse.ArgumentParser):
         return found
 
     def error(self, message: str) -> NoReturn:
+        message = shortened(message)
         raise SettingsError(message if message.endswith("?") else f"{message}; see {self.prog} --help")
+
+
+def report(prog: str, error: Exception) -> ExitCode:
+    """Print what ended a command in one line; returns its exit code."""
+    print(f"{prog}: {error}", file=sys.stderr, flush=True)
+    return ExitCode.USAGE if isinstance(error, SettingsError) else ExitCode.ERROR

@@ -283,6 +283,8 @@ def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
     )
     add_flags(parser, TrainConfig)
     namespace = parser.parse_args(arguments)
+    if namespace.config and namespace.config.suffix != ".toml" and not namespace.config.exists():
+        parser.error(f"unexpected '{namespace.config}': no CONFIG.toml; flags such as --compile take no value")
     table = read_toml(namespace.config) if namespace.config else {}
     where = f"{namespace.config}: [train]" if namespace.config else "flags"
     return from_table(TrainConfig, {**table, **flags_given(TrainConfig, namespace)}, where)

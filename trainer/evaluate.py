@@ -16,7 +16,7 @@ import torch
 
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
-from trainer.command_line import CommandParser
+from trainer.command_line import CommandParser, report
 from trainer.data import open_corpora
 from trainer.distributed import Ranks, autocast_of
 from trainer.model import GPT
@@ -162,8 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = from_table(EvaluateOptions, flags_given(EvaluateOptions, namespace), "flags")
         result = evaluate(namespace.model, options)
     except (ValueError, OSError) as error:
-        print(f"trainer.evaluate: {error}", file=sys.stderr)
-        return 1
+        return report("trainer.evaluate", error)
     if result:
         print(json.dumps(result, indent=1))
     return 0

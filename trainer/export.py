@@ -9,7 +9,7 @@ from pathlib import Path
 
 from schemas import option
 from schemas.settings import add_flags, flags_given, from_table
-from trainer.command_line import CommandParser
+from trainer.command_line import CommandParser, report
 from trainer.pretrained import load_pretrained, save_huggingface
 from trainer.signing import Signer, Verifier
 
@@ -45,8 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = from_table(ExportOptions, flags_given(ExportOptions, namespace), "flags")
         export(namespace.checkpoint, namespace.folder, options)
     except (ValueError, OSError) as error:
-        print(f"trainer.export: {error}", file=sys.stderr)
-        return 1
+        return report("trainer.export", error)
     print(f"{namespace.folder}: transformers.AutoModelForCausalLM.from_pretrained loads it")
     return 0
 

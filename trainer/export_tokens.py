@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from trainer.command_line import CommandParser
+from trainer.command_line import CommandParser, report
 from trainer.shards import Documents, ShardError, open_chain
 
 _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
@@ -104,8 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         namespace = parser.parse_args(arguments)
         written = export_tokens(namespace.tokens, namespace.folder, namespace.format)
     except (ValueError, OSError) as error:
-        print(f"trainer.export_tokens: {error}", file=sys.stderr)
-        return 1
+        return report("trainer.export_tokens", error)
     for path in written:
         print(f"{path}: {path.stat().st_size:,} bytes")
     return 0

@@ -12,7 +12,7 @@ import torch
 
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
-from trainer.command_line import CommandParser
+from trainer.command_line import CommandParser, report
 from trainer.distributed import in_bfloat16
 from trainer.model import GPT, KVCache
 from trainer.pretrained import Tokenizer, load_pretrained
@@ -178,8 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for piece in sample(namespace.model, options):
             print(piece, end="", flush=True)
     except (SettingsError, ValueError, OSError) as error:
-        print(f"trainer.sample: {error}", file=sys.stderr)
-        return 1
+        return report("trainer.sample", error)
     return 0
 
 

@@ -11,6 +11,7 @@ import torch
 
 from schemas import SettingsError
 from trainer.checkpoint import CheckpointError
+from trainer.command_line import report
 from trainer.config import TrainConfig, parse
 from trainer.distributed import Ranks, StopSignals, clip_gradients, reduced_when
 from trainer.divergence import Diverged
@@ -104,8 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         train(parse(arguments))
     except (SettingsError, ShardError, CheckpointError, Diverged, Interrupted, ValueError, OSError) as error:
-        print(f"trainer.train: {error}", file=sys.stderr, flush=True)
-        return 1
+        return report("trainer.train", error)
     return 0
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from schemas import SettingsError
 from trainer import train
+from trainer.command_line import report
 from trainer.config import parse
 from trainer.distributed import xla_package
 
@@ -28,8 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parse([*given, "--device", "xla"])  # a mistake is told once, here
         xla_package().launch(_process, args=([*given, "--device", "xla"],))
     except SettingsError as error:
-        print(f"trainer.xla: {error}", file=sys.stderr, flush=True)
-        return 1
+        return report("trainer.xla", error)
     return 0
 
 

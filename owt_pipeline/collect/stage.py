@@ -419,6 +419,6 @@ STAGE = Stage(
 
 
 if __name__ == "__main__":
-    from owt_pipeline.stage_command import main
+    from owt_pipeline.commands.stage import main
 
     sys.exit(main(STAGE))

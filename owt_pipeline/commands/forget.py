@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from owt_pipeline.commands.history import readers_of
+from owt_pipeline.commands.stage import checked_workers, reporting_errors, run_stages
 from owt_pipeline.engine import console
 from owt_pipeline.engine.bases import FORGOTTEN
 from owt_pipeline.engine.command_line import CommandParser
@@ -24,7 +25,6 @@ from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.export.takedowns import Takedown, Takedowns, read_takedowns, write_takedowns
 from owt_pipeline.formats.urls import VERSION, BadURL, canonicalize, url_id, url_rules_of
-from owt_pipeline.stage_command import checked_workers, reporting_errors, run_stages
 from owt_pipeline.stages import load
 from schemas import SettingsError
 from schemas.settings import from_table

@@ -8,11 +8,11 @@ import os
 import re
 from collections.abc import Sequence
 
+from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.errors import UsageError, UserError
-from owt_pipeline.stage_command import reporting_errors
 from owt_pipeline.stages import ORDER, load
-from schemas.settings import describe
+from schemas.settings import describe, did_you_mean
 
 _LINE = re.compile(r"^(\w+) = (.*?)\s+# (.*)$")
 
@@ -52,7 +52,7 @@ def commented_config(preset: str | None = None) -> str:
 def _preset_values(preset: str) -> dict[str, dict[str, tuple[str, str]]]:
     """Table -> option -> (value as TOML, where it comes from)."""
     if preset not in preset_names():
-        raise UsageError(f"unknown preset {preset!r}; there are {', '.join(preset_names())}")
+        raise UsageError(f"unknown preset {preset!r}{did_you_mean(preset, preset_names())}")
     text = (importlib.resources.files("owt_pipeline") / "presets" / f"{preset}.toml").read_text(encoding="utf-8")
     values: dict[str, dict[str, tuple[str, str]]] = {}
     table = ""
@@ -74,6 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "path", nargs="?", metavar="CONFIG.toml", default="config.toml", help="the file to write (default: config.toml)"
     )
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
     parser.add_argument("--preset", metavar="NAME", help=f"a known recipe: {', '.join(preset_names())}")
     return parser
 
@@ -85,8 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _write(arguments: argparse.Namespace) -> int:
     path = arguments.path
-    if os.path.exists(path):
-        raise UserError(f"{path} is there already; name another file, or remove it")
+    if os.path.exists(path) and not arguments.force:
+        raise UserError(f"{path} exists; name another file, or replace it with --force")
     text = commented_config(arguments.preset)
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader, read_manifest, reading
 from owt_pipeline.engine.errors import NotFound, UsageError, UserError
 from owt_pipeline.engine.lease import mention_running
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.stage_command import reporting_errors
 from schemas import DATASETS
 from schemas.settings import did_you_mean
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pyarrow.parquet as pq
 
+from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.commit import WARC, publish, work_of
 from owt_pipeline.engine.dataset import DatasetReader, read_manifest, reading
@@ -24,7 +25,6 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.lease import hold
 from owt_pipeline.engine.plan import PLAN_NAME, Plan, fingerprint_of, made_from
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.stage_command import reporting_errors
 from owt_pipeline.stages import load
 from schemas import DATASETS
 from schemas.manifest import MANIFEST_NAME, Counts, Manifest, ShardFile, ShardRecord, ledger_of, seal

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,12 +12,13 @@ from typing import Any
 from owt_pipeline import config
 from owt_pipeline.commands import dry_run
 from owt_pipeline.commands.estimate import Prices
+from owt_pipeline.commands.stage import check_flags, reporting_errors, run_stages, runtime_of
 from owt_pipeline.engine.bases import pin
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.outcome import Result
 from owt_pipeline.engine.stage import Stage
-from owt_pipeline.stage_command import check_flags, reporting_errors, run_stages, runtime_of
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import ORDER, load
 from schemas.settings import add_flags, flags_given
 
@@ -52,17 +54,18 @@ def funnel_table(results: Sequence[Result]) -> str:
 def _run(argv: Sequence[str] | None) -> int:
     stages = [load(name) for name in ORDER]
     parser, shared = _parser(stages)
-    arguments, rest = parser.parse_known_args(argv)
+    arguments, files, rest = parser.parse_with_files(argv)
+    path = _config_of(parser, files)
     for flag in rest:
         name = flag.removeprefix("--").split("=", 1)[0]
         if name in shared:
             choices = " or ".join(f"--{stage}.{name}" for stage in shared[name])
             raise UsageError(f"--{name} belongs to several stages: say {choices}")
     check_flags(parser, rest)
-    tables = config.read_config(arguments.config)
+    tables = config.read_config(path)
     runtime = runtime_of(arguments, rest, tables)
     chosen = stages[: ORDER.index(arguments.until) + 1]
-    options = [_options(stage, arguments, tables) for stage in stages]  # all: an error should not wait its turn
+    options = [_options(stage, arguments, path, tables) for stage in stages]  # all: an error should not wait its turn
     planned = list(zip(chosen, options, strict=False))
     prices = Prices.from_flags(arguments.prices)
     bases = config.bases_of(tables, arguments.base)
@@ -77,15 +80,46 @@ def _run(argv: Sequence[str] | None) -> int:
     results = run_stages(planned, runtime, arguments.take_over, bases)
     if not arguments.quiet and not arguments.log_json:  # the log has said it all
         print(funnel_table(results))
+        print(_outputs(results, runtime.workdir))
     return 0
 
 
-def _options(stage: Stage, arguments: argparse.Namespace, tables: Mapping[str, Any]) -> Any:
+def _outputs(results: Sequence[Result], workdir: Storage) -> str:
+    """Where what the run made is, and what to do next: the last lines of `owt run`."""
+    lines = [""]
+    finished = {result.stage.name: result.manifest for result in results}
+    if corpus := finished.get("export"):
+        lines.append(f"corpus  {workdir.path('corpus')}  {corpus.counts.left:,} documents, Parquet")
+    if tokens := finished.get("tokenize"):
+        total = tokens.stats["tokens_train"] + tokens.stats["tokens_val"]
+        lines.append(f"tokens  {workdir.path('tokens')}  {total:,} tokens, Arrow IPC")
+    if "report" in finished:
+        lines.append(f"report  {workdir.path('report/index.html')}")
+    if "tokenize" in finished:
+        lines.append(f"next:   python -m trainer.train --data {workdir.path('tokens')} --out gpt2 --preset 124M")
+    else:
+        following = ORDER[ORDER.index(results[-1].stage.name) + 1] if results[-1].stage.name != ORDER[-1] else "verify"
+        lines.append(f"next:   owt {following} --workdir {workdir}")
+    return "\n".join(lines)
+
+
+def _config_of(parser: argparse.ArgumentParser, files: Sequence[str]) -> str | None:
+    """The one CONFIG.toml among the words of the command line; raises UsageError."""
+    if len(files) > 1:
+        parser.error(f"unexpected {files[1]!r}: there is one CONFIG.toml, and it is {files[0]}")
+    for path in files:
+        if not path.endswith(".toml") and "://" not in path and not os.path.exists(path):
+            parser.error(f"unexpected {path!r}: it is no file, and no value of a flag")
+        return path
+    return None
+
+
+def _options(stage: Stage, arguments: argparse.Namespace, path: str | None, tables: Mapping[str, Any]) -> Any:
     flags = flags_given(stage.options, arguments, prefix=f"{stage.name}.")
-    return config.stage_options(stage, arguments.config, tables, flags)
+    return config.stage_options(stage, path, tables, flags)
 
 
-def _parser(stages: Sequence[Stage]) -> tuple[argparse.ArgumentParser, dict[str, list[str]]]:
+def _parser(stages: Sequence[Stage]) -> tuple[CommandParser, dict[str, list[str]]]:
     """The parser, and the names of options that several stages have: those need the stage's name in the flag."""
     import dataclasses
 

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow.compute as pc
 
 from owt_pipeline.commands.history import find_id, readers_of
+from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import NotFound, UsageError
 from owt_pipeline.engine.lease import mention_running
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.stage_command import reporting_errors
 from schemas import DATASETS, Reason
 from schemas.settings import did_you_mean
 

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.encoding import END_OF_TEXT
-from owt_pipeline.stage_command import reporting_errors
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
 

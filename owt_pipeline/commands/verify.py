@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine import console, progress
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.commit import Listing
@@ -24,8 +25,8 @@ from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manife
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.lease import hold, mention_running
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.stage_command import reporting_errors
 from schemas import DATASETS, REJECTS
+from schemas.exit_codes import ExitCode
 from schemas.manifest import MANIFEST_NAME, Manifest, ShardFile, ledger_of
 
 _UPSTREAM = {
@@ -317,4 +318,4 @@ def _report(workdir: Storage, repair: bool) -> int:
     if marked:
         todo = "are marked" if repair else "are damaged or missing: --repair marks them"
         print(f"{marked} file(s) {todo}; `owt run` with the same settings then makes them again")
-    return 1 if failed else 0
+    return ExitCode.ERROR if failed else ExitCode.DONE

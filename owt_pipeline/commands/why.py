@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.commands.history import arrow_ids, asked_for, history, nearest, readers_of, side_by_side
+from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.errors import NotFound
+from owt_pipeline.engine.errors import NotFound, UsageError
 from owt_pipeline.engine.lease import mention_running
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import url_rules_of
-from owt_pipeline.stage_command import reporting_errors
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -35,12 +35,13 @@ def build_parser() -> argparse.ArgumentParser:
         "For a domain (example.org), the funnel of all its URLs.",
         epilog="examples:\n"
         "  owt why https://example.org/article --workdir runs/2013\n"
-        "  owt why example.org --workdir runs/2013\n"
+        "  owt why example.org --domain --workdir runs/2013\n"
         "  owt why 10266087034311239731 --workdir runs/2013 --json | jq .verdict\n\n"
         "Exit code 3 where it does not appear in the run: then the nearest URLs are shown.",
     )
     parser.add_argument("url", help="the URL in any spelling, its id, or a domain")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
+    parser.add_argument("--domain", action="store_true", help="the funnel of all URLs of the domain, or of the URL's")
     parser.add_argument("--json", action="store_true", help="print JSON: one object")
     return parser
 
@@ -55,9 +56,13 @@ def _why(arguments: argparse.Namespace) -> int:
     mention_running(workdir)
     readers = readers_of(workdir)
     asked = asked_for(arguments.url, url_rules_of(workdir))
-    found = history(readers, asked)
+    if arguments.domain and not asked.host:
+        raise UsageError(f"--domain: {arguments.url!r} is no domain and no URL that has one")
+    found = domain_summary(readers, asked.host or "") if arguments.domain else history(readers, asked)
     if found is None and asked.url == f"https://{asked.host}/":
         found = domain_summary(readers, asked.host or "")
+    if arguments.domain and found is None:
+        raise NotFound(f"no URL of {asked.host} appears in {workdir}")
     if found is None:
         near = nearest(readers, asked)
         if as_json:

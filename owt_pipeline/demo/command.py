@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from owt_pipeline.commands import run, verify
+from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.demo.inputs import ARCHIVE_NAME, DUMP_NAME, all_expectations, write_archive, write_dump
 from owt_pipeline.demo.pages import DOMAIN, Expectation
 from owt_pipeline.demo.server import serving
@@ -27,7 +28,6 @@ from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import BadURL, canonical_url
-from owt_pipeline.stage_command import reporting_errors
 from schemas import Reason
 from schemas.settings import to_toml
 

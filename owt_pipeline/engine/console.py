@@ -10,6 +10,7 @@ import argparse
 import datetime
 import json
 import logging
+import os
 import sys
 from typing import Any, TextIO
 
@@ -41,7 +42,8 @@ def configure(arguments: argparse.Namespace) -> None:
     # Libraries' warnings are not for the user: Beam's import alone gives one, of clients we do not use.
     root.setLevel(logging.INFO if arguments.verbose else logging.ERROR)
     logger.setLevel(logging.WARNING if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO)
-    progress.configure(quiet=arguments.quiet, live=sys.stderr.isatty() and not arguments.log_json)
+    live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"  # NO_COLOR is left to the library that draws
+    progress.configure(quiet=arguments.quiet, live=live and not arguments.log_json)
 
 
 def complain(message: str) -> None:

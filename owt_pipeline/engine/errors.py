@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import errno
 
+from schemas.exit_codes import ExitCode
+
 
 class UserError(Exception):
-    """Something a user can mend: the message names it, what was expected, and what to do."""
+    """Something a user can fix: the message names it, what was expected, and what to do."""
 
-    exit_code = 1
+    exit_code = ExitCode.ERROR
 
 
 class UsageError(UserError):
-    """A command, a flag or a setting that there is not, or a value that it does not take."""
+    """An unknown command, flag or setting, or a value that it does not take."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 class NotFound(UserError):
     """What was asked for is not there, and nothing is wrong."""
 
-    exit_code = 3
+    exit_code = ExitCode.NOT_FOUND
 
 
 class LedgerError(Exception):
@@ -37,7 +39,7 @@ def explain_os_error(error: OSError) -> str:
     if error.errno == errno.ENOENT:
         return f"no such file or folder:{where}"
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        return f"a file stands where a folder should be:{where}"
+        return f"there is a file where a folder should be:{where}"
     if error.errno == errno.EMFILE:
         return "too many open files: raise the limit (ulimit -n) and run the same command again"
     return f"{error.strerror or error}{where and ':'}{where}"

@@ -177,7 +177,7 @@ def _explained(error: Exception) -> Exception | None:
         state = text.partition("State: ")[2].partition(",")[0]
         last = text.partition("Error:\n")[2].strip()
         if state == "CANCELLED":
-            return UserError("the job was cancelled; run the same command again to go on")
+            return UserError("the job was cancelled; run the same command again to continue")
         if "Traceback" in last:
             return WorkerError(last)
         return UserError(f"the job failed: {_one_line(last)}")
@@ -187,7 +187,7 @@ def _explained(error: Exception) -> Exception | None:
 def _of_portable_job(state: str, last: str) -> Exception:
     """The error of a job on Flink, Spark or Prism that has ended in another state than DONE."""
     if state == "CANCELLED":
-        return UserError("the job was cancelled; run the same command again to go on")
+        return UserError("the job was cancelled; run the same command again to continue")
     if "No module named 'owt_pipeline'" in last:
         return UserError(
             "the workers do not have this package: install the wheel in the environment of the worker pool, or in the "

@@ -203,7 +203,7 @@ class Recording(asyncio.Protocol):
         self._closed.set()
         if not self._closing and self.error is None:
             died = WorkerDied(self.child.end())
-            self._fail(WorkerError(f"recording failed: {died}. Out of memory? Run the same command again to go on"))
+            self._fail(WorkerError(f"recording failed: {died}. Out of memory? Run the same command again to continue"))
 
     def _fail(self, error: Exception) -> None:
         self.error = error

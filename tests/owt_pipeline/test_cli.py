@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -12,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.cli import COMMANDS, EXIT_CODES, STAGES, main
+from owt_pipeline.cli import COMMANDS, STAGES, main
 from owt_pipeline.commands.completion import SHELLS, whole_parser
-from tests.owt_pipeline.whole_runs import owt, run_owt
+from schemas.exit_codes import ExitCode
+from tests.owt_pipeline.whole_runs import copy_of, manifest_of, owt, run_owt
 
 EVERY = [*COMMANDS, *STAGES]
 
@@ -48,9 +50,9 @@ def test_the_usage_and_the_page_list_every_command_and_exit_code(capsys: pytest.
     assert main([]) == 0
     usage = capsys.readouterr().out
     page = (Path(__file__).parents[2] / "docs/exit-codes.md").read_text()
-    for code, meaning in EXIT_CODES.items():
-        assert re.search(rf"^  {code} +{re.escape(meaning)}$", usage, re.MULTILINE)
-        assert f"| {code} | {meaning} |".replace("... | ", "... \\| ") in page
+    for code in ExitCode:
+        assert re.search(rf"^  {code.value} +{re.escape(code.meaning)}$", usage, re.MULTILINE)
+        assert f"| {code.value} | {code.meaning} |".replace("... | ", "... \\| ") in page
     assert all(f"\n  {name} " in usage for name in EVERY)
 
 
@@ -69,8 +71,14 @@ def test_exit_codes_are_as_documented(small_run: Path, tmp_path: Path) -> None:
         ("completion tcsh", "argument shell: invalid choice: 'tcsh'"),
         ("run", "--workdir is required"),
         ("run --workdir w --min_token 3", "unknown flag --min_token; did you mean --min_tokens?"),
-        ("run --workdir w --min_tokens few", "--min_tokens/--clean.min_tokens: 'few' is not a whole number"),
+        ("run --workdir w --min_tokens few", "--min_tokens: 'few' is not a whole number"),
         ("run --workdir w --min_tokens -3", "clean: min_tokens: -3 is not a whole number of at least 0"),
+        ("run DataflowRunner --workdir w", "unexpected 'DataflowRunner': it is no file, and no value of a flag"),
+        ("run a.toml b.toml --workdir w", "unexpected 'b.toml': there is one CONFIG.toml, and it is a.toml"),
+        ("clean corpus --workdir w", "unexpected 'corpus'"),
+        ("run --workdir w --filters gofer", "clean: filters: 'gofer' is not"),
+        ("run --workdir w --filters gofer", "did you mean 'gopher_quality' or 'gopher_repetition'?"),
+        ("run --workdir w --max_host_share 1", "say --collect.max_host_share or --dedupe.max_host_share"),
         ("run --workdir w --workers 0", "workers: 0 is not a whole number of at least 1"),
         ("forget a.txt --workdir w --workers 0", "workers: 0 is not a whole number of at least 1"),
         ("run --workdir w --until fetsh", "argument --until: invalid choice: 'fetsh'"),
@@ -110,7 +118,7 @@ def test_a_file_in_the_place_of_the_folder_is_said(tmp_path: Path, capsys: pytes
     taken = tmp_path / "taken"
     taken.touch()
     assert main(["clean", "--workdir", str(taken)]) == 1
-    assert capsys.readouterr().err == f"owt: error: a file stands where a folder should be: {taken}\n"
+    assert capsys.readouterr().err == f"owt: error: there is a file where a folder should be: {taken}\n"
 
 
 def test_a_reader_that_has_gone_is_no_error(small_run: Path) -> None:
@@ -146,7 +154,7 @@ def test_an_interrupted_run_says_how_to_go_on(small_config: Path, tmp_path: Path
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "owt: error: interrupted; run the same command again to go on" in said
+    assert "owt: error: interrupted; run the same command again to continue" in said
 
 
 def completed_by_bash(script: Path, *words: str) -> list[str]:
@@ -180,3 +188,62 @@ def test_zsh_reads_its_script(scripts: dict[str, Path]) -> None:
     text = scripts["zsh"].read_text()
     assert text.startswith("#compdef owt")
     assert "--min_similarity" in text
+
+
+def test_values_of_beams_flags_are_not_files() -> None:
+    from owt_pipeline.commands.run import build_parser
+
+    words = "--workdir w --runner DataflowRunner config.toml --project=p --region r --dumps a.zst b.zst --flag"
+    namespace, files, flags = build_parser().parse_with_files(words.split())
+    assert files == ["config.toml"]
+    assert flags == ["--runner", "DataflowRunner", "--project=p", "--region", "r", "--flag"]
+    assert vars(namespace)["collect.dumps"] == ["a.zst", "b.zst"]
+
+
+def test_the_help_of_run_has_one_entry_for_each_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    text = capsys.readouterr().out
+    entries = re.findall(r"^  (--[\w.]+)", text, re.MULTILINE)
+    assert len(entries) == len(set(entries)) > 80
+    assert "--min_tokens" in entries
+    assert "--collect.max_host_share" in entries
+    assert "--clean.min_tokens" not in text
+    assert re.search(r"^  --over_18, --no_over_18 +keep submissions .*\(default: off\)", text, re.MULTILINE | re.DOTALL)
+    assert re.search(r"^  --page_timeout SECONDS", text, re.MULTILINE)
+    assert "(default: )" not in text
+
+
+def test_ls_shows_the_stages_of_a_run_on_one_screen(small_run: Path, tmp_path: Path) -> None:
+    lines = run_owt("ls", small_run).splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [name for name in STAGES if name != "import"]
+    assert all(len(line) <= 105 and line.split()[2] == "finished" for line in lines[1:])
+    rows = {row["stage"]: row for row in json.loads(run_owt("ls", small_run, "--json"))}
+    corpus = manifest_of(small_run, "corpus")
+    assert rows["export"]["rows"] == corpus.counts.left
+    assert rows["export"]["rejected"] == sum(corpus.counts.rejected.values())
+    assert rows["export"]["bytes"] == corpus.total_bytes
+    assert rows["export"]["finished"].startswith("20")
+    assert "is no run: no stage has written anything there" in run_owt("ls", tmp_path, code=3)
+
+
+def test_ls_shows_what_is_interrupted_and_what_is_discarded(small_run: Path, tmp_path: Path) -> None:
+    run = copy_of(small_run, tmp_path / "run")
+    run_owt("discard", "fetch", "--workdir", run)
+    (run / "ledger/tokens/manifest.json").unlink()
+    (run / "ledger/tokens/.work/f00/shards").mkdir(parents=True)
+    (run / "ledger/tokens/.work/f00/shards/part-00000.json").write_text("{}")
+    states = {row["stage"]: row["state"] for row in json.loads(run_owt("ls", run, "--json"))}
+    assert (states["fetch"], states["tokenize"], states["clean"]) == ("discarded", "interrupted", "finished")
+
+
+def test_a_run_ends_by_naming_what_it_made_and_what_to_do_next(small_config: Path, small_run: Path) -> None:
+    command = owt("run", small_config, "--workdir", small_run, "--workers", 1)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    lines = done.stdout.splitlines()[-4:]
+    assert [line.split()[:2] for line in lines[:3]] == [
+        ["corpus", f"{small_run}/corpus"],
+        ["tokens", f"{small_run}/tokens"],
+        ["report", f"{small_run}/report/index.html"],
+    ]
+    assert lines[3] == f"next:   python -m trainer.train --data {small_run}/tokens --out gpt2 --preset 124M"

@@ -57,8 +57,10 @@ def test_an_unknown_preset_and_a_file_that_is_there_are_clear_errors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(tmp_path / "c.toml"), "--preset", "webtxt"]) == 2
-    assert "unknown preset 'webtxt'; there are connorjl, openwebtext" in capsys.readouterr().err
+    assert "unknown preset 'webtxt'; did you mean 'webtext'?" in capsys.readouterr().err
     assert not (tmp_path / "c.toml").exists()
     (tmp_path / "c.toml").write_text("")
     assert main([str(tmp_path / "c.toml")]) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "exists; name another file, or replace it with --force" in capsys.readouterr().err
+    assert main([str(tmp_path / "c.toml"), "--force"]) == 0
+    assert "[collect]" in (tmp_path / "c.toml").read_text()

@@ -176,3 +176,13 @@ def test_differences_are_the_words_that_differ() -> None:
     left, right = ([line[at : at + 40].strip() for line in lines] for at in (4, 47))
     assert " ".join(left).split() == " ".join(right).replace("[other]", "[w30]").split()
     assert "[w30]" in " ".join(left)
+
+
+def test_domain_asks_for_the_funnel_even_where_the_url_itself_is_in_the_run(run: Path) -> None:
+    url = next(row["url"] for row in rows(run, "corpus"))
+    host = url.split("/")[2]
+    found = json.loads(run_owt("why", url, "--domain", "--workdir", run, "--json"))
+    assert found["domain"] == host
+    assert "no URL of nobody.example appears in" in run_owt(
+        "why", "nobody.example", "--domain", "--workdir", run, code=3
+    )

@@ -77,7 +77,8 @@ def test_in_a_pipe_there_are_lines_with_their_time_and_no_control_characters(
     assert re.match(r"\d\d:\d\d:\d\d collect: ", done.stderr)
     table = done.stdout.splitlines()
     assert table[0].split() == ["stage", "in", "out", "seconds", "rejected"]
-    assert [line.split()[0] for line in table[1:]] == ["collect", "fetch"]
+    assert [line.split()[0] for line in table[1:3]] == ["collect", "fetch"]
+    assert table[-1] == f"next:   owt extract --workdir {tmp_path / 'run'}"
 
 
 def test_quiet_says_nothing_and_verbose_more(small_config: Path, tmp_path: Path) -> None:
@@ -102,3 +103,27 @@ def test_log_json_is_an_object_a_line_errors_too(small_config: Path, tmp_path: P
     (error,) = map(json.loads, broken.splitlines())
     assert error["level"] == "error"
     assert "run `owt extract" in error["message"]
+
+
+def test_no_color_leaves_a_live_line_without_colours() -> None:
+    """NO_COLOR (https://no-color.org) takes the colours, not the line; TERM=dumb takes the line too."""
+    master, slave = pty.openpty()
+    set_size(slave, 100)
+    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "1"}
+    work = WORK.replace("range(150)", "range(20)")
+    with subprocess.Popen([sys.executable, "-c", work], stdout=slave, stderr=slave, env=environment) as process:
+        os.close(slave)
+        written = b""
+        while True:
+            try:
+                piece = os.read(master, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            written += piece
+    os.close(master)
+    assert process.returncode == 0
+    assert b"a step whose name" in written
+    colours = {code for found in re.findall(rb"\x1b\[([0-9;]*)m", written) for code in found.split(b";")}
+    assert not [code for code in colours if 30 <= int(code or 0) < 50 or 90 <= int(code or 0) < 110]

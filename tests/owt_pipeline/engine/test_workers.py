@@ -109,8 +109,8 @@ def test_a_parent_that_ends_leaves_no_child_and_no_file(
         _, said = process.communicate()
     expected = {
         signal.SIGKILL: (-signal.SIGKILL, ""),
-        signal.SIGTERM: (143, "owt: error: terminated; run the same command again to go on\n"),
-        signal.SIGINT: (130, "owt: error: interrupted; run the same command again to go on\n"),
+        signal.SIGTERM: (143, "owt: error: terminated; run the same command again to continue\n"),
+        signal.SIGINT: (130, "owt: error: interrupted; run the same command again to continue\n"),
     }
     assert (code, said) == expected[number]
     assert seconds < 3  # 0.1 s on an idle machine
@@ -129,7 +129,7 @@ def test_a_signal_ends_owt_and_says_so(small_config: Path, tmp_path: Path, numbe
         os.killpg(process.pid, number)  # as a terminal does, and a service manager
         _, said = process.communicate(timeout=60)
     assert process.returncode == code
-    assert said.splitlines()[-1].endswith("; run the same command again to go on")
+    assert said.splitlines()[-1].endswith("; run the same command again to continue")
     assert "Traceback" not in said
 
 

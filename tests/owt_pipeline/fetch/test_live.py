@@ -364,7 +364,7 @@ def test_ctrl_c_ends_a_crawl_at_once(serve: Callable[..., BadServer], write_urls
         _, errors = process.communicate(timeout=120)
     assert time.monotonic() - started < 10
     assert process.returncode == 130
-    assert errors.strip().splitlines()[-1] == "owt: error: interrupted; run the same command again to go on"
+    assert errors.strip().splitlines()[-1] == "owt: error: interrupted; run the same command again to continue"
 
 
 def test_when_the_recording_process_dies_a_rerun_goes_on(

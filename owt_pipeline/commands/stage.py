@@ -24,6 +24,7 @@ from owt_pipeline.engine.runner import check_beam_flags
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerError
+from schemas.exit_codes import ExitCode
 from schemas.settings import add_flags, flags_given
 
 logger = logging.getLogger("owt")
@@ -35,7 +36,7 @@ def main(stage: Stage, argv: Sequence[str] | None = None) -> int:
 
 
 def reporting_errors(command: Callable[[], int]) -> int:
-    """Run `command`; print what a user can mend as one line. Returns one of the exit codes of `owt --help`."""
+    """Run `command`; print what a user can fix as one line. Returns one of the exit codes of `owt --help`."""
     logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
     logger.setLevel(logging.WARNING)  # until console.configure: not every command has flags that say how much to say
     try:
@@ -45,8 +46,8 @@ def reporting_errors(command: Callable[[], int]) -> int:
     except UserError as error:
         return _complain(str(error), error.exit_code)
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and _nobody_reads():
-            return 141
+        if isinstance(error, BrokenPipeError) and _output_is_closed():
+            return ExitCode.NO_READER
         return _complain(explain_os_error(error))
     except WorkerError as error:
         return _complain(f"a worker process failed:\n{error}")
@@ -101,7 +102,7 @@ def check_flags(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:
     check_beam_flags(rest, [name for action in parser._actions for name in action.option_strings])
 
 
-def build_parser(stage: Stage) -> argparse.ArgumentParser:
+def build_parser(stage: Stage) -> CommandParser:
     """The flags of `owt STAGE`: its options, and those that say how to run."""
     parser = CommandParser(
         prog=f"owt {stage.name}",
@@ -118,10 +119,12 @@ def build_parser(stage: Stage) -> argparse.ArgumentParser:
 
 def _run(stage: Stage, argv: Sequence[str] | None) -> int:
     parser = build_parser(stage)
-    arguments, rest = parser.parse_known_intermixed_args(argv)
+    arguments, files, rest = parser.parse_with_files(argv)
     given = flags_given(stage.options, arguments)
-    if stage.positional and arguments.positional:
-        given[stage.positional] = [*arguments.positional, *given.get(stage.positional, [])]
+    if files and not stage.positional:
+        parser.error(f"unexpected {files[0]!r}")
+    if files and stage.positional:
+        given[stage.positional] = [*files, *given.get(stage.positional, [])]
     check_flags(parser, rest)
     tables = config.read_config(arguments.config)
     runtime = runtime_of(arguments, rest, tables)
@@ -130,7 +133,7 @@ def _run(stage: Stage, argv: Sequence[str] | None) -> int:
     return 0
 
 
-def _nobody_reads() -> bool:
+def _output_is_closed() -> bool:
     """Whether standard output is a pipe whose other end is closed; if so, what is left goes nowhere."""
     poll = select.poll()
     poll.register(sys.stdout, 0)
@@ -140,6 +143,6 @@ def _nobody_reads() -> bool:
     return True
 
 
-def _complain(message: str, code: int = 1) -> int:
+def _complain(message: str, code: int = ExitCode.ERROR) -> int:
     console.complain(message)
     return code

@@ -1,0 +1,131 @@
+"""`owt ls`: the stages of a run on one screen: their state, rows, bytes, and when they finished."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from owt_pipeline.commands.estimate import duration, read_log, size
+from owt_pipeline.commands.stage import reporting_errors
+from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.dataset import is_discarded, read_manifest
+from owt_pipeline.engine.errors import NotFound
+from owt_pipeline.engine.lease import running
+from owt_pipeline.engine.storage import Storage
+from schemas import DATASETS
+from schemas.manifest import ledger_of
+
+
+@dataclass(frozen=True)
+class Row:
+    """One stage of a run.
+
+    Attributes:
+      stage: its name; `import` where text was imported.
+      dataset: the folder that it writes.
+      state: `finished`, `interrupted`, `running`, `discarded` or `-` for one that has not started.
+      rows: rows that left it, None before it is finished.
+      rejected: rows that it rejected.
+      bytes: of all its files.
+      shards: shards of the dataset; of unfinished work, the finished ones.
+      finished: the moment it was published, ISO 8601 in UTC; empty where no log says.
+      seconds: that it took, the last time that it ran.
+    """
+
+    stage: str
+    dataset: str
+    state: str
+    rows: int | None = None
+    rejected: int = 0
+    bytes: int = 0
+    shards: int = 0
+    finished: str = ""
+    seconds: float | None = None
+
+
+def rows_of(workdir: Storage) -> Iterator[Row]:
+    """A row a dataset, in the order of the stages; raises ManifestError for one that is damaged."""
+    log = {entry["stage"]: entry for entry in read_log(workdir) if "stage" in entry}
+    held = running(workdir) is not None
+    for name in (*DATASETS, "report"):
+        manifest = read_manifest(workdir, name)
+        stage = manifest.stage if manifest is not None else DATASETS[name].stage if name in DATASETS else name
+        work = [entry.name for entry in (workdir / f"{ledger_of(name)}/.work").list()]
+        shards = sum("/shards/" in path for path in work)
+        state = "running" if held else "interrupted"
+        if manifest is None:
+            yield Row(stage, name, state if work else "-", shards=shards)
+            continue
+        entry = log.get(stage, {})
+        yield Row(
+            stage,
+            name,
+            state if work else "discarded" if is_discarded(workdir, name) else "finished",
+            manifest.counts.left if name in DATASETS else None,
+            sum(manifest.counts.rejected.values()),
+            manifest.total_bytes,
+            manifest.num_shards,
+            _moment(entry["started"] + entry["seconds"]) if entry else "",
+            entry.get("seconds"),
+        )
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as text, at most 80 columns wide."""
+    lines = [f"{'stage':<9} {'writes':<11} {'state':<11} {'rows':>13} {'rejected':>11} {'bytes':>8}  finished"]
+    for row in rows:
+        counts = ("", "") if row.rows is None else (f"{row.rows:,}", f"{row.rejected:,}")
+        bytes_ = size(row.bytes) if row.bytes else ""
+        note = _local(row.finished)
+        if row.state in ("running", "interrupted") and row.shards and row.rows is None:
+            note = f"{row.shards} shard(s) so far"
+        elif row.seconds is not None and note:
+            note += f", {duration(row.seconds)}"
+        cells = f"{row.stage:<9} {row.dataset + '/':<11} {row.state:<11} {counts[0]:>13} {counts[1]:>11} {bytes_:>8}"
+        lines.append(f"{cells}  {note}".rstrip())
+    return "\n".join(lines)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The flags of `owt ls`."""
+    parser = CommandParser(
+        prog="owt ls",
+        description="List the stages of a run: what each has written, how much, and when it finished.",
+        epilog="examples:\n  owt ls runs/2013\n  owt ls gs://bucket/run --json | jq '.[].rows'",
+    )
+    parser.add_argument("workdir", metavar="DIR", help="folder of the run: a local path, gs://, s3:// or az://")
+    parser.add_argument("--json", action="store_true", help="print JSON: a list of objects, one a stage")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`owt ls` with the flags of `argv`; returns the exit code."""
+    return reporting_errors(lambda: _list(build_parser().parse_args(argv)))
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    workdir = Storage(arguments.workdir)
+    rows = list(rows_of(workdir))
+    if all(row.state == "-" for row in rows):
+        raise NotFound(f"{workdir} is no run: no stage has written anything there")
+    if arguments.json:
+        json.dump([asdict(row) for row in rows], sys.stdout, indent=1)
+        print()
+        return 0
+    print(table(rows))
+    if lease := running(workdir):
+        print(f"\nin use by {lease}")
+    return 0
+
+
+def _moment(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def _local(moment: str) -> str:
+    """A moment in ISO 8601 as this machine's local time, to the minute."""
+    return datetime.datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M") if moment else ""
