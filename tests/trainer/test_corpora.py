@@ -191,7 +191,7 @@ def test_data_of_another_tokenizer_is_refused_at_a_resume(
     tokenizer.write_text(Path(folders[0], "..", TOKENIZER).read_text() + "\n")
     documents = {"train": [[1] * 99], "val": [[1] * 99]}
     other = write_token_dataset(tmp_path / "other", documents, tokenizer, 1, pa.uint16(), 3)
-    assert run("run", 4, str(other)) == 1
+    assert run("run", 4, str(other)) == 2
     assert "the tokenizer was test (" in capsys.readouterr().err
 
 
