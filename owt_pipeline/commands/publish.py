@@ -17,12 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader, read_manifest
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.lease import mention_running
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.stage_command import reporting_errors
 from owt_pipeline.tokenize.documents import is_validation
 from schemas import DATASETS, Reason
 from schemas.manifest import Manifest, ShardFile
