@@ -15,7 +15,7 @@ import pyarrow as pa
 from owt_pipeline.commands.history import readers_of
 from owt_pipeline.commands.stage import checked_workers, reporting_errors, run_stages
 from owt_pipeline.engine import console
-from owt_pipeline.engine.bases import FORGOTTEN
+from owt_pipeline.engine.bases import FORGOTTEN, begin_revision, dependents_of
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest
 from owt_pipeline.engine.errors import UserError
@@ -42,7 +42,8 @@ def build_parser() -> argparse.ArgumentParser:
         description="Take documents out of corpus/ and tokens/ (a takedown). What is named goes on the run's list,\n"
         f"{FORGOTTEN}, and stays out whatever runs again; only the shards it is in are rewritten, and the\n"
         "report is made anew. Duplicates of a document that goes, go with it: their text is the same.\n"
-        "Killed at any moment, it goes on when run again (as does owt run).\n\n"
+        "Killed at any moment, it goes on when run again (as does owt run). It names the runs that build on this one:\n"
+        "run owt run again for each, so that they take the new revision.\n\n"
         "pages/, documents/ and clean/ still hold the text: they are what the corpus was made from. Discard them once\n"
         "the corpus is final (owt discard fetch extract clean), or build the next corpus without the URLs (collect\n"
         "--deny_domains).",
@@ -95,6 +96,7 @@ def _forget(arguments: argparse.Namespace) -> int:
             raise UserError(f"{arguments.urls} names no URL, id or domain: nothing to forget")
         resolved = resolve(request, readers)
         if not arguments.dry_run and (after := before | resolved.takedowns) != before:
+            begin_revision(workdir, f"owt forget: {arguments.reason}")
             write_takedowns(workdir, after)
     _warn_of_unknown(resolved, workdir)
     say = _silent if arguments.quiet else print
@@ -118,6 +120,13 @@ def _forget(arguments: argparse.Namespace) -> int:
     ]
     if holding:
         say(f"{', '.join(holding)} still hold what was collected: see owt forget --help")
+    if dependents := dependents_of(workdir):
+        say(
+            f"{len(dependents)} runs build on this one: run `owt run` again for each, in this order; it runs export "
+            "and tokenize again"
+        )
+        for dependent in dependents:
+            say(f"  {dependent}")
     return 0
 
 

@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline.collect.spread import home_bucket
+from owt_pipeline.engine.bases import open_chain, resolve_uri
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, reading
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.formats.urls import VERSION, BadURL, canonicalize, unescaped, url_id
+from owt_pipeline.formats.urls import VERSION, BadURL, canonicalize, unescaped, url_id, url_rules_of
 from schemas import DATASETS, Reason
 from schemas.manifest import ShardFile
 
@@ -100,6 +101,19 @@ def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any
         verdict = "pending"
     about = {"asked": asked.text, "url": url, "url_id": asked.url_id, "host": asked.host, "shard": shard}
     return {**about, "verdict": verdict, "stages": entries}
+
+
+def in_bases(workdir: Storage, text: str) -> list[dict[str, Any]]:
+    """What happened to a URL, in any spelling, in the runs that this one builds on: the newest first.
+
+    Each has what `history` gives, and `run`, its folder. Raises UserError as `open_chain`.
+    """
+    found = []
+    for base in reversed(open_chain(workdir)):
+        was = history(readers_of(base.workdir), asked_for(text, url_rules_of(base.workdir)))
+        if was is not None:
+            found.append({"run": base.workdir.uri, **was})
+    return found
 
 
 def nearest(readers: Mapping[str, DatasetReader], asked: Asked, most: int = 5) -> dict[str, Any]:
@@ -217,9 +231,11 @@ def _keeper(readers: Mapping[str, DatasetReader], shard: int) -> tuple[DatasetRe
         return clean, shard
     shard -= clean.num_shards
     compared = readers["duplicates"].manifest.properties
-    for workdir, shards in zip(compared.get("against", []), compared["against_shards"], strict=False):
+    others = [(resolve_uri(clean.workdir, base["uri"]), base["shards"]) for base in compared.get("bases", [])]
+    others += zip(compared.get("against", []), compared.get("against_shards", []), strict=False)
+    for place, shards in others:
         if shard < shards:
-            other = Storage(workdir)
+            other = Storage(place)
             manifest = read_manifest(other, "clean")
             return (DatasetReader(other, manifest) if manifest else None), shard
         shard -= shards

@@ -68,8 +68,7 @@ def run_stages(
             stages = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
         pin(runtime.workdir, bases, stages)
         results = runner.run_stages(stages, replace(runtime, owner=lease.owner), _build)
-        if any(stage.name == "export" for stage, _ in stages) and results:
-            end_revision(runtime.workdir)
+        end_revision(runtime.workdir)
         return results
 
 

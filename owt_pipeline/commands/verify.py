@@ -12,13 +12,14 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine import console, progress
+from owt_pipeline.engine.bases import BASES, open_chain, out_of_date
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.commit import Listing
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest
@@ -56,11 +57,31 @@ class Finding:
     damaged: list[str] = field(default_factory=list)
 
 
-def verify(workdir: Storage, *, repair: bool = False) -> Iterator[Finding]:
-    """What holds of each dataset of the run, in order; with `repair`, damaged files are marked for the next run.
+def verify(workdir: Storage, *, repair: bool = False, deep: bool = False) -> Iterator[Finding]:
+    """What holds of the bases of a run, and of each of its datasets, in order.
 
+    With `repair`, damaged files are marked for the next run; with `deep`, the datasets of the bases are examined too.
     Raises UserError where the folder holds no dataset at all.
     """
+    if workdir.exists(BASES):
+        finding = Finding("bases")
+        try:
+            chain = open_chain(workdir)
+            finding.notes += [f"{base.name}: {base.workdir} is as it was pinned" for base in chain]
+            finding.problems += [
+                f"{name}/ was made from bases other than they are now: run it again" for name in out_of_date(workdir)
+            ]
+            yield finding
+            for base in chain if deep else ():
+                for found in _verify(base.workdir, repair=False):
+                    yield replace(found, name=f"{base.name}: {found.name}", damaged=[])
+        except UserError as error:
+            finding.problems.append(str(error))
+            yield finding
+    yield from _verify(workdir, repair=repair)
+
+
+def _verify(workdir: Storage, *, repair: bool) -> Iterator[Finding]:
     found = [name for name in (*DATASETS, "report") if workdir.exists(ledger_of(name)) or workdir.exists(name)]
     manifests: dict[str, Manifest] = {}
     empty = True
@@ -278,7 +299,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="owt verify",
         description="Check a run: every sum, every checksum, and that every id is accounted for. Every byte is read.",
         epilog="examples:\n  owt verify --workdir runs/2013\n  owt verify --workdir runs/2013 --repair && "
-        "owt run config.toml --workdir runs/2013",
+        "owt run config.toml --workdir runs/2013\n  owt verify --workdir runs/2024-03 --deep",
     )
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
     parser.add_argument(
@@ -286,6 +307,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="mark damaged files, so that the next run with the same settings makes them again",
     )
+    parser.add_argument("--deep", action="store_true", help="read every file of the runs that this one builds on, too")
     console.add_flags(parser)
     return parser
 
@@ -300,14 +322,14 @@ def _print(arguments: argparse.Namespace) -> int:
     workdir = Storage(arguments.workdir)
     if arguments.repair:  # which writes marks that a run would not expect
         with hold(workdir):
-            return _report(workdir, repair=True)
+            return _report(workdir, repair=True, deep=arguments.deep)
     mention_running(workdir)
-    return _report(workdir, repair=False)
+    return _report(workdir, repair=False, deep=arguments.deep)
 
 
-def _report(workdir: Storage, repair: bool) -> int:
+def _report(workdir: Storage, repair: bool, deep: bool) -> int:
     failed = marked = 0
-    for finding in verify(workdir, repair=repair):
+    for finding in verify(workdir, repair=repair, deep=deep):
         verdict = "holds" if not finding.problems else f"{len(finding.problems)} problem(s)"
         print(f"{finding.name}: {verdict}", flush=True)
         for line in (*finding.problems, *finding.notes):

@@ -14,7 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.commands.history import arrow_ids, asked_for, history, nearest, readers_of, side_by_side
+from owt_pipeline.commands.history import (
+    arrow_ids,
+    asked_for,
+    history,
+    in_bases,
+    nearest,
+    readers_of,
+    side_by_side,
+)
 from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader
@@ -32,7 +40,8 @@ def build_parser() -> argparse.ArgumentParser:
         prog="owt why",
         description="Show what happened to a URL at every stage: who posted it, what the fetch answered, what was\n"
         "extracted, which document it repeats and how closely, or in which shard and row its tokens are.\n"
-        "For a domain (example.org), the funnel of all its URLs.",
+        "For a domain (example.org), the funnel of all its URLs. A URL is followed into the runs that this one builds\n"
+        "on.",
         epilog="examples:\n"
         "  owt why https://example.org/article --workdir runs/2013\n"
         "  owt why example.org --domain --workdir runs/2013\n"
@@ -59,6 +68,9 @@ def _why(arguments: argparse.Namespace) -> int:
     if arguments.domain and not asked.host:
         raise UsageError(f"--domain: {arguments.url!r} is no domain and no URL that has one")
     found = domain_summary(readers, asked.host or "") if arguments.domain else history(readers, asked)
+    if not arguments.domain and (earlier := in_bases(workdir, arguments.url)):
+        nowhere = {"asked": asked.text, "url": asked.url, "url_id": asked.url_id, "host": asked.host, "shard": None}
+        found = {**(found or {**nowhere, "verdict": "earlier", "stages": []}), "earlier": earlier}
     if found is None and asked.url == f"https://{asked.host}/":
         found = domain_summary(readers, asked.host or "")
     if arguments.domain and found is None:
@@ -97,7 +109,8 @@ def _unknown(workdir: Storage, near: dict[str, Any]) -> str:
 
 def _print_history(found: dict[str, Any]) -> None:
     _say(f"{found['url'] or found['asked']}: {_verdict(found)}")
-    _say(f"  id {found['url_id']}, shard {found['shard']}")
+    if found["stages"]:
+        _say(f"  id {found['url_id']}, shard {found['shard']}")
     shown: dict[str, Any] = {"url": found["url"], "url_id": found["url_id"], "host": found["host"]}
     for entry in found["stages"]:
         _say(f"{entry['stage']}: {entry['verdict']}")
@@ -110,8 +123,15 @@ def _print_history(found: dict[str, Any]) -> None:
             else:
                 _say(f"  {key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
 
+    for was in found.get("earlier", []):
+        _say("")
+        _say(f"in {was['run']}, which this run builds on:")
+        _print_history(was)
+
 
 def _verdict(found: dict[str, Any]) -> str:
+    if not found["stages"]:
+        return "not in this run, but in an earlier one"
     last = found["stages"][-1]
     if found["verdict"] == "rejected":
         return f"rejected by {last['stage']}: {last.get('reason', 'a duplicate')}"

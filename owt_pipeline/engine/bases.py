@@ -42,6 +42,7 @@ FORGOTTEN = "forgotten.jsonl"
 """A run's list of what was taken down, which holds for the runs that build on it too."""
 
 _NEEDED = ("clean", "duplicates", "corpus")
+_FROM_BASES = ("urls", "duplicates", "corpus", "tokens")  # are made from datasets of bases too
 _ATTEMPTS = 20  # at adding a line to a file that others add to
 
 
@@ -240,8 +241,24 @@ def end_revision(workdir: Storage) -> None:
     lines = _read_lines(workdir, REVISIONS)
     if lines and "to" not in lines[-1]:
         with contextlib.suppress(UserError):
-            lines[-1]["to"] = _look_at(workdir, workdir.uri).state
-            workdir.write(REVISIONS, _as_lines(lines))
+            now = _look_at(workdir, workdir.uri)
+            if not out_of_date(workdir):
+                lines[-1]["to"] = now.state
+                workdir.write(REVISIONS, _as_lines(lines))
+
+
+def out_of_date(workdir: Storage) -> list[str]:
+    """The datasets of a run that were made from bases other than they are now; raises UserError as `open_chain`."""
+    chain = open_chain(workdir)
+    found = []
+    for dataset in _FROM_BASES:
+        manifest = read_manifest(workdir, dataset)
+        if manifest is not None and manifest.stage != "import":
+            made_from = [source for source in manifest.sources if source.get("kind") == "base"]
+            names = {name for source in made_from for name in source} - {"kind", "name"}
+            if len(made_from) != len(chain) or made_from != described(chain, sorted(names)):
+                found.append(dataset)
+    return found
 
 
 def dependents_of(workdir: Storage) -> list[Storage]:
@@ -315,6 +332,8 @@ def _look_at(base: Storage, uri: str) -> Pinned:
             raise UserError(f"base {base} cannot be used: {error}") from error
         found[name] = PinnedManifest(hashlib.sha256(data).hexdigest(), manifest.digest, manifest.total("data").rows)
         inputs[name] = manifest.inputs
+        if name == "corpus":
+            listed = next((s["sha256"] for s in manifest.sources if s.get("name") == FORGOTTEN), "")
     if not found:
         raise UserError(f"base {base} is no run: it has no manifest below {base.path('ledger')}; give its --workdir")
     for name in _NEEDED:
@@ -328,6 +347,11 @@ def _look_at(base: Storage, uri: str) -> Pinned:
                     "it (`owt run`) first"
                 )
     forgotten = base.sha256(FORGOTTEN) if base.exists(FORGOTTEN) else ""
+    if forgotten != listed:
+        raise UserError(
+            f"base {base} is not finished: its {FORGOTTEN} has changed since corpus/ was made; finish it (`owt run`) "
+            "first"
+        )
     return Pinned(uri, found, forgotten)
 
 

@@ -25,7 +25,11 @@ from tests.servers.s3 import s3_bucket
 
 
 def make(workdir: Storage, dataset: str, rows: int) -> None:
-    publish_rows(workdir, dataset, [{"url_id": number} for number in range(rows)])
+    reads = {"urls": ("clean",), "duplicates": ("clean", "duplicates"), "corpus": ("forgotten.jsonl",)}
+    sources = described(open_chain(workdir), reads.get(dataset, ()))
+    if dataset == "corpus" and workdir.exists("forgotten.jsonl"):
+        sources.append({"name": "forgotten.jsonl", "sha256": workdir.sha256("forgotten.jsonl")})
+    publish_rows(workdir, dataset, [{"url_id": number} for number in range(rows)], sources=sources)
 
 
 def month(folder: Storage, rows: int = 3, bases: Sequence[Storage] = ()) -> Storage:
@@ -94,9 +98,14 @@ def test_a_revision_is_accepted_by_each_dependent_in_turn(runs: Storage) -> None
     third = month(runs / "3", bases=[second])
     for number, why in enumerate(("notice 7", "notice 8")):
         begin_revision(first, why)
-        make(first, "corpus", 2 - number)
         first.write("forgotten.jsonl", f"{number}".encode())
+        end_revision(first)  # as a command that is none of the revision's does
+        with pytest.raises(
+            UserError, match=r"1 is not finished: its forgotten.jsonl has changed since corpus/ was made"
+        ):
+            open_chain(second)
         begin_revision(first, "a killed one goes on")
+        make(first, "corpus", 2 - number)
         end_revision(first)
     with pytest.raises(UserError, match=r"/1, a base of .*/2, was revised \(notice 7; notice 8\): run `owt run` for"):
         open_chain(second)

@@ -1,0 +1,135 @@
+"""Three months, each built on the one before: what the ledger says across them, and what a takedown does to them."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from owt_pipeline.cli import main
+from tests.owt_pipeline.whole_runs import manifest_of
+
+MONTHS = ("2024-01", "2024-02", "2024-03")
+
+
+def rows(run: Path, dataset: str) -> list[dict]:
+    return [row for path in sorted((run / dataset).glob("part-*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def owt(*arguments: object, code: int = 0) -> None:
+    assert main(list(map(str, arguments))) == code
+
+
+def write_months(small_config: Path, folder: Path) -> list[Path]:
+    """The demo's dump, dealt out to three months; some submissions are in two of them."""
+    packed = (small_config.parent / "RS_demo.zst").read_bytes()
+    dump = zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(packed).read()
+    chosen, months = random.Random(3), [b"", b"", b""]
+    for line in dump.splitlines(keepends=True):
+        for number in chosen.sample(range(3), chosen.choice([1, 1, 2])):
+            months[number] += line
+    folder.mkdir()
+    for name, lines in zip(MONTHS, months, strict=True):
+        (folder / f"RS_{name}.zst").write_bytes(zstandard.compress(lines))
+    return [folder / f"RS_{name}.zst" for name in MONTHS]
+
+
+@pytest.fixture(scope="module")
+def runs(small_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run a month, up to the tokens."""
+    folder = tmp_path_factory.mktemp("chain")
+    before: list[object] = []
+    for name, dump in zip(MONTHS, write_months(small_config, folder / "dumps"), strict=True):
+        flags = ["--workdir", folder / name, "--dumps", dump, "--until", "tokenize", "--workers", 1, "--quiet"]
+        owt("run", small_config, *flags, *before)
+        before = ["--base", folder / name]
+    return folder
+
+
+def again(runs: Path, small_config: Path, name: str, code: int = 0) -> None:
+    flags = ["--workdir", runs / name, "--dumps", runs / f"dumps/RS_{name}.zst", "--until", "tokenize"]
+    owt("run", small_config, *flags, "--workers", 1, "--quiet", code=code)
+
+
+def test_nothing_is_collected_or_fetched_twice(runs: Path) -> None:
+    months = [{row["url_id"] for row in rows(runs / name, "urls")} for name in MONTHS]
+    assert all(months)
+    assert len(set.union(*months)) == sum(map(len, months))
+    assert manifest_of(runs / "2024-03", "urls").counts.rejected["seen_before"] > 5
+    bases = [pinned["uri"] for pinned in json.loads((runs / "2024-03/bases.json").read_text())["bases"]]
+    assert bases == ["../2024-02"]
+
+
+def test_verify_checks_the_bases_and_with_deep_their_files(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owt("verify", "--workdir", runs / "2024-03", "--deep", "--quiet")
+    said = capsys.readouterr().out
+    assert "2024-01: " in said
+    assert "2024-01: clean: holds" in said
+    assert "everything holds" in said
+    copy = Path(shutil.copytree(runs, tmp_path / "copy"))
+    path = next((copy / "2024-01/corpus").glob("part-*.parquet"))
+    path.write_bytes(path.read_bytes()[:-9] + b"\0" * 9)
+    owt("verify", "--workdir", copy / "2024-03", "--quiet")
+    owt("verify", "--workdir", copy / "2024-03", "--quiet", "--deep", code=1)
+    assert "2024-01: corpus: 1 problem(s)" in capsys.readouterr().out
+    (copy / "2024-01/ledger/clean/manifest.json").unlink()
+    owt("verify", "--workdir", copy / "2024-03", "--quiet", code=1)
+    assert "2024-01 is not finished: it has no clean/" in capsys.readouterr().out
+
+
+def test_why_follows_a_url_into_the_run_that_had_it(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rejects = rows(runs / "2024-03", "ledger/urls/rejects")
+    seen = next(r for r in rejects if r["reason"] == "seen_before" and r["detail"].startswith("2024-01: kept"))
+    owt("why", seen["url"], "--workdir", runs / "2024-03")
+    said = capsys.readouterr().out
+    assert "rejected by collect: seen_before" in said
+    assert f"in {runs / '2024-01'}, which this run builds on:" in said
+    assert "kept, to its tokens" in said.split("which this run builds on:")[-1]
+    known = {row["url_id"] for row in rejects}
+    only = next(row for row in rows(runs / "2024-01", "urls") if row["url_id"] not in known)
+    owt("why", only["url"], "--workdir", runs / "2024-03", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert (found["verdict"], [was["run"] for was in found["earlier"]]) == ("earlier", [str(runs / "2024-01")])
+
+
+def test_a_takedown_in_a_base_reaches_its_dependents_by_export_and_tokenize_alone(
+    runs: Path, small_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(runs, tmp_path / "copy"))
+    gone = rows(copy / "2024-01", "corpus")[0]["url"]
+    host = rows(copy / "2024-03", "corpus")[0]["url"].split("/")[2]
+    request = tmp_path / "takedown.txt"
+    request.write_text(f"{gone}\n{host}\n")
+    owt("forget", request, "--workdir", copy / "2024-01", "--workers", 1, "--reason", "notice 7")
+    said = capsys.readouterr().out
+    dependents = "".join(f"\n  {copy / name}" for name in MONTHS[1:])
+    assert "2 runs build on this one: run `owt run` again for each, in this order" in said
+    assert f"it runs export and tokenize again{dependents}\n" in said
+    (line,) = map(json.loads, (copy / "2024-01/revisions.jsonl").read_text().splitlines())
+    assert line["why"] == "owt forget: notice 7"
+    assert {name for name in line["from"] if line["from"][name] != line["to"][name]} >= {"corpus", "forgotten.jsonl"}
+    copied = [{"uri": f"../{name}"} for name in MONTHS[1:]]
+    assert [json.loads(text) for text in (copy / "2024-01/dependents.jsonl").read_text().splitlines()] == copied[:1]
+
+    again(copy, small_config, "2024-03", code=1)
+    assert "2024-01, a base of" in capsys.readouterr().err
+    before = {name: manifest_of(copy / "2024-02", name) for name in ("urls", "pages", "clean", "duplicates")}
+    for name in MONTHS[1:]:
+        again(copy, small_config, name)
+        log = map(json.loads, (copy / name / "run-log.jsonl").read_text().splitlines())
+        ran = [entry["stage"] for entry in log if "stage" in entry]
+        assert [stage for stage in ran if stage not in ("collect", "fetch", "extract", "clean", "dedupe")] == [
+            "export", "tokenize", "export", "tokenize"
+        ]  # fmt: skip
+        assert ran.count("collect") == ran.count("dedupe") == 1
+        owt("verify", "--workdir", copy / name, "--quiet")
+        assert not [row for row in rows(copy / name, "corpus") if row["url"].split("/")[2] == host]
+    assert before == {name: manifest_of(copy / "2024-02", name) for name in before}
+    assert manifest_of(copy / "2024-03", "corpus").counts.rejected["forgotten"] > 0
