@@ -157,22 +157,38 @@ def _train(folder: Path) -> int:
     flags = [f"--{key}={value}" for key, value in _TRAINING.items()]
     command = ["trainer.train", "--data", str(folder / "tokens"), "--out", str(out), *flags]
     _say(f"python -m {' '.join(command)}")
-    code = _python(command, TRAIN_SECONDS)
-    if code:
-        _say(f"training failed with exit status {code}")
+    code, stopped = _python(command, TRAIN_SECONDS)
+    reached = max((int(path.name.removeprefix("step-")) for path in out.glob("checkpoints/step-*")), default=0)
+    if problem := training_problem(code, stopped, reached):
+        _say(problem)
         return 1
     command = ["trainer.sample", str(out), "--prompt", "The object is", "--max_tokens", "60"]
     _say(f"python -m {' '.join(command)}")
-    return _python(command)
+    return _python(command)[0]
 
 
-def _python(command: list[str], seconds: float | None = None) -> int:
-    """Run `python -m command`, which does not outlive this process, and stop it after `seconds`; its exit code."""
+def training_problem(code: int, stopped: bool, reached: int) -> str:
+    """What was wrong with a training that ended with `code` at the step `reached`, or "".
+
+    Args:
+      stopped: whether its time was up. The trainer saves and ends with 0 at anybody's SIGTERM, so its code alone
+        does not say that it was trained.
+    """
+    if code:
+        return f"training failed with exit status {code}"
+    if reached and (stopped or reached == _TRAINING["max_steps"]):
+        return ""
+    return f"training was stopped at step {reached} of {_TRAINING['max_steps']}; run the same command again"
+
+
+def _python(command: list[str], seconds: float | None = None) -> tuple[int, bool]:
+    """Run `python -m command`, which does not outlive this process; its exit code, and whether `seconds` were up."""
     child = children.start(partial(_become, command))
-    if not select.select([child.socket], [], [], seconds)[0]:
+    stopped = not select.select([child.socket], [], [], seconds)[0]
+    if stopped:
         os.kill(child.pid, signal.SIGTERM)
         select.select([child.socket], [], [])
-    return child.end()
+    return child.end(), stopped
 
 
 def _become(command: list[str], connection: socket.socket) -> None:

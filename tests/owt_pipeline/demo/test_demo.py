@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import ftfy
 import pytest
 
 from owt_pipeline.commands.verify import verify
+from owt_pipeline.demo import command
 from owt_pipeline.demo.command import KEPT, deviations, run_stages, verdicts
 from owt_pipeline.demo.inputs import all_expectations
 from owt_pipeline.demo.site import Site
@@ -87,3 +91,39 @@ def test_the_funnel_loses_nothing(finished: Path) -> None:
         assert counts["entered"] == counts["left"] + sum(counts["rejected"].values())
     kept = [verdict for verdict, _ in verdicts(Storage(str(finished))).values() if verdict == KEPT]
     assert len(kept) >= 150
+
+
+def test_a_training_that_somebody_else_stopped_is_not_taken_for_a_finished_one(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch", reason="the trainer needs torch: pip install torch")
+    for name in ("tokens", "ledger"):
+        (tmp_path / name).symlink_to(finished / name)
+    monkeypatch.setattr(command, "TRAIN_SECONDS", None)
+    monkeypatch.setitem(command._TRAINING, "max_steps", 1_000_000)
+
+    def stop() -> None:
+        records = tmp_path / "gpt2" / "metrics.jsonl"
+        while not records.exists() or not records.stat().st_size:
+            if ended.wait(0.1):
+                return
+        writer = (tmp_path / "gpt2" / ".lock").read_text()
+        os.kill(int(writer.split()[1]), signal.SIGTERM)
+
+    ended = threading.Event()
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    try:
+        assert command._train(tmp_path) == 1
+    finally:
+        ended.set()
+        stopper.join()
+    assert "of 1000000; run the same command again" in capsys.readouterr().out
+
+
+def test_a_training_that_was_stopped_because_its_time_was_up_is_finished() -> None:
+    assert command.training_problem(0, stopped=False, reached=command._TRAINING["max_steps"]) == ""
+    assert command.training_problem(0, stopped=True, reached=7) == ""
+    assert "at step 0 of" in command.training_problem(0, stopped=True, reached=0)
+    assert "at step 7 of" in command.training_problem(0, stopped=False, reached=7)
+    assert "exit status -9" in command.training_problem(-9, stopped=True, reached=7)
