@@ -1,8 +1,13 @@
-"""Export a checkpoint as a folder that Hugging Face's transformers loads:  python -m trainer.export RUN FOLDER."""
+"""Export a checkpoint as a folder that Hugging Face's transformers loads, here, at the Hub or in a bucket.
+
+python -m trainer.export RUN FOLDER
+python -m trainer.export RUN hf://OWNER/NAME --yes
+"""
 
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +15,8 @@ from pathlib import Path
 from schemas import option
 from schemas.settings import add_flags, flags_given, from_table
 from trainer.command_line import CommandParser, report
-from trainer.pretrained import load_pretrained, save_huggingface
+from trainer.pretrained import Pretrained, load_pretrained, save_huggingface
+from trainer.publish import Content, open_destination
 from trainer.signing import Signer, Verifier
 
 
@@ -20,10 +26,14 @@ class ExportOptions:
 
     verify_key: str | None = option(None, "take a model only if the owner of this public key signed it", metavar="PEM")
     sign_key: str | None = option(None, "private key (PEM, elliptic curve) that signs the folder", metavar="PEM")
+    license: str = option("other", "the Hub's name of the model's licence, for its card")
+    yes: bool = option(False, "send to hf:// or a bucket; without it, say what would be sent")
 
 
-def export(source: str, folder: str, options: ExportOptions) -> None:
+def export(source: str, folder: str, options: ExportOptions, uri: str = "") -> None:
     """Write the model that `source` names to `folder`: weights as safetensors, configuration, tokenizer.
+
+    With `uri`, where the folder is to be sent, it gets a card too.
 
     Raises:
       ValueError: there is no such model, it is not signed as it should be, or transformers has no class for it.
@@ -31,18 +41,72 @@ def export(source: str, folder: str, options: ExportOptions) -> None:
     signer = Signer(options.sign_key) if options.sign_key else None
     trained = load_pretrained(source, verifier=Verifier(options.verify_key) if options.verify_key else None)
     save_huggingface(trained.model, Path(folder), trained.tokenizer, trained.eot)
+    if uri:
+        (Path(folder) / "README.md").write_text(card(trained, uri, options.license), encoding="utf-8")
     if signer:
         signer.sign(Path(folder))
+
+
+def publish(source: str, uri: str, options: ExportOptions) -> None:
+    """Send the exported folder, with a card, to `hf://OWNER/NAME` or a bucket; without `options.yes`, say what it is.
+
+    Raises:
+      ValueError: as `export`, or it could not be sent.
+    """
+    destination = open_destination(uri)
+    with tempfile.TemporaryDirectory() as folder:
+        exported = Path(folder)
+        export(source, folder, options, uri)
+        sent: dict[str, Content] = {
+            path.relative_to(exported).as_posix(): path for path in sorted(exported.rglob("*")) if path.is_file()
+        }
+        for name, path in sent.items():
+            print(f"{name}: {Path(str(path)).stat().st_size:,} bytes")
+        if not options.yes:
+            print(f"Nothing was sent: --yes sends it to {uri}")
+            return
+        try:
+            destination.send(sent, "Export of a checkpoint")
+        except Exception as error:  # of the package, its HTTP client or the file system
+            raise ValueError(f"{uri}: {str(error).splitlines()[0]}; the same command goes on") from error
+    print(f"published: {uri}")
+
+
+def card(trained: Pretrained, uri: str, license: str) -> str:
+    """README.md of the model."""
+    config = trained.model.config
+    steps = f" after {trained.step:,} steps" if trained.step is not None else ""
+    return f"""\
+---
+license: {license}
+library_name: transformers
+pipeline_tag: text-generation
+tags: [gpt2]
+---
+
+# {uri.rstrip("/").rpartition("/")[2]}
+
+GPT-2 with {trained.model.n_parameters:,} parameters ({config.n_layer} layers, width {config.width}, context
+{config.context}), trained with owt-pipeline{steps}. It continues text as its training data did, mistakes and
+prejudices of web pages included, and was not taught to follow instructions or to be safe.
+
+    from transformers import pipeline
+
+    print(pipeline("text-generation", model="{uri.removeprefix("hf://")}")("The council"))
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser(prog="python -m trainer.export", description=__doc__)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder for its newest")
-    parser.add_argument("folder", metavar="FOLDER", help="where the model goes")
+    parser.add_argument("folder", metavar="FOLDER", help="where the model goes: a folder, hf://…, s3://… or gs://…")
     add_flags(parser, ExportOptions)
     try:
         namespace = parser.parse_args(arguments)
         options = from_table(ExportOptions, flags_given(ExportOptions, namespace), "flags")
+        if "://" in namespace.folder:
+            publish(namespace.checkpoint, namespace.folder, options)
+            return 0
         export(namespace.checkpoint, namespace.folder, options)
     except (ValueError, OSError) as error:
         return report("trainer.export", error)

@@ -35,6 +35,7 @@ LISTED = ("url_id", "url", "score", "created_utc", "subreddits", "language", "li
 SPLITS = ("train", "validation")
 
 _COMMIT_BYTES = 1 << 30
+_CLIENTS = ("huggingface_hub", "httpx", "httpx2", "requests")  # whose errors are the network's, by its version
 _OURS = re.compile(r"(corpus|urls)/(train|validation)/part-\d{5}-[0-9a-f]{8}\.parquet")
 
 
@@ -126,7 +127,6 @@ def _send(
     """Send what is not there, some shards a commit; at last the card, and delete what the corpus no longer has."""
     try:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-        from huggingface_hub.errors import HfHubHTTPError
     except ImportError:
         raise UserError('huggingface_hub is not installed: pip install "owt-pipeline[publish]"') from None
 
@@ -151,11 +151,12 @@ def _send(
         api.create_commit(name, operations, commit_message="The card", repo_type="dataset")
         if stale:
             print(f"{len(stale):,} files are no longer in the corpus and were deleted; older revisions still have them")
-    except HfHubHTTPError as error:
-        hint = "; `hf auth login` asks for a token" if error.response.status_code in (401, 403) else ""
+    except Exception as error:
+        if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _CLIENTS:
+            raise
+        refused = getattr(getattr(error, "response", None), "status_code", 0) in (401, 403)
+        hint = "; `hf auth login` asks for a token" if refused else ""
         raise UserError(f"{HUB}{name}: {str(error).splitlines()[0]}{hint}; the same command goes on") from error
-    except OSError as error:  # the HTTP client's too
-        raise UserError(f"{HUB}{name}: {error}; the same command goes on") from error
 
 
 def _batches(uploads: Sequence[Upload], present: set[str]) -> Iterator[tuple[Path, list[Upload]]]:

@@ -16,6 +16,7 @@ from schemas import SettingsError
 from schemas.buckets import open_bucket
 from tests.servers.hub import environment_of, hub_server
 from tests.servers.s3 import s3_bucket
+from trainer import export
 from trainer.publish import Publisher, open_destination
 
 FLAGS: Sequence[object] = (
@@ -31,15 +32,28 @@ def start(trainer: Any, environment: dict[str, str], *arguments: object) -> subp
     )  # fmt: skip
 
 
-def test_a_hub_gets_every_checkpoint_and_the_page(tmp_path: Path, text_tokens: Path, trainer: Any) -> None:
+def test_a_hub_gets_every_checkpoint_and_the_page_and_an_export(
+    tmp_path: Path, text_tokens: Path, trainer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("huggingface_hub", reason="the client: pip install huggingface_hub")
     run = tmp_path / "run"
     with hub_server() as hub:
         hub.failing = 1  # the client or we try again
         flags = ("--data", text_tokens, "--out", run, "--publish", "hf://someone/gpt2", *FLAGS)
-        done = start(trainer, environment_of(hub, tmp_path / "home"), *flags)
+        environment = environment_of(hub, tmp_path / "home")
+        done = start(trainer, environment, *flags)
+        sending = trainer.command(run, "hf://someone/exported", "--yes", module="trainer.export")
+        send = {"env": trainer.environment() | environment, "timeout": 240, "check": True}
+        sent = subprocess.run(sending, capture_output=True, text=True, **send)
     assert done.returncode == 0, done.stderr
     assert "published step-00000004" in done.stdout
+    assert sent.stdout.endswith("published: hf://someone/exported\n")
+    assert export.main([str(run), "hf://someone/else"]) == 0
+    assert capsys.readouterr().out.endswith("Nothing was sent: --yes sends it to hf://someone/else\n")
+    assert export.main([str(run), str(tmp_path / "exported")]) == 0
+    exported = hub.files["someone/exported"]
+    assert "library_name: transformers" in exported.pop("README.md").decode()
+    assert exported == {path.name: path.read_bytes() for path in (tmp_path / "exported").iterdir()}
     files = hub.files["someone/gpt2"]
     local = {path.relative_to(run).as_posix(): path.read_bytes() for path in run.rglob("*") if path.is_file()}
     assert {name for name in files if name.startswith("checkpoints/step-00000004/")} == {
@@ -56,7 +70,7 @@ def test_a_hub_gets_every_checkpoint_and_the_page(tmp_path: Path, text_tokens: P
         assert local[name] == content, name
     assert b"4 of 4" in files["training.html"]
     assert [json.loads(line)["step"] for line in files["metrics.jsonl"].splitlines()] == [1, 2, 3, 4]
-    assert [summary for _, summary in hub.commits][-1] == "run: the page"
+    assert [summary for _, summary in hub.commits][-2:] == ["run: the page", "Export of a checkpoint"]
 
 
 def test_a_hub_that_refuses_is_reported_and_training_goes_on(tmp_path: Path, text_tokens: Path, trainer: Any) -> None:

@@ -127,6 +127,17 @@ def test_a_token_that_is_refused_is_said_in_a_line(small_run: Path, published: R
     assert re.search(rf"hf://{NAME}: .*401.*`hf auth login` asks for a token", said)
 
 
+def test_a_hub_that_cannot_be_reached_is_said_in_a_line(
+    small_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hub_server() as hub:
+        pass  # its port is free again
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+    assert publish.main([f"hf://{NAME}", "--workdir", str(small_run), "--yes"]) == 1
+    assert re.search(rf"hf://{NAME}: .*; the same command goes on$", capsys.readouterr().err.strip())
+
+
 @pytest.mark.parametrize("destination", ["someone/name", "hf://name", "hf://a/b/c", "s3://a/b"])
 def test_a_destination_of_another_form_is_refused(
     small_run: Path, capsys: pytest.CaptureFixture[str], destination: str
