@@ -243,7 +243,7 @@ def _step(
 
 def _asks_the_web(options: Any) -> bool:
     """Whether fetch waits for servers, and not for this machine."""
-    return options.order != ("archive",)
+    return bool(options.order != ("archive",))
 
 
 def _asked(options: Any, urls: float, files: Sequence[Mapping[str, Any]]) -> tuple[Asked, ...]:
@@ -252,6 +252,9 @@ def _asked(options: Any, urls: float, files: Sequence[Mapping[str, Any]]) -> tup
     for name in options.order:
         if name == "archive":
             asked = Asked(name, len(files), sum(file["bytes"] for file in files), urls)
+        elif options.in_bulk and name == "commoncrawl":  # one request a record, at most; the index comes on top of that
+            of = f"{name}: {', '.join(options.cc_crawls)} of {options.cc_index}"
+            asked = Asked(of, urls=urls, requests=urls * kept, seconds=urls * kept * options.cc_delay)
         elif name == "commoncrawl":  # index and data are asked at the same time
             asked = Asked(name, urls=urls, requests=urls * (1 + kept), seconds=urls * options.cdx_delay)
         elif name == "wayback":

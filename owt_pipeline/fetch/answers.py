@@ -91,9 +91,6 @@ class NoPage:
 
 Answer = Page | NoPage
 
-CHOICES = ("nearest", "earliest", "latest")
-"""Which of several captures of a URL is taken: that nearest to the submission, the first, or the last."""
-
 EARLIEST, LATEST = -(1 << 40), 1 << 40
 """Times before and after every capture, seconds since 1970."""
 

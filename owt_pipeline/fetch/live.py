@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import re
+import resource
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from yarl import URL
 
+from owt_pipeline.fetch.addresses import Addresses, parse_rules
 from owt_pipeline.fetch.answers import LIVE, Answer, NoPage, Page, judge, refuse_head
 from owt_pipeline.fetch.client import Client, ClientOptions, Limits, Received, parse_url
 from owt_pipeline.fetch.connections import Stop
@@ -21,6 +24,11 @@ from owt_pipeline.formats.urls import unescaped
 from owt_pipeline.formats.warc import Response, http_record, request_record
 from schemas import Reason
 from schemas.reasons import http_reason
+
+if TYPE_CHECKING:
+    from owt_pipeline.fetch.stage import Options
+
+logger = logging.getLogger("owt")
 
 _HOST = re.compile("[!-~]+")  # yarl lets blanks through
 
@@ -46,6 +54,68 @@ class LiveOptions:
     max_retry_wait: float
     keep_requests: bool = False
     least_pause: float = 0.0
+
+
+def live_options(options: Options) -> LiveOptions:
+    """How the web is asked, by the options of the stage."""
+    connections = _allowed_connections(options.connections)
+    client = ClientOptions(
+        addresses=Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts),
+        user_agent=options.user_agent,
+        verify_tls=options.verify_tls,
+        proxy=options.proxy,
+        connections=connections,
+        address_delay=options.address_delay,
+        address_connections=options.address_connections,
+        keep_alive=max(15.0, 2 * options.host_delay),
+        remembered=4 * connections + 1000,  # more than are open, since redirects lead to others
+    )
+    limits = Limits(
+        options.connect_timeout,
+        options.silence_timeout,
+        options.page_timeout,
+        options.max_wire_bytes,
+        options.max_page_bytes,
+    )
+    return LiveOptions(
+        client,
+        limits,
+        host_connections=options.host_connections,
+        host_delay=options.host_delay,
+        host_failures=options.host_failures,
+        max_redirects=options.max_redirects,
+        retries=options.retries,
+        max_retry_wait=options.max_retry_wait,
+        keep_requests=options.keep_requests,
+    )
+
+
+def archive_requests(options: Options, connections: int, delay: float) -> LiveOptions:
+    """How an archive is asked: so many requests at once to index and data each, and so many seconds between two."""
+    requests = live_options(options)
+    client = replace(
+        requests.client,
+        addresses=Addresses(allowed_ports=(), allow_private=True),  # index and data are named by the user
+        connections=2 * connections,
+        address_delay=0.0,
+        address_connections=2 * connections,
+        keep_alive=max(15.0, 2 * delay),
+    )
+    return replace(requests, client=client, host_connections=connections, host_delay=delay)
+
+
+def _allowed_connections(wanted: int) -> int:
+    """As many connections as are wanted and as the system lets this process have, after raising its limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * wanted + 500  # kept-alive connections, and the files of shards and libraries
+    if hard != resource.RLIM_INFINITY:
+        needed = min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    allowed = max((needed - 500) // 2, 16)
+    if allowed < wanted:
+        logger.warning("fetch: %d connections at once, not %d: the system allows %d files", allowed, wanted, hard)
+    return min(wanted, allowed)
 
 
 class Fetched(NamedTuple):
@@ -188,8 +258,10 @@ class Fetcher:
         encoded: bool = False,
         cut: bool = False,
         headers: Mapping[str, str] | None = None,
+        busy: Collection[int] = (429, 503),
     ) -> Received:
-        """As `Client.get`, at the turns of `gate`, and again after 429, 503 and passing failures; raises Failed."""
+        """As `Client.get`, at the turns of `gate`, and again after the statuses `busy` and passing failures; raises
+        Failed."""
         for attempt in range(self.options.retries + 1):
             last = attempt == self.options.retries
             async with gate:
@@ -206,7 +278,7 @@ class Fetcher:
                     response = None
                 else:
                     gate.note(None)
-            if response is not None and (last or response.status not in (429, 503)):
+            if response is not None and (last or response.status not in busy):
                 return response
             backoff = _FIRST_BACKOFF * 2**attempt * random.uniform(0.5, 1.5)
             if response is not None:

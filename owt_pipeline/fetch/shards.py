@@ -18,6 +18,7 @@ from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.answers import INDEXED, Answer, NoPage, Page
 from owt_pipeline.fetch.archives import Archives, Lookup
+from owt_pipeline.fetch.cc_records import CAPTURE
 from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.sources import Source, ask_under_claim, shared_loop
 from schemas import DATASETS, Reason
@@ -39,6 +40,9 @@ class Sources:
       archives: for `archive`.
       online: all others, by name.
       on_cluster: whether a host's shards may be the business of several processes.
+      captures: of each URL that Common Crawl has, where it was looked up in bulk: the best first, or what they are
+        that are no pages. None: it was not.
+      crawls: those that were looked through.
       warcinfo: the record that the WARC file begins with; none for pages from archives alone.
     """
 
@@ -46,27 +50,15 @@ class Sources:
     archives: Archives | None
     online: Mapping[str, Source]
     on_cluster: bool = False
+    captures: Mapping[int, tuple[list[dict[str, Any]], str]] | None = None
+    crawls: str = ""
     warcinfo: bytes = b""
 
 
 def fetch_shard(shard: int, writer: ShardWriter, urls: DatasetReader, sources: Sources, work: Storage) -> None:
     """Write shard `shard` of pages/; journals and claims are in `work`."""
-    with contextlib.ExitStack() as stack:
-        lookup = stack.enter_context(_lookup(sources.archives, urls, shard)) if sources.archives else None
-        journals: dict[str, Journal] = {}
-        found = np.array([], np.uint64)  # URLs whose page some source has: the later ones are not asked for it
-        online = [name for name in sources.order if name in sources.online]
-        for name in sources.order:
-            if name in online:
-                journal = journals[name] = Journal(work / "journal" / shard_name(shard) / name)
-                _ask_online(name, shard, urls, sources, journal, work, found, last=name == online[-1])
-                pages = journal.pages
-            elif lookup is not None and len(journals) < len(online):
-                pages = _archived(lookup, urls, shard, found)
-                progress.advance(len(pages))
-            else:
-                continue
-            found = np.union1d(found, pages)
+    with _lookup(sources.archives, urls, shard) as lookup:
+        journals, _ = _ask(sources.order, shard, urls, sources, work, lookup)
 
         def answers(batch: pa.RecordBatch) -> Iterator[Answer]:
             ids = batch["url_id"].to_pylist()
@@ -76,6 +68,8 @@ def fetch_shard(shard: int, writer: ShardWriter, urls: DatasetReader, sources: S
                 told: dict[str, NoPage] = {}
                 for name in sources.order:
                     answer = lookup.answer(url_id, created) if name == "archive" and lookup else known[name]
+                    if answer is None and sources.captures is not None:
+                        answer = _without_capture(sources, url_id)
                     assert answer is not None
                     if isinstance(answer, Page):
                         yield answer
@@ -90,6 +84,16 @@ def fetch_shard(shard: int, writer: ShardWriter, urls: DatasetReader, sources: S
         write_answers(writer, sorted_urls(urls, shard, URL_COLUMNS), answers, sources.warcinfo)
 
 
+def ask_first(
+    names: Sequence[str], shard: int, urls: DatasetReader, sources: Sources, work: Storage, columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    """The URLs of a shard of which none of the sources `names` has a page, once these have been asked."""
+    with _lookup(sources.archives if "archive" in names else None, urls, shard) as lookup:
+        _, found = _ask(names, shard, urls, sources, work, lookup, others_follow=True)
+    for batch in urls.batches(shard, columns=columns, rows=1 << 14):
+        yield batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), found)))
+
+
 def nowhere(told: dict[str, NoPage]) -> NoPage:
     """Why no source has a page, given what each told: the live web's reason first, and one that says more than that
     an archive lacks the URL; the detail has them all.
@@ -99,6 +103,31 @@ def nowhere(told: dict[str, NoPage]) -> NoPage:
     reason = min(told, key=lambda name: (told[name].reason == Reason.NOT_ARCHIVED, name != "live"))
     detail = "; ".join(f"{name}: {answer.reason}, {answer.detail}" for name, answer in told.items())
     return NoPage(told[reason].reason, detail)
+
+
+def _ask(
+    names: Sequence[str],
+    shard: int,
+    urls: DatasetReader,
+    sources: Sources,
+    work: Storage,
+    lookup: Lookup | None,
+    others_follow: bool = False,
+) -> tuple[dict[str, Journal], np.ndarray]:
+    """Ask sources, each for what the earlier ones lack: (the journals of those on the network, URLs with a page)."""
+    journals: dict[str, Journal] = {}
+    found = np.array([], np.uint64)
+    for number, name in enumerate(names):
+        last = not any(later in sources.online for later in names[number + 1 :])  # on the network
+        if name in sources.online:
+            journal = journals[name] = Journal(work / "journal" / shard_name(shard) / name)
+            _ask_online(name, shard, urls, sources, journal, work, found, last)
+            found = np.union1d(found, journal.pages)
+        elif lookup is not None and (others_follow or not last):
+            pages = _archived(lookup, urls, shard, found)
+            progress.advance(len(pages))
+            found = np.union1d(found, pages)
+    return journals, found
 
 
 def _ask_online(
@@ -121,7 +150,8 @@ def _ask_online(
         progress.advance(answers if last else pages)
 
     def missing() -> pa.Table:
-        return _missing(urls, shard, sources.online[name].columns, np.union1d(journal.ids, found))
+        table = _missing(urls, shard, sources.online[name].columns, np.union1d(journal.ids, found))
+        return table if name != "commoncrawl" or sources.captures is None else _with_captures(table, sources.captures)
 
     answered(len(journal), len(journal.pages))
     if not missing().num_rows:
@@ -140,9 +170,28 @@ def _missing(urls: DatasetReader, shard: int, columns: Sequence[str], known: np.
     return pa.Table.from_batches(batches, schema).combine_chunks()
 
 
-def _lookup(archives: Archives, urls: DatasetReader, shard: int) -> Lookup:
+def _with_captures(urls: pa.Table, captures: Mapping[int, tuple[list[dict[str, Any]], str]]) -> pa.Table:
+    """Those of the URLs that have captures, with a column of them."""
+    found = [captures.get(url_id, ([], ""))[0] for url_id in urls["url_id"].to_pylist()]
+    urls = urls.append_column("captures", pa.array(found, pa.list_(CAPTURE)))
+    return urls.filter(pa.array([bool(each) for each in found], pa.bool_()))
+
+
+def _without_capture(sources: Sources, url_id: int) -> NoPage:
+    """What Common Crawl says of a URL that was not asked for."""
+    assert sources.captures is not None
+    _, problem = sources.captures.get(url_id, ([], ""))
+    return NoPage(Reason.NOT_ARCHIVED, f"no capture of a page in {sources.crawls}" + (problem and f": {problem}"))
+
+
+@contextlib.contextmanager
+def _lookup(archives: Archives | None, urls: DatasetReader, shard: int) -> Iterator[Lookup | None]:
+    if archives is None:
+        yield None
+        return
     table = urls.table(shard, columns=["url_id", "host"])
-    return archives.lookup(table["url_id"].combine_chunks().to_numpy(), table["host"].unique().to_pylist())
+    with archives.lookup(table["url_id"].combine_chunks().to_numpy(), table["host"].unique().to_pylist()) as lookup:
+        yield lookup
 
 
 def _archived(lookup: Lookup, urls: DatasetReader, shard: int, found: np.ndarray) -> np.ndarray:

@@ -11,7 +11,8 @@ import contextlib
 import gc
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from owt_pipeline.engine.processes import this_process
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.answers import Answer, NoPage
 from owt_pipeline.fetch.journal import Claim, Journal
-from owt_pipeline.fetch.recorder import Recorder, start_recording
+from owt_pipeline.fetch.recorder import Recorder, Recording, start_recording
 from schemas import Reason
 
 R = TypeVar("R")
@@ -74,7 +75,6 @@ class Crawl:
     Attributes:
       on_cluster: whether other processes ask at the same time.
       clients: one a source, by name.
-      recording: starts the process that makes records of what comes.
       claims: of the shards at work.
     """
 
@@ -82,18 +82,61 @@ class Crawl:
         self.on_cluster = on_cluster
         self.claims: set[Claim] = set()
         self.clients = {name: source.open(self) for name, source in sources.items()}
-        self.recording = asyncio.ensure_future(start_recording())
+        self._recording: asyncio.Future[Recording] | None = None
 
     async def close(self) -> None:
         for client in self.clients.values():
             await client.close()
-        await (await self.recording).close()
+        if self._recording is not None:
+            await (await self._recording).close()
+
+    async def recording(self) -> Recording:
+        """The process that makes records of what comes, started when the first shard asks for it."""
+        if self._recording is None:
+            self._recording = asyncio.ensure_future(start_recording())
+        return await asyncio.shield(self._recording)
 
     def may_ask(self) -> bool:
         return all(claim.is_valid for claim in self.claims)
 
     def workers(self) -> int:
         return max((claim.claims for claim in self.claims), default=1) if self.on_cluster else 1
+
+
+class HeldBack:
+    """Failures of an archive, held back until it is known whether they are those of their URLs or of the archive.
+
+    An archive that is down is no reason to turn URLs away: those are asked for again by the next run. A failure is
+    that of its URLs once a later request succeeds.
+    """
+
+    def __init__(self, recorder: Recorder, most: int):
+        """Failures that go to `recorder`; `most` in a row are the archive's."""
+        self._recorder, self._most = recorder, most
+        self._held: deque[tuple[float, Sequence[int], NoPage]] = deque()  # when, and whose
+
+    def fail(self, url_ids: Sequence[int], answer: NoPage) -> None:
+        """Hold a failure back; raises UserError once there are too many in a row."""
+        self._held.append((time.monotonic(), url_ids, answer))
+        if len(self._held) >= self._most:
+            raise UserError(
+                f"the archive failed {self._most} times in a row, at last: {answer.detail}; run again later: "
+                "it goes on where it stopped"
+            )
+
+    async def succeed(self, begun: float) -> None:
+        """A request that was begun then has succeeded, so earlier failures are those of their URLs."""
+        while self._held and self._held[0][0] < begun:
+            await self._record(*self._held.popleft())
+
+    async def settle(self) -> None:
+        """All has been asked."""
+        while self._held:
+            await self._record(*self._held.popleft())
+
+    async def _record(self, _: float, url_ids: Sequence[int], answer: NoPage) -> None:
+        for url_id in url_ids:
+            await self._recorder.take(url_id, answer)
 
 
 async def ask_under_claim(
@@ -110,7 +153,7 @@ async def ask_under_claim(
     `claims` and `claim_name` say where the shard's claim is. `answered` hears how many answers, and pages among them,
     have come.
     """
-    recording = await asyncio.shield(crawl.recording)
+    recording = await crawl.recording()
     client = crawl.clients[name]
     while (await asyncio.to_thread(missing)).num_rows:
         async with Claim(claims, claim_name, [this_process(), recording.process]) as claim:
@@ -134,11 +177,10 @@ async def ask_each(
     """Ask an archive for every URL of `urls`, some `together`, and give the answers to `recorder`.
 
     `fetch` is called with the columns after `url_id`. Raises UserError where the archive fails for `most_failures` URLs
-    in a row: an archive that is down is no reason to turn URLs away, so those are asked for again by the next run. A
-    failure is that of its URL once a later request succeeds.
+    in a row.
     """
     rows = iter(range(len(urls)))
-    failed: list[tuple[float, int, Answer]] = []  # when, and whose
+    held = HeldBack(recorder, most_failures)
 
     async def ask() -> None:
         for row in rows:
@@ -146,27 +188,24 @@ async def ask_each(
             begun = time.monotonic()
             answer = await fetch(*about)
             if isinstance(answer, NoPage) and answer.reason == Reason.ARCHIVE_FAILED:
-                failed.append((time.monotonic(), url_id, answer))
-                if len(failed) >= most_failures:
-                    raise UserError(
-                        f"the archive failed for {most_failures} URLs in a row, at last: {answer.detail}; "
-                        "run again later: it goes on where it stopped"
-                    )
-                continue
-            while failed and failed[0][0] < begun:
-                _, earlier, failure = failed.pop(0)
-                await recorder.take(earlier, failure)
-            await recorder.take(url_id, answer)
+                held.fail([url_id], answer)
+            else:
+                await held.succeed(begun)
+                await recorder.take(url_id, answer)
 
-    tasks = [asyncio.ensure_future(ask()) for _ in range(together)]
+    await at_once(ask() for _ in range(together))
+    await held.settle()
+
+
+async def at_once(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Await them all; where one fails, the others end first."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    for _, url_id, answer in failed:
-        await recorder.take(url_id, answer)
 
 
 async def _while_claimed(claim: Claim, asking: Coroutine[Any, Any, None]) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from owt_pipeline.engine.commit import record_name
 from owt_pipeline.engine.errors import UsageError
-from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
+from owt_pipeline.engine.stage import SHARDS, Stage, StageRun, Step, rows_of_input
 from owt_pipeline.engine.storage import describe_source, expand_globs
 from schemas import option
 
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from owt_pipeline.engine.commit import ShardWriter
     from owt_pipeline.engine.exchange import Slice
     from owt_pipeline.fetch.archives import Archives
+    from owt_pipeline.fetch.cc_records import BulkSource
     from owt_pipeline.fetch.commoncrawl import Collection
-    from owt_pipeline.fetch.live import LiveOptions
+    from owt_pipeline.fetch.shards import Sources
     from owt_pipeline.fetch.sources import Source
     from owt_pipeline.fetch.wayback import WaybackSource
     from schemas.manifest import ShardRecord
@@ -94,9 +96,28 @@ class Options:
         "NO_PROXY", metavar="URL", shapes_bytes=False,
     )  # fmt: skip
     keep_requests: bool = option(False, "write each request into the WARC file, too", shapes_bytes=False)
+    cc_index: str = option(
+        "", "look all URLs up at once in Common Crawl's columnar index: a folder, s3:// or https://, such as "
+        "s3://commoncrawl/cc-index/table/cc-main/warc", metavar="URI", added=True,
+    )  # fmt: skip
+    cc_crawls: tuple[str, ...] = option(
+        (), "crawls of --cc_index to look through: CC-MAIN-2013-20 CC-MAIN-2013-48", metavar="CRAWL", added=True
+    )
+    cc_data: str = option(
+        "", "what the names of WARC files in --cc_index are below: a folder, s3:// or https://; default: what its "
+        "folder cc-index/ is in", metavar="URI", added=True,
+    )  # fmt: skip
+    cc_connections: int = option(
+        4, "requests at once to each host of --cc_index and --cc_data", minimum=1, shapes_bytes=False
+    )
+    cc_delay: float = option(
+        0.1, "seconds between two requests to a host of --cc_index and --cc_data; on a cluster, as many times as "
+        "shards are fetched at once", minimum=0, shapes_bytes=False,
+    )  # fmt: skip
     cdx_index: str = option(
         "https://index.commoncrawl.org/collinfo.json",
-        "where `commoncrawl` looks a URL up: a list of collections (....json), or one index, such as pywb's .../cdx",
+        "without --cc_index, where `commoncrawl` looks each URL up: a list of collections (....json), or one index, "
+        "such as pywb's .../cdx",
         metavar="URL",
     )
     cdx_data: str = option(
@@ -139,13 +160,20 @@ class Options:
         """The sources that are asked, in order."""
         return tuple(dict.fromkeys(self.sources)) or (("archive",) if self.pages_from else ("live",))
 
+    @property
+    def in_bulk(self) -> bool:
+        """Whether Common Crawl is looked through by its columnar index."""
+        return "commoncrawl" in self.order and bool(self.cc_index)
+
 
 def prepare(run: StageRun) -> None:
     options: Options = run.options
     order = options.order
     if "archive" in order:
         run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
-    if "commoncrawl" in order:
+    if options.in_bulk:
+        run.properties["cc_files"] = _list_index(options)
+    elif "commoncrawl" in order:
         run.properties["collections"] = [asdict(found) for found in _read_collections(options)]
 
 
@@ -155,19 +183,56 @@ def index_archive(run: StageRun, number: int, _: Sequence[Slice], writer: ShardW
     archives.index_archive(run.properties["archives"][number], writer, _url_rules(run))
 
 
-def fetch_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+def read_footers(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    from owt_pipeline.fetch import cc_join
+
+    cc_join.read_footers(run, _bulk_source(run), number, writer)
+
+
+def divide(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    from owt_pipeline.fetch import cc_join
+
+    cc_join.divide(run, slices, writer)
+
+
+def ask_first(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    """Ask the sources before Common Crawl, and send the keys of the URLs that none of them has."""
+    from owt_pipeline.fetch import cc_join, shards
+
+    order = run.options.order
+    before = order[: order.index("commoncrawl")]
+    urls = shards.ask_first(before, shard, run.inputs["urls"], _shard_sources(run), run.work, cc_join.WANTED_WITH)
+    cc_join.send_keys(run, shard, urls, run.options.archive_choice, writer)
+
+
+def match(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    from owt_pipeline.fetch import cc_join
+
+    cc_join.match(run, _bulk_source(run), slices, writer)
+
+
+def fetch_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     from owt_pipeline.fetch import shards
 
-    options: Options = run.options
-    order = options.order
-    sources = shards.Sources(
+    shards.fetch_shard(shard, writer, run.inputs["urls"], _shard_sources(run, slices), run.work)
+
+
+def _shard_sources(run: StageRun, slices: Sequence[Slice] = ()) -> Sources:
+    """The sources as a shard asks them; `slices` are the captures that were found for it."""
+    from owt_pipeline.engine.exchange import gather
+    from owt_pipeline.fetch.cc_join import FOUND, captures_by_url
+    from owt_pipeline.fetch.shards import Sources
+
+    order = run.options.order
+    return Sources(
         order=order,
         archives=_archives(run) if "archive" in order else None,
         online=_online(run),
         on_cluster=run.runtime.on_cluster,
+        captures=captures_by_url(gather(run.work, slices, FOUND)) if run.options.in_bulk else None,
+        crawls=", ".join(run.options.cc_crawls),
         warcinfo=_warcinfo(run) if "live" in order else b"",
     )
-    shards.fetch_shard(shard, writer, run.inputs["urls"], sources, run.work)
 
 
 def _warcinfo(run: StageRun) -> bytes:
@@ -191,6 +256,15 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
     from owt_pipeline.fetch import archives
 
     run.properties.pop("collections", None)
+    if "cc_files" in run.properties:
+        for record in (found for step in ("ranges", "ask", "match") for found in run.read_records(step)):
+            for name, count in record.stats.items():
+                run.stats[f"cc_{name}"] = run.stats.get(f"cc_{name}", 0) + count
+        run.properties["commoncrawl"] = {
+            "index": run.options.cc_index,
+            "crawls": list(run.options.cc_crawls),
+            "files": len(run.properties.pop("cc_files")),
+        }
     if "archives" in run.properties:
         run.properties["archives"] = archives.summary(_archives(run))
         for archive in run.properties["archives"]:
@@ -203,69 +277,38 @@ def _together(run: StageRun) -> int:
     return 1 if run.options.order == ("archive",) else SHARDS_TOGETHER
 
 
-def _live_options(options: Options) -> LiveOptions:
-    from owt_pipeline.fetch.addresses import Addresses, parse_rules
-    from owt_pipeline.fetch.client import ClientOptions, Limits
-    from owt_pipeline.fetch.live import LiveOptions
-
-    connections = _allowed_connections(options.connections)
-    client = ClientOptions(
-        addresses=Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts),
-        user_agent=options.user_agent,
-        verify_tls=options.verify_tls,
-        proxy=options.proxy,
-        connections=connections,
-        address_delay=options.address_delay,
-        address_connections=options.address_connections,
-        keep_alive=max(15.0, 2 * options.host_delay),
-        remembered=4 * connections + 1000,  # more than are open, since redirects lead to others
-    )
-    limits = Limits(
-        options.connect_timeout,
-        options.silence_timeout,
-        options.page_timeout,
-        options.max_wire_bytes,
-        options.max_page_bytes,
-    )
-    return LiveOptions(
-        client,
-        limits,
-        host_connections=options.host_connections,
-        host_delay=options.host_delay,
-        host_failures=options.host_failures,
-        max_redirects=options.max_redirects,
-        retries=options.retries,
-        max_retry_wait=options.max_retry_wait,
-        keep_requests=options.keep_requests,
-    )
+def _together_at_the_index(_: StageRun) -> int:
+    """Parts at once that read the index: each holds columns of a row group, some 100 MB of Common Crawl's."""
+    return 4
 
 
-def _archive_requests(options: Options, connections: int, delay: float) -> LiveOptions:
-    """How an archive on the web is asked: `connections` and `delay` hold for each of its hosts."""
-    from owt_pipeline.fetch.addresses import Addresses
-
-    requests = _live_options(options)
-    client = replace(
-        requests.client,
-        addresses=Addresses(allowed_ports=(), allow_private=True),  # the archive is named by the user
-        connections=2 * connections,
-        address_delay=0.0,
-        address_connections=2 * connections,
-        keep_alive=max(15.0, 2 * delay),
-    )
-    return replace(requests, client=client, host_connections=connections, host_delay=delay)
+def _index_files(run: StageRun) -> range:
+    return range(len(run.properties.get("cc_files", ())))
 
 
-def _cdx_requests(options: Options) -> LiveOptions:
-    return _archive_requests(options, options.cdx_connections, options.cdx_delay)
+def _one(run: StageRun) -> range:
+    return range(min(len(_index_files(run)), 1))
+
+
+def _shards_to_ask(run: StageRun) -> list[int]:
+    """Shards that are not finished, where they are looked up in bulk."""
+    if not _index_files(run):
+        return []
+    finished = set(run.records(SHARDS).names())
+    return [shard for shard in range(run.num_shards) if record_name(shard) not in finished]
+
+
+def _nothing_sent(run: StageRun) -> range:
+    return range(0)
 
 
 def _wayback(options: Options, url_rules: int) -> WaybackSource:
+    from owt_pipeline.fetch.live import archive_requests
     from owt_pipeline.fetch.wayback import LONGEST_PAUSE, PAUSE_TURNS, WaybackSource
 
     delay = options.wayback_delay
     requests = replace(
-        _archive_requests(options, options.wayback_connections, delay),
+        archive_requests(options, options.wayback_connections, delay),
         max_retry_wait=LONGEST_PAUSE,
         least_pause=PAUSE_TURNS * delay,
     )
@@ -274,26 +317,54 @@ def _wayback(options: Options, url_rules: int) -> WaybackSource:
 
 def _read_collections(options: Options) -> tuple[Collection, ...]:
     from owt_pipeline.fetch.commoncrawl import read_collections
+    from owt_pipeline.fetch.live import archive_requests
 
-    return read_collections(options.cdx_index, _cdx_requests(options))
+    return read_collections(options.cdx_index, archive_requests(options, options.cdx_connections, options.cdx_delay))
+
+
+def _list_index(options: Options) -> list[tuple[str, str]]:
+    """(crawl, URI) of the files of the columnar index."""
+    from owt_pipeline.fetch.cc_index import list_files
+    from owt_pipeline.fetch.cc_join import Surts
+    from owt_pipeline.fetch.cc_records import reading
+
+    Surts()  # whose library may be missing
+    with reading(_bulk_options(options, 0), on_cluster=False) as archive:
+        return list_files(options.cc_index, options.cc_crawls, archive.read_all)
+
+
+def _bulk_source(run: StageRun) -> BulkSource:
+    return _bulk_options(run.options, _url_rules(run))
+
+
+def _bulk_options(options: Options, url_rules: int) -> BulkSource:
+    from owt_pipeline.fetch.cc_index import root_of
+    from owt_pipeline.fetch.cc_records import BulkSource
+    from owt_pipeline.fetch.live import archive_requests
+
+    requests = archive_requests(options, options.cc_connections, options.cc_delay)
+    return BulkSource(options.cc_data or root_of(options.cc_index), requests, url_rules)
 
 
 def _online(run: StageRun) -> dict[str, Source]:
     """The sources on the network, by name."""
     from owt_pipeline.fetch.commoncrawl import CdxSource, Collection
     from owt_pipeline.fetch.crawl import LiveSource
+    from owt_pipeline.fetch.live import archive_requests, live_options
 
     options: Options = run.options
     found: dict[str, Source] = {}
     for name in options.order:
         if name == "live":
-            found[name] = LiveSource(_live_options(options))
+            found[name] = LiveSource(live_options(options))
+        elif options.in_bulk and name == "commoncrawl":
+            found[name] = _bulk_source(run)
         elif name == "commoncrawl":
             found[name] = CdxSource(
                 tuple(Collection(**found) for found in run.properties["collections"]),
                 options.cdx_data,
                 options.cdx_collections,
-                _cdx_requests(options),
+                archive_requests(options, options.cdx_connections, options.cdx_delay),
                 options.archive_choice,
                 _url_rules(run),
             )
@@ -307,22 +378,6 @@ def _url_rules(run: StageRun) -> int:
     from owt_pipeline.formats.urls import version_of
 
     return version_of(run.inputs["urls"].manifest.options)
-
-
-def _allowed_connections(wanted: int) -> int:
-    """As many connections as are wanted and as the system lets this process have, after raising its limit."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 2 * wanted + 500  # kept-alive connections, and the files of shards and libraries
-    if hard != resource.RLIM_INFINITY:
-        needed = min(needed, hard)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    allowed = max((needed - 500) // 2, 16)
-    if allowed < wanted:
-        logger.warning("fetch: %d connections at once, not %d: the system allows %d files", allowed, wanted, hard)
-    return min(wanted, allowed)
 
 
 def _archives(run: StageRun) -> Archives:
@@ -347,6 +402,12 @@ def _sources(options: Options) -> list[dict[str, Any]]:
 
     if "archive" in options.order and not options.pages_from:
         raise UsageError("--sources archive: give the WARC files with --pages_from")
+    if bool(options.cc_index) != bool(options.cc_crawls):
+        raise UsageError("--cc_index and --cc_crawls go together: the columnar index, and its crawls to look through")
+    if options.cc_index and "commoncrawl" not in options.order:
+        raise UsageError("--cc_index: --sources does not name commoncrawl")
+    if options.in_bulk:
+        _bulk_options(options, 0)
     agent = options.user_agent
     if options.order != ("archive",) and not ("@" in agent or "://" in agent):
         found = f"{agent!r} names nobody to write to" if agent else "missing"
@@ -367,6 +428,10 @@ STAGE = Stage(
     version=1,
     steps=(
         Step(index_archive, "index", keys=lambda run: range(len(run.properties.get("archives", ()))), spread="shards"),
+        Step(read_footers, "footers", keys=_index_files, spread="shards", together=_together_at_the_index),
+        Step(divide, "ranges", keys=_one),
+        Step(ask_first, "ask", keys=_shards_to_ask, rows=rows_of_input, spread="shards", together=_together),
+        Step(match, "match", keys=_nothing_sent, spread="shards", together=_together_at_the_index),
         Step(fetch_shard, rows=rows_of_input, spread="shards", together=_together),
     ),
     prepare=prepare,

@@ -45,10 +45,14 @@ def _num_shards(options: Options) -> int:
 
 
 def write_dataset(
-    workdir: Storage, dataset: str, write: Callable[[int, ShardWriter], None], num_shards: int = 1
+    workdir: Storage,
+    dataset: str,
+    write: Callable[[int, ShardWriter], None],
+    num_shards: int = 1,
+    url_rules: int = VERSION,
 ) -> Manifest:
     """Make `dataset` in `workdir`."""
-    return run_stage(stage_that_writes(dataset, write), Options(num_shards), Runtime(workdir))[0]
+    return run_stage(stage_that_writes(dataset, write), Options(num_shards, url_rules), Runtime(workdir))[0]
 
 
 def publish_rows(

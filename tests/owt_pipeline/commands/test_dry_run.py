@@ -109,3 +109,14 @@ def test_what_each_source_is_asked_for_is_counted_with_its_archives(
     text = run_owt("run", small_config, "--workdir", run, "--dry_run", *flags)
     assert f"fetch asks archive ({len(sizes)} file" in text
     assert "then wayback (~" in text
+
+
+def test_crawls_that_would_be_looked_through_are_named(small_config: Path, tmp_path: Path) -> None:
+    index = "https://data.commoncrawl.example/cc-index/table/cc-main/warc"
+    flags = ("--sources", "live,commoncrawl", "--user_agent", "a/1 (+mailto:a@b.example)")
+    crawls = ("--cc_index", index, "--cc_crawls", "CC-MAIN-2013-20", "CC-MAIN-2013-48", "--cc_delay", 0.5)
+    step = planned(small_config, tmp_path / "run", *flags, *crawls)["fetch"]
+    live, bulk = step["asked"]
+    assert bulk["source"] == f"commoncrawl: CC-MAIN-2013-20, CC-MAIN-2013-48 of {index}"
+    assert live["urls"] > bulk["urls"] > bulk["requests"] > 0
+    assert bulk["seconds"] == pytest.approx(0.5 * bulk["requests"])

@@ -42,7 +42,7 @@ def capture_row(url: str, moment: int, file: str, offset: int, length: int, **fi
 
 
 class ArchiveServer:
-    """Serves `/collinfo.json`, `/COLLECTION-index?url=...` and `/data/FILE`.
+    """Serves `/collinfo.json`, `/COLLECTION-index?url=...` and `/data/FILE`, of which it counts the bytes sent.
 
     Attributes:
       collections: the span of each, as two times.
@@ -65,6 +65,7 @@ class ArchiveServer:
         self.seen: list[tuple[float, str]] = []
         self.slowness = 0.0
         self.open = self.most_open = 0
+        self.sent: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -108,10 +109,11 @@ class ArchiveServer:
     def _part(self, content: bytes | None, span: str) -> Answer:
         if content is None:
             return Answer(404, b"no such file")
-        match = re.fullmatch(r"bytes=(\d+)-(\d+)", span)
+        match = re.fullmatch(r"bytes=(\d*)-(\d+)", span)
         if match is None:
             return Answer(200, content)
-        first, last = int(match[1]), min(int(match[2]), len(content) - 1)
+        first = int(match[1]) if match[1] else max(len(content) - int(match[2]), 0)
+        last = min(int(match[2]), len(content) - 1) if match[1] else len(content) - 1
         if first > last:
             return Answer(416)
         about = {"Content-Range": f"bytes {first}-{last}/{len(content)}", "Content-Type": "application/octet-stream"}
@@ -140,6 +142,7 @@ class ArchiveServer:
                 answer = archive.way(path, count) or archive._usual(self.path, url, self.headers.get("Range", ""))
                 with archive._lock:
                     archive.open -= 1
+                    archive.sent[path] += len(answer.body)
                 self.send_response(answer.status)
                 for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
                     self.send_header(name, value)

@@ -331,7 +331,7 @@ def test_an_archive_that_goes_down_ends_the_run_and_turns_no_url_away(
         add(archive, "CC-MAIN-2011-05", url, at)
     runtime = write_urls(urls, num_shards=1)
     archive.way = lambda path, count: Answer(403, b"blocked") if "-index" in path and archive.asked > 20 else None
-    with pytest.raises(UserError, match=r"failed for 5 URLs in a row, at last: .*status 403 blocked; run again later"):
+    with pytest.raises(UserError, match=r"failed 5 times in a row, at last: .*status 403 blocked; run again later"):
         fetch(runtime, archive, host_failures=5)
     archive.way = lambda path, count: None
     archive.requests.clear()

@@ -287,7 +287,7 @@ def test_an_archive_that_is_down_ends_the_run_and_turns_no_url_away(
 ) -> None:
     archive.way = lambda path, count: Answer(500, b"down")
     runtime = write_urls([(f"{HOST}/{i}", AT) for i in range(8)], num_shards=1)
-    with pytest.raises(UserError, match=r"the archive failed for 3 URLs in a row, at last: .*index: status 500 down"):
+    with pytest.raises(UserError, match=r"the archive failed 3 times in a row, at last: .*index: status 500 down"):
         fetch(runtime, archive, host_failures=3)
     archive.way = lambda path, count: None
     assert fetch(runtime, archive).counts.rejected == {"not_archived": 8}

@@ -1,0 +1,248 @@
+"""Common Crawl's columnar index: its files, which keys each part of them may hold, and columns read from one part.
+
+The index is some 300 Parquet files a crawl, each sorted by SURT key more or less; the least and greatest keys of their
+row groups say where a key may be. https://commoncrawl.org/columnar-index describes it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.fetch.cc_records import is_http
+
+KEY = "url_surtkey"
+NEEDED = ("url", "fetch_time", "fetch_status", "content_mime_detected",
+           "warc_filename", "warc_record_offset", "warc_record_length")  # fmt: skip
+"""Of a capture; `content_truncated` and `content_digest` are missing in crawls of the first years."""
+
+GROUPS = pa.schema(
+    [
+        ("file", pa.int32()),
+        ("group", pa.int32()),
+        ("rows", pa.int64()),
+        ("least", pa.binary()),
+        ("greatest", pa.binary()),
+    ]
+)
+"""Row groups; a key that is null is unknown, so that any may be in there."""
+
+_ROWS_OF_RANGE = 1 << 17  # URLs of the run for each range of keys: as many parts of the join
+_LEAST_RANGES, _MOST_RANGES = 16, 4096
+_FOOTER_BYTES = 64 << 10  # in which most footers lie
+_TAIL_BYTES = 8  # after a footer: its length, and Parquet's magic
+_MAGIC = b"PAR1"
+_MOST_PATHS_BYTES = 64 << 20
+_GAP_BYTES = 256 << 10  # between columns, which are read in vain
+_MOST_BYTES = 8 << 20  # of one request
+
+Read = Callable[[str, Sequence[tuple[int, int]]], list[bytes]]
+"""Reads (start, length)s of a file; raises UserError."""
+
+
+def list_files(index: str, crawls: Sequence[str], read_all: Callable[[str, int], bytes]) -> list[tuple[str, str]]:
+    """(crawl, URI) of the files of an index, sorted; raises UserError where a crawl has none.
+
+    Over HTTP, where folders cannot be listed, the list is the one that Common Crawl publishes with each crawl.
+    """
+    found: list[tuple[str, str]] = []
+    for crawl in crawls:
+        folder = f"crawl={crawl}/subset=warc/"
+        if is_http(index):
+            root, below = root_of(index), index.rstrip("/")[len(root_of(index)) + 1 :]
+            paths = f"{root}/crawl-data/{crawl}/cc-index-table.paths.gz"
+            try:
+                names = gzip.decompress(read_all(paths, _MOST_PATHS_BYTES)).decode().split()
+            except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+                raise UserError(f"--cc_crawls {crawl}: {paths} is no list of files: {error}") from error
+            files = [f"{root}/{name}" for name in names if name.startswith(f"{below}/{folder}")]
+            missing = f"{paths} names no file below {below}/{folder}"
+        else:
+            storage = Storage(index)
+            files = [storage.path(name) for name in (entry.name for entry in storage.list(folder))]
+            missing = f"no file {storage.path(folder)}*.parquet"
+        files = [file for file in files if file.endswith(".parquet")]
+        if not files:
+            raise UserError(f"--cc_crawls {crawl}: {missing}; give the index as --cc_index and crawls that it has")
+        found += [(crawl, file) for file in sorted(files)]
+    return found
+
+
+def root_of(index: str) -> str:
+    """What the names of an index and of its WARC files are below; raises UserError where that cannot be seen."""
+    root, middle, _ = index.rstrip("/").partition("/cc-index/")
+    if not middle:
+        raise UserError(
+            f"--cc_index {index}: not a folder below .../cc-index/; say with --cc_data where the WARC files are"
+        )
+    return root
+
+
+def read_footer(uri: str, read_end: Callable[[str, int], tuple[bytes, int]]) -> tuple[bytes, int]:
+    """The footer of a Parquet file, and the file's size; raises UserError where it is none."""
+    end, size = read_end(uri, _FOOTER_BYTES)
+    length = int.from_bytes(end[-_TAIL_BYTES:-4], "little") + _TAIL_BYTES
+    if end[-4:] != _MAGIC or length > size:
+        raise UserError(f"{uri} is no Parquet file: an index of Common Crawl is needed, or a complete copy of it")
+    if length > len(end):
+        end, size = read_end(uri, length)
+    return end[-length:], size
+
+
+def groups_of(file: int, uri: str, footer: bytes) -> pa.RecordBatch:
+    """The row groups of a file, as GROUPS; raises UserError where a column is missing."""
+    metadata = pq.read_metadata(pa.BufferReader(footer))
+    columns = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    missing = [name for name in (KEY, *NEEDED) if name not in columns]
+    if missing:
+        raise UserError(f"{uri} has no column {', '.join(missing)}: it is not of Common Crawl's columnar index")
+    rows = []
+    for group in range(metadata.num_row_groups):
+        about = metadata.row_group(group)
+        statistics = about.column(columns[KEY]).statistics
+        known = statistics is not None and statistics.has_min_max
+        least, greatest = (_bytes(statistics.min), _bytes(statistics.max)) if known else (None, None)
+        rows.append({"file": file, "group": group, "rows": about.num_rows, "least": least, "greatest": greatest})
+    return pa.RecordBatch.from_pylist(rows, GROUPS)
+
+
+class Ranges(msgspec.Struct, frozen=True):
+    """What the join is planned with, once all footers are read.
+
+    Attributes:
+      bounds: where ranges of keys begin, but for the first one.
+      footers: path of each file's footer.
+    """
+
+    bounds: list[bytes]
+    footers: list[str]
+
+
+def plan_ranges(groups: pa.Table, urls: int) -> list[bytes]:
+    """Where ranges of keys begin, but for the first one: about as many rows of the index in each.
+
+    `urls` is the number of the run's: more of them are dealt out to more ranges.
+    """
+    known = groups.filter(pc.is_valid(groups["least"])).sort_by([("least", "ascending"), ("file", "ascending")])
+    if not len(known):
+        return []
+    wanted = min(max(urls // _ROWS_OF_RANGE, _LEAST_RANGES), _MOST_RANGES, len(known))
+    rows = np.cumsum(known["rows"].to_numpy())
+    starts = np.searchsorted(rows, rows[-1] * np.arange(1, wanted) / wanted, side="right")
+    return sorted(set(known["least"].take(pa.array(np.minimum(starts, len(known) - 1))).to_pylist()))
+
+
+class IndexReader:
+    """Reads columns of row groups of an index.
+
+    Attributes:
+      read_bytes: bytes read.
+    """
+
+    def __init__(self, files: Sequence[tuple[str, str]], footer: Callable[[int], bytes], read: Read):
+        """Of `files` (crawl, URI), each with its footer."""
+        self._files, self._footer, self._read = files, footer, read
+        self._metadata: dict[int, pq.FileMetaData] = {}
+        self.read_bytes = 0
+
+    def crawl(self, file: int) -> str:
+        return self._files[file][0]
+
+    def columns(self, file: int, group: int, names: Sequence[str]) -> pa.Table:
+        """Those of the columns that the file has, of one row group."""
+        metadata = self._metadata_of(file)
+        about = metadata.row_group(group)
+        chunks = [about.column(i) for i in range(about.num_columns)]
+        places = [_place(chunk) for chunk in chunks if chunk.path_in_schema in names]
+        held = _Held()
+        pieces = list(_pieces(places))
+        for (start, _), content in zip(pieces, self._read(self._files[file][1], pieces), strict=True):
+            held.add(start, content)
+            self.read_bytes += len(content)
+        with pq.ParquetFile(pa.PythonFile(held, mode="r"), metadata=metadata) as parquet:
+            found = [chunk.path_in_schema for chunk in chunks if chunk.path_in_schema in names]
+            return parquet.read_row_group(group, columns=found)
+
+    def _metadata_of(self, file: int) -> pq.FileMetaData:
+        if file not in self._metadata:
+            if len(self._metadata) > 64:  # some 100 kB each
+                self._metadata.clear()
+            self._metadata[file] = pq.read_metadata(pa.BufferReader(self._footer(file)))
+        return self._metadata[file]
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _place(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Where the bytes of a column chunk are: start, length."""
+    dictionary = chunk.dictionary_page_offset if chunk.has_dictionary_page else None
+    start = min(chunk.data_page_offset, dictionary) if dictionary else chunk.data_page_offset
+    return start, chunk.total_compressed_size
+
+
+def _pieces(places: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What to read for some places: neighbours together, in pieces that one request may have."""
+    start = end = -1
+    for at, length in sorted(places):
+        if start >= 0 and at - end <= _GAP_BYTES:
+            end = max(end, at + length)
+            continue
+        yield from _cut(start, end)
+        start, end = at, at + length
+    yield from _cut(start, end)
+
+
+def _cut(start: int, end: int) -> Iterator[tuple[int, int]]:
+    for at in range(start, end, _MOST_BYTES):
+        yield at, min(_MOST_BYTES, end - at)
+
+
+class _Held(io.RawIOBase):
+    """A file of which some pieces are held."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._pieces: list[bytes] = []
+        self._at = 0
+
+    def add(self, start: int, content: bytes) -> None:
+        """Hold a piece, which comes after those before; it is joined to one that it follows at once."""
+        if self._starts and self._starts[-1] + len(self._pieces[-1]) == start:
+            self._pieces[-1] += content
+        else:
+            self._starts.append(start)
+            self._pieces.append(content)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        end = self._starts[-1] + len(self._pieces[-1])
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: end}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        number = bisect_right(self._starts, self._at) - 1
+        start = self._at - self._starts[number]
+        content = self._pieces[number][start : start + size] if number >= 0 and size >= 0 else b""
+        self._at += len(content)
+        return content

@@ -1,0 +1,285 @@
+"""Common Crawl in bulk: its files read by range, and as a source the records that the join with its index found.
+
+A file lies on a web server, in a bucket or on a disk; over HTTP, requests go through the live client: one rate for each
+archive host, and patience after 403, 429 and 503, by which Common Crawl says that it is asked too often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import pyarrow as pa
+from yarl import URL
+
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.fetch.answers import Answer, NoPage, Origin, Page
+from owt_pipeline.fetch.archives import page_of_record
+from owt_pipeline.fetch.live import Fetcher, LiveOptions
+from owt_pipeline.fetch.manners import Failed, Slots
+from owt_pipeline.fetch.recorder import Recorder
+from owt_pipeline.fetch.sources import CrawlLoop, HeldBack, Shared, at_once, shared_loop
+from schemas import Reason
+
+R = TypeVar("R")
+
+BUSY = (403, 429, 503)
+"""Statuses by which an archive asks for patience."""
+
+_TOGETHER_BYTES = 8 << 20  # of one request
+_GAP_BYTES = 64 << 10  # between two records, which are read in vain: less than another request costs
+
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A capture of a URL: where its record is.
+
+    Attributes:
+      crawl: that it is of.
+      file: the WARC file, below the root of the archive's files.
+      offset: first byte of its record.
+      length: bytes of its record.
+    """
+
+    crawl: str
+    file: str
+    offset: int
+    length: int
+
+
+CAPTURE = pa.struct([("crawl", pa.string()), ("file", pa.string()), ("offset", pa.int64()), ("length", pa.int64())])
+
+
+class _Try(NamedTuple):
+    """A record to read for a URL, which is its capture number `attempt`."""
+
+    capture: Capture
+    row: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class BulkSource:
+    """Common Crawl, whose captures of the URLs are known.
+
+    Attributes:
+      data: what the names of WARC files are below.
+      requests: how requests are made; `host_connections` and `host_delay` hold for each host.
+      url_rules: version of the rules by which URLs are canonical.
+    """
+
+    data: str
+    requests: LiveOptions
+    url_rules: int
+    columns: ClassVar = ("url_id", "url")
+
+    def open(self, crawl: Shared) -> BulkClient:
+        return BulkClient(self, crawl)
+
+
+class BulkClient:
+    """Reads ranges of an archive's files."""
+
+    def __init__(self, options: BulkSource, shared: Shared):
+        self.options, self._shared = options, shared
+        self._fetcher = Fetcher(options.requests, shared.may_ask)
+        self._slots = Slots(options.requests.host_connections)  # of buckets and disks
+
+    async def close(self) -> None:
+        await self._fetcher.close()
+
+    def status(self) -> str:
+        return f"{self._fetcher.requests + self._slots.taken:,} requests"
+
+    async def read(self, uri: str, start: int, length: int) -> bytes:
+        """Some bytes of a file; raises Failed with the reason `archive_failed`."""
+        where = f"{length:,} bytes at {start} of {uri}"
+        if not is_http(uri):
+            found = await self._in_thread(where, lambda folder, name: folder.read_range(name, start, length), uri)
+        else:
+            found, _ = await self._get(where, uri, length, f"bytes={start}-{start + length - 1}")
+        if len(found) != length:
+            raise Failed(Reason.ARCHIVE_FAILED, f"{where}: only {len(found):,} bytes came")
+        return found
+
+    async def read_end(self, uri: str, length: int) -> tuple[bytes, int]:
+        """The last bytes of a file, at most `length`, and its size; raises Failed as `read` does."""
+        where = f"the end of {uri}"
+        if is_http(uri):
+            return await self._get(where, uri, length, f"bytes=-{length}")
+
+        def end(folder: Storage, name: str) -> tuple[bytes, int]:
+            size = folder.size(name)
+            start = max(size - length, 0)
+            return folder.read_range(name, start, size - start), size
+
+        return await self._in_thread(where, end, uri)
+
+    async def read_all(self, uri: str, most: int) -> bytes:
+        """A complete file over HTTP, of at most `most` bytes; raises Failed as `read` does."""
+        return (await self._get(uri, uri, most, ""))[0]
+
+    async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
+        """Read the records of `urls` (columns url_id, url and `captures`, a list of CAPTURE, the best first).
+
+        A capture that turns out to be no page makes way for the next. Raises UserError where the archive fails for
+        `host_failures` requests in a row.
+        """
+        url_ids, names = urls["url_id"].to_pylist(), urls["url"].to_pylist()
+        captures = [[Capture(**capture) for capture in found] for found in urls["captures"].to_pylist()]
+        first: dict[int, Answer] = {}  # why the best capture of a row is no page
+        held = HeldBack(recorder, self.options.requests.host_failures)
+        tries = [_Try(found[0], row, 0) for row, found in enumerate(captures)]
+
+        async def read(requests: Iterator[list[_Try]]) -> None:
+            for request in requests:
+                begun = time.monotonic()
+                answers = await self._read_together(request, names)
+                if isinstance(answers, NoPage):
+                    held.fail([url_ids[each.row] for each in request], answers)
+                    continue
+                await held.succeed(begun)
+                for each, answer in zip(request, answers, strict=True):
+                    if isinstance(answer, Page):
+                        await recorder.take(url_ids[each.row], answer)
+                        continue
+                    first.setdefault(each.row, answer)
+                    if each.attempt + 1 < len(captures[each.row]):
+                        again.append(_Try(captures[each.row][each.attempt + 1], each.row, each.attempt + 1))
+                    else:
+                        await recorder.take(url_ids[each.row], first[each.row])
+
+        while tries:
+            again: list[_Try] = []
+            requests = iter(grouped(tries))
+            await at_once(read(requests) for _ in range(self.options.requests.host_connections))
+            tries = again
+        await held.settle()
+
+    async def _read_together(self, request: Sequence[_Try], names: Sequence[str]) -> list[Answer] | NoPage:
+        """The answers of records that lie close together, by one request; one NoPage where the archive fails."""
+        start = request[0].capture.offset
+        end = max(each.capture.offset + each.capture.length for each in request)
+        uri = f"{self.options.data.rstrip('/')}/{request[0].capture.file.lstrip('/')}"
+        begun = time.monotonic()
+        try:
+            content = await self.read(uri, start, end - start)
+        except Failed as failure:
+            return NoPage(failure.reason, failure.detail)
+        ms = int((time.monotonic() - begun) * 1000)
+        return await asyncio.to_thread(self._answers, request, names, content, start, ms)
+
+    def _answers(
+        self, request: Sequence[_Try], names: Sequence[str], content: bytes, start: int, ms: int
+    ) -> list[Answer]:
+        most, found = self.options.requests.limits.body_bytes, []
+        for capture, row, _ in request:
+            at = capture.offset - start
+            answer = page_of_record(
+                content[at : at + capture.length],
+                Origin("commoncrawl", capture.crawl, capture.file, capture.offset),
+                most,
+                where=f"{capture.length:,} bytes at {capture.offset} of {capture.file}",
+                fetch_ms=ms,
+                canonical=names[row],
+                url_rules=self.options.url_rules,
+            )
+            found.append(answer)
+        return found
+
+    async def _get(self, where: str, uri: str, length: int, span: str) -> tuple[bytes, int]:
+        """The body of a response of at most `length` bytes, and the size of the file that it is of."""
+        url, requests = URL(uri), self.options.requests
+        limits = replace(requests.limits, wire_bytes=length, body_bytes=length)
+        headers = {"Accept-Encoding": "identity", **({"Range": span} if span else {})}
+        wanted = 206 if span else 200
+        gate = self._fetcher.gates[url.raw_host or ""]
+        gate.delay = requests.host_delay * self._shared.workers()
+        try:
+            response = await self._fetcher.get(
+                url, limits, gate, lambda status, _: status != wanted, headers=headers, busy=BUSY
+            )
+        except Failed as failure:
+            raise Failed(Reason.ARCHIVE_FAILED, f"{where}: {failure.reason}, {failure.detail}") from failure
+        if response.status != wanted:
+            asked = " where a part (206) was asked for" if span and response.status == 200 else ""
+            raise Failed(Reason.ARCHIVE_FAILED, f"{where}: status {response.status}{asked}")
+        size = _CONTENT_RANGE.fullmatch(response.header("content-range") or "")
+        return response.body, int(size[3]) if size else len(response.body)
+
+    async def _in_thread(self, where: str, read: Any, uri: str) -> Any:
+        folder, _, name = uri.rpartition("/")
+        async with self._slots:
+            try:
+                return await asyncio.to_thread(lambda: read(Storage(folder), name))
+            except (OSError, UserError) as error:
+                raise Failed(Reason.ARCHIVE_FAILED, f"{where}: {error}") from error
+
+
+class Reading:
+    """Reads ranges of an archive's files from a thread; raises UserError where the archive fails."""
+
+    def __init__(self, loop: CrawlLoop, client: BulkClient):
+        self._loop, self._client = loop, client
+
+    def read(self, uri: str, pieces: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Some (start, length)s of a file, all asked for at once."""
+
+        async def read() -> list[bytes]:
+            return list(await asyncio.gather(*(self._client.read(uri, start, length) for start, length in pieces)))
+
+        return self._run(read())
+
+    def read_end(self, uri: str, length: int) -> tuple[bytes, int]:
+        return self._run(self._client.read_end(uri, length))
+
+    def read_all(self, uri: str, most: int) -> bytes:
+        return self._run(self._client.read_all(uri, most))
+
+    def _run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        try:
+            return self._loop.run(coroutine)
+        except Failed as failure:
+            raise UserError(f"--cc_index: {failure.detail}; check it and --cc_crawls, or run again later") from failure
+
+
+@contextlib.contextmanager
+def reading(source: BulkSource, on_cluster: bool) -> Iterator[Reading]:
+    """The archive's files, read in the event loop that this process' parts share."""
+    with shared_loop({"commoncrawl": source}, on_cluster) as loop:
+        client = loop.crawl.clients["commoncrawl"]
+        assert isinstance(client, BulkClient)
+        yield Reading(loop, client)
+
+
+def is_http(uri: str) -> bool:
+    return uri.startswith(("http://", "https://"))
+
+
+def grouped(tries: Sequence[_Try]) -> list[list[_Try]]:
+    """Records by request: those of one file together where they are neighbours, in the order of files and offsets."""
+    found: list[list[_Try]] = []
+    end = 0
+    for each in sorted(tries, key=lambda each: (each.capture.file, each.capture.offset, each.row)):
+        capture = each.capture
+        together = (
+            found
+            and found[-1][0].capture.file == capture.file
+            and capture.offset - end <= _GAP_BYTES
+            and capture.offset + capture.length - found[-1][0].capture.offset <= _TOGETHER_BYTES
+        )
+        if together:
+            found[-1].append(each)
+            end = max(end, capture.offset + capture.length)
+        else:
+            found.append([each])
+            end = capture.offset + capture.length
+    return found

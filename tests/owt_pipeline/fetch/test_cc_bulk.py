@@ -1,0 +1,361 @@
+"""The source `commoncrawl` in bulk: a run joined with an index of 200,000 rows, and real pages read by range."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastwarc.warc import ArchiveIterator
+
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.fetch.stage import STAGE, Options
+from owt_pipeline.formats.urls import BadURL, canonical_url
+from owt_pipeline.formats.warc import gzip_member, response_record
+from schemas.manifest import Manifest
+from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, capture_row
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
+from tests.owt_pipeline.fetch.columnar import INDEX, SCHEMA, filler, parquet, publish, row
+from tests.owt_pipeline.fetch.conftest import write_urls_to
+from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
+
+AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
+HTML = [("Content-Type", "text/html")]
+CRAWLS = ("CC-MAIN-2014-10", "CC-MAIN-2014-41")
+MADE = 200_000
+
+
+def options(server: ArchiveServer, **others: Any) -> Options:
+    usual: dict[str, Any] = {
+        "sources": ("commoncrawl",), "cc_index": f"{server.url}/data/{INDEX}", "cc_crawls": CRAWLS[:1],
+        "user_agent": AGENT, "cc_delay": 0.0, "retries": 1, "max_retry_wait": 3.0,
+    }  # fmt: skip
+    return Options(**{**usual, **others})
+
+
+def fetch(runtime: Runtime, server: ArchiveServer, **others: Any) -> Manifest:
+    return run_stage(STAGE, options(server, **others), runtime)[0]
+
+
+@pytest.fixture
+def archive() -> Iterator[ArchiveServer]:
+    server = ArchiveServer()
+    yield server
+    server.close()
+
+
+def add(server: ArchiveServer, pages: dict[str, int], crawl: str = CRAWLS[0], **fields: Any) -> list[dict[str, Any]]:
+    """Put a page for each URL and time into one WARC file of a crawl; its rows."""
+    name = f"crawl-data/{crawl}/warc/{len(server.files)}.warc.gz"
+    content, rows = b"", []
+    for url, moment in pages.items():
+        record = response_record(url, moment, "HTTP/1.1 200 OK", HTML, f"<p>{crawl} {moment}".encode())
+        rows.append(row(url, moment, name, len(content), len(record), **fields))
+        content += record
+    server.files[name] = content
+    return rows
+
+
+@dataclass(frozen=True)
+class Large:
+    """An archive of two crawls with 200,000 rows in 24 files each, among them real pages, and a run of it."""
+
+    server: ArchiveServer
+    rows: list[dict[str, Any]]
+    runtime: Runtime
+    manifest: Manifest
+    sent: dict[str, int]
+
+
+@pytest.fixture(scope="module")
+def large(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Large]:
+    server = ArchiveServer()
+    rows, posted, random_ = [], [], random.Random(0)
+    files: dict[str, bytes] = {f"crawl-data/{CRAWLS[0]}/segments/1/warc/{n:05d}.warc.gz": b"" for n in range(5)}
+    with open(testdata / "web" / "wcxb-dev.warc.gz", "rb") as stream:
+        for number, record in enumerate(ArchiveIterator(stream, parse_http=False)):
+            url = record.headers["WARC-Target-URI"]
+            try:
+                canonical_url(url)
+            except BadURL:
+                continue
+            name = random_.choice(list(files))
+            content = record.reader.read()
+            record.set_bytes_content(content)
+            plain = io.BytesIO()
+            record.write(plain)
+            member = gzip_member(plain.getvalue())
+            rows.append(row(url, 1_400_000_000 + number, name, len(files[name]), len(member)))
+            files[name] += member
+            posted.append(url)
+    server.files.update(files)
+    made = filler(MADE)
+    publish(server.files, {CRAWLS[0]: rows + made[: MADE // 2], CRAWLS[1]: made[MADE // 2 :]}, 24, group_rows=1000)
+    asked = posted[:600] + [f"https://absent.example/{n}" for n in range(300)]
+    runtime = write_urls_to(tmp_path_factory.mktemp("large") / "run", asked, 4)
+    manifest = fetch(runtime, server, cc_crawls=CRAWLS)
+    yield Large(server, rows, runtime, manifest, dict(server.sent))
+    server.close()
+
+
+def test_real_pages_are_found_among_200_000_rows_and_kept_as_they_lie_in_the_archive(large: Large) -> None:
+    assert sum(f"{INDEX}/" in name for name in large.server.files) == 48
+    found = reader(large.runtime, large.manifest).table().to_pylist()
+    captures: dict[str, dict[tuple[str, int], int]] = {}
+    for each in large.rows:
+        place = each["warc_filename"], each["warc_record_offset"]
+        captures.setdefault(canonical_url(each["url"]), {})[place] = each["warc_record_length"]
+    pages = reader(large.runtime, large.manifest)
+    assert len(found) == large.manifest.stats["from_commoncrawl"] >= 595
+    for warc in pages.files("warc"):
+        for each in pages.table(warc.shard).to_pylist():
+            place = each["archive_file"], each["archive_offset"]
+            assert (each["source"], each["crawl"]) == ("commoncrawl", CRAWLS[0])
+            kept = large.runtime.workdir.read_range(warc.path, each["warc_offset"], each["warc_length"])
+            assert kept == large.server.files[place[0]][place[1] :][: captures[each["url"]][place]]
+    lost = rejects(large.runtime, large.manifest)
+    absent = {url: told for url, told in lost.items() if "absent.example" in url}
+    assert len(absent) == 300
+    assert set(absent.values()) == {("not_archived", f"no capture of a page in {', '.join(CRAWLS)}")}
+
+
+def test_only_what_may_hold_a_wanted_key_is_read_of_the_index_and_neighbours_come_together(large: Large) -> None:
+    stats = large.manifest.stats
+    index = sum(len(content) for name, content in large.server.files.items() if name.startswith(INDEX))
+    read = sum(count for path, count in large.sent.items() if f"/data/{INDEX}" in path)
+    assert stats["cc_keys"] >= 900
+    assert stats["cc_row_groups"] >= 200
+    assert stats["cc_row_groups_read"] < stats["cc_row_groups"] / 2
+    assert stats["cc_index_bytes_read"] <= read < index * 0.7
+    records = sum(count for path, count in large.server.requests.items() if path.endswith(".warc.gz"))
+    assert 0 < records < stats["from_commoncrawl"] / 1.5
+    assert large.manifest.properties["commoncrawl"] == {
+        "index": f"{large.server.url}/data/{INDEX}", "crawls": list(CRAWLS), "files": 48
+    }  # fmt: skip
+
+
+def test_a_local_copy_of_the_archive_gives_the_same_pages(large: Large, tmp_path: Path) -> None:
+    for name, content in large.server.files.items():
+        path = tmp_path / "copy" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    shutil.copytree(Path(str(large.runtime.workdir)) / "urls", tmp_path / "run" / "urls")
+    shutil.copytree(Path(str(large.runtime.workdir)) / "ledger" / "urls", tmp_path / "run" / "ledger" / "urls")
+    runtime = Runtime(type(large.runtime.workdir)(str(tmp_path / "run")))
+    large.server.requests.clear()
+    local = Options(
+        sources=("commoncrawl",), cc_index=str(tmp_path / "copy" / INDEX), cc_crawls=CRAWLS, user_agent=AGENT
+    )
+    manifest = run_stage(STAGE, local, runtime)[0]
+    assert not large.server.requests
+    pages = [reader(run, of).table(columns=["url_id", "payload_digest", "archive_offset"])
+             for run, of in ((runtime, manifest), (large.runtime, large.manifest))]  # fmt: skip
+    assert pages[0].equals(pages[1])
+
+
+async def half(request: Request) -> None:
+    if "live" in request.path:
+        await request.answer()
+    else:
+        await request.answer(b"", "404 Not Found")
+
+
+def test_each_source_is_asked_only_for_what_those_before_it_lack(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    live = BadServer({"some": half})
+    host = f"http://some.{DOMAIN}"
+    rows = add(archive, {f"{host}/live-old": 5, f"{host}/old": 6, f"{host}/pdf": 7})
+    rows[2].update(content_mime_detected="application/pdf")
+    publish(archive.files, {CRAWLS[0]: rows})
+    urls = [f"{host}/{name}" for name in ("live", "live-old", "old", "pdf", "nowhere")]
+    common = {"resolve": live.rules, "host_delay": 0.0, "address_delay": 0.0}
+    try:
+        manifest = fetch(first := write_urls(urls, "a"), archive, sources=("live", "commoncrawl"), **common)
+        assert manifest.stats["cc_keys"] == 3
+        won = {each["url"].rpartition("/")[2]: each["source"] for each in reader(first, manifest).table().to_pylist()}
+        assert won == {"live": "live", "live-old": "live", "old": "commoncrawl"}
+        told = {url.rpartition("/")[2]: answer for url, answer in rejects(first, manifest).items()}
+        nowhere = f"commoncrawl: not_archived, no capture of a page in {CRAWLS[0]}"
+        assert told["nowhere"] == ("http_404", f"live: http_404, status 404; {nowhere}")
+        assert told["pdf"] == ("http_404", f"live: http_404, status 404; {nowhere}: 1 of application/pdf")
+        assert why_fetched(first, f"{host}/old")["source"] == "commoncrawl"
+        live.requests.clear()
+        manifest = fetch(second := write_urls(urls, "b"), archive, sources=("commoncrawl", "live"), **common)
+        won = {each["url"].rpartition("/")[2]: each["source"] for each in reader(second, manifest).table().to_pylist()}
+        assert won == {"live": "live", "live-old": "commoncrawl", "old": "commoncrawl"}
+        assert {path.strip("/") for _, path in live.requests} == {"robots.txt", "live", "pdf", "nowhere"}
+    finally:
+        live.close()
+
+
+def test_the_choice_of_captures_goes_over_all_crawls_and_prefers_complete_ones(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    url, cut = "http://a.example/x", "http://a.example/cut"
+    first = add(archive, {url: 100, cut: 100}) + add(archive, {cut: 160}, content_truncated="length")
+    second = add(archive, {url: 200}, CRAWLS[1]) + add(archive, {url: 300}, CRAWLS[1])
+    broken = add(archive, {url: 155}, CRAWLS[1])
+    archive.files[broken[0]["warc_filename"]] = b"x" * 1000
+    publish(archive.files, {CRAWLS[0]: first, CRAWLS[1]: second + broken})
+    for choice, expected in (("nearest", 200), ("earliest", 100), ("latest", 300)):
+        runtime = write_urls([(url, 160), (cut, 160)], choice)
+        manifest = fetch(runtime, archive, cc_crawls=CRAWLS, archive_choice=choice)
+        found = {each["url"]: each["fetched_at"] for each in reader(runtime, manifest).table().to_pylist()}
+        assert found == {"https://a.example/x": expected, "https://a.example/cut": 100}
+        assert manifest.stats["cc_captures_truncated"] == 1
+
+
+def test_captures_are_compared_by_the_rules_for_urls_that_the_run_has(archive: ArchiveServer, tmp_path: Path) -> None:
+    posted = "http://a.example/x?srsltid=1"
+    assert canonical_url(posted, 1) != canonical_url(posted)
+    rows = add(archive, {posted: 5})
+    publish(archive.files, {CRAWLS[0]: rows})
+    archive.collections = {CRAWLS[0]: (0, 10)}
+    archive.rows[CRAWLS[0]] = [capture_row(posted, 5, rows[0]["warc_filename"], 0, rows[0]["warc_record_length"])]
+    file = tmp_path / "some.warc.gz"
+    file.write_bytes(archive.files[rows[0]["warc_filename"]])
+    ways = {
+        "bulk": options(archive),
+        "cdx": Options(
+            sources=("commoncrawl",), user_agent=AGENT, cdx_delay=0.0,
+            cdx_index=f"{archive.url}/collinfo.json", cdx_data=f"{archive.url}/data",
+        ),
+        "archive": Options(pages_from=(str(file),)),
+    }  # fmt: skip
+    for name, way in ways.items():
+        for rules in (1, 2):
+            runtime = write_urls_to(tmp_path / f"{name}{rules}", [posted], 1, rules)
+            found = responses(runtime, run_stage(STAGE, way, runtime)[0])
+            assert list(found) == [canonical_url(posted, rules)], (name, rules)
+
+
+BAD_INDEX = {
+    "no such crawl": ({"cc_crawls": ("CC-MAIN-1999-01",)}, r"CC-MAIN-1999-01/cc-index-table\.paths\.gz: status 404"),
+    "no list": ({"cc_crawls": ("CC-BAD",)}, r"--cc_crawls CC-BAD: .*paths\.gz is no list of files"),
+    "another folder": ({"cc_index": "URL/cc-index/other"}, "names no file below cc-index/other/crawl=CC-MAIN-2014-10"),
+    "no host": ({"cc_index": "http://127.0.0.1:9/cc-index/x"}, "--cc_index: .* connect, .*; check it and --cc_crawls"),
+    "no folder": (
+        {"cc_index": "/nowhere/cc-index/table"},
+        "--cc_crawls CC-MAIN-2014-10: no file /nowhere/cc-index/table/crawl=",
+    ),
+    "no column": ({"cc_crawls": ("CC-COLUMN",)}, r"part-00000.*\.parquet has no column warc_filename"),
+    "no Parquet": ({"cc_crawls": ("CC-TEXT",)}, r"part-00000.*\.parquet is no Parquet file"),
+    "no crawls": ({"cc_crawls": ()}, "--cc_index and --cc_crawls go together"),
+    "another source": ({"sources": ("live",)}, "--cc_index: --sources does not name commoncrawl"),
+    "no root": ({"cc_index": "/data/index"}, "--cc_index /data/index: not a folder below .*; say with --cc_data"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INDEX)
+def test_an_index_that_cannot_be_used_is_one_line(
+    case: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    rows = add(archive, {"http://a.example/x": 5})
+    publish(archive.files, dict.fromkeys((CRAWLS[0], "CC-COLUMN", "CC-TEXT"), rows))
+    of = {name.split("crawl=")[1].split("/")[0]: name for name in archive.files if "crawl=" in name}
+    archive.files[of["CC-COLUMN"]] = parquet(rows, schema=SCHEMA.remove(SCHEMA.get_field_index("warc_filename")))
+    archive.files[of["CC-TEXT"]] = b"<html>Welcome</html>"
+    archive.files["crawl-data/CC-BAD/cc-index-table.paths.gz"] = b"<html>Welcome</html>"
+    changed, message = BAD_INDEX[case]
+    changed = {name: value.replace("URL", f"{archive.url}/data") if isinstance(value, str) else value
+               for name, value in changed.items()}  # fmt: skip
+    with pytest.raises(UserError, match=message) as raised:
+        fetch(write_urls(["http://a.example/x"]), archive, **{"retries": 0, **changed})
+    assert "\n" not in str(raised.value)
+
+
+def test_an_archive_that_is_busy_is_waited_for_and_one_that_is_down_costs_no_url(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    pages = {f"http://a.example/{n}": n for n in range(6)}
+    publish(archive.files, {CRAWLS[0]: [each for page in pages for each in add(archive, {page: pages[page]})]})
+    runtime = write_urls(list(pages))
+
+    def down(path: str, count: int) -> Answer | None:
+        return Answer(503, b"slow down") if path.endswith(".warc.gz") else None
+
+    archive.way = down
+    with pytest.raises(UserError, match=r"the archive failed 5 times in a row, at last: .*status 503"):
+        fetch(runtime, archive, host_failures=5, retries=0)
+
+    def busy(path: str, count: int) -> Answer | None:
+        status = {1: 403, 2: 429}.get(count % 3)
+        return Answer(status, b"slow down", {"Retry-After": "0"}) if path.endswith(".warc.gz") and status else None
+
+    archive.way = busy
+    archive.requests.clear()
+    manifest = fetch(runtime, archive, retries=3)
+    assert manifest.counts.left == 6
+    assert not any(INDEX in path for path in archive.requests)  # the join was finished
+
+
+def test_after_a_kill_no_record_is_read_again_but_those_in_flight(archive: ArchiveServer, tmp_path: Path) -> None:
+    pages = {f"http://a.example/{n}": n for n in range(40)}
+    publish(archive.files, {CRAWLS[0]: [each for page in pages for each in add(archive, {page: pages[page]})]})
+    archive.slowness = 0.05
+    runtime = write_urls_to(tmp_path / "run", list(pages), 1)
+    arguments = {name: getattr(options(archive), name) for name in ("cc_index", "cc_crawls", "user_agent")}
+    code = (
+        "import json, sys\n"
+        "from owt_pipeline.engine.runner import run_stage\n"
+        "from owt_pipeline.engine.stage import Runtime\n"
+        "from owt_pipeline.engine.storage import Storage\n"
+        "from owt_pipeline.fetch.stage import STAGE, Options\n"
+        "told = json.loads(sys.argv[2])\n"
+        "told = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}\n"
+        "run_stage(STAGE, Options(sources=('commoncrawl',), cc_delay=0.0, cc_connections=2, **told), "
+        "Runtime(Storage(sys.argv[1])))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(runtime.workdir), json.dumps(arguments)])
+    deadline = time.monotonic() + 120
+    while records_read(archive) < 12 and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = records_read(archive)
+    assert 12 <= before < 40
+    manifest = fetch(runtime, archive, cc_connections=2)
+    assert manifest.counts.left == 40
+    again = sum(count - 1 for path, count in archive.requests.items() if path.endswith(".warc.gz"))
+    assert again <= 4
+
+
+def records_read(archive: ArchiveServer) -> int:
+    return sum(count for path, count in list(archive.requests.items()) if path.endswith(".warc.gz"))
+
+
+def test_in_bulk_or_url_by_url_the_pages_are_the_same(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    pages = {f"http://www.a.example/Some/{n}/?b=1&a={n}": 100 * n for n in range(20)}
+    rows = add(archive, pages)
+    publish(archive.files, {CRAWLS[0]: rows})
+    archive.collections = {CRAWLS[0]: (0, 2000)}
+    archive.rows[CRAWLS[0]] = [
+        capture_row(each["url"], each["fetch_time"] // 1000, each["warc_filename"], each["warc_record_offset"],
+                    each["warc_record_length"]) for each in rows
+    ]  # fmt: skip
+    urls = [f"https://a.example/Some/{n}?b=1&a={n}&utm_source=x" for n in range(25)]
+    bulk = fetch(first := write_urls(urls, "bulk"), archive)
+    cdx = Options(
+        sources=("commoncrawl",), user_agent=AGENT, cdx_delay=0.0, cdx_connections=4,
+        cdx_index=f"{archive.url}/collinfo.json", cdx_data=f"{archive.url}/data",
+    )  # fmt: skip
+    one_by_one = run_stage(STAGE, cdx, second := write_urls(urls, "cdx"))[0]
+    names = ["url_id", "source", "crawl", "archive_file", "archive_offset", "fetched_at", "payload_digest"]
+    tables = [reader(first, bulk).table(columns=names), reader(second, one_by_one).table(columns=names)]
+    assert len(tables[0]) == 20
+    assert tables[0].equals(tables[1])

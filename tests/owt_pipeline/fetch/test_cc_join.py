@@ -1,0 +1,198 @@
+"""The join with Common Crawl's columnar index: that of all rows with all URLs, read from a small part of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.fetch.cc_index import IndexReader, groups_of, plan_ranges, read_footer, root_of
+from owt_pipeline.fetch.cc_join import (
+    CAPTURES_KEPT,
+    WANTED_WITH,
+    Surts,
+    captures_by_url,
+    join,
+    wanted_keys,
+)
+from owt_pipeline.fetch.cc_records import Capture, _Try, grouped
+from owt_pipeline.formats.urls import VERSION, canonical_url, url_id
+from tests.owt_pipeline.fetch.columnar import parquet, row
+
+PUBLISHED = {
+    "https://fusionbikes.com.ar/producto/luz-knog-blinder-mini-niner/":
+        "ar,com,fusionbikes)/producto/luz-knog-blinder-mini-niner",
+    "http://futbolinterior.com.ar/component/mailto/?tmpl=component&template=shaper_helix3&link=b2449dac9dd9dbc27fe2d9f":
+        "ar,com,futbolinterior)/component/mailto?link=b2449dac9dd9dbc27fe2d9f&template=shaper_helix3&tmpl=component",
+    "https://www.commoncrawl.org/get-started": "org,commoncrawl)/get-started",
+    "https://www.food.com/recipe/0-carb-0-cal-gummy-worms-283618": "com,food)/recipe/0-carb-0-cal-gummy-worms-283618",
+    "http://2016legcoelection.hk01.com/candidate/tag/205/54": "com,hk01,2016legcoelection)/candidate/tag/205/54",
+    "https://84.201.146.0/en/projects/aleksandr-solzhenitsyn-conference":
+        "0,146,201,84)/en/projects/aleksandr-solzhenitsyn-conference",
+    "https://167.172.123.0/index.php/legales/": "0,123,172,167)/index.php/legales",
+    "https://github.com/": "com,github)/",
+    "https://hurmaninvesterarimli.web.app/89132/31224.html": "app,web,hurmaninvesterarimli)/89132/31224.html",
+    "https://whwheelers.org/robots.txt": "org,whwheelers)/robots.txt",
+}  # fmt: skip
+"""Rows of Common Crawl's indexes of 2018 to 2025."""
+
+
+@pytest.mark.parametrize("url", PUBLISHED)
+def test_keys_are_those_of_published_indexes(url: str) -> None:
+    surts = Surts()
+    assert surts.key(url) == PUBLISHED[url].encode()
+    assert surts.key(canonical_url(url)) == PUBLISHED[url].encode()
+
+
+class Published:
+    """Files of an index in memory, and what was read of them."""
+
+    def __init__(self, files: list[list[dict[str, Any]]], group_rows: int = 2):
+        self.files = {f"{number}": parquet(rows, group_rows) for number, rows in enumerate(files)}
+        footers = [read_footer(uri, self._end)[0] for uri in self.files]
+        batches = [groups_of(number, uri, footers[number]) for number, uri in enumerate(self.files)]
+        self.groups = pa.Table.from_batches(batches)
+        self.reader = IndexReader([(f"CC-{uri}", uri) for uri in self.files], footers.__getitem__, self._read)
+
+    def _end(self, uri: str, length: int) -> tuple[bytes, int]:
+        return self.files[uri][-length:], len(self.files[uri])
+
+    def _read(self, uri: str, pieces: Any) -> list[bytes]:
+        return [self.files[uri][start : start + length] for start, length in pieces]
+
+    def captures(self, urls: list[tuple[str, int | None]], choice: str, at_once: int = 1 << 20) -> dict[int, Any]:
+        """What a shard is given for its URLs, through ranges of keys."""
+        bounds = plan_ranges(self.groups, 1 << 30)
+        rows = {url_id(canonical_url(url)): (canonical_url(url), url, created) for url, created in urls}
+        columns = [[i, *row] for i, row in rows.items()]
+        types = [pa.uint64(), pa.string(), pa.string(), pa.int64()]
+        arrays = [pa.array(list(values), kind) for values, kind in zip(zip(*columns, strict=True), types, strict=True)]
+        batch = pa.RecordBatch.from_arrays(arrays, WANTED_WITH)
+        groups, counts, found = self.groups.to_pydict(), Counter[str](), []
+        for _, keys in wanted_keys(batch, 3, bounds, Surts(), choice):
+            for start in range(0, keys.num_rows, at_once):
+                wanted = pa.Table.from_batches([keys.slice(start, at_once)])
+                found.append(join(wanted, groups, self.reader, VERSION, counts))
+        assert all(set(table["shard"].to_pylist()) <= {3} for table in found)
+        return captures_by_url(pa.concat_tables(found))
+
+
+URLS = [f"http://{host}/{path}" for host in ("a.example", "www.b.example", "c.example", "d.example")
+        for path in ("", "x", "X", "x?b=1&a=2", "y?utm_source=reddit")]  # fmt: skip
+rows = st.fixed_dictionaries(
+    {
+        "url": st.sampled_from(URLS),
+        "moment": st.integers(0, 30),
+        "fetch_status": st.sampled_from([200, 200, 200, 301, 304, 404]),
+        "content_mime_detected": st.sampled_from(["text/html", "text/html", "application/pdf", "warc/revisit"]),
+        "content_truncated": st.sampled_from([None, None, "length"]),
+        "content_digest": st.sampled_from(["A", "B", "C"]),
+    }
+)
+
+
+@given(
+    st.lists(st.lists(rows, max_size=12), min_size=1, max_size=4),
+    st.lists(st.tuples(st.sampled_from(URLS), st.none() | st.integers(-5, 40)), min_size=1, max_size=12),
+    st.sampled_from(["nearest", "earliest", "latest"]),
+    st.integers(1, 3),
+    st.integers(1, 5),
+)
+def test_the_join_is_that_of_every_row_with_every_url(
+    files: list[list[dict[str, Any]]], urls: list[tuple[str, int | None]], choice: str, group_rows: int, at_once: int
+) -> None:
+    index: list[list[dict[str, Any]]] = []
+    for number, some in enumerate(files):
+        made = [row(file=f"{number}", offset=at, length=1, **each) for at, each in enumerate(some)]
+        index.append(sorted(made, key=lambda each: each["url_surtkey"]))
+    expected = {}
+    for url, created in {canonical_url(url): (url, created) for url, created in urls}.values():
+        moment = (
+            created if choice == "nearest" and created is not None else -(1 << 40) if choice == "earliest" else 1 << 40
+        )
+        keys = {Surts().key(url), Surts().key(canonical_url(url))}
+        mine = [
+            (number, each) for number, some in enumerate(index) for each in some
+            if canonical_url(each["url"]) == canonical_url(url) and each["url_surtkey"].encode() in keys
+        ]  # fmt: skip
+        revisits = [
+            each for _, each in mine
+            if each["fetch_status"] == 304 or each["content_mime_detected"] == "warc/revisit"
+        ]  # fmt: skip
+        pages = []
+        for number, each in mine:
+            if each["fetch_status"] == 200 and each["content_mime_detected"] == "text/html":
+                dates = [each["fetch_time"]]
+                dates += [
+                    other["fetch_time"] for other in revisits if other["content_digest"] == each["content_digest"]
+                ]
+                distance = min(abs(date // 1000 - moment) for date in dates)
+                pages.append((each["content_truncated"] is not None, distance, each["fetch_time"], number, each))
+        if mine:
+            best = sorted(pages, key=lambda page: page[:3])[:CAPTURES_KEPT]
+            expected[url_id(canonical_url(url))] = [page[:3] for page in best]
+    found = Published(index, group_rows).captures(urls, choice, at_once)
+    assert found.keys() == expected.keys()
+    for number, (captures, problem) in found.items():
+        assert bool(problem) == (not captures)
+        assert len(captures) == len(expected[number])
+        of = [index[int(capture["file"])] for capture in captures]
+        taken = [next(each for each in some if each["warc_record_offset"] == capture["offset"])
+                 for some, capture in zip(of, captures, strict=True)]  # fmt: skip
+        # Captures of the same time may come in any order; all else is settled.
+        assert [(each["content_truncated"] is not None, each["fetch_time"]) for each in taken] == [
+            (truncated, time) for truncated, _, time in expected[number]
+        ]
+        assert [capture["crawl"] for capture in captures] == [f"CC-{capture['file']}" for capture in captures]
+
+
+def test_a_row_group_that_cannot_hold_a_wanted_key_is_not_read_and_of_others_the_needed_columns_are() -> None:
+    index = Published([[row(f"http://site{n:03d}.example/", n, "f", n, 1) for n in range(400)]], group_rows=20)
+    read: list[tuple[int, tuple[str, ...]]] = []
+    columns = index.reader.columns
+
+    def watched(file: int, group: int, names: Any) -> pa.Table:
+        read.append((group, tuple(names)))
+        return columns(file, group, names)
+
+    index.reader.columns = watched  # type: ignore[method-assign]
+    found = index.captures([("http://site130.example/", 0), ("http://site135.example/absent", 0)], "nearest")
+    assert [len(captures) for captures, _ in found.values()] == [1]
+    assert {group for group, _ in read} == {6}
+    assert read[0][1] == ("url_surtkey",)
+    assert not any("digest" in name or name == "url_host_name" for _, names in read for name in names)
+    assert index.reader.read_bytes < len(index.files["0"]) / 5
+
+
+def test_a_row_group_without_statistics_may_hold_any_key() -> None:
+    index = Published([[row("http://a.example/", 1, "f", 7, 1)]])
+    unknown = pa.nulls(1, pa.binary())
+    index.groups = index.groups.set_column(3, "least", unknown).set_column(4, "greatest", unknown)
+    assert [
+        captures[0]["offset"] for captures, _ in index.captures([("http://a.example/", 1)], "nearest").values()
+    ] == [7]
+
+
+def test_neighbours_in_a_file_are_one_request() -> None:
+    records = {"a": [(0, 10), (10, 10), (1 << 20, 5)], "b": [(5, 10), (4 << 10, 8 << 20), (9 << 20, 1)]}
+    tries = [_Try(Capture("CC", file, *place), 0, 0) for file, places in records.items() for place in reversed(places)]
+    found = [[(each.capture.file, each.capture.offset) for each in request] for request in grouped(tries)]
+    assert found == [[("a", 0), ("a", 10)], [("a", 1 << 20)], [("b", 5)], [("b", 4 << 10)], [("b", 9 << 20)]]
+
+
+def test_what_is_no_index_is_one_clear_line() -> None:
+    with pytest.raises(UserError, match=r"x\.parquet is no Parquet file: an index of Common Crawl is needed"):
+        read_footer("x.parquet", lambda uri, length: (b"<html>Welcome</html>", 20))
+    rows = [row("http://a.example/", 1, "f", 7, 1)]
+    schema = pa.schema([("url", pa.string()), ("fetch_time", pa.int64())])
+    content = parquet([{name: rows[0][name] for name in schema.names}], schema=schema)
+    footer, _ = read_footer("x.parquet", lambda uri, length: (content[-length:], len(content)))
+    with pytest.raises(UserError, match=r"x\.parquet has no column url_surtkey, fetch_status, .*: it is not of Common"):
+        groups_of(0, "x.parquet", footer)
+    with pytest.raises(UserError, match=r"--cc_index /data/index: not a folder below .*; say with --cc_data"):
+        root_of("/data/index")
