@@ -8,10 +8,10 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline.commands.stage import reporting_errors
@@ -34,8 +34,9 @@ def build_parser() -> argparse.ArgumentParser:
         "rejects, or of one Parquet, Arrow or WARC file.",
         epilog="examples:\n"
         "  owt inspect runs/2013/corpus --rows 2\n"
-        "  owt inspect runs/2013/ledger/clean/rejects --where reason=too_short --rows 20\n"
-        "  owt inspect runs/2013/urls --where 'score>=1000' --where subreddits=science --columns url score\n"
+        "  owt inspect runs/2013/ledger/clean/rejects --where \"reason = 'too_short'\" --rows 20\n"
+        "  owt inspect runs/2013/urls --where \"score >= 1000 and 'science' in subreddits\" --columns url score\n"
+        "  owt inspect runs/2013/corpus --sql 'select language, sum(n_words) from rows group by all'\n"
         "  owt inspect runs/2013/warc/part-00000-3f2a9c1b.warc.gz --json",
     )
     parser.add_argument("dataset", metavar="DATASET", help="a dataset's folder, its rejects folder, or a file")
@@ -45,8 +46,11 @@ def build_parser() -> argparse.ArgumentParser:
         "--where",
         action="append",
         default=[],
-        metavar="CONDITION",
-        help="print rows with FIELD=VALUE; also !=, <, <=, >, >=, ~ (contains); given more than once, all must hold",
+        metavar="SQL",
+        help="print rows of which this is true, in DuckDB's SQL; given more than once, all must be",
+    )
+    parser.add_argument(
+        "--sql", metavar="QUERY", help="print what this query gives, in DuckDB's SQL, from the table rows"
     )
     parser.add_argument("--json", action="store_true", help="print JSON: one object, with complete texts")
     return parser
@@ -60,14 +64,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _inspect(arguments: argparse.Namespace) -> int:
     source = open_source(arguments.dataset)
     if source.schema is None:
-        if arguments.where or arguments.columns:
-            raise UsageError(f"{source.name} is a WARC file: --where and --columns are for its index in pages/")
+        if arguments.where or arguments.columns or arguments.sql:
+            raise UsageError(f"{source.name} is a WARC file: --where, --columns and --sql are for its index in pages/")
         rows = list(_warc_records(source, arguments.rows))
     else:
-        rows = list(_rows(source, source.schema, arguments))
+        rows = _rows(source, source.schema, arguments)
     if arguments.json:
         fields = [{"name": f.name, "type": str(f.type), "description": _meaning(f)} for f in source.schema or []]
-        print(json.dumps({**source.about, "schema": fields, "rows_shown": rows}, indent=1, ensure_ascii=False))
+        print(
+            json.dumps(
+                {**source.about, "schema": fields, "rows_shown": rows}, indent=1, ensure_ascii=False, default=_plain
+            )
+        )
         return 0
     for key, value in source.about.items():
         print(f"{key}: {f'{value:,}' if isinstance(value, int) else json.dumps(value) if key == 'options' else value}")
@@ -85,6 +93,11 @@ def _inspect(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _plain(value: Any) -> Any:
+    """What a query gives and JSON lacks: sums are decimal numbers of DuckDB's, times are text."""
+    return (int(value) if value == int(value) else float(value)) if isinstance(value, Decimal) else str(value)
+
+
 def print_row(row: dict[str, Any], width: int = _WIDTH) -> None:
     """A row for a person: a field a line, long ones cut."""
     for key, value in row.items():
@@ -95,24 +108,43 @@ def print_row(row: dict[str, Any], width: int = _WIDTH) -> None:
         print(f"  {key}: {shown[:width]}{'…' if len(shown) > width else ''}".rstrip())
 
 
-def _rows(source: Source, schema: pa.Schema, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _rows(source: Source, schema: pa.Schema, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     for name in arguments.columns or ():
         if name not in schema.names:
             raise UsageError(f"--columns: no field '{name}'{did_you_mean(name, schema.names)}")
-    conditions = [parse_condition(text, schema) for text in arguments.where]
-    wanted = arguments.columns or schema.names
-    columns = list(dict.fromkeys([*wanted, *(condition.field for condition in conditions)]))
-    left = arguments.rows
-    if left <= 0:
-        return
-    for batch in source.batches(columns, rows=min(1024, left) if not conditions else 1024):
-        for condition in conditions:
-            batch = batch.filter(condition.mask(batch))
-        for row in batch.slice(0, left).to_pylist():
-            yield {name: row[name] for name in wanted}
-        left -= min(left, batch.num_rows)
-        if not left:
-            return
+    if arguments.sql and (arguments.where or arguments.columns):
+        raise UsageError("--sql says which rows and columns itself: leave --where and --columns out")
+    wanted = ", ".join(f'"{name}"' for name in arguments.columns or schema.names)
+    where = f" where {' and '.join(f'({condition})' for condition in arguments.where)}" if arguments.where else ""
+    query = arguments.sql or f"select {wanted} from rows{where}"
+    return _queried(source, schema, f"select * from ({query}) limit {max(arguments.rows, 0)}")
+
+
+def _queried(source: Source, schema: pa.Schema, query: str) -> list[dict[str, Any]]:
+    """What a query over `rows`, the source's, gives; only the columns that it names are read."""
+    import duckdb
+
+    named = [name for name in schema.names if re.search(rf"(?i)\b{re.escape(name)}\b", query)]
+    columns = schema.names if "*" in query.removeprefix("select * from") or not named else named
+    damaged: list[UserError] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from source.batches(columns)
+        except UserError as error:  # DuckDB would wrap it
+            damaged.append(error)
+            raise
+
+    reader = pa.RecordBatchReader.from_batches(pa.schema([schema.field(name) for name in columns]), batches())
+    with duckdb.connect(config={"enable_external_access": False}) as connection:
+        connection.register("rows", reader)
+        try:
+            rows: list[dict[str, Any]] = connection.sql(query).to_arrow_table().to_pylist()
+        except duckdb.Error as error:
+            if damaged:
+                raise damaged[0] from None
+            raise UsageError(" ".join(str(error).partition("\n\n")[0].split())) from error
+    return rows
 
 
 def _warc_records(source: Source, most: int) -> Iterator[dict[str, Any]]:
@@ -236,57 +268,3 @@ def _file(name: str, parent: Storage, path: str) -> Source:
         parquet = pq.ParquetFile(file)
         about |= {"format": "Parquet", "rows": parquet.metadata.num_rows, "row_groups": parquet.num_row_groups}
         return Source(name, [(parent, path)], about, parquet.schema_arrow)
-
-
-_FORM = re.compile(r"(\w+)\s*(<=|>=|!=|=|<|>|~)\s*(.*)", re.DOTALL)
-_COMPARE = {
-    "=": pc.equal,
-    "!=": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-}
-
-
-@dataclass(frozen=True)
-class Condition:
-    """`field operator value`, with the value as the field's type."""
-
-    field: str
-    operator: str
-    value: str
-
-    def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """Which rows hold; one whose field is null does not."""
-        column = batch[self.field]
-        if pa.types.is_list(column.type):
-            items = pc.list_flatten(column)
-            parents = pc.list_parent_indices(column).filter(self._compare(items))
-            return pc.is_in(pa.array(range(batch.num_rows), pa.int64()), parents)
-        return pc.fill_null(self._compare(column), False)
-
-    def _compare(self, values: pa.Array) -> pa.BooleanArray:
-        if self.operator == "~":
-            return pc.match_substring(values.cast(pa.string()), self.value, ignore_case=True)
-        return _COMPARE[self.operator](values, pa.scalar(self.value).cast(values.type))
-
-
-def parse_condition(text: str, schema: pa.Schema) -> Condition:
-    """The condition in `text`; raises UsageError for one that is none, or names no field of `schema`."""
-    match = _FORM.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(
-            f"--where {text!r} is no condition: write FIELD=VALUE, with =, !=, <, <=, >, >= or ~ (contains)"
-        )
-    condition = Condition(*match.groups())
-    if condition.field not in schema.names:
-        raise UsageError(f"--where {text!r}: no field '{condition.field}'{did_you_mean(condition.field, schema.names)}")
-    kind = schema.field(condition.field).type
-    kind = kind.value_type if pa.types.is_list(kind) else kind
-    if condition.operator != "~":
-        try:
-            pa.scalar(condition.value).cast(kind)
-        except pa.ArrowInvalid as error:
-            raise UsageError(f"--where {text!r}: {condition.value!r} is no {kind}") from error
-    return condition

@@ -127,7 +127,7 @@ def _where(readers: Mapping[str, DatasetReader], reason: str) -> tuple[DatasetRe
     try:
         stage = Reason.of(reason).stage
     except ValueError:
-        raise UsageError(f"--reason: unknown reason '{reason}'{did_you_mean(reason, list(Reason))}") from None
+        raise UsageError(f"--reason: unknown reason '{reason}'{did_you_mean(reason, map(str, Reason))}") from None
     for name, reader in readers.items():
         if stage in (DATASETS[name].stage, reader.manifest.stage):
             return reader, "rejects"

@@ -171,8 +171,9 @@ def reading(path: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
+        problem = " ".join(str(error).split())
         raise UserError(
-            f"{path} cannot be read: {error}. It was changed after it was written: run `owt verify --repair`, then "
+            f"{path} cannot be read: {problem}. It was changed after it was written: run `owt verify --repair`, then "
             "`owt run` with the same settings"
         ) from error
 
