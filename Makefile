@@ -41,7 +41,7 @@ lint: $(VENV)/installed  ## lint, formatting, types, and blocks of more than 12 
 
 docs: $(VENV)/installed .venv-docs/installed  ## the documentation as web pages, in build/docs/
 	$(BIN)/python -m schemas.reference > docs/data.md
-	$(BIN)/python docs/reference.py > docs/options.md
+	$(BIN)/python docs/reference.py
 	.venv-docs/bin/python -m sphinx --fail-on-warning --quiet docs build/docs
 
 gpu-check:  ## on a GPU, with the torch that $(PYTHON) has: tests, 124M, checkpoints, resuming; writes benchmarks/gpu.md

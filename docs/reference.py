@@ -1,28 +1,97 @@
-"""Writes every option of every stage and of the trainer: `python docs/reference.py > docs/options.md`."""
+"""Writes the pages that are made from the code: `python docs/reference.py` fills docs/options/ and docs/api.md."""
 
 from __future__ import annotations
+
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
 
 from owt_pipeline.stages import ORDER, load
 from schemas.settings import describe
 from trainer.config import TrainConfig
+from trainer.evaluate import EvaluateOptions
+from trainer.export import ExportOptions
+from trainer.sample import SampleOptions
+
+DOCS = Path(__file__).resolve().parent
+
+STAGES = (*ORDER[:3], "import", *ORDER[3:])
+TRAINER = {"train": TrainConfig, "sample": SampleOptions, "evaluate": EvaluateOptions, "export": ExportOptions}
+
+API = {
+    "Run a pipeline": ["owt_pipeline.pipeline:Run", "owt_pipeline.pipeline:build", "owt_pipeline.stages:load"],
+    "Read datasets": [
+        "owt_pipeline.engine.storage:Storage",
+        "owt_pipeline.engine.dataset:DatasetReader",
+        "schemas.manifest:Manifest",
+        "schemas.reasons:Reason",
+        "owt_pipeline.commands.history:readers_of",
+        "owt_pipeline.commands.history:asked_for",
+        "owt_pipeline.commands.history:history",
+    ],
+    "URLs": ["owt_pipeline.formats.urls:canonical_url", "owt_pipeline.formats.urls:url_id"],
+    "Text from pages": [
+        "owt_pipeline.extract.extractor:Page",
+        "owt_pipeline.extract.extractor:Settings",
+        "owt_pipeline.extract.extractor:Extracted",
+        "owt_pipeline.extract.extractor:load",
+    ],
+    "Clean text": ["owt_pipeline.clean.judgement:TextView", "owt_pipeline.clean.judgement:Judgement",
+                   "owt_pipeline.clean.judgement:by_limits", "owt_pipeline.clean.filters:FILTERS"],
+    "Tokens": ["owt_pipeline.formats.encoding:load", "owt_pipeline.formats.encoding:Encoding"],
+    "Train": [
+        "trainer.shards:open_dataset",
+        "trainer.data:open_corpora",
+        "trainer.data:Corpora",
+        "trainer.data:Loader",
+        "trainer.model:GPT",
+        "trainer.config:TrainConfig",
+    ],
+}  # fmt: skip
+"""What one imports in a notebook, by subject."""
 
 
-def options_reference() -> str:
-    """docs/options.md: a table a stage, and one for training."""
+def options_of_stage(name: str) -> str:
+    """The page of a stage's options."""
+    stage = load(name)
+    return f"# owt {name}\n\n{stage.help}\n\n```\n{stage.example}\n```\n\n{_table(stage.options)}"
+
+
+def options_of_trainer(name: str, options: type) -> str:
+    """The page of the options of `python -m trainer.NAME`."""
+    table = " In CONFIG.toml, the table `[train]`." if name == "train" else ""
+    intro = f"`python -m trainer.{name} --help`.{table} [Training](../training.md) explains them."
+    return f"# trainer.{name}\n\n{intro}\n\n{_table(options)}"
+
+
+def api() -> str:
+    """docs/api.md: signatures and docstrings of the names of `API`."""
     parts = [
-        "# Options\n\n"
-        "Made from the code by `make docs`. Each is a flag "
-        "(`--min_tokens 128`; a list takes several values) and a key of CONFIG.toml in the table of its stage. Beside "
-        "them every stage takes `--workdir`, `--workers` and `--config`, and Beam's own flags.\n"
+        "# In a notebook\n\nThe functions and classes meant to be imported. They need no Beam, except `build`; those "
+        "of `trainer` need torch. Other names may change without notice.\n"
     ]
-    for name in (*ORDER[:3], "import", *ORDER[3:]):
-        stage = load(name)
-        parts.append(f"## `owt {name}`\n\n{stage.help}\n\n```\n{stage.example}\n```\n\n{_table(stage.options)}")
-    parts.append(
-        "## `python -m trainer.train`\n\n"
-        "In CONFIG.toml, the table `[train]`. [Training](training.md) explains them.\n\n" + _table(TrainConfig)
-    )
+    for subject, names in API.items():
+        parts.append(f"## {subject}\n")
+        parts += [_entry(*name.split(":")) for name in names]
     return "\n".join(parts)
+
+
+def _entry(module: str, name: str) -> str:
+    found: Any = getattr(importlib.import_module(module), name)
+    text = inspect.getdoc(found) or ""
+    shown = f"from {module} import {name}"
+    if not callable(found):
+        return f"### `{name}`\n\n```python\n{shown}\n```\n"
+    if not (inspect.isclass(found) and hasattr(found, "__members__")):
+        shown += f"\n\n{name}{inspect.signature(found)}"
+    methods = ""
+    if inspect.isclass(found):
+        for method, function in inspect.getmembers(found, inspect.isfunction):
+            if not method.startswith("_") and function.__module__ == module and (said := inspect.getdoc(function)):
+                signature = str(inspect.signature(function)).replace("(self, ", "(").replace("(self)", "()")
+                methods += f"- `.{method}{signature}`: {' '.join(said.partition(chr(10) * 2)[0].split())}\n"
+    return f"### `{name}`\n\n```python\n{shown}\n```\n\n```text\n{text}\n```\n\n{methods}"
 
 
 def _table(options: type) -> str:
@@ -37,5 +106,32 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "\\<")
 
 
+INDEX = """\
+# Options
+
+Each option is a flag (`--min_tokens 128`; a list takes several values) and a key of CONFIG.toml in the table of its
+stage. An option of more than one stage needs the stage's name: `--collect.max_host_share 0.5`. Every stage also takes
+`--workdir`, `--workers`, `--config` and Beam's own flags.
+
+| command | |
+|---|---|
+"""
+
+
+def main() -> None:
+    """Write the pages."""
+    folder = DOCS / "options"
+    folder.mkdir(exist_ok=True)
+    pages = {name: options_of_stage(name) for name in STAGES}
+    pages |= {f"trainer-{name}": options_of_trainer(name, options) for name, options in TRAINER.items()}
+    index = INDEX + "".join(f"| [owt {name}]({name}.md) | {load(name).help.splitlines()[0]} |\n" for name in STAGES)
+    index += "".join(f"| [python -m trainer.{name}](trainer-{name}.md) | |\n" for name in TRAINER)
+    toctree = "\n```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```\n"
+    (folder / "index.md").write_text(index + toctree, encoding="utf-8")
+    for name, text in pages.items():
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    (DOCS / "api.md").write_text(api(), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    print(options_reference(), end="")
+    main()

@@ -60,7 +60,7 @@ def _fields(schema: pa.Schema) -> str:
     for field in schema:
         kind = str(field.type).replace("<item: ", "<").replace(" not null>", ">")
         null = "yes" if field.nullable else ""
-        lines.append(f"| `{field.name}` | {kind} | {null} | {field.metadata[b'description'].decode()} |")
+        lines.append(f"| `{field.name}` | `{kind}` | {null} | {field.metadata[b'description'].decode()} |")
     return "\n".join(lines) + "\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from schemas import DATASETS
+from tests.conftest import REPOSITORY
 from tests.owt_pipeline.whole_runs import manifest_of
 from tests.servers.process import program
 
@@ -65,6 +67,34 @@ def test_the_tokens_open_as_a_folder_in_what_reads_arrow(small_run: Path) -> Non
         "train": stats["documents_train"],
         "validation": stats["documents_val"],
     }
+
+
+GUIDE = (REPOSITORY / "docs/how-to/opening-tokens.md").read_text()
+BLOCKS = [
+    (f"{heading}, {number}", code)
+    for heading, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", GUIDE, re.MULTILINE | re.DOTALL)
+    for number, code in enumerate(re.findall(r"^```python\n(.*?)^```$", body, re.MULTILINE | re.DOTALL), 1)
+]
+
+
+@pytest.mark.parametrize("code", [code for _, code in BLOCKS], ids=[name for name, _ in BLOCKS])
+def test_the_guide_to_opening_tokens_works_as_written(
+    small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    if "torch" in code or "trainer" in code:
+        pytest.importorskip("torch", reason="training needs torch")
+    (tmp_path / "run").symlink_to(small_run)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(compile(code, "opening-tokens.md", "exec"), names)
+    if "rows" in names:
+        assert names["rows"] == manifest_of(small_run, "tokens").stats["documents_train"]
+
+
+def test_the_guide_shows_each_reader() -> None:
+    assert {name.partition(",")[0] for name, _ in BLOCKS} == {
+        "PyArrow", "Polars", "pandas", "DuckDB", "Hugging Face datasets", "PyTorch"
+    }  # fmt: skip
 
 
 _COUNT = """
