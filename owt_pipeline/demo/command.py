@@ -19,7 +19,16 @@ from typing import Any
 
 from owt_pipeline.commands import run, verify
 from owt_pipeline.commands.stage import reporting_errors
-from owt_pipeline.demo.inputs import ARCHIVE_NAME, DUMP_NAME, all_expectations, write_archive, write_dump
+from owt_pipeline.demo.inputs import (
+    ARCHIVE_NAME,
+    CRAWL,
+    CRAWL_INDEX,
+    DUMP_NAME,
+    all_expectations,
+    has_common_crawl,
+    write_archive,
+    write_dump,
+)
 from owt_pipeline.demo.pages import DOMAIN, Expectation
 from owt_pipeline.demo.server import serving
 from owt_pipeline.demo.site import Site, build_site
@@ -113,6 +122,10 @@ def run_stages(site: Site, folder: Path, workers: int) -> int:
     with serving() as address:
         _say(f"{len(site.answers)} pages on {len(site.hosts)} hosts are served on {address}")
         _say(f"{dump} holds {submissions} submissions that link to them")
+        if has_common_crawl():
+            _say(f"{len(site.archived)} pages are gone; a small Common Crawl, served too, has them")
+        else:
+            _say('no Common Crawl: surt is not installed (pip install "owt-pipeline[commoncrawl]")')
         config = folder / "config.toml"
         config.write_text(config_toml(folder, dump, address, workers), encoding="utf-8")
         _say(f"owt run {config}")
@@ -125,6 +138,8 @@ def config_toml(folder: Path, dump: Path, address: str, workers: int) -> str:
         "run": {"workdir": str(folder), "workers": workers},
         "collect": {"dumps": (str(dump),), "num_shards": 4},
         "fetch": {
+            "sources": ("live", "commoncrawl") if has_common_crawl() else ("live",),
+            **({"cc_index": CRAWL_INDEX, "cc_crawls": (CRAWL,), "cc_delay": 0.0} if has_common_crawl() else {}),
             "user_agent": f"owt-demo/1.0 (+http://garden.{DOMAIN}/about)",
             "resolve": (f"*.{DOMAIN}={address}",),
             "host_delay": 0.02,

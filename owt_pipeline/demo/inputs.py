@@ -1,19 +1,26 @@
-"""The demo's inputs: a month of submissions, in the layout of Reddit's dumps, and the pages they link to as WARC."""
+"""The demo's inputs: a month of submissions, in the layout of Reddit's dumps, the pages they link to as WARC, and a
+small Common Crawl of those that are gone."""
 
 from __future__ import annotations
 
+import gzip
+import importlib.util
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import zstandard
 
-from owt_pipeline.demo.pages import Behaviour, Expectation
+from owt_pipeline.demo.pages import DOMAIN, Answer, Behaviour, Expectation
 from owt_pipeline.demo.site import Site
 from owt_pipeline.formats.warc import response_record
 from schemas import Reason
+from schemas.reasons import http_reason
 
 DUMP_NAME = "RS_demo.zst"
 BAD_LINES = 1
@@ -59,7 +66,12 @@ def dump_expectations() -> list[Expectation]:
 
 def all_expectations(site: Site) -> list[Expectation]:
     """Every URL of the dump with what should become of it; repeats of a URL are merged into one."""
-    return [*site.expectations, *dump_expectations()]
+    dead = {f"http://{host}{path}" for host, path in site.archived}
+    links = [
+        replace(link, reasons=(http_reason(404),)) if link.url in dead and not has_common_crawl() else link
+        for link in site.expectations
+    ]
+    return [*links, *dump_expectations()]
 
 
 def write_dump(site: Site, path: Path, seed: int = 2019) -> int:
@@ -173,3 +185,58 @@ def write_archive(site: Site, path: Path) -> int:
             headers = [("Content-Type", answer.content_type)] + [("Location", answer.location)] * bool(answer.location)
             file.write(response_record(url, _CAPTURED, f"HTTP/1.1 {answer.status} Answer", headers, answer.body))
     return len(pages)
+
+
+CRAWL = "CC-MAIN-2019-04"
+CRAWL_INDEX = f"http://commoncrawl.{DOMAIN}/cc-index/table/cc-main/warc"
+_CRAWLED = 1547596800  # 2019-01-16
+
+
+def has_common_crawl() -> bool:
+    """Whether the library that Common Crawl in bulk needs is installed."""
+    return importlib.util.find_spec("surt") is not None
+
+
+def common_crawl(site: Site) -> dict[tuple[str, str], Answer]:
+    """What the server of a Common Crawl answers that has the site's pages that are gone: by (host, path)."""
+    if not has_common_crawl():
+        return {}
+    from surt import surt
+
+    name, content, rows = f"crawl-data/{CRAWL}/segments/1/warc/{CRAWL}-00000.warc.gz", b"", []
+    for (host, path), answer in sorted(site.archived.items()):
+        url = f"http://{host}{path}"
+        headers = [("Content-Type", answer.content_type)]
+        record = response_record(url, _CRAWLED, "HTTP/1.1 200 OK", headers, answer.body)
+        rows.append(
+            {
+                "url_surtkey": surt(url),
+                "url": url,
+                "fetch_time": _CRAWLED * 1000,
+                "fetch_status": 200,
+                "content_mime_detected": "text/html",
+                "content_truncated": None,
+                "warc_filename": name,
+                "warc_record_offset": len(content),
+                "warc_record_length": len(record),
+            }
+        )
+        content += record
+    index = f"cc-index/table/cc-main/warc/crawl={CRAWL}/subset=warc/part-00000.gz.parquet"
+    files = {
+        name: content,
+        index: _parquet(sorted(rows, key=lambda row: str(row["url_surtkey"]))),
+        f"crawl-data/{CRAWL}/cc-index-table.paths.gz": gzip.compress(f"{index}\n".encode(), mtime=0),
+    }
+    kind = "application/octet-stream"
+    return {(f"commoncrawl.{DOMAIN}", f"/{path}"): Answer(body, content_type=kind) for path, body in files.items()}
+
+
+def _parquet(rows: list[dict[str, Any]]) -> bytes:
+    """A file of Common Crawl's columnar index, with the columns that are read of it."""
+    kinds = {"fetch_time": pa.timestamp("ms", "UTC"), "fetch_status": pa.int16()}
+    names = {"warc_record_offset": pa.int32(), "warc_record_length": pa.int32(), **kinds}
+    schema = pa.schema([(name, names.get(name, pa.string())) for name in rows[0]])
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows, schema), sink, compression="gzip")
+    return bytes(sink.getvalue())

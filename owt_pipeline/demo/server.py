@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 from aiohttp import web
 
+from owt_pipeline.demo.inputs import common_crawl
 from owt_pipeline.demo.pages import Answer, Behaviour
 from owt_pipeline.demo.site import Site, build_site
 
@@ -64,7 +65,8 @@ async def start(site: Site, port: int = 0) -> tuple[web.AppRunner, int]:
 
 class _Handler:
     def __init__(self, site: Site) -> None:
-        self.answers = {(host, _page_path(path)): answer for (host, path), answer in site.answers.items()}
+        answers = {**site.answers, **common_crawl(site)}
+        self.answers = {(host, _page_path(path)): answer for (host, path), answer in answers.items()}
         self.hosts = set(site.hosts)
         self.asked: set[tuple[str, str]] = set()
 
@@ -85,6 +87,8 @@ class _Handler:
             return await _stalled(request, answer)
         if answer.behaviour is Behaviour.ENDLESS:
             return await _endless(request, answer)
+        if "Range" in request.headers:
+            return _part(answer, request.http_range)
         return _whole(answer)
 
 
@@ -111,6 +115,12 @@ def _whole(answer: Answer) -> web.Response:
     if answer.compress:
         response.enable_compression()
     return response
+
+
+def _part(answer: Answer, span: slice) -> web.Response:
+    start, end, _ = span.indices(len(answer.body))
+    about = {"Content-Range": f"bytes {start}-{end - 1}/{len(answer.body)}"}
+    return web.Response(status=206, body=answer.body[start:end], headers={**_headers(answer), **about})
 
 
 def _plain(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:

@@ -36,10 +36,12 @@ class Site:
     Attributes:
       answers: what the server answers, by (host, path with query).
       expectations: what should become of each URL that the dump links to.
+      archived: pages that are gone, as they were: (host, path with query) and answer.
     """
 
     answers: dict[tuple[str, str], Answer]
     expectations: tuple[Expectation, ...]
+    archived: dict[tuple[str, str], Answer]
 
     @property
     def hosts(self) -> list[str]:
@@ -59,7 +61,8 @@ def build_site(seed: int = 2019) -> Site:
     builder.add_copies(placed)
     builder.add_redirects(placed)
     builder.add_failures(placed)
-    return Site(builder.answers, tuple(builder.expectations.values()))
+    builder.add_dead_links(placed)
+    return Site(builder.answers, tuple(builder.expectations.values()), builder.archived)
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ class _Builder:
         self.rng = rng
         self.answers: dict[tuple[str, str], Answer] = {}
         self.expectations: dict[tuple[str, str], Expectation] = {}
+        self.archived: dict[tuple[str, str], Answer] = {}
 
     def add_articles(self, base: list[Article]) -> Iterator[_Placed]:
         """Deal the articles to the hosts in turn; each page yielded is used by one later step at most."""
@@ -180,6 +184,12 @@ class _Builder:
             ("slammed", "/door", Behaviour.RESET, Reason.CONNECT),
         ]:
             self._failure(name, path, replace(plain, behaviour=behaviour), reason)
+
+    def add_dead_links(self, placed: Iterator[_Placed]) -> None:
+        """Pages that were taken down since, which a web archive has."""
+        for page in _take(placed, 3):
+            self.archived[page.key] = self.answers[page.key]
+            self.answers[page.key] = Answer(b"<html><body><h1>Not found</h1></body></html>", 404)
 
     def _page(
         self,

@@ -95,7 +95,9 @@ def archive_requests(options: Options, connections: int, delay: float) -> LiveOp
     requests = live_options(options)
     client = replace(
         requests.client,
-        addresses=Addresses(allowed_ports=(), allow_private=True),  # index and data are named by the user
+        addresses=Addresses(
+            parse_rules(options.resolve), allowed_ports=(), allow_private=True
+        ),  # index and data are named by the user
         connections=2 * connections,
         address_delay=0.0,
         address_connections=2 * connections,

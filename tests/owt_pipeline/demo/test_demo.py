@@ -15,7 +15,7 @@ import pytest
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.demo import command
 from owt_pipeline.demo.command import KEPT, deviations, run_stages, verdicts
-from owt_pipeline.demo.inputs import all_expectations
+from owt_pipeline.demo.inputs import CRAWL, all_expectations
 from owt_pipeline.demo.site import Site
 from owt_pipeline.engine.dataset import DatasetReader, require_manifest
 from owt_pipeline.engine.storage import Storage
@@ -34,6 +34,16 @@ def finished(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_link_fares_as_it_should(finished: Path, site: Site) -> None:
     assert deviations(all_expectations(site), Storage(str(finished))) == []
+
+
+def test_dead_links_come_out_of_common_crawl(finished: Path, site: Site) -> None:
+    pages = DatasetReader.open(Storage(str(finished)), "pages").table().to_pylist()
+    archived = {row["url"]: row for row in pages if row["source"] == "commoncrawl"}
+    assert archived.keys() == {canonical_url(f"http://{host}{path}") for host, path in site.archived}
+    assert len(archived) == 3
+    corpus = DatasetReader.open(Storage(str(finished)), "corpus").table()["url"].to_pylist()
+    assert archived.keys() <= set(corpus)
+    assert all(row["crawl"] == CRAWL and row["archive_offset"] is not None for row in archived.values())
 
 
 def test_the_run_verifies(finished: Path) -> None:
