@@ -23,6 +23,7 @@ COMMANDS = {
     "inspect": ("owt_pipeline.commands.inspect", "schema, counts and rows of a dataset or a file"),
     "sample-documents": ("owt_pipeline.commands.sample_documents", "documents at random, kept or rejected, to read"),
     "forget": ("owt_pipeline.commands.forget", "take documents out of the corpus and the tokens, for good"),
+    "flatten": ("owt_pipeline.commands.flatten", "one run out of a chain of runs (owt run --base)"),
     "publish": ("owt_pipeline.commands.publish", "the corpus, or its URLs, as a dataset at the Hugging Face Hub"),
     "completion": ("owt_pipeline.commands.completion", "completion for bash, zsh or fish"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,7 +13,8 @@ import pytest
 import zstandard
 
 from owt_pipeline.cli import main
-from tests.owt_pipeline.whole_runs import manifest_of
+from owt_pipeline.formats.urls import canonicalize, url_id
+from tests.owt_pipeline.whole_runs import manifest_of, snapshot
 
 MONTHS = ("2024-01", "2024-02", "2024-03")
 
@@ -25,35 +27,37 @@ def owt(*arguments: object, code: int = 0) -> None:
     assert main(list(map(str, arguments))) == code
 
 
-def write_months(small_config: Path, folder: Path) -> list[Path]:
-    """The demo's dump, dealt out to three months; some submissions are in two of them."""
+def lines_of(small_config: Path) -> list[bytes]:
     packed = (small_config.parent / "RS_demo.zst").read_bytes()
     dump = zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(packed).read()
-    chosen, months = random.Random(3), [b"", b"", b""]
-    for line in dump.splitlines(keepends=True):
-        for number in chosen.sample(range(3), chosen.choice([1, 1, 2])):
-            months[number] += line
-    folder.mkdir()
-    for name, lines in zip(MONTHS, months, strict=True):
-        (folder / f"RS_{name}.zst").write_bytes(zstandard.compress(lines))
-    return [folder / f"RS_{name}.zst" for name in MONTHS]
+    return dump.splitlines(keepends=True)
 
 
-@pytest.fixture(scope="module")
-def runs(small_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run a month, up to the tokens."""
-    folder = tmp_path_factory.mktemp("chain")
+def run_months(small_config: Path, folder: Path, months: Sequence[Sequence[bytes]]) -> Path:
+    """A run a month, up to the tokens, each built on the one before."""
+    (folder / "dumps").mkdir()
     before: list[object] = []
-    for name, dump in zip(MONTHS, write_months(small_config, folder / "dumps"), strict=True):
-        flags = ["--workdir", folder / name, "--dumps", dump, "--until", "tokenize", "--workers", 1, "--quiet"]
-        owt("run", small_config, *flags, *before)
+    for name, lines in zip(MONTHS, months, strict=False):
+        (folder / f"dumps/RS_{name}.zst").write_bytes(zstandard.compress(b"".join(lines)))
+        run_month(small_config, folder, name, *before)
         before = ["--base", folder / name]
     return folder
 
 
-def again(runs: Path, small_config: Path, name: str, code: int = 0) -> None:
-    flags = ["--workdir", runs / name, "--dumps", runs / f"dumps/RS_{name}.zst", "--until", "tokenize"]
-    owt("run", small_config, *flags, "--workers", 1, "--quiet", code=code)
+def run_month(small_config: Path, folder: Path, name: str, *flags: object, code: int = 0) -> None:
+    dump = folder / f"dumps/RS_{name}.zst"
+    owt("run", small_config, "--workdir", folder / name, "--dumps", dump, "--until", "tokenize", "--workers", 1,
+        "--quiet", *flags, code=code)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(small_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's dump, dealt out to three months; some submissions are in two of them."""
+    chosen, months = random.Random(3), ([], [], [])
+    for line in lines_of(small_config):
+        for number in chosen.sample(range(3), chosen.choice([1, 1, 2])):
+            months[number].append(line)
+    return run_months(small_config, tmp_path_factory.mktemp("chain"), months)
 
 
 def test_nothing_is_collected_or_fetched_twice(runs: Path) -> None:
@@ -118,11 +122,11 @@ def test_a_takedown_in_a_base_reaches_its_dependents_by_export_and_tokenize_alon
     copied = [{"uri": f"../{name}"} for name in MONTHS[1:]]
     assert [json.loads(text) for text in (copy / "2024-01/dependents.jsonl").read_text().splitlines()] == copied[:1]
 
-    again(copy, small_config, "2024-03", code=1)
+    run_month(small_config, copy, "2024-03", code=1)
     assert "2024-01, a base of" in capsys.readouterr().err
     before = {name: manifest_of(copy / "2024-02", name) for name in ("urls", "pages", "clean", "duplicates")}
     for name in MONTHS[1:]:
-        again(copy, small_config, name)
+        run_month(small_config, copy, name)
         log = map(json.loads, (copy / name / "run-log.jsonl").read_text().splitlines())
         ran = [entry["stage"] for entry in log if "stage" in entry]
         assert [stage for stage in ran if stage not in ("collect", "fetch", "extract", "clean", "dedupe")] == [
@@ -133,3 +137,48 @@ def test_a_takedown_in_a_base_reaches_its_dependents_by_export_and_tokenize_alon
         assert not [row for row in rows(copy / name, "corpus") if row["url"].split("/")[2] == host]
     assert before == {name: manifest_of(copy / "2024-02", name) for name in before}
     assert manifest_of(copy / "2024-03", "corpus").counts.rejected["forgotten"] > 0
+
+
+def test_a_flattened_chain_has_the_urls_of_one_run_and_a_rule_for_each_document_that_differs(
+    runs: Path, small_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flat = tmp_path / "flat"
+    owt("flatten", runs / "2024-03", "--workdir", flat, "--workers", 2)
+    said = capsys.readouterr().out
+    assert "tokens/: " in said
+    owt("verify", "--workdir", flat, "--quiet")
+    assert {row["url_id"] for row in rows(flat, "urls")} == {row["url_id"] for row in rows(small_run, "urls")}
+    for dataset in ("pages", "documents", "clean"):
+        assert [row["url_id"] for row in rows(flat, dataset)] == [row["url_id"] for row in rows(small_run, dataset)]
+    one = {row["url_id"]: row for row in rows(small_run, "corpus")}
+    ours = {row["url_id"]: row for row in rows(flat, "corpus")}
+    decided = {row["url_id"]: row["kept_url_id"] for row in (*rows(flat, "duplicates"), *rows(small_run, "duplicates"))}
+    assert ours.keys() != one.keys()
+    assert ours.keys() ^ one.keys() <= decided.keys()
+    month = {row["url_id"]: name for name in reversed(MONTHS) for row in rows(runs / name, "clean")}
+    for gone in one.keys() - ours.keys():
+        assert month[decided[gone]] <= month[gone]
+    for same in ours.keys() & one.keys():
+        assert ours[same]["text"] == one[same]["text"]
+    owt("flatten", runs / "2024-03", "--workdir", flat, "--workers", 1)
+    assert capsys.readouterr().err.count("(finished)") == 7
+    owt("flatten", runs / "2024-03", "--workdir", runs / "2024-01", code=2)
+    assert "is a run of the chain: give a new folder" in capsys.readouterr().err
+
+
+def test_without_duplicates_across_months_a_flattened_corpus_is_that_of_one_run_byte_by_byte(
+    small_config: Path, small_run: Path, tmp_path: Path
+) -> None:
+    copies = {row["url_id"]: row["kept_url_id"] for row in rows(small_run, "duplicates")}
+    months: tuple[list[bytes], list[bytes]] = ([], [])
+    for line in lines_of(small_config):
+        try:
+            document = url_id(canonicalize(json.loads(line)["url"])[0])
+        except ValueError:
+            document = 0
+        months[copies.get(document, document) % 2].append(line)
+    run_months(small_config, tmp_path, months)
+    owt("flatten", tmp_path / "2024-02", "--workdir", tmp_path / "flat", "--workers", 1, "--quiet")
+    assert len(rows(tmp_path / "2024-01", "corpus")) > 10
+    for dataset in ("clean", "corpus", "tokens"):
+        assert snapshot(tmp_path / "flat" / dataset) == snapshot(small_run / dataset)

@@ -1,0 +1,381 @@
+"""`owt flatten`: one run out of a chain of runs, as if all their months had been one.
+
+the chain        2024-01  2024-02  2024-03
+urls/ .. clean/  the rows of a shard in all runs, by url_id; a URL that was taken up again is there once
+duplicates/      the decisions of all runs: a document that repeats one of an earlier month goes
+corpus/, tokens/ made from these by export and tokenize, with the options of the last run
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from owt_pipeline.collect.earlier import TEMPORARY
+from owt_pipeline.commands.forget import recorded_options
+from owt_pipeline.commands.stage import checked_workers, reporting_errors, run_stages
+from owt_pipeline.dedupe.collection import read_collection
+from owt_pipeline.dedupe.past import NOBODY, keep_sketches
+from owt_pipeline.engine import console, progress
+from owt_pipeline.engine.bases import open_chain, place_of
+from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.commit import WARC, ShardWriter
+from owt_pipeline.engine.dataset import DatasetReader, read_manifest, require_manifest
+from owt_pipeline.engine.errors import UsageError, UserError
+from owt_pipeline.engine.exchange import Slice
+from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, rows_of_input
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.export.takedowns import read_takedowns, takedowns_of_chain, write_takedowns
+from owt_pipeline.fetch.shards import sorted_urls
+from owt_pipeline.stages import load
+from schemas import DATASETS, Reason
+from schemas.manifest import Counts, Manifest, ShardRecord
+
+_MERGED: dict[str, tuple[str, ...]] = {"urls": (), "pages": ("urls",), "documents": ("pages",), "clean": ("documents",)}
+"""The datasets that are put together row by row, and what each follows from."""
+
+_REMADE = ("export", "tokenize", "report")
+_AGAIN = "again.msgpack"
+_ROWS = 1 << 16
+_COPY_BYTES = 1 << 20
+_CACHED_SHARDS = 256
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The flags of `owt flatten`."""
+    parser = CommandParser(
+        prog="owt flatten",
+        description="Make one run of a chain of runs (owt run --base): the last one and all that it builds on. The\n"
+        "URLs are those of one run over all their dumps; of documents that repeat each other, the earliest month's\n"
+        "stays.\n"
+        "The runs of the chain are only read. Killed at any moment, it goes on when run again.",
+        epilog="example:\n  owt flatten runs/2024-03 --workdir runs/2024-q1\n\n"
+        "The runs need the same --num_shards. corpus/, tokens/ and report/ are made with the options of the last run;\n"
+        "change them afterwards as in any run (owt export --workdir runs/2024-q1 --rules exact).",
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of the last run of the chain")
+    parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run to make")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
+    console.add_flags(parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`owt flatten` with the flags of `argv`; returns the exit code."""
+    return reporting_errors(lambda: _flatten(build_parser().parse_args(argv)))
+
+
+@dataclass(frozen=True)
+class Flattened:
+    """What is put together.
+
+    Attributes:
+      runs: places of the chain's runs, the oldest first.
+    """
+
+    runs: tuple[str, ...]
+
+    def reader(self, run: int, dataset: str) -> DatasetReader:
+        return DatasetReader.open(Storage(self.runs[run]), dataset)
+
+    def readers(self, dataset: str) -> list[DatasetReader]:
+        return [self.reader(run, dataset) for run in range(len(self.runs))]
+
+
+def _flatten(arguments: argparse.Namespace) -> int:
+    console.configure(arguments)
+    workdir, last = Storage(arguments.workdir), Storage(arguments.run)
+    workers = checked_workers(arguments.workers)
+    bases = [base.workdir for base in open_chain(last)]
+    runs = [*bases, last]
+    if not bases:
+        raise UsageError(f"{last} builds on no other run (owt run --base): there is nothing to flatten")
+    if place_of(workdir) in map(place_of, runs):
+        raise UsageError(f"--workdir {workdir} is a run of the chain: give a new folder")
+    there = read_manifest(workdir, "urls")
+    if there is not None and not any(source.get("kind") == "run" for source in there.sources):
+        raise UsageError(f"--workdir {workdir} holds a run already: give a new folder")
+    _check(runs)
+    options = Flattened(tuple(map(place_of, runs)))
+    stages: list[tuple[Stage, Any]] = [(_merging(dataset), options) for dataset in _MERGED]
+    stages.append(_deciding(options))
+    for name in _REMADE:
+        stage = load(name)
+        if (recorded := recorded_options(stage, last)) is not None:
+            stages.append((stage, recorded))
+    listed = read_takedowns(workdir)
+    if (takedowns := listed | takedowns_of_chain(last, bases)) != listed:
+        write_takedowns(workdir, takedowns)
+    for result in run_stages(stages, Runtime(workdir, workers)):
+        if not arguments.quiet:
+            print(f"{result.stage.output}/: {result.manifest.counts}")
+    return 0
+
+
+def _check(runs: Sequence[Storage]) -> None:
+    """Raise UserError where a run lacks a dataset, or has another number of shards than the last."""
+    for run in runs:
+        for dataset in (*_MERGED, "duplicates"):
+            manifest, expected = require_manifest(run, dataset), require_manifest(runs[-1], dataset)
+            if manifest.stage == "import":
+                raise UserError(f"{run} has imported text in place of pages: only collected runs can be flattened")
+            if manifest.num_shards != expected.num_shards:
+                raise UserError(
+                    f"{run}/{dataset} has {manifest.num_shards} shards, {runs[-1]}/{dataset} {expected.num_shards}: "
+                    "only runs of the same --num_shards can be flattened"
+                )
+
+
+def _merging(dataset: str) -> Stage:
+    """The stage that puts a dataset together."""
+    return Stage(
+        name=DATASETS[dataset].stage,
+        output=dataset,
+        inputs=_MERGED[dataset],
+        options=Flattened,
+        version=1,
+        steps=(Step(partial(_merge_shard, dataset), rows=partial(_rows, dataset), spread="shards"),),
+        help="",
+        shaping=partial(_shaping, dataset),
+        sources=partial(_sources, dataset),
+        num_shards=partial(_num_shards, dataset),
+        prepare=partial(_prepare, dataset),
+    )
+
+
+def _deciding(options: Flattened) -> tuple[Stage, Any]:
+    """The stage that puts the decisions together, with the options of the last run: it makes the sketches anew, since
+    they number documents."""
+    dedupe = load("dedupe")
+    recorded = recorded_options(dedupe, Storage(options.runs[-1]))
+    assert recorded is not None  # `_check` has seen its output
+    stage = replace(
+        dedupe,
+        steps=(*dedupe.steps[:3], Step(partial(_decide_shard, options), rows=rows_of_input, spread="shards")),
+        sources=partial(_decided_from, options),
+        finish=partial(_count_decisions, options),
+        bases=(),
+        module="",
+    )
+    return stage, replace(recorded, against=())
+
+
+def _shaping(dataset: str, options: Flattened, workdir: Storage) -> dict[str, Any]:
+    return require_manifest(Storage(options.runs[-1]), dataset).options
+
+
+def _sources(dataset: str, options: Flattened) -> list[dict[str, Any]]:
+    return [
+        {"kind": "run", "name": place.rpartition("/")[2], dataset: require_manifest(Storage(place), dataset).digest}
+        for place in options.runs
+    ]
+
+
+def _decided_from(options: Flattened, _: Any) -> list[dict[str, Any]]:
+    return _sources("duplicates", options)
+
+
+def _num_shards(dataset: str, options: Flattened) -> int:
+    return require_manifest(Storage(options.runs[-1]), dataset).num_shards
+
+
+def _rows(dataset: str, run: StageRun) -> list[int]:
+    return np.sum([reader.rows_of_shards() for reader in run.options.readers(dataset)], axis=0).tolist()
+
+
+def _prepare(dataset: str, run: StageRun) -> None:
+    """Find what was taken up again, by run; the URLs themselves are collected and asked for in the later run."""
+    run.properties.update(require_manifest(Storage(run.options.runs[-1]), dataset).properties)
+    run.properties["flattened"] = [place.rpartition("/")[2] for place in run.options.runs]
+    run.work.write(_AGAIN, msgspec.msgpack.encode([ids.tolist() for ids in _taken_up_again(run.options)]))
+
+
+def _taken_up_again(options: Flattened) -> list[np.ndarray]:
+    """Of each run, the URLs that failed for a while there and that a later run took up again."""
+    again = [np.zeros(0, np.uint64) for _ in options.runs]
+    retrying = [bool(reader.manifest.options.get("retry_failed")) for reader in options.readers("urls")]
+    for number in range(len(options.runs)):
+        if any(retrying[number + 1 :]):
+            reader = options.reader(number, "pages")
+            failed = [np.zeros(0, np.uint64)]
+            for batch in reader.batches(kind="rejects", columns=["url_id", "reason"], rows=_ROWS):
+                temporary = pc.is_in(batch["reason"], pa.array(sorted(TEMPORARY)))
+                failed.append(batch["url_id"].filter(temporary).to_numpy())
+            ids = np.unique(np.concatenate(failed))
+            found = [np.zeros(0, np.uint64)]
+            for later in range(number + 1, len(options.runs)):
+                for batch in options.reader(later, "urls").batches(columns=["url_id"], rows=_ROWS):
+                    found.append(np.intersect1d(batch["url_id"].to_numpy(), ids))
+            again[number] = np.unique(np.concatenate(found))
+    return again
+
+
+def _merge_shard(dataset: str, run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    """Write the rows that the runs have in a shard by url_id, then their rejects, run by run."""
+    readers = run.options.readers(dataset)
+    again = [np.array(ids, np.uint64) for ids in msgspec.msgpack.decode(run.work.read(_AGAIN))]
+    offsets = _copy_warc(readers, shard, writer) if dataset == "pages" else [0] * len(readers)
+    streams = [
+        _rows_of(reader, shard, gone, offset) for reader, gone, offset in zip(readers, again, offsets, strict=True)
+    ]
+    known = [np.zeros(0, np.uint64)]
+    for batch in merged(streams):
+        writer.enter(batch.num_rows)
+        writer.write(batch)
+        if dataset == "urls":
+            known.append(batch["url_id"].to_numpy())
+        progress.advance(batch.num_rows)
+    is_known = np.concatenate(known)
+    for reader, gone in zip(readers, again, strict=True):
+        for batch in reader.batches(shard, kind="rejects", rows=_ROWS):
+            if dataset == "urls":
+                batch = _as_repeated(batch, is_known)
+            elif dataset == "pages" and len(gone):
+                batch = batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), gone)))
+            writer.enter(batch.num_rows)
+            writer.reject(batch)
+        for record in reader.table_of_files.records:
+            if record.shard == shard:
+                writer.count(record.stats)
+
+
+def merged(streams: Sequence[Iterator[pa.RecordBatch]], rows: int = 256) -> Iterator[pa.RecordBatch]:
+    """The rows of streams that are each ordered by url_id, ordered by url_id; a batch of each is held."""
+    waiting = [next(stream, None) for stream in streams]
+    while heads := [batch for batch in waiting if batch is not None]:
+        bound = min(batch["url_id"][-1].as_py() for batch in heads)
+        taken = []
+        for number, batch in enumerate(waiting):
+            if batch is not None:
+                end = int(np.searchsorted(batch["url_id"].to_numpy(), np.uint64(bound), side="right"))
+                taken.append(batch.slice(0, end))
+                waiting[number] = batch.slice(end) if end < batch.num_rows else next(streams[number], None)
+        yield from pa.Table.from_batches(taken).sort_by("url_id").combine_chunks().to_batches(max_chunksize=rows)
+
+
+def _rows_of(reader: DatasetReader, shard: int, gone: np.ndarray, warc_offset: int) -> Iterator[pa.RecordBatch]:
+    """A shard's rows by url_id but for the URLs `gone`; their records lie that much further in the WARC file."""
+    for batch in sorted_urls(reader, shard, DATASETS[reader.name].schema.names):
+        if reader.name == "urls" and len(gone):
+            batch = batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), gone)))
+        if warc_offset:
+            place = batch.schema.get_field_index("warc_offset")
+            shifted = pc.add(batch["warc_offset"], pa.scalar(warc_offset, pa.uint64()))
+            batch = batch.set_column(place, batch.schema.field(place), shifted)
+        if batch.num_rows:
+            yield batch
+
+
+def _copy_warc(readers: Sequence[DatasetReader], shard: int, writer: ShardWriter) -> list[int]:
+    """Write the WARC files of a shard one behind the other; returns where each begins."""
+    target, records = writer.open_file(".warc.gz", WARC)
+    offsets = []
+    for reader in readers:
+        offsets.append(target.bytes)
+        for file in reader.files(WARC, shard):
+            with reader.workdir.open(file.path) as source:
+                while piece := source.read(_COPY_BYTES):
+                    target.write(piece)
+            records[0] += file.rows
+    return offsets
+
+
+def _as_repeated(rejects: pa.RecordBatch, known: np.ndarray) -> pa.RecordBatch:
+    """What was turned away since another run has the URL, or has accepted it, is a repeated URL of the one run."""
+    reasons = pa.array([str(Reason.SEEN_BEFORE), str(Reason.LOW_SCORE)])
+    here = pa.array(np.isin(rejects["url_id"].to_numpy(), known))
+    repeated = pc.and_(here, pc.is_in(rejects["reason"], reasons))
+    reason = pc.if_else(repeated, str(Reason.REPEATED_URL), rejects["reason"])
+    place = rejects.schema.get_field_index("reason")
+    return rejects.set_column(place, rejects.schema.field(place), reason)
+
+
+def _decide_shard(options: Flattened, run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    """Write the decisions that the runs have on documents of a shard, and keep the shard's sketches."""
+    schema = DATASETS["duplicates"].schema
+    found = [schema.empty_table()]
+    for reader, shards in zip(options.readers("duplicates"), _shards_of(options), strict=True):
+        table = reader.table(shard)
+        kept = pa.array(shards[table["kept_shard"].to_numpy()], pa.uint32())
+        found.append(table.set_column(schema.get_field_index("kept_shard"), schema.field("kept_shard"), kept))
+    rows = pa.concat_tables(found).sort_by("url_id").combine_chunks()
+    writer.enter(len(rows))
+    for batch in rows.to_batches():
+        writer.write(batch)
+    ids = _ids(run.inputs["clean"], shard)
+    rules = Counter(rows["rule"].to_pylist())
+    writer.count({"exact": rules["exact"], "near": rules["near"], "stay": len(ids) - len(rows)})
+    gone = np.searchsorted(ids, rows["url_id"].to_numpy()).astype(np.uint32)
+    collection = read_collection(run)
+    kept = np.full(len(rows), NOBODY, np.uint32)
+    kept_shards, kept_ids = rows["kept_shard"].to_numpy(), rows["kept_url_id"].to_numpy()
+    for other in np.unique(kept_shards[kept_shards < run.num_shards]).tolist():
+        mine = kept_shards == other
+        numbers = np.searchsorted(_ids(run.inputs["clean"], other), kept_ids[mine])
+        kept[mine] = numbers + collection.first_of_shard[other]
+    keep_sketches(run, shard, writer, collection.corpora[0].ranges, gone, kept)
+    progress.advance(len(ids))
+
+
+@functools.lru_cache(maxsize=_CACHED_SHARDS)
+def _ids(clean: DatasetReader, shard: int) -> np.ndarray:
+    """Ids of a shard's documents, ascending; cached, since decisions of one shard name documents of many."""
+    found = [batch["url_id"].to_numpy() for batch in clean.batches(shard, columns=["url_id"], rows=_ROWS)]
+    return np.concatenate(found) if found else np.zeros(0, np.uint64)
+
+
+def _shards_of(options: Flattened) -> list[np.ndarray]:
+    """Of each run, the shard of the one run that each of its `kept_shard`s is; other corpora come after its own."""
+    others = _others(options)
+    found = []
+    for manifest in _decisions(options):
+        properties, own = manifest.properties, manifest.num_shards
+        shards = [np.arange(own) for _ in range(1 + len(properties.get("bases", [])))]
+        for place, count in zip(properties.get("against", []), properties.get("against_shards", []), strict=False):
+            shards.append(
+                np.arange(count) + own + sum(others[name] for name in list(others)[: list(others).index(place)])
+            )
+        found.append(np.concatenate(shards))
+    return found
+
+
+def _others(options: Flattened) -> dict[str, int]:
+    """The corpora that are no runs of the chain, which some run was compared with, and their shards."""
+    found: dict[str, int] = {}
+    for manifest in _decisions(options):
+        properties = manifest.properties
+        found |= dict(zip(properties.get("against", []), properties.get("against_shards", []), strict=False))
+    return found
+
+
+def _decisions(options: Flattened) -> list[Manifest]:
+    return [require_manifest(Storage(place), "duplicates") for place in options.runs]
+
+
+def _count_decisions(options: Flattened, run: StageRun, records: Sequence[ShardRecord]) -> None:
+    written: Counter[str] = Counter()
+    for record in records:
+        written.update(record.stats)
+    rejected = {str(Reason.EXACT_DUPLICATE): written["exact"], str(Reason.NEAR_DUPLICATE): written["near"]}
+    rejected = {reason: count for reason, count in rejected.items() if count}
+    collection, others = read_collection(run), _others(options)
+    run.counts = Counts(collection.own_documents, written["stay"], rejected)
+    run.properties.update(_decisions(options)[-1].properties)
+    run.properties.pop("bases", None)
+    run.properties.update(
+        flattened=[place.rpartition("/")[2] for place in options.runs],
+        sketches=msgspec.to_builtins(collection.corpora[0].ranges),
+        against=list(others),
+        against_shards=list(others.values()),
+    )
