@@ -238,7 +238,8 @@ def _checked_scalar(f: dataclasses.Field[Any], kind: Any, scalar: type, value: A
         raise SettingsError(problem)
     choices = f.metadata.get("choices")
     if choices and value not in choices:
-        raise SettingsError(problem + (did_you_mean(value, choices) if isinstance(value, str) else ""))
+        near = difflib.get_close_matches(value, choices, n=1, cutoff=0.6) if isinstance(value, str) else []
+        raise SettingsError(problem + (f"; did you mean '{near[0]}'?" if near else ""))
     if isinstance(value, (int, float)):
         low, high = f.metadata.get("minimum"), f.metadata.get("maximum")
         if value != value or (low is not None and value < low) or (high is not None and value > high):

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from schemas import SettingsError
@@ -29,6 +30,16 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         message = shortened(message)
         raise SettingsError(message if message.endswith("?") else f"{message}; see {self.prog} --help")
+
+
+def read_text(path: str, what: str) -> str:
+    """The text of a file that the user named as `what`; raises SettingsError naming both."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{what}: {path} is not UTF-8 at byte {error.start}; convert it first (iconv)") from error
+    except OSError as error:
+        raise SettingsError(f"{what}: {path} cannot be read: {error.strerror}") from error
 
 
 def report(prog: str, error: Exception) -> ExitCode:

@@ -80,7 +80,7 @@ class TrainConfig:
     long_fraction: float = option(0.7, "longbiased: share of windows from long documents", minimum=0, maximum=1)
     document_mask: bool = option(False, "no attention across end-of-text: each document of a window by itself")
     reset_positions: bool = option(False, "positions count from each end-of-text")
-    seed: int = option(1337, "of weights, dropout and the order of documents", minimum=0)
+    seed: int = option(1337, "of weights, dropout and the order of documents", minimum=0, maximum=(1 << 32) - 1)
 
     batch_tokens: int | None = option(
         None, "tokens of a global batch, whatever the ranks (default: 524288; tiny: 8192)", minimum=1

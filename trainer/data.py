@@ -158,6 +158,8 @@ def open_corpora(data: Sequence[str], **options: Any) -> Corpora:
       SettingsError: an entry of another form, or weights for some alone.
       ShardError: as `open_chain`, datasets of different tokenizers, or one that is named twice.
     """
+    if not data or not all(data):
+        raise SettingsError("data: name a folder of token shards, WORKDIR/tokens")
     entries = [_parse(entry) for entry in data]
     if len({weight is None for _, weight in entries}) > 1:
         folder = next(folder for folder, weight in entries if weight is None)

@@ -12,7 +12,7 @@ import torch
 
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
-from trainer.command_line import CommandParser, report
+from trainer.command_line import CommandParser, read_text, report
 from trainer.distributed import in_bfloat16
 from trainer.model import GPT, KVCache
 from trainer.pretrained import Tokenizer, load_pretrained
@@ -111,7 +111,7 @@ def sample(folder: str, options: SampleOptions) -> Iterator[str]:
     tokenizer = Tokenizer(trained.tokenizer)
     prompts = list(options.prompt)
     if options.prompts:
-        prompts += Path(options.prompts).read_text(encoding="utf-8").splitlines()
+        prompts += read_text(options.prompts, "prompts").splitlines()
     generator = torch.Generator().manual_seed(options.seed)
     first = True
     for prompt in prompts or [""]:

@@ -112,6 +112,8 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     """
     say = _print_now if ranks.main else _silent
     device = ranks.device
+    if "://" in config.out:
+        raise SettingsError(f"out: {config.out} is no local folder; train in one, and give --publish {config.out}")
     if Path(config.out).exists() and not Path(config.out).is_dir():
         raise SettingsError(f"out: {config.out} is a file; give a folder, which is created if need be")
     if config.fsdp and not ranks.distributed:

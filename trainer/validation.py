@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from schemas import SettingsError
+from trainer.command_line import read_text
 from trainer.data import Corpora, check_length
 from trainer.distributed import Ranks
 from trainer.documents import DocumentBlocks
@@ -86,10 +86,7 @@ def windows_of_text(path: str, tokenizer: TokenizerInfo, context: int, count: in
     Raises:
       SettingsError: the file is missing, not UTF-8, or shorter than a window.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"val_data: {path} cannot be read as text: {error}") from error
+    text = read_text(path, "val_data")
     ids = torch.tensor([tokenizer.eot, *Tokenizer(tokenizer.path).encode(text)], dtype=torch.int32)
     windows = (len(ids) - 1) // context
     if not windows:

@@ -102,7 +102,7 @@ def test_a_text_that_does_not_serve_is_refused(
     if content is not None:
         (tmp_path / "text.txt").write_bytes(content)
         arguments = ["--data", str(tmp_path / "text.txt")]
-    assert characters.main(arguments) == 1
+    assert characters.main(arguments) == 2
     assert re.search(message, capsys.readouterr().err)
 
 

@@ -111,8 +111,8 @@ def test_windows_of_a_text_are_contiguous_and_evenly_spaced(tmp_path: Path, toke
     ("content", "message"),
     [
         (b"short", r"val_data: .*text.txt has \d tokens, fewer than the context of 16"),
-        (b"caf\xe9" * 40, "val_data: .*text.txt cannot be read as text: 'utf-8' codec"),
-        (None, "val_data: .*text.txt cannot be read as text: .*No such file"),
+        (b"caf\xe9" * 40, "val_data: .*text.txt is not UTF-8 at byte 3"),
+        (None, "val_data: .*text.txt cannot be read: No such file"),
     ],
 )
 def test_a_validation_text_that_does_not_serve_is_one_clear_line(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -195,6 +196,32 @@ def test_a_flag_cut_short_is_refused(
     assert command(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(f"unknown argument {arguments[-1]}; did you mean {nearest}?")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("data = []", "data: name a folder of token shards"),
+        ('data = ""', "data: name a folder of token shards"),
+        ("data = 5", "data: 5 is not a list, each a string"),
+        ('out = "s3://bucket/run"', "out: s3://bucket/run is no local folder; .* give --publish s3://bucket/run"),
+        ("seed = 99999999999999999999", "seed: 99999999999999999999 is not a whole number from 0 to 4294967295"),
+        ("extend_steps = [5, 0]", "extend_steps: 0 is not"),
+        ('preset = "big"', "preset: 'big' is not one of tiny, 124M, .*, algpt2$"),
+        ("val_data = 'BINARY'", "val_data: .*binary is not UTF-8 at byte 0"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(
+    config: TrainConfig, tmp_path: Path, settings: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    name = settings.split()[0]
+    kept = {"data": config.data[0], "out": config.out, "preset": "tiny", "width": 32, "context": 32, "device": "cpu"}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in (kept | {"batch_tokens": 512}).items() if key != name]
+    (tmp_path / "config.toml").write_text("\n".join([*lines, settings.replace("BINARY", str(tmp_path / "binary"))]))
+    assert main([str(tmp_path / "config.toml")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(message, line)
 
 
 @pytest.mark.parametrize("key", ["reorder_and_upcast_attn", "add_cross_attention", "scale_attn_by_inverse_layer_idx"])

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from trainer.distributed import Ranks
+from trainer.evaluate import detokenize, hellaswag, lambada, published_words
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Tokenizer
-from trainer.tasks import detokenize, hellaswag, lambada, published_words
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 
@@ -95,8 +95,11 @@ def test_hellaswag_is_scored_as_lm_evaluation_harness_defines_it(
     ("line", "message"),
     [
         ("{", "line 1 is no JSON object"),
-        ("7", "line 1 is no JSON object"),
-        ('{"texts": ""}', "line 1 has no text; expected text"),
+        ("7", "line 1 has no text; expected an object with text"),
+        ('["text"]', "line 1 has no text"),
+        ('{"texts": ""}', "line 1 has no text"),
+        ('{"text": "two words"}\n{"text": 5}', "line 2 has no text"),
+        ('{"text": "one\u2028word"}\n', "line 1: the text is a single word"),
         ('{"text": "word"}', "line 1: the text is a single word"),
         ("", "is empty"),
     ],

@@ -15,7 +15,7 @@ import torch
 
 from schemas import option
 from schemas.settings import add_flags, flags_given, from_table
-from trainer.command_line import CommandParser
+from trainer.command_line import CommandParser, report
 from trainer.demos.loop import Batch, device_of, fit
 from trainer.model import GPT, ModelConfig
 
@@ -83,8 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         model = learn(sums[known], options, lambda message: print(message, flush=True))
     except ValueError as error:
-        print(f"trainer.demos.addition: {error}", file=sys.stderr)
-        return 1
+        return report("trainer.demos.addition", error)
     found = right(model, sums)
     for name, own in (("trained on", known), ("never seen", ~known), ("all", torch.ones_like(known))):
         print(f"{name:10}  {int(found[own].sum()):6,} of {int(own.sum()):6,} sums right")

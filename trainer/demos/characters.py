@@ -9,13 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from schemas import option
 from schemas.settings import SettingsError, add_flags, flags_given, from_table
-from trainer.command_line import CommandParser
+from trainer.command_line import CommandParser, read_text, report
 from trainer.demos.loop import Batch, device_of, fit
 from trainer.model import GPT, ModelConfig
 from trainer.sample import generate
@@ -52,10 +51,7 @@ class Text:
             raise SettingsError(
                 f"no text given: add --data FILE. For tinyshakespeare:  curl -o input.txt {TINYSHAKESPEARE}"
             )
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise SettingsError(f"{path} is not UTF-8 at byte {error.start}; convert it first (iconv)") from error
+        text = read_text(path, "data")
         alphabet = "".join(sorted(set(text)))
         numbers = {character: number for number, character in enumerate(alphabet)}
         ids = torch.tensor([numbers[character] for character in text], dtype=torch.int64)
@@ -104,8 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{len(text.train):,} characters to train on, {len(text.alphabet)} different ones", flush=True)
         model = learn(text, options, lambda message: print(message, flush=True))
     except (ValueError, OSError) as error:
-        print(f"trainer.demos.characters: {error}", file=sys.stderr)
-        return 1
+        return report("trainer.demos.characters", error)
     print(f"validation loss {validation_loss(model, text):.4f} (tinyshakespeare, 2,000 steps: nanoGPT {PUBLISHED})")
     first = text.alphabet.find("\n")
     generator = torch.Generator().manual_seed(options.seed)
