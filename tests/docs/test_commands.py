@@ -70,6 +70,7 @@ def test_the_pages_with_commands_are_those_that_teach() -> None:
         "new-extractor",
         "resuming",
         "takedown",
+        "growing-corpus",
         "dataflow",
     }
     assert taught <= {page.stem for page in PAGES}
