@@ -213,7 +213,7 @@ def _step(
         for name in reads:
             if (found := expected[name].manifest) is not None:
                 readers[name] = DatasetReader(runtime.workdir, found)
-        plan = make_plan(stage, options, readers, runtime.workdir)
+        plan = make_plan(stage, options, readers, runtime.workdir, output)
         if manifest is not None and output.is_finished(plan):
             return Step(stage.name, FINISHED), _of_manifest(manifest)
         plan = with_shards(plan, stage, options, readers, runtime.workdir)

@@ -113,8 +113,8 @@ def finished_output(stage: Stage, options: Any, workdir: Storage) -> Manifest | 
 def _look(stage: Stage, options: Any, workdir: Storage) -> Manifest | tuple[Plan, dict[str, DatasetReader], Output]:
     keep_pandas_out()
     inputs = open_inputs(stage, workdir)
-    plan = make_plan(stage, options, inputs, workdir)
     output = look_at(workdir, stage.output)
+    plan = make_plan(stage, options, inputs, workdir, output)
     if output.manifest is None or not output.is_finished(plan):
         return plan, inputs, output
     output.tidy()  # after a run that was killed between its manifest and this line, or had other options

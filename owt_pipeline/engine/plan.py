@@ -7,6 +7,7 @@ taking one document out of a corpus, or repairing one page, rewrites the shards 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
@@ -87,14 +88,16 @@ def fingerprint_of(
     return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
 
 
-def make_plan(stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage) -> Plan:
+def make_plan(
+    stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage, output: Output
+) -> Plan:
     """The plan of a stage, without its shards; raises UserError where a source cannot be read."""
     lists = [
         {"name": name, "bytes": workdir.size(name), "sha256": workdir.sha256(name)}
         for name in stage.lists
         if workdir.exists(name)
     ]
-    return Plan(
+    plan = Plan(
         stage.name,
         stage.version,
         stage.shaping(options, workdir),
@@ -102,6 +105,25 @@ def make_plan(stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], w
         stage.sources(options) + lists + described(open_chain(workdir) if stage.bases else (), stage.bases),
         versions.of_libraries(stage.libraries),
     )
+    return _as_begun(plan, stage, output, workdir)
+
+
+def _as_begun(plan: Plan, stage: Stage, output: Output, workdir: Storage) -> Plan:
+    """The plan under the options that an earlier version recorded, where it counted some that do not shape a byte.
+
+    So what such a version has made or begun is not made again: pages from the web cannot be.
+    """
+    work = work_of(workdir, stage.output)
+    begun = [read_plan(work / name) for name in output.listing.unfinished_plans()]
+    if output.manifest is not None:
+        begun.append(Plan.of_manifest(output.manifest, []))
+    idle = {field.name for field in dataclasses.fields(stage.options) if not field.metadata.get("shapes_bytes", True)}
+    for old in begun:
+        recorded = {name: value for name, value in old.options.items() if name in idle} if old is not None else {}
+        as_then = msgspec.structs.replace(plan, options=plan.options | recorded)
+        if old is not None and recorded and as_then.fingerprint == old.fingerprint:
+            return as_then
+    return plan
 
 
 def with_shards(plan: Plan, stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage) -> Plan:

@@ -39,8 +39,9 @@ SHARDS_TOGETHER = 8
 @dataclass(frozen=True)
 class Options:
     pages_from: tuple[str, ...] = option(
-        (), "take pages from WARC or ARC files: paths, folders or globs, local or gs:// or s3://", metavar="GLOB"
-    )
+        (), "take pages from WARC or ARC files: paths, folders or globs, local or gs:// or s3://", metavar="GLOB",
+        shapes_bytes=False,
+    )  # fmt: skip  # what is in the files does, wherever they are: `sources` describes it
     sources: tuple[str, ...] = option(
         (),
         "where to look for a page, the first that has it wins; default: archive where --pages_from is given, else live",

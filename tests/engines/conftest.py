@@ -139,7 +139,7 @@ class Sent:
 
     Attributes:
       config: its CONFIG.toml, which names the others.
-      local: the folder of a run on this machine that read them there.
+      local: the folder of the run on this machine, which read them from a disk.
     """
 
     cloud: Cloud
@@ -158,16 +158,14 @@ class Sent:
 
 
 @pytest.fixture(scope="session")
-def sent(service: Cloud, jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Sent:
-    """The run's inputs, uploaded; the paths of archives are among the options that a manifest holds."""
+def sent(service: Cloud, jobs: Jobs) -> Sent:
+    """The run's inputs, uploaded: wherever they are, the files of the run are the same."""
     inputs = Storage(f"{service.bucket}/inputs")
     text = jobs.config.read_text()
     for path in sorted({found for quoted in re.findall(r'"(/[^"]+)"', text) for found in matches(quoted)}):
         inputs.write(path.name, path.read_bytes())
     inputs.write("config.toml", re.sub(r'"/[^"]*/([^"/]+)"', rf'"{inputs}/\1"', text).encode())
-    local = tmp_path_factory.mktemp("local") / "run"
-    run_owt("run", inputs.path("config.toml"), "--workdir", local, "--workers", 2)
-    return Sent(service, inputs.path("config.toml"), local)
+    return Sent(service, inputs.path("config.toml"), jobs.local)
 
 
 def matches(pattern: str) -> list[Path]:
