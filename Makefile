@@ -25,7 +25,7 @@ test-long: $(VENV)/installed  ## the demos of training to their end, and every p
 	$(BIN)/python -m pytest -m long
 
 test-engines: $(VENV)/installed .venv-servers/installed .venv-dependencies/installed .venv-engines/installed  ## jobs on Beam's runners
-	OWT_REQUIRE_SERVERS=1 $(BIN)/python -m pytest -m engines
+	OWT_REQUIRE_SERVERS=1 $(BIN)/python -m pytest -m engines tests/engines
 
 test-dags: $(VENV)/installed .venv-airflow/installed  ## the Airflow DAG, run by Airflow in an environment of its own
 	OWT_REQUIRE_AIRFLOW=1 .venv-airflow/bin/python -m pytest tests/dags

@@ -3,6 +3,7 @@
     python benchmarks/scale.py simulate [--run FOLDER] [--prices vcpu_hour=0.05]
     python benchmarks/scale.py shards [--shards 65535]
     python benchmarks/scale.py requests
+    python benchmarks/scale.py flink --dump RS.zst --pages PAGES.warc.gz
 
 `simulate`: 10, 50 and 200 workers for OpenWebText, 23 million URLs of which 8 million become documents, and for ten
 times that, from the rates that `owt run --dry_run` uses: those of a run's log (`--run`), or those that ship.
@@ -13,11 +14,16 @@ the records are those that the parts would have written.
 
 `requests`: what a part asks of a bucket. The demo's pages are run with 4 and with 16 shards in an emulator of Cloud
 Storage (fake-gcs-server, `make .venv-servers/installed`) behind a proxy that counts; what is more is the parts'.
+
+`flink`: on the Flink of the tests (`make test-engines` installs it), on this machine. First the complete job for some
+links, with two TaskManagers. Then extract, which is bound by the CPU, on copies of the pages' shards with one and with
+two: how many seconds of parts there were in a second of the job, and how much of the CPU the JVMs took.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import http.server
 import os
@@ -33,9 +39,10 @@ import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
+import zstandard
 from synthetic_run import write_run
 
 from owt_pipeline.commands.estimate import FOREST_SECONDS, Machines, Prices, Work, forecast, rate_of, read_log, table
@@ -48,10 +55,9 @@ from schemas import DATASETS
 from schemas.manifest import Counts, FileTable, Manifest, ShardFile, ShardRecord, ledger_of
 from schemas.settings import from_table
 
-OPTIONS = {
-    "collect": {"url_lists": [__file__], "num_shards": 65_535},
-    "fetch": {"sources": ["live"], "user_agent": "x"},
-}
+if TYPE_CHECKING:
+    from tests.engines.engines import WorkerPool
+
 URLS, DOCUMENTS = 23_000_000, 8_000_000  # of OpenWebText: what was collected, what was left
 SUBMISSIONS = 450_000_000  # on Reddit until the end of 2017, in 151 monthly dumps
 DUMPS, LARGEST_DUMP = 151, 12_000_000  # submissions of the largest
@@ -173,12 +179,13 @@ def of_stage(name: str, workdir: Storage, num_shards: int) -> int:
         os.makedirs(records, exist_ok=True)
         for record in records_of(many.parent / "small", many, stage.output, run.num_shards):
             Path(records, record_name(record.shard)).write_bytes(record.to_json())
-    started = time.perf_counter()
+    started, computed = time.perf_counter(), time.process_time()
     publish_stage(dataclasses.replace(run, stage=dataclasses.replace(stage, finish=lambda *_: None)))
     published = time.perf_counter() - started
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    memory, cpu = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, time.process_time() - computed
     print(
-        f"{name:9} {parts:6,} parts  plan {planned:6.1f} s  publish {published:6.1f} s  {memory:6,.0f} MiB at most",
+        f"{name:9} {parts:6,} parts  plan {planned:6.1f} s  publish {published:6.1f} s (of the CPU {cpu:5.1f} s)  "
+        f"{memory:6,.0f} MiB at most",
         flush=True,
     )
     assert memory < 2048, "a worker has no more"
@@ -248,6 +255,70 @@ def count_requests(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def on_flink(arguments: argparse.Namespace) -> int:
+    from tests.engines.engines import worker_pool
+
+    with tempfile.TemporaryDirectory(prefix="flink-") as name:
+        folder, dump = Path(name), Path(name) / "RS_links.zst"
+        lines = zstandard.open(arguments.dump, "rb").read().splitlines(keepends=True)
+        dump.write_bytes(zstandard.compress(b"".join(lines[: arguments.submissions])))
+        inputs = ["--dumps", dump, "--pages_from", arguments.pages]
+        small = Storage(f"{folder}/small")
+        owt("run", "--workdir", small, "--until", "fetch", "--num_shards", 8, *inputs)
+        (folder / "pool").mkdir()
+        with worker_pool(folder / "pool") as pool:
+            job(folder / "complete", 2, pool, ["run", "--num_shards", 8, *inputs], Storage(f"{folder}/run"))
+            found = []
+            for slots in (1, 2):
+                workdir = Storage(f"{folder}/of-{slots}")
+                multiply(Path(small.uri), Path(workdir.uri), "pages", 8 * arguments.copies)
+                found.append(job(folder / f"with-{slots}", slots, pool, ["extract"], workdir))
+    print(f"two TaskManagers: {found[1] / found[0]:.2f} times the part-seconds per second of one")
+    return 0
+
+
+def job(folder: Path, slots: int, pool: WorkerPool, command: Sequence[object], workdir: Storage) -> float:
+    """Run a job on a Flink of its own; prints what it took, and returns its part-seconds per second."""
+    from tests.engines.conftest import metrics
+    from tests.engines.engines import flink
+
+    folder.mkdir()
+    with flink(folder, slots) as engine:
+        before = cpu_seconds(pool.process.pid), sum(cpu_seconds(p.pid) for p in engine.processes.values())
+        owt(*command, "--workdir", workdir, *engine.flags, *pool.flags)
+        workers, jvms = cpu_seconds(pool.process.pid), sum(cpu_seconds(p.pid) for p in engine.processes.values())
+        jobs = engine.rest_api("/jobs/overview")["jobs"]
+    workers, jvms, seconds = workers - before[0], jvms - before[1], sum(job["duration"] for job in jobs) / 1000
+    parts = sum(stage.get("part_milliseconds_sum", 0) for stage in metrics(workdir).values()) / 1000
+    rows = sum(stage.get("rows_in", 0) for stage in metrics(workdir).values())
+    print(
+        f"{command[0]}, {slots} TaskManagers: {len(jobs)} job, {seconds:.1f} s, {rows:,} rows in, "
+        f"{parts:.1f} s of parts ({parts / seconds:.2f} a second); "
+        f"CPU {workers:.0f} s in workers, {jvms:.0f} s in JVMs "
+        f"({jvms / (workers + jvms):.0%})",
+        flush=True,
+    )
+    return parts / seconds
+
+
+def owt(*arguments: object) -> None:
+    subprocess.run([sys.executable, "-m", "owt_pipeline", *map(str, arguments)], check=True, stderr=subprocess.DEVNULL)
+
+
+def cpu_seconds(root: int) -> float:
+    """Of a process and all that it has started, those that have ended included."""
+    ticks, parents = {}, {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit():
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)], ticks[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15]))
+    found = [root]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return sum(ticks.get(pid, 0) for pid in found) / os.sysconf("SC_CLK_TCK")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -263,6 +334,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.add_argument("--folder", help=argparse.SUPPRESS)
     command.set_defaults(run_command=shards)
     commands.add_parser("requests").set_defaults(run_command=count_requests)
+    command = commands.add_parser("flink")
+    command.add_argument("--dump", required=True)
+    command.add_argument("--pages", required=True)
+    command.add_argument("--submissions", type=int, default=523, help="of the dump")
+    command.add_argument("--copies", type=int, default=48, help="of each shard of pages/, to extract")
+    command.set_defaults(run_command=on_flink)
     arguments = parser.parse_args(argv)
     return int(arguments.run_command(arguments))
 

@@ -16,7 +16,7 @@ from owt_pipeline.commands.stage import check_flags, reporting_errors, run_stage
 from owt_pipeline.engine.bases import pin
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.errors import UsageError
-from owt_pipeline.engine.outcome import Result
+from owt_pipeline.engine.phases import Result
 from owt_pipeline.engine.stage import Stage
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import ORDER, load

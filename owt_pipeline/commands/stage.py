@@ -18,7 +18,7 @@ from owt_pipeline.engine.bases import end_revision, pin
 from owt_pipeline.engine.command_line import CommandParser, interruptible
 from owt_pipeline.engine.errors import LedgerError, UsageError, UserError, explain_os_error
 from owt_pipeline.engine.lease import hold
-from owt_pipeline.engine.outcome import Result
+from owt_pipeline.engine.phases import Result
 from owt_pipeline.engine.plan import usable_manifest
 from owt_pipeline.engine.runner import check_beam_flags
 from owt_pipeline.engine.stage import Runtime, Stage

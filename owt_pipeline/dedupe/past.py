@@ -28,7 +28,7 @@ import numpy as np
 
 from owt_pipeline.engine.commit import ShardWriter, record_name
 from owt_pipeline.engine.dataset import reading
-from owt_pipeline.engine.spool import HashingFile
+from owt_pipeline.engine.disk import HashingFile
 from owt_pipeline.engine.stage import StageRun, read_record
 from owt_pipeline.engine.storage import Storage
 

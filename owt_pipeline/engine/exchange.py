@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from owt_pipeline.engine.dataset import reading
-from owt_pipeline.engine.spool import HashingFile
+from owt_pipeline.engine.disk import HashingFile
 from owt_pipeline.engine.storage import Storage
 
 SLICES = "slices"

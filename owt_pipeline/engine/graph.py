@@ -31,9 +31,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.lease import is_in_sight
-from owt_pipeline.engine.outcome import Outcome, failures, published, write_outcome
 from owt_pipeline.engine.parts import Done, Work, do_locally
-from owt_pipeline.engine.phases import open_run, plan_stage, publish_stage
+from owt_pipeline.engine.phases import Outcome, failures, open_run, plan_stage, publish_stage, published, write_outcome
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from schemas.manifest import Manifest

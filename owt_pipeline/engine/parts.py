@@ -67,15 +67,14 @@ class Work:
         started = time.monotonic()
         run, step = self.open(), self.step
         records = run.records(step.name)
-        if (record := _finished(records, key)) is None:
+        record = _finished(records, key)
+        if is_made := record is None:
             record = _make(run, step, key, sorted(slices))
             if run.runtime.owner:
                 renew(run.workdir, run.runtime.owner, every=RENEW_SECONDS)
-        else:
-            started = time.monotonic()
         paths = [file.path for file in record.files if file.kind == SLICES]
         sent = [found for path in paths for found in read_index(run.work, path)]
-        return Done(record, sent, time.monotonic() - started)
+        return Done(record, sent, time.monotonic() - started if is_made else 0.0)
 
     def is_finished(self, key: int) -> bool:
         return self.open().records(self.step.name).exists(record_name(key))

@@ -1,14 +1,18 @@
-"""The phases of a stage: planning it, opening it in any process that works for it, publishing its output."""
+"""The phases of a stage: planning it, opening it in any process that works for it, publishing its output; and what
+came of it: kept in this process for whoever waits, and on a cluster in the working directory."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import logging
 import os
 import time
+import traceback
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +21,7 @@ import msgspec
 from owt_pipeline.engine.bases import open_chain
 from owt_pipeline.engine.commit import publish, record_name
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, require_manifest
-from owt_pipeline.engine.errors import LedgerError, UserError
+from owt_pipeline.engine.errors import LedgerError, UserError, explain_os_error
 from owt_pipeline.engine.lease import is_in_sight, out_of_sight, renew
 from owt_pipeline.engine.plan import (
     INTERRUPTED,
@@ -42,7 +46,14 @@ RUN_LOG = "run-log.jsonl"
 """What ran when and for how long: the one file of a run that differs from run to run."""
 
 _PREPARED_NAME = "prepared.json"
+_OUTCOME_NAME = ".outcome"
 _SKEW = "skew"  # folder of the versions of workers that have others than the run
+
+failures: list[BaseException] = []
+"""What was raised in this process, before Beam wrapped it."""
+
+seconds: dict[str, float] = {}
+"""That each stage took which was published in this process, by name."""
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -289,3 +300,66 @@ def append_to_log(workdir: Storage, entry: Mapping[str, Any]) -> None:
     else:
         before = workdir.read_version(RUN_LOG)
         workdir.write(RUN_LOG, (before[0] if before else b"") + line.encode())
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of a run on a cluster, in the working directory.
+
+    Attributes:
+      message: why it stopped or failed; "" where it did not.
+      exit_code: of the command.
+      failure: the traceback, for a failure that is not the user's.
+    """
+
+    message: str = ""
+    exit_code: int = 0
+    failure: str = ""
+
+    @classmethod
+    def of_failure(cls, where: str, error: BaseException) -> Outcome:
+        what = explain_os_error(error) if isinstance(error, OSError) else str(error) or type(error).__name__
+        return cls(f"{where}: {what}", 1, "".join(traceback.format_exception(error)))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one stage: its manifest, and how long it took; None where its output was finished."""
+
+    stage: Stage
+    manifest: Manifest
+    seconds: float | None
+
+    def log(self) -> None:
+        taken = "finished" if self.seconds is None else f"{self.seconds:.1f} s"
+        fields = {
+            "stage": self.stage.name,
+            "ran": self.seconds is not None,
+            "seconds": round(self.seconds or 0.0, 3),
+            **msgspec.structs.asdict(self.manifest.counts),
+        }
+        logger.info("%s: %s (%s)", self.stage.name, self.manifest.counts, taken, extra={"fields": fields})
+
+
+def published(stage: Stage, manifest: Manifest, taken: float) -> None:
+    """Note that a stage's output was published, in the process that did it: locally, the run's own."""
+    seconds[stage.name] = taken
+    Result(stage, manifest, taken).log()
+
+
+def write_outcome(workdir: Storage, outcome: Outcome) -> None:
+    """Leave the outcome for the launcher; what cannot be written is lost, and the runner's own words have to do."""
+    with contextlib.suppress(OSError, UserError):
+        workdir.write(_OUTCOME_NAME, msgspec.json.encode(outcome))
+
+
+def read_outcome(workdir: Storage) -> Outcome | None:
+    """What the job left; None where it left nothing that can be read."""
+    try:
+        return msgspec.json.decode(workdir.read(_OUTCOME_NAME), type=Outcome)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def forget_outcome(workdir: Storage) -> None:
+    """Remove what a job left."""
+    workdir.delete(_OUTCOME_NAME)

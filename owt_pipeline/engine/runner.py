@@ -23,8 +23,15 @@ from owt_pipeline.engine.commit import record_name
 from owt_pipeline.engine.dataset import require_manifest
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.lease import name_job, out_of_sight
-from owt_pipeline.engine.outcome import Result, failures, forget_outcome, read_outcome, seconds
-from owt_pipeline.engine.phases import append_to_log, finished_output
+from owt_pipeline.engine.phases import (
+    Result,
+    append_to_log,
+    failures,
+    finished_output,
+    forget_outcome,
+    read_outcome,
+    seconds,
+)
 from owt_pipeline.engine.plan import read_plan
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, Step, read_record
 from owt_pipeline.engine.storage import Storage, at_once
@@ -139,7 +146,8 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
         forget_outcome(workdir)
         later = submission.submits_later(options)
         pipeline = beam.Pipeline(options=options)
-        build(pipeline, stages, replace(runtime, unattended=later))
+        named = [(stage, submission.with_absolute_paths(given)) for stage, given in stages]
+        build(pipeline, named, replace(runtime, unattended=later))
     failed: Exception | None = None
     try:
         with submission.explaining():

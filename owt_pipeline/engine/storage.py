@@ -16,10 +16,9 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from owt_pipeline.engine.disk import Disk
+from owt_pipeline.engine.disk import Disk, HashingFile, remove_dead_spools, spool_file
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.objects import Objects
-from owt_pipeline.engine.spool import HashingFile, remove_dead_spools, spool_file
 
 __all__ = ["Entry", "HashingFile", "Storage", "at_once", "describe_source", "expand_globs", "open_source"]
 

@@ -66,6 +66,20 @@ def options_for(flags: Sequence[str], workdir: Storage, stages: Sequence[tuple[A
     return options
 
 
+def with_absolute_paths(options: Any) -> Any:
+    """A stage's options, in which files of this machine have absolute paths: workers begin in another folder."""
+    changed = {}
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if value and field.metadata.get("metavar") in _PATHS:
+            changed[field.name] = tuple(map(_absolute, value)) if isinstance(value, tuple) else _absolute(value)
+    return dataclasses.replace(options, **changed)
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path else os.path.abspath(path)
+
+
 def is_dataflow(options: PipelineOptions) -> bool:
     """Whether the job goes to Dataflow; the runner may be named with its module."""
     from apache_beam.options.pipeline_options import StandardOptions
@@ -142,13 +156,19 @@ def explaining() -> Iterator[None]:
             raise found from error
         raise
     finally:
+        for thread in threading.enumerate():
+            if thread.name == _READS_MESSAGES:  # ends with the job, and may do so after the main thread has seen it
+                thread.join(5)
         threading.excepthook = excepthook
         root.setLevel(level)
 
 
+_READS_MESSAGES = "wait_until_finish_read"
+
+
 def _of_thread(failed: threading.ExceptHookArgs) -> None:
     """What a thread has raised is said unless it is Beam's, which reads messages: the main thread has the same."""
-    if failed.thread is None or failed.thread.name != "wait_until_finish_read":
+    if failed.thread is None or failed.thread.name != _READS_MESSAGES:
         threading.__excepthook__(failed)
 
 

@@ -83,6 +83,11 @@ class Cloud:
     def get(self, path: str) -> dict[str, Any]:
         return self._answer(urllib.request.Request(self._address(path)))
 
+    def cancel(self, job: str) -> None:
+        """Cancel a job, as `gcloud dataflow jobs cancel` does."""
+        body = b'{"requestedState": "JOB_STATE_CANCELLED"}'
+        self._answer(urllib.request.Request(self._address(f"/{job}"), body, method="PUT"))
+
     def wait(self, job: str) -> str:
         """The state in which a job has ended, by its name in the API."""
         ended = {"DONE", "FAILED", "CANCELLED"}

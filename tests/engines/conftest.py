@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import time
@@ -50,8 +51,7 @@ class Jobs:
 
     def command(self, flags: Sequence[str], workdir: Storage, *others: object) -> list[str]:
         """What a user types to run the job on an engine, given its flags."""
-        environment = ("--environment_type=EXTERNAL", f"--environment_config={self.pool.address}")
-        return owt("run", self.config, "--workdir", workdir, *flags, *environment, *others)
+        return owt("run", self.config, "--workdir", workdir, *flags, *self.pool.flags, *others)
 
     def run(self, engine: Engine, flags: Sequence[str], workdir: Storage) -> str:
         """Run the job there to its end; returns what `owt run` printed."""
@@ -73,6 +73,13 @@ def check_same(local: Path, workdir: Storage) -> None:
     differing = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     assert differing == []
     assert "everything holds" in run_owt("verify", "--workdir", workdir)
+
+
+def metrics(run: Storage) -> dict[str, dict[str, int]]:
+    """The Beam counters of each stage, of the last job of a run."""
+    entries = map(json.loads, run.read("run-log.jsonl").splitlines())
+    *_, last = (entry["metrics"] for entry in entries if "job" in entry)
+    return dict(last)
 
 
 def contents(run: Storage) -> dict[str, bytes]:

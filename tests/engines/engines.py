@@ -73,6 +73,15 @@ heartbeat.timeout: 20000
 io.tmp.dirs: {tmp}
 """
 
+# Beam's worker pool serves one engine's process. Here several share one, and most name their worker `1-1`: a request to
+# stop it would kill whoever was the last to get this name. Each worker ends by itself when its engine hangs up.
+WORKER_POOL = """\
+from apache_beam.portability.api import beam_fn_api_pb2
+from apache_beam.runners.worker import worker_pool_main
+worker_pool_main.BeamFnExternalWorkerPoolServicer.StopWorker = lambda *_: beam_fn_api_pb2.StopWorkerResponse()
+worker_pool_main.main()
+"""
+
 LOG4J = """\
 rootLogger.level = INFO
 rootLogger.appenderRef.console.ref = Console
@@ -143,6 +152,11 @@ class WorkerPool:
     address: str
     process: Process
 
+    @property
+    def flags(self) -> list[str]:
+        """What a user gives to `owt` for workers of this pool."""
+        return ["--environment_type=EXTERNAL", f"--environment_config={self.address}"]
+
     def workers(self) -> dict[int, int]:
         """The process id of each worker, and the port of the engine's process that it works for."""
         listed = ["ps", "ww", "--ppid", str(self.process.pid), "-o", "pid=", "-o", "args="]
@@ -165,7 +179,7 @@ def worker_pool(folder: Path, python: Path | None = None, hidden: Path | None = 
     python, port = python or install(folder / "worker", [wheel()], _installed(DEPENDENCIES)), free_port()
     # The pool starts a worker as `python`, whichever comes first on the path.
     environment = bare(PATH=f"{python.parent}:{os.environ['PATH']}")
-    command = [python, "-m", "apache_beam.runners.worker.worker_pool_main", f"--service_port={port}"]
+    command = [python, "-c", WORKER_POOL, f"--service_port={port}"]
     if hidden:
         mount = f'mount -t tmpfs none "{hidden}" && exec "$@"'
         command = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, "sh", *command]
@@ -239,14 +253,16 @@ def spark(folder: Path) -> Iterator[Engine]:
 
 
 class Flink(Engine):
-    """A JobManager, two TaskManagers of one slot each, and Beam's job server."""
+    """A JobManager, some TaskManagers of one slot each, and Beam's job server."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, slots: int = 2):
+        self.slots = slots
         self.rest, rpc = free_port(), free_port()
         jars = [_installed(PROGRAMS / "flink-job-server")]
         jar = _executable_jar(folder / "flink-job-server.jar", FLINK_JOB_SERVER, jars)
         master = f"--flink_master=localhost:{self.rest}"
-        super().__init__("flink", ["--runner=FlinkRunner", master, f"--flink_job_server_jar={jar}", "--parallelism=2"])
+        runner = ["--runner=FlinkRunner", master, f"--flink_job_server_jar={jar}", f"--parallelism={slots}"]
+        super().__init__("flink", runner)
         self._folder = folder
         self._started = 0
         home = _python_package("pyflink")
@@ -257,23 +273,23 @@ class Flink(Engine):
 
     @property
     def flags(self) -> list[str]:
-        return [*super().flags, "--parallelism=2"]
+        return [*super().flags, f"--parallelism={self.slots}"]
 
     def start(self) -> None:
-        """Start all four, and wait until the cluster has its slots."""
+        """Start them all, and wait until the cluster has its slots."""
         main = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
         manager = self._java("jobmanager", "-Xmx512m", [self._jars], main, f"--configDir={self._folder}")
         manager.wait_until(lambda: listens(self.rest), "Flink's JobManager")
-        for _ in range(2):
+        for _ in range(self.slots):
             self.start_task_manager()
         self._wait_for_slots()
         self.start_job_server()
 
     def restore(self) -> None:
-        """Have two TaskManagers, both of them registered, and a job server; no job runs."""
-        for name in self.task_managers()[2:]:
+        """Have the TaskManagers of its beginning, all registered, and a job server; no job runs."""
+        for name in self.task_managers()[self.slots :]:
             self.kill(name)
-        while len(self.task_managers()) < 2:
+        while len(self.task_managers()) < self.slots:
             self.start_task_manager()
         if "job server" not in self.processes:
             self.start_job_server()
@@ -308,7 +324,7 @@ class Flink(Engine):
         def are_free() -> bool:
             with contextlib.suppress(urllib.error.HTTPError):  # while the JobManager starts
                 found = self.rest_api("/overview")
-                return bool(found["slots-total"] == found["slots-available"] == 2)
+                return bool(found["slots-total"] == found["slots-available"] == self.slots)
             return False
 
         for name in self.task_managers():
@@ -327,9 +343,9 @@ class Flink(Engine):
 
 
 @contextlib.contextmanager
-def flink(folder: Path) -> Iterator[Flink]:
-    """A Flink cluster with two TaskManagers, and its job server."""
-    engine = Flink(folder)
+def flink(folder: Path, slots: int = 2) -> Iterator[Flink]:
+    """A Flink cluster with as many TaskManagers, and its job server."""
+    engine = Flink(folder, slots)
     with _ending(engine):
         engine.start()
         yield engine

@@ -1,9 +1,9 @@
 """Environments that workers run in: the dependencies, installed once, and above them a wheel and nothing else.
 
 A worker's image holds the dependencies; what a job stages is installed when the worker starts. So here:
-`.venv-dependencies` (`make .venv-dependencies/installed`) has what `owt-pipeline[gcp]` depends on, without the package
-itself, and `install` puts a small environment above it that has what it is given. Nothing of the checkout can be
-imported in it.
+`.venv-dependencies` (`make .venv-dependencies/installed`) has what `owt-pipeline` and its buckets' clients depend on,
+without the package itself, and `install` puts a small environment above it that has what it is given. Nothing of the
+checkout can be imported in it.
 """
 
 from __future__ import annotations

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from owt_pipeline.engine.storage import Storage
-from tests.engines.conftest import Jobs, Sent
+from tests.engines.conftest import Jobs, Sent, contents
+from tests.owt_pipeline.whole_runs import snapshot
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
@@ -32,6 +35,32 @@ def test_a_finished_run_sends_no_job(sent: Sent) -> None:
     code, printed = sent.run("again", f"{sent.cloud.bucket}/dataflow")
     assert code == 0, printed
     assert len(sent.cloud.jobs()) == before
+
+
+def test_a_cancelled_job_is_continued_by_the_same_command(sent: Sent) -> None:
+    workdir, command = Storage(f"{sent.cloud.bucket}/cancelled"), ("cancelled", "--until", "clean")
+    with ThreadPoolExecutor(1) as launcher:
+        launched = launcher.submit(sent.run, command[0], workdir.uri, *command[1:])
+        while not any("/shards/" in name for name in (workdir / "ledger/documents").names()):
+            assert not launched.done(), launched.result()
+            time.sleep(0.05)
+        (job,) = (job for job in sent.cloud.jobs() if job["name"] == "cancelled")
+        sent.cloud.cancel(job["id"])
+        code, printed = launched.result()
+    assert code == 1
+    assert "the job was cancelled; run the same command again" in printed
+    assert "Traceback" not in printed
+    assert not workdir.exists("ledger/clean/manifest.json")
+    before = {entry.name: entry.version for entry in workdir.list() if entry.name.endswith(".parquet")}
+    code, printed = sent.run(command[0], workdir.uri, *command[1:])
+    assert code == 0, printed
+    after = {entry.name: entry.version for entry in workdir.list()}
+    assert {name: after[name] for name in before if name in after} == {
+        name: version for name, version in before.items() if name in after
+    }, "what was finished is not written again"
+    found, expected = contents(workdir), snapshot(sent.local)
+    assert "ledger/clean/manifest.json" in found
+    assert [name for name in found if found[name] != expected[name]] == []
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def work(x, folder, always):
     number = sum(name.startswith(f"{x}-") for name in os.listdir(folder))
     if x == 7 and (always or number <= 2):
         raise ValueError("seven is refused")
-    if x == 11 and number == 1:
+    if x == 11 and number == 1 and not always:
         os.kill(os.getpid(), 9)
     return x % 2, (owt_pipeline.__file__, sys.path)
 

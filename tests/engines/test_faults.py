@@ -10,17 +10,26 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from owt_pipeline.engine.dataset import require_manifest
+from owt_pipeline.engine.stage import SHARDS
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import ORDER, load
 from schemas.manifest import MANIFEST_NAME, ShardRecord, ledger_of
-from tests.engines.conftest import Jobs
+from tests.engines.conftest import Jobs, metrics
 from tests.engines.engines import Flink
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer
+from tests.owt_pipeline.fetch.conftest import write_urls_to
+from tests.owt_pipeline.fetch.test_live import AGENT, serve
+from tests.owt_pipeline.fetch.test_two_attempts import Web
+from tests.owt_pipeline.whole_runs import owt
+
+__all__ = ["serve"]
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
@@ -83,11 +92,35 @@ def cluster(on_flink: Flink) -> Flink:
     return on_flink
 
 
-def finished_files(run: Running, stage: str) -> dict[Path, tuple[int, int]]:
-    """The data files of the stage's finished shards, with what would change if one were written again."""
-    records = (ShardRecord.from_json(path.read_bytes()) for path in run.records(stage) if path.parent.name == "shards")
-    paths = [run.workdir / file.path for record in records for file in record.files]
-    return {path: ((found := path.stat()).st_ino, found.st_mtime_ns) for path in paths}
+Mark = tuple[int, int]
+"""What changes of a file that is written again."""
+
+
+def mark(path: Path) -> Mark | None:
+    with contextlib.suppress(FileNotFoundError):
+        return (found := path.stat()).st_ino, found.st_mtime_ns
+    return None
+
+
+def finished_files(run: Running, stage: str) -> dict[Path, Mark]:
+    """The files of the stage's finished parts, in all its steps."""
+    paths = []
+    for record in run.records(stage):
+        with contextlib.suppress(FileNotFoundError):
+            files = ShardRecord.from_json(record.read_bytes()).files
+            folder = run.workdir if record.parent.name == SHARDS else record.parents[2]
+            paths += [folder / file.path for file in files]
+    return {path: found for path in paths if (found := mark(path))}
+
+
+def made_again(finished: Mapping[Path, Mark]) -> list[Path]:
+    """Those files that were written again; what a stage has left when it is published does not count."""
+    return [path for path, before in finished.items() if mark(path) not in (before, None)]
+
+
+def parts(run: Storage) -> dict[str, int]:
+    """How many parts of each stage the last job of a run has made."""
+    return {stage: counters.get("part_milliseconds_count", 0) for stage, counters in metrics(run).items()}
 
 
 def test_a_task_manager_killed_in_each_stage_costs_the_parts_in_flight(
@@ -95,14 +128,18 @@ def test_a_task_manager_killed_in_each_stage_costs_the_parts_in_flight(
 ) -> None:
     """One after the other, in one job: each time a part was finished and others were at work."""
     with running(jobs.command(cluster.flags, Storage(str(tmp_path))), tmp_path) as job:
-        finished: dict[Path, tuple[int, int]] = {}
+        finished: dict[Path, Mark] = {}
         for number, stage in enumerate(ORDER):
             job.wait_for_records(stage, 1 + number % 2)
             finished |= finished_files(job, stage)
             cluster.kill(cluster.task_managers()[number % 2])
+            before = job.records(stage)
             cluster.start_task_manager()
+            job.wait_for(lambda before=before, stage=stage: job.records(stage) != before, "the job goes on")
+            assert made_again(finished) == []
         job.wait()
-    assert {path: ((found := path.stat()).st_ino, found.st_mtime_ns) for path in finished} == finished
+    assert len(finished) > len(ORDER)
+    assert made_again(finished) == []
     jobs.check(Storage(str(tmp_path)))
 
 
@@ -140,6 +177,8 @@ def test_a_job_submitted_again_after_its_job_server_died_goes_on(cluster: Flink,
     command = jobs.command(cluster.flags, Storage(str(tmp_path)))
     with running(command, tmp_path) as job:
         job.wait_for_records("clean")
+        of_stage = parts(Storage(str(jobs.local)))
+        finished = sum(of_stage[name] if job.is_published(name) else len(job.records(name)) for name in ORDER)
         cluster.kill("job server")
         printed, _ = job.launcher.communicate(timeout=120)
         assert job.launcher.returncode == 1, printed
@@ -148,4 +187,28 @@ def test_a_job_submitted_again_after_its_job_server_died_goes_on(cluster: Flink,
     cluster.start_job_server()
     with running([*command, "--take_over"], tmp_path) as job:
         job.wait()
+    goes_on = (tmp_path / "run-log.jsonl").exists()  # else the first job, which nobody waits for, was faster
+    made = sum(parts(Storage(str(tmp_path))).values()) if goes_on else 0
+    print(f"{finished} of {sum(of_stage.values())} parts were finished; the next job made {made}")
+    assert made <= sum(of_stage.values()) - finished, "no part is made twice"
     jobs.check(Storage(str(tmp_path)))
+
+
+def test_a_worker_killed_while_it_fetches_costs_the_answers_in_flight(
+    cluster: Flink, jobs: Jobs, serve: Callable[..., BadServer], tmp_path: Path
+) -> None:
+    """And no host is asked more often than before: the other attempt waits for the claim, then for the host's turn."""
+    hosts, pages, delay = 6, 40, 0.3
+    web = Web()
+    server = serve({f"h{host}": web.answer for host in range(hosts)})
+    urls = [f"http://h{host}.{DOMAIN}/{page}" for host in range(hosts) for page in range(pages)]
+    runtime = write_urls_to(tmp_path, urls, num_shards=2)
+    manners = ("--user_agent", AGENT, "--host_delay", delay, "--address_delay", 0, "--resolve", *server.rules)
+    command = owt("fetch", "--workdir", tmp_path, *manners, *cluster.flags, *jobs.pool.flags)
+    with running(command, tmp_path) as job:
+        job.wait_for(lambda: web.count() > len(urls) / 3, "a third of the requests")
+        os.kill(max(jobs.pool.workers()), signal.SIGKILL)
+        job.wait()
+    assert require_manifest(runtime.workdir, "pages").counts.left == len(urls)
+    assert min(web.gaps()) > 0.8 * delay
+    assert web.count() - len(urls) <= 2 * hosts  # one in flight a host, and those that waited to be recorded

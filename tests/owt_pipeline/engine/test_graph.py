@@ -22,8 +22,8 @@ from owt_pipeline.engine.dataset import DatasetReader, read_manifest
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.exchange import Slice, gather
 from owt_pipeline.engine.lease import hold
-from owt_pipeline.engine.outcome import Outcome as Noted
-from owt_pipeline.engine.outcome import write_outcome
+from owt_pipeline.engine.phases import Outcome as Noted
+from owt_pipeline.engine.phases import write_outcome
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.storage import Storage

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import time
+from dataclasses import replace
 
 import grpc
 import pytest
 
+from owt_pipeline.collect.stage import Options
 from owt_pipeline.engine import versions
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.engine.submission import CACHE_MILLISECONDS, JobLost, explaining, options_for
+from owt_pipeline.engine.submission import (
+    CACHE_MILLISECONDS,
+    JobLost,
+    explaining,
+    options_for,
+    with_absolute_paths,
+)
 from owt_pipeline.engine.workers import WorkerError
 from tests.servers.process import free_port
 
@@ -95,3 +104,9 @@ def test_other_versions_are_an_error_with_both_lists_unless_they_are_allowed() -
     for listed in (here, there):
         assert all(f"{name} {version}" in str(error.value) for name, version in listed.items())
     assert versions.skew(there, allowed=True) == here
+
+
+def test_files_that_workers_read_have_absolute_paths() -> None:
+    given = Options(dumps=("RS_*.zst", "gs://bucket/RS.zst"), num_shards=3)
+    found = with_absolute_paths(given)
+    assert found == replace(given, dumps=(f"{os.getcwd()}/RS_*.zst", "gs://bucket/RS.zst"))
