@@ -232,7 +232,7 @@ def _shard_sources(run: StageRun, slices: Sequence[Slice] = ()) -> Sources:
         on_cluster=run.runtime.on_cluster,
         captures=captures_by_url(gather(run.work, slices, FOUND)) if run.options.in_bulk else None,
         crawls=", ".join(run.options.cc_crawls),
-        warcinfo=_warcinfo(run) if "live" in order else b"",
+        warcinfo=_warcinfo(run) if {"live", "wayback"} & set(order) else b"",
     )
 
 
@@ -246,7 +246,7 @@ def _warcinfo(run: StageRun) -> bytes:
         "software": f"owt-pipeline/{version('owt-pipeline')}",
         "format": "WARC File Format 1.1",
         "conformsTo": "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
-        "robots": "obey (RFC 9309)",
+        **({"robots": "obey (RFC 9309)"} if "live" in run.options.order else {}),
         "http-header-user-agent": run.options.user_agent,
         "description": f"pages of {run.num_shards} shards, settings {run.plan.fingerprint}",
     }
