@@ -196,18 +196,35 @@ def test_a_list_that_is_none_is_refused_by_its_line(tmp_path: Path, text: str, p
         read_reference(str(tmp_path / "list.txt"))
 
 
-def test_times_are_those_of_the_pages_fetched_live(run: Path, tmp_path: Path) -> None:
+def test_times_are_those_of_the_pages_fetched_live_and_distances_those_of_each_source(
+    run: Path, tmp_path: Path
+) -> None:
     copy = copy_of(run, tmp_path / "run", without=("report",))
     for path in (copy / "pages").glob("part-*.parquet"):
         pages = pq.read_table(path)
         rows = np.arange(pages.num_rows)
-        for name, values in (("source", np.where(rows % 3, "live", "warc")), ("fetch_ms", 7 * rows % 400)):
+        days = [None if row % 7 == 0 else 3 * row - 50 for row in rows.tolist()]
+        for name, values in (
+            ("source", np.where(rows % 3, "live", "warc")),
+            ("fetch_ms", 7 * rows % 400),
+            ("days_after_submission", days),
+        ):
             place = pages.schema.get_field_index(name)
             pages = pages.set_column(place, pages.field(name), pa.array(values, pages.field(name).type))
         pq.write_table(pages, path)
     run_stage(STAGE, Options(), Runtime(Storage(str(copy))))
     fetch, sql = json.loads((copy / "report" / "stats.json").read_bytes())["fetch"], queries(copy)
     assert fetch["sources"] == dict(sql("select source, count(*) from pages group by 1"))
+    days = "days_after_submission"
+    of_source = sql(
+        f"select source, count(*), count(*) filter ({days} < 0), count({days}), sum(abs({days}))::bigint, "
+        f"max(abs({days})) from pages group by 1 order by 1"
+    )
+    assert of_source == [
+        (row["source"], row["pages"], row["before"], *(row["days"][key] for key in ("count", "sum", "maximum")))
+        for row in fetch["distances"]
+    ]
+    assert all(before > 0 for _, _, before, *_ in of_source)
     live = "from pages where source = 'live'"
     assert sql(f"select count(*), sum(fetch_ms)::bigint, max(fetch_ms) {live}") == [
         tuple(fetch["milliseconds"][key] for key in ("count", "sum", "maximum"))
