@@ -3,11 +3,11 @@
 `collect` → `fetch` → `extract` → `clean` → `dedupe` → `export` → `tokenize` → `report`
 
 Each task starts its stage as `PYTHON -m owt_pipeline.STAGE.stage` with the flags of the parameters below;
-everything else a stage can be told stands in the TOML file of `config` (which every worker has to be able to
+all other options of the stages are in the TOML file of `config` (which every worker has to be able to
 read), and a parameter that is set goes over it. `python` is the interpreter of an environment with
 `owt-pipeline` installed: not Airflow's own, whose pins clash with it.
 
-**Triggering again is cheap.** A stage whose output stands does nothing, and one that was broken off goes on at
+**Triggering again is cheap.** A finished stage does nothing, and an interrupted one continues at
 the shard where it stopped. So a failed run is mended by triggering it again with the same `workdir`, and
 retries lose nothing. A changed parameter runs its stage and those after it again.
 
@@ -45,7 +45,7 @@ RUNNERS = ("FnApiRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "Porta
 
 
 def params() -> dict[str, Param]:
-    """What a run is told; a parameter left empty leaves the flag out."""
+    """The settings of a run; a parameter left empty leaves the flag out."""
 
     def files(description: str) -> Param:
         return Param([], type="array", items={"type": "string"}, description=description)

@@ -12,7 +12,7 @@ from schemas.exit_codes import ExitCode
 
 COMMANDS = {
     "run": ("owt_pipeline.commands.run", "every stage in order, skipping finished ones; --dry_run says what would run"),
-    "demo": ("owt_pipeline.demo.command", "the whole job, offline, from a small web it serves itself"),
+    "demo": ("owt_pipeline.demo.command", "the complete job, offline, from a small web it serves itself"),
     "init": ("owt_pipeline.commands.init", "write a commented CONFIG.toml to start from"),
     "train-tokenizer": ("owt_pipeline.commands.train_tokenizer", "a byte-level BPE learned from the corpus"),
     "verify": ("owt_pipeline.commands.verify", "check every sum, every checksum, and that every id is accounted for"),

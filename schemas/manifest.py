@@ -156,7 +156,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
       inputs: digest of each dataset read, by name.
       sources: files from outside the working directory: name, bytes, digest.
       stats: further counts of the stage, summed over shards.
-      properties: what readers need to know besides the rows, such as the tokenizer.
+      properties: what readers need to know apart from the rows, such as the tokenizer.
       totals: files, rows and bytes by kind of file.
       files: the list of all files.
       digest: SHA-256 over the paths and digests of all files: equal for equal bytes, whatever made them.

@@ -33,7 +33,7 @@ class Reason(str, Enum):
     SEEN_BEFORE = (
         "seen_before",
         "collect",
-        "a run that this one builds on has the URL; the detail says which, and what became of it",
+        "a run that this one builds on has the URL; the detail says which, and what happened to it",
     )
     ID_COLLISION = "id_collision", "collect", "another canonical URL has the same 64-bit id"
 
@@ -43,7 +43,7 @@ class Reason(str, Enum):
     DNS = "dns", "fetch", "the host's name does not resolve"
     CONNECT = "connect", "fetch", "no connection, or it broke off"
     TLS = "tls", "fetch", "the TLS handshake or the certificate failed"
-    TIMEOUT = "timeout", "fetch", "a time limit passed before the response was whole"
+    TIMEOUT = "timeout", "fetch", "a time limit passed before the response was complete"
     BLOCKED_ADDRESS = "blocked_address", "fetch", "the address is not public, or the port not allowed"
     REDIRECT_LOOP = "redirect_loop", "fetch", "too many redirects"
     BAD_REDIRECT = "bad_redirect", "fetch", "a redirect without a target, or to a scheme other than http and https"

@@ -74,7 +74,7 @@ def _document(description: str, **more: JsonSchema) -> JsonSchema:
 
 
 _TITLE = or_null(string("of the page"))
-_TEXT = {"characters": integer("of the whole text"), "text": string("its first 3,000 characters")}
+_TEXT = {"characters": integer("of the complete text"), "text": string("its first 3,000 characters")}
 _FAILURES = mapping("URLs without a page, by reason, the most frequent first", integer())
 _THROUGH = {name: integer(f"rows of {name}/") for name in ("urls", "pages", "documents", "clean", "corpus")}
 
@@ -263,7 +263,7 @@ _SECTIONS: dict[str, JsonSchema] = {
     ),
     "fetch": or_empty(
         obj(
-            "What became of the URLs that were asked for; empty where nothing was fetched.",
+            "What happened to the URLs that were asked for; empty where nothing was fetched.",
             sources=mapping("pages, by source: live, archive, commoncrawl or wayback", integer()),
             distances=listing(
                 "by source",
@@ -361,7 +361,7 @@ _SECTIONS: dict[str, JsonSchema] = {
     "likeness": obj(
         "How like WebText and OpenWebText the corpus is.",
         lengths=listing(
-            "beside OpenWebText's published lengths",
+            "next to OpenWebText's published lengths",
             obj(
                 "",
                 what=string("tokens_per_document or bytes_per_token"),
@@ -373,7 +373,7 @@ _SECTIONS: dict[str, JsonSchema] = {
         ),
         sites=or_null(
             obj(
-                "beside the list of --reference_domains; a site is a host without its public suffix and subdomains",
+                "next to the list of --reference_domains; a site is a host without its public suffix and subdomains",
                 reference=string("the file's name"),
                 listed=integer("sites of the list"),
                 datasets=listing(

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, and each says by checksums what it is and what it came from.
+"""Checkpoints: complete or not there, and each says by checksums what it is and what it came from.
 
 OUT/checkpoints/step-00001000/
     checkpoint.json     written last: step, settings, shards, tokenizer, parent, versions, SHA-256 of each file
@@ -166,7 +166,7 @@ def read_record(folder: Path) -> Record:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints below `folder`, oldest first, whether or not they are whole."""
+    """The checkpoints below `folder`, oldest first, whether or not they are complete."""
     found = folder.iterdir() if folder.is_dir() else ()
     return sorted((path for path in found if _NAME.fullmatch(path.name)), key=_step_of)
 
@@ -221,7 +221,7 @@ def prune(folder: Path, keep_last: int, keep_every: int = 0, keep_hours: float =
         kept |= set(spans.values())
     for path in found:
         if path not in kept:
-            # Renamed first: a deletion broken off must not leave half a checkpoint under its name.
+            # Renamed first: an interrupted deletion must not leave half a checkpoint under its name.
             gone = path.with_name(f".{path.name}.gone")
             path.rename(gone)
             shutil.rmtree(gone)
@@ -238,7 +238,7 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[GPT, R
 
 
 def resolve(path: str | Path) -> Path:
-    """The checkpoint a user means by a checkpoint's folder, or by a run's: then its newest whole one."""
+    """The checkpoint a user means by a checkpoint's folder, or by a run's: then its newest complete one."""
     folder = Path(path)
     if (folder / RECORD).exists():
         return folder

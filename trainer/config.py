@@ -90,7 +90,7 @@ class TrainConfig:
     )
     preflight: bool = option(False, "tell memory, work and time, and train nothing", shapes_bytes=False)
     max_steps: int = option(
-        0, "steps of the whole run; 0 for 19,073 (10 billion tokens at 524,288), with init_from one epoch", minimum=0
+        0, "steps of the complete run; 0 for 19,073 (10 billion tokens at 524,288), with init_from one epoch", minimum=0
     )
 
     optimizer: str = option("adamw", "of the weights", choices=OPTIMIZERS)
@@ -155,7 +155,7 @@ class TrainConfig:
         shapes_bytes=False,
     )  # fmt: skip
     tracker: str = option(
-        "tensorboard", "where figures go besides training.html and metrics.jsonl", choices=TRACKERS, shapes_bytes=False
+        "tensorboard", "where else figures go than training.html, metrics.jsonl", choices=TRACKERS, shapes_bytes=False
     )
     sample_tokens: int = option(
         64, "tokens of each of two samples written at a validation; 0 for none", minimum=0, shapes_bytes=False
@@ -291,7 +291,7 @@ def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The table `[train]` of a run's configuration, or the whole file where it has no tables."""
+    """The table `[train]` of a run's configuration, or the complete file where it has no tables."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -209,10 +209,10 @@ def check_length(tokens: int, context: int, where: str) -> None:
 
 
 class Loader:
-    """A rank's batches. Its whole state is the step it is asked for.
+    """A rank's batches. Its complete state is the step it is asked for.
 
     Global batch `step` is samples step·G … step·G+G−1. Rank r of R takes the r-th of R slices, and hands it
-    out as micro-batches, both as even as whole samples allow. So the batch is the same for any number of
+    out as micro-batches, both as even as complete samples allow. So the batch is the same for any number of
     ranks, any micro-batch, and does not need to divide; a micro-batch counts by its `weight`. All have one
     shape, so that a compiled model is compiled once: what one lacks is filled with samples that are no targets.
 

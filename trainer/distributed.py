@@ -222,7 +222,7 @@ def xla_package() -> Any:
 def shard(model: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, bfloat16: bool) -> None:
     """Spread each parameter over the ranks (FSDP2): a block's are gathered while it computes.
 
-    The optimizer's state is spread with them. Every rank holds the whole model on entry, the same. With
+    The optimizer's state is spread with them. Every rank holds the complete model on entry, the same. With
     `bfloat16` weights travel and compute in that, and gradients are added up in float32. Compile the
     blocks before, so that the gathering is not part of the compiled code.
     """

@@ -31,7 +31,7 @@ class TextScore:
     """How well a model predicts a text.
 
     Attributes:
-      nats: negative log-likelihood of the whole text.
+      nats: negative log-likelihood of the complete text.
       tokens, words, bytes: of the text; words are split at white space, bytes are UTF-8.
     """
 
@@ -58,7 +58,7 @@ def score_text(
     """Predict every token of `text` once, the first from an end-of-text.
 
     Args:
-      stride: tokens predicted by each window. The context gives contiguous chunks (0 stands for it);
+      stride: tokens predicted by each window. The context gives contiguous chunks (0 means it);
         less gives a sliding window, in which each token sees at least context − stride before it.
 
     Raises:

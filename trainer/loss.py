@@ -37,7 +37,7 @@ def fused_cross_entropy(
 def best_chunk(device: str) -> int:
     """Tokens of a chunk by default: on a CPU, where this is faster than the plain loss; 0 (the plain loss) elsewhere.
 
-    Each chunk adds to the gradient of the whole weight: at width 768, half as many tokens cost a tenth more time.
+    Each chunk adds to the gradient of the complete weight: at width 768, half as many tokens cost a tenth more time.
     """
     return 2048 if device == "cpu" else 0
 

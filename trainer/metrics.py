@@ -36,7 +36,7 @@ PEAK_TFLOPS: dict[str, float] = {
     "RTX 3090": 71.0,
 }
 """Dense bf16 rates with 32-bit accumulation, in 10**12 operations a second, by NVIDIA's data sheets."""
-_PLAIN = re.compile(r"NVIDIA|GeForce|SXM\d?|PCI[Ee]|\d+GB|HBM\d\w*")  # what a name may say besides
+_PLAIN = re.compile(r"NVIDIA|GeForce|SXM\d?|PCI[Ee]|\d+GB|HBM\d\w*")  # what a name may say in addition
 
 
 class StepLog:
@@ -119,7 +119,7 @@ class Metrics:
     Args:
       folder: the run's folder.
       step: steps done already; records of later ones, from a run that was killed, are removed.
-      tracker: where figures go besides; None for nowhere.
+      tracker: where figures also go; None for nowhere.
       settings: of the run, for its page.
       max_steps: of the run.
       data: what the run reads, from which step on.

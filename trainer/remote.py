@@ -31,7 +31,7 @@ class Cache:
     """A folder of downloaded shards, named by their SHA-256, of at most `limit` bytes.
 
     The file used longest ago goes first; one of the moment is never too many, so a shard larger than the
-    limit is still read. Processes of a machine share the folder: a file appears whole or not at all, and one
+    limit is still read. Processes of a machine share the folder: a file appears complete or not at all, and one
     that another process has mapped stays readable when it is removed.
     """
 

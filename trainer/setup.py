@@ -258,7 +258,7 @@ def sole_writer(folder: Path, say: Callable[[str], None], patience: float = 10) 
     """Hold the run's `folder`, by a lock on its file `.lock` that goes with the process, however that ends.
 
     On a network file system it holds between machines where the file system's locks do (NFS 4, Lustre with
-    `-o flock`); where there are none, `say` is told and the run goes on without.
+    `-o flock`); where there are none, `say` is called and the run continues without.
 
     Args:
       patience: seconds to wait: where nodes leave and join, the writer before may be about to end.

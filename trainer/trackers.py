@@ -30,7 +30,7 @@ def open_tracker(
 
     Args:
       step: steps done already; what a tracker has of later ones, from a run that was killed, is replaced.
-      say: is told where TensorBoard, the default, is not installed; the run goes on without it.
+      say: is called where TensorBoard, the default, is not installed; the run goes on without it.
 
     Raises:
       SettingsError: trackio or wandb is asked for and is not installed.
@@ -74,7 +74,7 @@ class _Hosted:
     def __init__(self, package: Any, folder: Path, settings: dict[str, Any]) -> None:
         place = folder.resolve()
         own: dict[str, Any] = {"name": place.name, "resume": "allow"}
-        if package.__name__ == "wandb":  # its runs are told apart by id, Trackio's by name
+        if package.__name__ == "wandb":  # its runs are distinguished by id, Trackio's by name
             own |= {"id": hashlib.sha256(str(place).encode()).hexdigest()[:16], "dir": str(folder)}
         self._package = package
         package.init(project="owt", config=settings, **own)

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train on every XLA device of this host, one process each; the arguments are those of `trainer.train`."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        parse([*given, "--device", "xla"])  # a mistake is told once, here
+        parse([*given, "--device", "xla"])  # a mistake is reported once, here
         xla_package().launch(_process, args=([*given, "--device", "xla"],))
     except SettingsError as error:
         return report("trainer.xla", error)

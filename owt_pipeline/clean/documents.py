@@ -56,7 +56,7 @@ class Rules:
 
 @dataclass
 class Document:
-    """A document, and what became of it.
+    """A document, and what happened to it.
 
     Attributes:
       text: repaired.

@@ -178,7 +178,7 @@ def c4(view: TextView) -> Judgement:
 
     C4's rules: Raffel et al., JMLR 2020, section 2.2, as the code that made it has them: TensorFlow Datasets'
     `c4_utils.py`, `clean_page`. Where the paper differs (5 sentences a page, 3 words a line), the code decides. The
-    list of bad words is left out: it drops whole fields (Dodge et al., EMNLP 2021), and we ship no such list.
+    list of bad words is left out: it drops entire fields (Dodge et al., EMNLP 2021), and we ship no such list.
     """
     lines = []
     lorem_ipsum = curly_brackets = 0

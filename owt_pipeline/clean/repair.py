@@ -37,7 +37,7 @@ _HARMLESS = "\t\n\x20-\x7e\xa0\xb7\u2013\u2014\u2018\u2019\u201c\u201d\u2022\u20
 _ENTITY = "&#?[0-9A-Za-z]{1,24};"
 _TO_LOOK_AT = re.compile(f"[^{_HARMLESS}]|{_ENTITY}")
 
-# All that any rule changes but normalization, curly quotes and mojibake: control characters and what stands for a
+# All that any rule changes but normalization, curly quotes and mojibake: control characters and what represents a
 # line break, characters of Asian width, surrogates, Latin ligatures, entities.
 _NEEDS_FTFY = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u206a-\u206f\u3000\ud800-\udfff\ufeff\uff01-\uffee\ufff9-\ufffc"
@@ -84,7 +84,7 @@ def _fix_segment(segment: str, rules: _Rules, has_markup: bool) -> str:
 
 
 def _is_stable(text: str, rules: _Rules) -> bool:
-    """Whether a further round of ftfy's would leave `text` as it is, as far as can be told without one."""
+    """Whether a further round of ftfy's would leave `text` as it is, as far as can be known without one."""
     return _NEEDS_FTFY.search(text) is None and not is_bad(text) and _settle(text, rules) == text
 
 

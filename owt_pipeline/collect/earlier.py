@@ -91,7 +91,7 @@ class BaseReader:
         return self.base.reader(accepted_by(self.base).dataset)
 
     def _outcomes(self, shard: int, ids: np.ndarray) -> pa.DictionaryArray:
-        """What became of URLs: `kept`, or by which stage they were rejected and why."""
+        """What happened to URLs: `kept`, or by which stage they were rejected and why."""
         order = np.argsort(ids)
         texts, codes = [KEPT], np.zeros(len(ids), np.int32)
 
@@ -178,7 +178,7 @@ class Earlier:
     """What the bases know of the URLs of one shard.
 
     Attributes:
-      seen: of the URLs that were accepted, `url_id` and `note`: by which run, and what became of them there.
+      seen: of the URLs that were accepted, `url_id` and `note`: by which run, and what happened to them there.
       scores: `url_id`, `submission_id` and `score` of submissions of other URLs.
       again: rows of `urls/` that are taken up again, ordered by url_id.
     """
@@ -191,7 +191,7 @@ class Earlier:
     def of(cls, known: pa.Table, again: pa.Table, names: Sequence[str], spread: Spread) -> Earlier:
         """From rows of schemas KNOWN and AGAIN in any order; `names` are those of the bases in the chain's order.
 
-        Where several bases accepted a URL, the last one says what became of it.
+        Where several bases accepted a URL, the last one says what happened to it.
         """
         is_accepted = known["outcome"].is_valid()
         scores = known.filter(pc.invert(is_accepted)).select(["url_id", "submission_id", "score"])

@@ -64,7 +64,7 @@ class SubredditReader:
         self.overlong: list[int] = []
 
     def __iter__(self) -> Iterator[Block]:
-        """PRAW keeps to Reddit's rate limits, and where Reddit still says 429, this waits as told.
+        """PRAW keeps to Reddit's rate limits, and where Reddit still says 429, this waits as long as it says.
 
         A subreddit that cannot be read (banned, private, misspelt) is logged and yields none. Raises UserError where
         Reddit cannot be reached or the credentials are wrong.

@@ -30,7 +30,7 @@ class Rules:
       deny_subreddits: submissions there are turned away; in lower case.
       deny_domains: domains that are turned away with their subdomains.
       blocked_domain_files: lists of such domains, each a path with a digest by which a changed one is read again.
-      extensions: endings of paths, beside the built-in ones.
+      extensions: endings of paths, in addition to the built-in ones.
       built_in: whether the built-in lists of media hosts and endings apply.
       url_rules: version of the rules for URLs.
     """
@@ -65,7 +65,7 @@ class Rules:
 
 
 class DomainSet:
-    """A set of domains, which stand for their subdomains, and of exact hosts, written with `=` before them.
+    """A set of domains, which include their subdomains, and of exact hosts, written with `=` before them.
 
     It holds 8 bytes an entry, so that lists of millions fit next to every worker.
     """
@@ -98,9 +98,9 @@ def blocked_domains(
 ) -> DomainSet:
     """The domains and hosts of files, one a line, of the built-in list, and `further` ones; `lists` are (path, digest).
 
-    A domain stands for its subdomains too (`example.com`, `*.example.com`, `||example.com^`); `=example.com` is that
+    A domain includes its subdomains (`example.com`, `*.example.com`, `||example.com^`); `=example.com` is that
     host only, and so is a line of `/etc/hosts`. Blank lines and what follows a `#` are skipped. By version 1 of the
-    rules for URLs, every line stands for the subdomains. Raises UserError for a file that cannot be read.
+    rules for URLs, every line includes the subdomains. Raises UserError for a file that cannot be read.
     """
     entries = chain(
         _built_in("media_domains.txt") if built_in else [],

@@ -58,7 +58,7 @@ class Reader(Protocol):
       bytes_read: of the file, so far.
       bytes_decompressed: so far; 0 where unknown.
       overlong: numbers of lines that are too long to be records and are in no block.
-      broken: after the last block: where and why the source broke off, or None.
+      broken: after the last block: where and why the source ends early, or None.
     """
 
     bytes_decompressed: int
@@ -84,7 +84,7 @@ class Tally(msgspec.Struct):
       first_malformed: where the first of them is, and what it is.
       bytes_read: of the file.
       bytes_decompressed: 0 where unknown.
-      broken: where and why the source broke off.
+      broken: where and why the source ends early.
       last_line: number of the last line that was read.
       rejected: lines by the reason for which they are turned away by themselves.
     """

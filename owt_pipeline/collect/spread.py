@@ -147,7 +147,7 @@ def plan_spread(
       total: rows of all sources.
       num_shards: shards.
       max_share: the largest part of a shard that one host may fill, where 1 is total / num_shards rows.
-      worth: hosts with fewer rows stay whole.
+      worth: hosts with fewer rows are not divided.
     """
     rows = counts.group_by("host").aggregate([("rows", "sum")])
     limit = int(max(worth, total / num_shards * max_share))

@@ -38,7 +38,7 @@ class Submission(msgspec.Struct, gc=False):
 
 
 class WholeSubmission(Submission, gc=False):
-    """With the fields that stand in for others: read where one of those is missing."""
+    """With the fields that replace others: read where one of those is missing."""
 
     permalink: Any = None
     domain: Any = None

@@ -71,7 +71,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Step:
-    """What would become of one stage.
+    """What would happen to one stage.
 
     Attributes:
       stage: its name.
@@ -113,7 +113,7 @@ class _Expected:
 
 
 def steps(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]:
-    """What would become of each stage, in order; raises UserError where a source cannot be read."""
+    """What would happen to each stage, in order; raises UserError where a source cannot be read."""
     workdir, log = runtime.workdir, read_log(runtime.workdir)
     imported = usable_manifest(workdir, "documents")
     is_imported = imported is not None and imported.stage == "import"

@@ -120,7 +120,7 @@ SPREAD = 0.5
 """Sigma of the lognormal distribution of part times, where none was measured: shards differ by their hosts' pages."""
 PLAN_SECONDS = 0.0002
 PUBLISH_SECONDS = 0.0002
-"""Of one worker, for each shard, besides what it waits for a bucket: the list of files, the plan of the parts."""
+"""Of one worker, for each shard, apart from what it waits for a bucket: the list of files, the plan of the parts."""
 PUBLISH_REQUESTS = 1.65
 REQUESTS_TOGETHER = 16
 """Of one worker, for each shard of a stage: it reads the shard's record, and deletes what the steps have left, 6.5
@@ -209,7 +209,7 @@ class Work:
       parts: how many, in each of its steps.
       core_seconds: of one core, for all parts of all steps.
       steps: how many; `core_seconds` are divided equally.
-      alone: seconds of one worker while the others wait, besides planning and publishing.
+      alone: seconds of one worker while the others wait, planning and publishing not included.
       read, written: bytes, in the bucket.
       longest: seconds of the longest part, where it is known to be longer than its like: a dump cannot be divided.
       spread: sigma of the lognormal distribution of part times.

@@ -47,7 +47,7 @@ class Finding:
     Attributes:
       name: the dataset.
       problems: what does not hold, one line each.
-      notes: what a reader should know besides.
+      notes: what a reader should know in addition.
       damaged: files with other bytes than were written.
     """
 

@@ -1,4 +1,4 @@
-"""MinHash signatures by datasketch 2's `affine32` scheme, for a whole batch of texts at once.
+"""MinHash signatures by datasketch 2's `affine32` scheme, for a complete batch of texts at once.
 
 h_k(x) = a_k * fmix32(x) + b_k mod 2^32, a_k odd: see datasketch/minhash.py for why these are permutations and
 what is known of them. For the same 32-bit hashes the signatures are datasketch's own.

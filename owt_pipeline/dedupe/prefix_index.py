@@ -2,7 +2,7 @@
 
 Order all shingles by how few documents of the component have them. Two sets of a given similarity share so many
 shingles that they must share one among the first, rarest ones of each (Chaudhuri, Ganti and Kaushik 2006); and where
-the first shared one stands far behind, too few are left (the positional filter of PPJoin, Xiao et al. 2008). So a
+the first shared one is far behind, too few are left (the positional filter of PPJoin, Xiao et al. 2008). So a
 document made of a template and a text of its own is compared with none of the others of that template: what it
 shares with them is not rare. Nothing that reaches the threshold is lost.
 """
@@ -84,7 +84,7 @@ class PrefixIndex:
     def _prefix_length(self, size: int, smallest: int, largest: int) -> int:
         """How many of a document's rarest shingles can be the first it shares with one that is similar enough.
 
-        If the first one stands at position p, at most size - p are shared; it does not matter whether the document
+        If the first one is at position p, at most size - p are shared; it does not matter whether the document
         goes or stays, nor with which other size, from `smallest` to `largest`, this is enough.
         """
         common = np.minimum(size - np.arange(size), largest)

@@ -1,4 +1,4 @@
-"""Shingles: n-grams of words or of characters, as 64-bit hashes, for a whole batch of texts at once."""
+"""Shingles: n-grams of words or of characters, as 64-bit hashes, for a complete batch of texts at once."""
 
 from __future__ import annotations
 

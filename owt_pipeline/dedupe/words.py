@@ -192,7 +192,7 @@ def _write_utf8(letters: np.ndarray, at: np.ndarray, size: np.ndarray, code: np.
 
 SEPARATOR, LETTER, IDEOGRAPH = 0, 1, 2
 
-# Scripts written without spaces: each character is a word of its own, as a run of them would be a whole sentence.
+# Scripts written without spaces: each character is a word of its own, as a run of them would be a complete sentence.
 _UNSPACED = (
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x1000, 0x109F),  # Myanmar

@@ -1,1 +1,1 @@
-"""The demo: a small web of its own, a dump that links to it, and the truth of what should become of every link."""
+"""The demo: a small web of its own, a dump that links to it, and the truth of what should happen to every link."""

@@ -1,4 +1,4 @@
-"""`owt demo`: the whole job on one machine, offline, from a small web that it serves itself."""
+"""`owt demo`: the complete job on one machine, offline, from a small web that it serves itself."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from schemas import Reason
 from schemas.settings import to_toml
 
 TRAIN_SECONDS = 60
-"""Training ends after this long on any machine, with a checkpoint: the trainer saves when it is told to stop."""
+"""Training ends after this long on any machine, with a checkpoint: the trainer saves when it is asked to stop."""
 
 _TRAINING = {
     "preset": "tiny",
@@ -58,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt demo`."""
     parser = CommandParser(
         prog="owt demo",
-        description="Run the whole job offline: serve a small web on loopback, write a Reddit dump that links to it,\n"
+        description="Run the complete job offline: serve a small web on loopback, write a Reddit dump of its links,\n"
         "run every stage over real HTTP, verify the run, train a small GPT-2 and let it write.",
         epilog="examples:\n  owt demo --workdir demo-run --workers 2\n  owt demo --write_inputs inputs",
     )

@@ -54,7 +54,7 @@ _NEVER_FETCHED = [
 
 
 def dump_expectations() -> list[Expectation]:
-    """What should become of links that are in the dump and never fetched."""
+    """What should happen to links that are in the dump and never fetched."""
     unwanted = [Expectation(f"http://courier.demo.test/unnoticed/{k}", (Reason.LOW_SCORE,)) for k in range(6)]
     adult = [Expectation(f"http://garden.demo.test/after-dark/{k}", (Reason.OVER_18,)) for k in range(3)]
     own = [
@@ -65,7 +65,7 @@ def dump_expectations() -> list[Expectation]:
 
 
 def all_expectations(site: Site) -> list[Expectation]:
-    """Every URL of the dump with what should become of it; repeats of a URL are merged into one."""
+    """Every URL of the dump with what should happen to it; repeats of a URL are merged into one."""
     dead = {f"http://{host}{path}" for host, path in site.archived}
     links = [
         replace(link, reasons=(http_reason(404),)) if link.url in dead and not has_common_crawl() else link

@@ -1,4 +1,4 @@
-"""What the demo's web is made of: hosts, templates, answers to requests, and what should become of each link."""
+"""What the demo's web is made of: hosts, templates, answers to requests, and what should happen to each link."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What should become of one URL.
+    """What should happen to one URL.
 
     Attributes:
       url: the URL in the form a browser shows; the dump may link to variants of it.

@@ -1,4 +1,4 @@
-"""Serves the demo's web on one port of the loopback address, over real HTTP; hosts are told apart by `Host`.
+"""Serves the demo's web on one port of the loopback address, over real HTTP; hosts are distinguished by `Host`.
 
     python -m owt_pipeline.demo.server --port 8123
 

@@ -35,7 +35,7 @@ class Site:
 
     Attributes:
       answers: what the server answers, by (host, path with query).
-      expectations: what should become of each URL that the dump links to.
+      expectations: what should happen to each URL that the dump links to.
       archived: pages that are gone, as they were: (host, path with query) and answer.
     """
 

@@ -1,4 +1,4 @@
-"""Prose that every Python ships, and what becomes of an article that is copied: edited, mixed with another, garbled.
+"""Prose that every Python ships, and what happens to an article that is copied: edited, mixed with another, garbled.
 
 The prose is the language reference in `pydoc_data` and the docstrings of the library. It differs a little from one
 version of Python to the next and never between two runs of one.

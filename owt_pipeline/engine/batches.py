@@ -12,7 +12,7 @@ from schemas import REJECTS, Reason
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one batch's rows: each was kept or rejected.
+    """What happened to one batch's rows: each was kept or rejected.
 
     Attributes:
       kept: rows for the dataset; by output name where a stage writes several (`train`, `val`).

@@ -1,4 +1,4 @@
-"""What every owt command has: the parser, and how it ends when it is told to."""
+"""What every owt command has: the parser, and how it ends when it is interrupted."""
 
 from __future__ import annotations
 

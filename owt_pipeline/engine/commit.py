@@ -142,7 +142,7 @@ class ShardWriter:
         self._stats.update(stats)
 
     def add(self, entered: int, outcome: Outcome) -> None:
-        """Write what became of `entered` rows, and report the progress."""
+        """Write what happened to `entered` rows, and report the progress."""
         self.enter(entered)
         kept = outcome.kept if isinstance(outcome.kept, Mapping) else {"": outcome.kept}
         for output, rows in kept.items():

@@ -47,7 +47,7 @@ class Plan(msgspec.Struct, frozen=True):
       sources: files from outside the working directory, and lists in it.
       versions: versions of the libraries that shape bytes.
       num_shards: shards of the output.
-      made_from: for each shard, a digest of all it is made from besides the options; empty where the stage does not
+      made_from: for each shard, a digest of all it is made from apart from the options; empty where the stage does not
         work shard by shard.
     """
 
@@ -133,7 +133,7 @@ def with_shards(plan: Plan, stage: Stage, options: Any, inputs: Mapping[str, Dat
 
 
 def made_from(stage: Stage, inputs: Mapping[str, DatasetReader], workdir: Storage, num_shards: int) -> list[str]:
-    """For each shard, a digest of all that it is made from besides the options; none where shards are not apart."""
+    """For each shard, a digest of all that it is made from apart from the options; none where shards are not apart."""
     if not stage.shard_local:
         return []
     listed = stage.listed(workdir, inputs)

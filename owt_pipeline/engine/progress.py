@@ -160,7 +160,7 @@ def doing(tell: Callable[[], str]) -> None:
 
 
 def shard_done() -> None:
-    """One more shard is whole."""
+    """One more shard is complete."""
     if _current is not None:
         with _lock:
             _current.shards_done += 1

@@ -3,7 +3,7 @@
 Each worker has a thread of this process, which gives it one task after the other and waits for the answers. Results
 come back in the order of the batches whatever the number of workers, which is what makes the output's bytes
 independent of it. A worker that dies, or does not answer in time, is replaced; only the task that it was at is
-affected, and the caller is told how it died.
+affected, and the caller learns how it died.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A page as blocks of text, in order, each in the container it stands in.
+"""A page as blocks of text, in order, each in the container it is in.
 
 A block is what a reader sees as one: a paragraph, a heading, an item of a list, a row of a table, a piece of code.
 Containers are the block-level elements around them, numbered in document order, so a container's parent comes before
@@ -36,7 +36,7 @@ from owt_pipeline.extract.names import (
 from owt_pipeline.extract.tree import PERMALINK
 
 MAX_DEPTH = 250
-"""Elements within elements that are told apart; what lies deeper is text of the last one: Python's recursion has a
+"""Elements within elements that are distinguished; what lies deeper is text of the last one: Python's recursion has a
 limit, and beyond a hundred or so only tags that were never closed go on."""
 
 HEADING, ITEM, ROW, PREFORMATTED, CELL, PARAGRAPH, CAPTION, OTHER = (
@@ -56,7 +56,7 @@ _FORMS = dict.fromkeys(HEADINGS, HEADING) | {
 CODE, FORMULA, DISPLAY, NOTE, NOTE_END = "\x01", "\x02", "\x03", "\x04", "\x05"
 """Marks within a block's `marked` text: around code, formulas (in a line, or on their own), references to notes."""
 _FORMULA = re.compile(f"([{FORMULA}{DISPLAY}])[^{FORMULA}{DISPLAY}]*\\1")
-_BREAK = "\x00"  # stands for <br> until a block is complete; no parsed text has it
+_BREAK = "\x00"  # in place of <br> until a block is complete; no parsed text has it
 _UNMARKED = str.maketrans({CODE: None, FORMULA: None, DISPLAY: None, NOTE: "[", NOTE_END: "]"})
 
 # What the walk does at an element, by its tag; 0 for an unknown one.
@@ -104,7 +104,7 @@ class Block:
       cells: of a row, its cells, marked as above and with a newline between paragraphs; else None.
       is_header: of a row, whether all its cells are headers.
       link_chars: how many of its characters are within links.
-      container: index of the container it stands in.
+      container: index of the container it is in.
       chars: length of `text`.
       links: how many links begin in it.
       images: how many images are between it and the text before it.
@@ -145,7 +145,7 @@ class Container:
     Attributes:
       tag: its name.
       names: its classes, id, role and `itemprop`, as the page gives them; without an id that a heading gave it.
-      parent: index of the container it stands in; -1 for the body.
+      parent: index of the container it is in; -1 for the body.
       kind: what its names say it is.
       names_content: whether its names say that it holds the content.
       number: of an item in a numbered list, its number; of such a list, that of its next item; else -1.
@@ -160,7 +160,7 @@ class Container:
 
 
 def read_blocks(body: etree._Element) -> tuple[list[Block], list[Container]]:
-    """The blocks below `body`, and the containers they stand in; the first container is `body`."""
+    """The blocks below `body`, and the containers they are in; the first container is `body`."""
     reader = _Reader({})
     reader.read_container(body, "body", -1, OTHER, 0)
     return reader.blocks, reader.containers

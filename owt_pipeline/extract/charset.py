@@ -148,7 +148,7 @@ def _decode_damaged(body: bytes, name: str) -> str | None:
 def _detect(body: bytes) -> str | None:
     """What the bytes look like, going by those around the first beyond ASCII; None for any charset of Latin letters.
 
-    Those differ by a few letters that no statistics of a page tell apart: among them it is windows-1252 or declared.
+    Those differ by a few letters that no statistics of a page distinguished: among them it is windows-1252 or declared.
     """
     from charset_normalizer import from_bytes
 

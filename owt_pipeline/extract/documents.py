@@ -13,12 +13,12 @@ from schemas import DATASETS
 
 
 def documents(pages: Sequence[tuple[pa.RecordBatch, Result]]) -> Outcome:
-    """What became of `pages`: pairs of a row of `pages/` and its result."""
+    """What happened to `pages`: pairs of a row of `pages/` and its result."""
     found = [(row, result) for row, result in pages if isinstance(result, Found)]
     rejected = [(row, result) for row, result in pages if isinstance(result, Rejected)]
     schema = DATASETS["documents"].schema
     if found:
-        # One chunk: the rows are slices of batches that hold whole records.
+        # One chunk: the rows are slices of batches that hold complete records.
         (index,) = pa.Table.from_batches([row for row, _ in found]).combine_chunks().to_batches()
         documents = [result.document for _, result in found]
         kept = replace_columns(

@@ -1,6 +1,6 @@
 """What a page says of itself: title, author, date, site name, language and licence.
 
-From its `<meta>` elements (Open Graph, Dublin Core and the names in use before and beside them), its linked data
+From its `<meta>` elements (Open Graph, Dublin Core and the names in use before and next to them), its linked data
 (schema.org), and its markup, all on the tree that the text is read from.
 
 A licence counts where a page declares it for itself: by `rel="license"`, in its data, or by a link to Creative Commons

@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 
 # What an element is, by its name, other than content. Plain numbers: an IntFlag's operators take a third of the time
-# of the whole extraction.
+# of the complete extraction.
 HIDDEN = 1
 CHROME = 2
 """Navigation, sidebars, share buttons, forms, advertisements, captions."""

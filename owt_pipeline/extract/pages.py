@@ -32,7 +32,7 @@ _NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker needs to know beside the pages; picklable.
+    """What a worker needs in addition to the pages; picklable.
 
     Attributes:
       extractor: a name for `extractor.load`, and `settings` for it.

@@ -117,7 +117,7 @@ class CheckingResolver:
         self._lookups: OrderedDict[tuple[str, int], tuple[float, asyncio.Future[list[AddrInfoType]]]] = OrderedDict()
 
     async def resolve(self, host: str, port: int, seconds: float) -> list[AddrInfoType]:
-        """The addresses of `host`; raises OSError where it has none, or none was told within `seconds` (which do not
+        """The addresses of `host`; raises OSError where it has none, or no answer came within `seconds` (which do not
         count while other names are looked up), BlockedAddress where none is allowed."""
         begun, lookup = self._lookups.get((host, port), (0.0, None))
         if lookup is None or time.monotonic() - begun > _KEEP_SECONDS or (lookup.done() and _failed(lookup)):

@@ -1,4 +1,4 @@
-"""What became of a URL: a page, or the reason why there is none; the same judgement for a live response and for one
+"""What happened to a URL: a page, or the reason why there is none; the same judgement for a live response and for one
 from an archive."""
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def judge(
 def refuse_head(status: int, content_type: str | None) -> Refusal | None:
     """Why a final response is no page, judged before its body; None if it may be one."""
     if status == 206:
-        return Reason.BAD_RESPONSE, "a part (status 206) where the whole was asked for"
+        return Reason.BAD_RESPONSE, "a part (status 206) where all of it was asked for"
     if status in (204, 205):
         return Reason.EMPTY_BODY, f"status {status}: no content"
     if not 200 <= status < 300:

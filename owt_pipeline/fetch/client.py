@@ -287,7 +287,7 @@ def _decoded(headers: Headers, body: bytes, limit: int, cut: bool) -> bytes:
 
 
 def _failure(error: Exception, limits: Limits, reader: ResponseReader) -> Failed:
-    """The reason a user would expect for what became of a request on a connection."""
+    """The reason a user would expect for what happened to a request on a connection."""
     if isinstance(error, TooLarge):
         return Failed(Reason.TOO_LARGE, str(error), connected=True)
     if isinstance(error, BadMessage):

@@ -232,7 +232,7 @@ class ArchiveClient:
         """The response; raises Failed with the reason `archive_failed`."""
         gate = self._fetcher.gates[url.raw_host or ""]
         try:
-            # A whole archive file, sent by a server that knows no ranges, is not read.
+            # A complete archive file, sent by a server that knows no ranges, is not read.
             return await self._fetcher.get(
                 url, limits, gate, lambda status, _: "headers" in how and status != 206, **how
             )

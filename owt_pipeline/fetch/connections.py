@@ -1,6 +1,6 @@
 """HTTP/1.1 connections: requests go over each one at a time, and what comes is bounded in time and size.
 
-httptools (llhttp) says where a response ends. It is told to be as lenient as browsers are with what servers of twenty
+httptools (llhttp) says where a response ends. It is set to be as lenient as browsers are with what servers of twenty
 years send; what could end differently for another reader (two lengths, a length that is no number) is no response.
 """
 
@@ -27,7 +27,7 @@ MAX_INFORMATIONAL = 20
 """Responses of status 1xx before the final one."""
 
 _SECOND_ADDRESS_DELAY = 0.25
-"""Seconds until a host's next address is tried beside one that does not answer (RFC 8305)."""
+"""Seconds until a host's next address is tried next to one that does not answer (RFC 8305)."""
 
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:|[ \t]")

@@ -1,4 +1,4 @@
-"""What became of a shard's URLs, as it became known: the journal, which a killed process leaves to the next attempt.
+"""What happened to a shard's URLs, as it became known: the journal, which a killed process leaves to the next attempt.
 
 An attempt writes its answers into segments, each once and complete, in the working directory. The next attempt reads
 the segments of all attempts and asks only for what is in none of them. A claim keeps two attempts from asking at once.

@@ -95,7 +95,7 @@ def ask_first(
 
 
 def nowhere(told: dict[str, NoPage]) -> NoPage:
-    """Why no source has a page, given what each told: the live web's reason first, and one that says more than that
+    """Why no source has a page, given what each answered: the live web's reason first, and one that says more than that
     an archive lacks the URL; the detail has them all.
     """
     if len(told) == 1:

@@ -2,7 +2,7 @@
 
 Archives are WARC, plain or compressed, or ARC: what the Internet Archive wrote before (until 2009). A capture is
 addressed by a range of bytes that `read_record` reads by itself. Where a file has no such ranges (ARC; several records
-in one gzip member), its responses are written once more, to a file beside the index.
+in one gzip member), its responses are written once more, to a file next to the index.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Capture:
     """One HTTP response in an archive.
 
     Attributes:
-      url: its target URI, as it stands there.
+      url: its target URI, as it is written there.
       date: time of capture, seconds since 1970 in UTC; 0 where unknown.
       status: HTTP status code.
       location: where it redirects to, absolute; None where it does not.
-      offset: first byte of its record, in the archive, or in the file beside the index.
+      offset: first byte of its record, in the archive, or in the file next to the index.
       length: bytes of its record.
-      copied: whether it is in the file beside the index.
+      copied: whether it is in the file next to the index.
       content_type: the Content-Type header as sent; None without one.
     """
 
@@ -67,7 +67,7 @@ class Capture:
 def captures(file: BinaryIO, size: int, copy: Callable[[bytes], int]) -> Iterator[Capture | None]:
     """The responses in an archive of `size` bytes, in order; None where a record is broken and was skipped.
 
-    `copy` appends a record to the file beside the index and returns its offset there.
+    `copy` appends a record to the file next to the index and returns its offset there.
     """
     if _is_arc(file):
         yield from _arc_captures(file, copy)

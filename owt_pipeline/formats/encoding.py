@@ -82,7 +82,7 @@ def load(tokenizer: str, eot_token: str = "") -> Encoding:
 
     It is kept for the life of the process.
 
-    Besides the stage `tokenize`, `clean` asks it for exact token counts: `load("gpt2").count(texts)`.
+    In addition to the stage `tokenize`, `clean` asks it for exact token counts: `load("gpt2").count(texts)`.
 
     Args:
       tokenizer: `gpt2`, or a file of Hugging Face's tokenizers: see `tokenizer_file`.
@@ -290,7 +290,7 @@ def _vocabulary() -> dict[str, int]:
 
 
 def _printable_bytes() -> dict[int, str]:
-    """The character that stands for each byte in the files: itself where it is printable, else one from U+0100 on."""
+    """The character that represents each byte in the files: itself where it is printable, else one from U+0100 on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}

@@ -26,7 +26,7 @@ MAX_LINE_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive whole lines.
+    """Consecutive complete lines.
 
     Attributes:
       data: the lines, separated by newlines; any object with a buffer.
@@ -107,7 +107,7 @@ class LineReader:
                 in_overlong, size, num_lines = True, 0, 0
                 continue
             waiting.append(piece[:end])
-            yield Block(b"".join(waiting), line, num_lines)  # the one copy that is made of the whole content
+            yield Block(b"".join(waiting), line, num_lines)  # the one copy that is made of the complete content
             line += num_lines
             waiting = [piece[end + 1 :]]
             size, num_lines = len(waiting[0]), 0
@@ -146,11 +146,11 @@ _SKIPPABLE = tuple(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16))  # zs
 class Decompressor:
     """The decompressed content of `file`, in pieces; plain files come as they are.
 
-    The format is told by the first bytes, not by the name. A file may hold several frames, streams or members.
+    The format is recognized by the first bytes, not by the name. A file may hold several frames, streams or members.
 
     Attributes:
       bytes_read: compressed bytes read so far.
-      broken: after the last piece: where and why the file broke off, or None where it is whole.
+      broken: after the last piece: where and why the file ends early, or None where it is complete.
     """
 
     file: IO[bytes]

@@ -1,6 +1,6 @@
 """The WARC files of `pages/`: one gzip member a record, written and read here.
 
-for batch in pages(reader, shard):                    # index rows, with the record's bytes beside them
+for batch in pages(reader, shard):                    # index rows, with the record's bytes next to them
     for record in batch["record"]:
         response = read_record(record.as_py())        # url, status, content type, charset, decoded body
 """
@@ -288,7 +288,7 @@ def payload_digest(body: bytes) -> str:
 
 
 def read_block(record: WarcRecord) -> bytes:
-    """The whole content of a record at hand; raises BadRecord where it is cut off."""
+    """The complete content of a record at hand; raises BadRecord where it is cut off."""
     length = record.content_length
     block = bytes(record.reader.read())
     if len(block) != length:

@@ -64,7 +64,7 @@ class ImportOptions:
 
 
 def sources(options: ImportOptions) -> list[dict[str, Any]]:
-    """What identifies each file: whole digests of uncompressed ones, which end in no checksum of their own."""
+    """What identifies each file: complete digests of uncompressed ones, which end in no checksum of their own."""
     described = []
     for path, name in _named(options):
         entry = describe_source(path)
