@@ -112,8 +112,8 @@ def _edited(rng: random.Random, words: list[str], share: float) -> list[str]:
     return words
 
 
-def write_clean(workdir: Path, texts: Iterator[str], count: int, num_shards: int = 4) -> None:
-    """Write `count` texts as `clean/`, the i-th with url_id i, end to end in shards of like length."""
+def write_clean(workdir: Path, texts: Iterator[str], count: int, num_shards: int = 4, first_id: int = 0) -> None:
+    """Write `count` texts as `clean/`, with url_ids from `first_id` on, end to end in shards of like length."""
     from owt_pipeline.engine.commit import ShardWriter, publish, record_name, work_of  # peers' environments lack them
     from owt_pipeline.engine.storage import Storage
     from schemas.manifest import Counts, ShardRecord
@@ -126,7 +126,8 @@ def write_clean(workdir: Path, texts: Iterator[str], count: int, num_shards: int
             for start in range(rows.start, rows.stop, 1000):
                 some = range(start, min(start + 1000, rows.stop))
                 writer.enter(len(some))
-                writer.write(_batch(some, list(itertools.islice(texts, len(some)))))
+                ids = range(first_id + some.start, first_id + some.stop)
+                writer.write(_batch(ids, list(itertools.islice(texts, len(some)))))
     records = [ShardRecord.from_json(written.read(record_name(shard))) for shard in range(num_shards)]
     counts = sum((record.counts for record in records), Counts())
     about = {"dataset": "clean", "stage": "clean", "stage_version": 1, "fingerprint": f"{counts.entered} documents"}

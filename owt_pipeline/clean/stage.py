@@ -134,7 +134,7 @@ STAGE = Stage(
     output="clean",
     inputs=("documents",),
     options=Options,
-    version=4,
+    version=5,
     steps=(Step(clean_shard, rows=rows_of_input, spread="batches"),),
     prepare=prepare,
     module="owt_pipeline.clean.stage",

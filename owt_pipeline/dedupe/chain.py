@@ -247,65 +247,73 @@ def _join_past(
 
 
 def shingle(run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Send a part's candidates to their groups, with the shingle sets of those that may have to be compared.
-
-    Of the copies of one text, that is the first by precedence, which no other of this part can be before. Of earlier
-    corpora, texts are signed again: what they keep of their sketches is in the order of the hashes.
-    """
-    collection, sketcher = read_collection(run), sketcher_of(run.options)
+    """Send a part's candidates to their groups, with the shingle sets of those that may have to be compared."""
     planned = gather(run.work, slices, _PLANNED)
-    documents, groups = planned["document"].to_numpy(), planned["group"].to_numpy()
-    compared = planned["compared"].to_numpy()
-    if collection.parts[number].corpus:
-        known = _past_rows(run, collection, number, documents)
-        bands = None
-        hosts = pa.nulls(len(planned), pa.string())
+    if read_collection(run).parts[number].corpus:
+        _shingle_past(run, number, planned, writer)
     else:
-        known = collection.sketches(run, number, ["url_id", "precedence", *sketcher.band_columns])
-        known = known.take(pa.array(np.searchsorted(known["document"].to_numpy(), documents)))
-        bands = np.column_stack([known[name].to_numpy() for name in sketcher.band_columns])
-        order = np.lexsort([known["url_id"].to_numpy(), known["precedence"].to_numpy()])
-        first = np.zeros(len(order), bool)
-        first[order[np.unique(planned["text"].to_numpy()[order], return_index=True)[1]]] = True
-        compared = compared & first
-        urls = (url for batch in collection.read(number, ["url"], documents) for url in batch["url"].to_pylist())
-        hosts = pa.array([host_of(url) for url in urls], pa.string())
-    columns = {
-        **{name: planned[name] for name in ("component", "text", "document")},
-        **{name: known[name] for name in ("url_id", "precedence")},
-        "host": hosts,
-        "group": planned["group"],
-    }
+        _shingle_own(run, number, planned, writer)
 
-    def send(rows: np.ndarray, of_bands: Sequence[np.ndarray], sets: Sequence[np.ndarray]) -> None:
-        table = pa.table(columns).take(pa.array(rows)).combine_chunks()
-        table = table.append_column("bands", _lists(of_bands)).append_column("shingles", _lists(sets))
-        order = np.argsort(groups[rows], kind="stable")
-        for members in np.split(order, np.flatnonzero(np.diff(groups[rows][order])) + 1):
-            batch = table.select(CANDIDATES.names).take(pa.array(members)).combine_chunks().to_batches()[0]
-            writer.send(int(groups[rows[members[0]]]), batch)
 
-    others = np.flatnonzero(~compared)
-    nothing = np.empty(0, np.uint64)
-    if len(others):
-        send(others, [nothing] * len(others), [nothing] * len(others))
+def _shingle_own(run: StageRun, number: int, planned: pa.Table, writer: ShardWriter) -> None:
+    """Of the copies of one text, the first by precedence is compared, which no other of this part can be before."""
+    collection, sketcher = read_collection(run), sketcher_of(run.options)
+    documents = planned["document"].to_numpy()
+    known = collection.sketches(run, number, ["url_id", "precedence", *sketcher.band_columns])
+    known = known.take(pa.array(np.searchsorted(known["document"].to_numpy(), documents)))
+    order = np.lexsort([known["url_id"].to_numpy(), known["precedence"].to_numpy()])
+    first = np.zeros(len(order), bool)
+    first[order[np.unique(planned["text"].to_numpy()[order], return_index=True)[1]]] = True
+    urls = (url for batch in collection.read(number, ["url"], documents) for url in batch["url"].to_pylist())
+    hosts = pa.array([host_of(url) for url in urls], pa.string())
+    planned = planned.append_column("host", hosts)
+    for name in ("url_id", "precedence"):
+        planned = planned.append_column(name, known[name])
+    bands = np.column_stack([known[name].to_numpy() for name in sketcher.band_columns])
+    compared = planned["compared"].to_numpy() & first
+    _send_candidates(planned.filter(pa.array(~compared)), None, None, writer)
+    progress.advance(int((~compared).sum()))
     rows = np.flatnonzero(compared)
     for batch in _advancing(collection.read(number, ["text"], documents[rows])) if len(rows) else ():
         mine, rows = np.split(rows, [batch.num_rows])
         sets = sketcher.shingle_sets(batch["text"])
-        send(mine, list(bands[mine] if bands is not None else sketcher.bands(batch["text"])), sets)
-    progress.advance(len(others))
+        _send_candidates(planned.take(pa.array(mine)), list(bands[mine]), sets, writer)
 
 
-def _past_rows(run: StageRun, collection: Collection, number: int, documents: np.ndarray) -> pa.Table:
-    """`url_id` of documents of an earlier corpus, and the precedence they would have, where that is asked for."""
+def _shingle_past(run: StageRun, number: int, planned: pa.Table, writer: ShardWriter) -> None:
+    """Texts are signed again: what a corpus keeps of its sketches is in the order of the hashes. Their precedence
+    counts only where it is asked what they would be superseded by."""
     options: Options = run.options
-    columns = COLUMNS if options.supersede else ["url_id"]
-    known = []
-    for batch in collection.read(number, columns, documents):
-        before = precedence(batch, options.survivor) if options.supersede else pa.array(np.zeros(len(batch), np.int64))
-        known.append(pa.record_batch({"url_id": batch["url_id"], "precedence": before}))
-    return pa.Table.from_batches(known)
+    collection, sketcher = read_collection(run), sketcher_of(options)
+    planned = planned.append_column("host", pa.nulls(len(planned), pa.string()))
+    compared = planned["compared"].to_numpy()
+    for is_compared, columns in ((False, ["url_id"]), (True, ["url_id", "text"])):
+        left = planned.filter(pa.array(compared == is_compared))
+        documents = left["document"].to_numpy()
+        columns = COLUMNS if options.supersede else columns
+        for batch in _advancing(collection.read(number, columns, documents)) if len(left) else ():
+            mine, left = left.slice(0, batch.num_rows), left.slice(batch.num_rows)
+            zeros = pa.array(np.zeros(batch.num_rows, np.int64))
+            mine = mine.append_column("url_id", batch["url_id"])
+            mine = mine.append_column("precedence", precedence(batch, options.survivor) if options.supersede else zeros)
+            bands = list(sketcher.bands(batch["text"])) if is_compared else None
+            sets = sketcher.shingle_sets(batch["text"]) if is_compared else None
+            _send_candidates(mine, bands, sets, writer)
+
+
+def _send_candidates(
+    known: pa.Table, bands: Sequence[np.ndarray] | None, sets: Sequence[np.ndarray] | None, writer: ShardWriter
+) -> None:
+    """Send rows to their groups, with the hashes of their bands and their shingle sets where they are compared."""
+    if not len(known):
+        return
+    nothing = [np.empty(0, np.uint64)] * len(known)
+    table = known.append_column("bands", _lists(bands or nothing)).append_column("shingles", _lists(sets or nothing))
+    groups = known["group"].to_numpy()
+    order = np.argsort(groups, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        batch = table.select(CANDIDATES.names).take(pa.array(members)).combine_chunks().to_batches()[0]
+        writer.send(int(groups[members[0]]), batch)
 
 
 def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWriter) -> None:

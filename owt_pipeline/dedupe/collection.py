@@ -300,20 +300,25 @@ def _rows(
     file: pq.ParquetFile, piece: Piece, columns: list[str], wanted: np.ndarray | None
 ) -> Iterator[pa.RecordBatch]:
     """A piece's rows, all or those `wanted`, by their numbers in the file; other row groups are not read."""
-    first = 0
-    for group in range(file.num_row_groups):
-        last = first + file.metadata.row_group(group).num_rows
-        of_piece = piece.row <= first < piece.row + piece.rows
-        if of_piece and (wanted is None or np.searchsorted(wanted, first) < np.searchsorted(wanted, last)):
-            # By this thread: where all cores are busy, Arrow's own threads would only make it wait.
-            for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False):
-                if wanted is not None:
-                    mine = wanted[slice(*np.searchsorted(wanted, [first, first + batch.num_rows]))] - first
-                    first += batch.num_rows
-                    batch = batch if len(mine) == batch.num_rows else batch.take(pa.array(mine))
-                if batch.num_rows:
-                    yield batch
-        first = last
+    metadata = file.metadata
+    bounds = np.cumsum([0, *(metadata.row_group(group).num_rows for group in range(file.num_row_groups))])
+    groups = range(*np.searchsorted(bounds, [piece.row, piece.row + piece.rows]))
+    if wanted is None:
+        yield from _batches(file, groups, columns)
+        return
+    for group in groups:
+        first, last = bounds[group : group + 2]
+        if np.searchsorted(wanted, first) < np.searchsorted(wanted, last):
+            for batch in _batches(file, [group], columns):
+                mine = wanted[slice(*np.searchsorted(wanted, [first, first + batch.num_rows]))] - first
+                first += batch.num_rows
+                if len(mine):
+                    yield batch.take(pa.array(mine))
+
+
+def _batches(file: pq.ParquetFile, groups: Iterable[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
+    # By this thread: where all cores are busy, Arrow's own threads would only make it wait.
+    return file.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=columns, use_threads=False)
 
 
 def _read_arrow(folder: Storage, name: str, columns: Iterable[str]) -> pa.Table:
