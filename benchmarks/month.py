@@ -6,7 +6,8 @@ The two stages that look at the past, dedupe and export, on one core: over a bas
 (of a hundred, five are copies and five edited copies of others), then over a month of a hundredth of them, of which one
 in a hundred repeats a document of the base as it is, and one in a hundred with a word replaced. The stages before and
 after them work on new documents alone, so the month's share of them is its share of the documents. A process each; its
-start and its imports are not counted, nor the memory they take. Bytes are those that the process asked the system for (`rchar`).
+start and its imports are not counted, nor the memory they take. Bytes are those that the process asked the system to
+read (`rchar`).
 
 Exits 1 where the month takes more than 3% of the base's CPU seconds or bytes, or half of its
 memory.
