@@ -81,3 +81,31 @@ def test_a_base_without_tokens_is_refused(tmp_path: Path) -> None:
     make_month(tmp_path / "base", 0, ["a text of some words"])
     with pytest.raises(UserError, match="has no finished tokens/: run `owt tokenize --workdir"):
         pin(Storage(str(tmp_path / "new")), [str(tmp_path / "base")], [(STAGE, TokenizeOptions())])
+
+
+def test_the_trainer_reads_the_tokens_of_all_months_and_trains_on_with_each(chain: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the trainer needs torch: pip install torch")
+    from trainer.data import open_corpora
+    from trainer.train import main as train
+
+    for split in ("train", "val"):
+        files = [file for month in range(3) for file in sorted((chain / str(month) / "tokens" / split).glob("*.arrow"))]
+        expected = [ids for file in files for ids in pa.ipc.open_file(file).read_all()["tokens"].to_pylist()]
+        parts = [dataset.documents(split) for dataset in open_corpora([str(chain / "2/tokens")]).datasets]
+        assert [own[row].tolist() for own in parts for row in range(len(own))] == expected
+
+    def months(out: str, *steps: int) -> bytes:
+        for month, step in enumerate(steps):
+            data = [
+                "--data",
+                str(chain / str(month) / "tokens"),
+                "--out",
+                str(tmp_path / out),
+                "--max_steps",
+                str(step),
+            ]
+            shape = ["--preset", "tiny", "--width", "32", "--context", "16", "--batch_tokens", "64", "--device", "cpu"]
+            assert train([*data, *shape, "--schedule", "constant", "--val_every", "0", "--tracker", "none"]) == 0
+        return (tmp_path / out / f"checkpoints/step-{step:08d}/model.safetensors").read_bytes()
+
+    assert months("all", 2, 4, 6) == months("again", 2, 4, 6)
