@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from tests.servers.hub import environment_of, hub_server
+
 REQUIRED = "OWT_REQUIRE_AIRFLOW" in os.environ  # set by make test-dags: what is missing is a failure
 
 if importlib.util.find_spec("airflow") is None and not REQUIRED:
@@ -26,6 +28,20 @@ if importlib.util.find_spec("airflow") is None and not REQUIRED:
 REPOSITORY = Path(__file__).resolve().parents[2]
 ORDER = ["collect", "fetch", "extract", "clean", "dedupe", "export", "tokenize", "report"]
 PAGES = 12
+TINY = ["--preset", "tiny", "--max_steps", "9"]
+TRAINING = {
+    "preset": "tiny",
+    "width": 32,
+    "context": 32,
+    "batch_tokens": 128,
+    "max_steps": 2,
+    "save_every": 2,
+    "val_every": 2,
+    "val_windows": 1,
+    "sample_tokens": 4,
+    "tracker": "none",
+    "device": "cpu",
+}
 
 
 def test_airflow_reads_the_dag_without_an_error(dagbag: Any) -> None:
@@ -39,9 +55,21 @@ def test_airflow_reads_the_dag_without_an_error(dagbag: Any) -> None:
 
 def test_the_stages_follow_each_other_in_the_pipelines_order(dagbag: Any) -> None:
     dag = dagbag.dags["openwebtext"]
-    assert [task.task_id for task in dag.topological_sort()] == ORDER
-    for before, after in itertools.pairwise(ORDER):
+    assert [task.task_id for task in dag.topological_sort()][: len(ORDER) + 1] == [*ORDER, "verify"]
+    for before, after in itertools.pairwise([*ORDER, "verify"]):
         assert dag.get_task(after).upstream_task_ids == {before}
+    assert dag.get_task("verify").downstream_task_ids == {"publish", "train"}
+
+
+def test_runs_of_different_directories_go_side_by_side(dagbag: Any) -> None:
+    """Two of one directory do not: its lease refuses the second."""
+    assert dagbag.dags["openwebtext"].max_active_runs > 1
+
+
+def test_other_dags_can_wait_for_what_the_stages_write(dagbag: Any) -> None:
+    dag = dagbag.dags["openwebtext"]
+    found = {task.task_id: [asset.name for asset in task.outlets] for task in dag.tasks if task.outlets}
+    assert found == {"export": ["owt_corpus"], "tokenize": ["owt_tokens"], "report": ["owt_report"]}
 
 
 def test_the_dag_imports_nothing_of_the_project() -> None:
@@ -53,7 +81,15 @@ def test_the_dag_imports_nothing_of_the_project() -> None:
 
 @pytest.mark.parametrize(
     ("name", "wrong"),
-    [("workdir", ""), ("dumps", "one.zst"), ("num_shards", 0), ("min_tokens", -1), ("runner", "NoRunner")],
+    [
+        ("workdir", ""),
+        ("dumps", "one.zst"),
+        ("num_shards", 0),
+        ("min_tokens", -1),
+        ("runner", "NoRunner"),
+        ("publish", "someone/name"),
+        ("train_flags", ["--preset"]),
+    ],
 )
 def test_a_wrong_value_is_refused_by_the_name_of_its_parameter(dagbag: Any, name: str, wrong: object) -> None:
     params = copy.deepcopy(dagbag.dags["openwebtext"].params)
@@ -76,9 +112,21 @@ def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(dag
             "workers": 2,
             "config": "/data/owt.toml",
             "beam_flags": {"project": "p", "experiments": ["a", "b"], "no_auth": True, "dry_run": False},
+            "base": ["/data/before"],
+            "publish": "hf://someone/web",
+            "urls_only": True,
+            "model": "/data/gpt2",
+            "train_flags": {"preset": "tiny", "max_steps": 9},
         },
     )
+    started, after = started[: len(ORDER)], started[len(ORDER) :]
+    assert after[0] == ["-m", "owt_pipeline", "verify", "--workdir", "/data/run one"]
+    assert sorted(after[1:]) == [
+        ["-m", "owt_pipeline", "publish", "hf://someone/web", "--workdir", "/data/run one", "--yes", "--urls_only"],
+        ["-m", "trainer.train", "--data", "/data/run one/tokens", "--out", "/data/gpt2", *TINY],
+    ]
     for stage, command in zip(ORDER, started, strict=True):
+        assert "--base=/data/before" in command
         assert command[:3] == ["-m", f"owt_pipeline.{stage}.stage", "--runner=FnApiRunner"]
         assert {"--workdir=/data/run one", "--workers=2", "--config=/data/owt.toml"} <= set(command)
         assert {"--project=p", "--experiments=a", "--experiments=b", "--no_auth"} <= set(command)
@@ -98,7 +146,9 @@ def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(dag
 
 
 def test_a_parameter_left_empty_leaves_its_flag_to_the_config(dag: Any, tmp_path: Path) -> None:
-    for command in commands_of(dag, tmp_path, {"workdir": "/data/run"}):
+    started = commands_of(dag, tmp_path, {"workdir": "/data/run", "verify": False})
+    assert len(started) == len(ORDER)  # what comes after is skipped
+    for command in started:
         assert own_flags(command) == []
         assert [flag for flag in command if not flag.startswith(("-m", "owt_", "--labels"))] == [
             "--runner=FnApiRunner",
@@ -106,10 +156,24 @@ def test_a_parameter_left_empty_leaves_its_flag_to_the_config(dag: Any, tmp_path
         ]
 
 
-def test_a_dataflow_stage_is_waited_for_to_its_end(dag: Any, tmp_path: Path) -> None:
-    """By the short name the operator would let go of the stage at its first job's id."""
+def test_a_dataflow_stage_is_waited_for_to_its_end_by_the_triggerer(
+    dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the short name the operator would let go of the stage at its job's id."""
+    from airflow.providers.apache.beam.triggers.beam import BeamPythonPipelineTrigger
+
+    deferred: list[str] = []
+    run = BeamPythonPipelineTrigger.run
+
+    def noted(trigger: Any) -> Any:
+        deferred.append(trigger.py_file)
+        return run(trigger)
+
+    monkeypatch.setattr(BeamPythonPipelineTrigger, "run", noted)
     printed = "Submitted job: 2026-01-01_00_00_00-1234567890123456789"
-    started = commands_of(dag, tmp_path, {"workdir": "gs://b/run", "runner": "DataflowRunner"}, printing=printed)
+    conf = {"workdir": "gs://b/run", "runner": "DataflowRunner", "verify": False}
+    started = commands_of(dag, tmp_path, conf, printing=printed)
+    assert deferred == [f"owt_pipeline.{stage}.stage" for stage in ORDER]
     assert len(started) == len(ORDER)
     from apache_beam.runners.runner import create_runner
 
@@ -119,8 +183,9 @@ def test_a_dataflow_stage_is_waited_for_to_its_end(dag: Any, tmp_path: Path) -> 
 
 
 def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_mended_by_another(
-    dag: Any, tmp_path: Path
+    dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The second one verifies, publishes to a Hub on loopback, and trains."""
     python = pipeline_interpreter()
     warc = tmp_path / "pages.warc.gz"
     urls = write_pages(warc)
@@ -140,7 +205,11 @@ def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_mended_b
     assert not (workdir / "documents").exists()
     collected = (workdir / "ledger/urls/manifest.json").stat()
 
-    assert dag.test(run_conf={**run, "pages_from": [str(warc)]}).state == "success"
+    more = {"publish": "hf://someone/web", "model": str(tmp_path / "gpt2"), "train_flags": TRAINING}
+    with hub_server() as hub:
+        for name, value in environment_of(hub, tmp_path / "hf").items():
+            monkeypatch.setenv(name, value)
+        assert dag.test(run_conf={**run, **more, "pages_from": [str(warc)]}).state == "success"
     assert (workdir / "ledger/urls/manifest.json").stat() == collected, (
         "collect ran again, though its output was finished"
     )
@@ -148,6 +217,22 @@ def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_mended_b
         assert manifest(workdir, dataset)["counts"]["left"] == PAGES, dataset
     assert manifest(workdir, "tokens")["totals"]["data"]["rows"] == PAGES
     assert "<html" in (workdir / "report" / "index.html").read_text()
+    assert any(name.startswith("corpus/train/part-") for name in hub.files["someone/web"])
+    assert (tmp_path / "gpt2" / "checkpoints" / "step-00000002").is_dir()
+    assert {name for name, extra in asset_events() if extra == {"workdir": str(workdir)}} == {
+        "owt_corpus",
+        "owt_tokens",
+        "owt_report",
+    }
+
+
+def asset_events() -> list[tuple[str, dict[str, Any]]]:
+    """(asset, extra) of every event."""
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        return [(event.asset.name, event.extra) for event in session.query(AssetEvent).all()]
 
 
 def test_the_command_of_the_documentation_works(airflow_home: Path, tmp_path: Path) -> None:
