@@ -6,6 +6,7 @@ row groups say where a key may be. https://commoncrawl.org/columnar-index descri
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import zlib
@@ -44,7 +45,7 @@ _FOOTER_BYTES = 64 << 10  # in which most footers lie
 _TAIL_BYTES = 8  # after a footer: its length, and Parquet's magic
 _MAGIC = b"PAR1"
 _MOST_PATHS_BYTES = 64 << 20
-_GAP_BYTES = 256 << 10  # between columns, which are read in vain
+_GAP_BYTES = 64 << 10  # between columns, which are read in vain
 _MOST_BYTES = 8 << 20  # of one request
 
 Read = Callable[[str, Sequence[tuple[int, int]]], list[bytes]]
@@ -102,7 +103,8 @@ def read_footer(uri: str, read_end: Callable[[str, int], tuple[bytes, int]]) -> 
 
 def groups_of(file: int, uri: str, footer: bytes) -> pa.RecordBatch:
     """The row groups of a file, as GROUPS; raises UserError where a column is missing."""
-    metadata = pq.read_metadata(pa.BufferReader(footer))
+    with _reading(uri):
+        metadata = pq.read_metadata(pa.BufferReader(footer))
     columns = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
     missing = [name for name in (KEY, *NEEDED) if name not in columns]
     if missing:
@@ -170,7 +172,8 @@ class IndexReader:
         for (start, _), content in zip(pieces, self._read(self._files[file][1], pieces), strict=True):
             held.add(start, content)
             self.read_bytes += len(content)
-        with pq.ParquetFile(pa.PythonFile(held, mode="r"), metadata=metadata) as parquet:
+        file_like = pa.PythonFile(held, mode="r")
+        with _reading(self._files[file][1]), pq.ParquetFile(file_like, metadata=metadata) as parquet:
             found = [chunk.path_in_schema for chunk in chunks if chunk.path_in_schema in names]
             return parquet.read_row_group(group, columns=found)
 
@@ -180,6 +183,15 @@ class IndexReader:
                 self._metadata.clear()
             self._metadata[file] = pq.read_metadata(pa.BufferReader(self._footer(file)))
         return self._metadata[file]
+
+
+@contextlib.contextmanager
+def _reading(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        problem = " ".join(str(error).split())[:200]
+        raise UserError(f"{uri} cannot be read: {problem}; a complete copy of the index is needed") from error
 
 
 def _bytes(value: str | bytes) -> bytes:

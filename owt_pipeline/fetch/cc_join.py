@@ -30,7 +30,7 @@ from owt_pipeline.fetch.answers import wanted_moment
 from owt_pipeline.fetch.cc_index import GROUPS, KEY, NEEDED, IndexReader, Ranges, groups_of, plan_ranges, read_footer
 from owt_pipeline.fetch.cc_records import CAPTURE, BulkSource, reading
 from owt_pipeline.formats.messages import is_html
-from owt_pipeline.formats.urls import BadURL, canonical_url
+from owt_pipeline.formats.urls import BadURL, canonical_url, unescaped
 
 if TYPE_CHECKING:
     from owt_pipeline.engine.commit import ShardWriter
@@ -177,7 +177,7 @@ def wanted_keys(
     columns = (urls[name].to_pylist() for name in ("url_id", "url", "posted_url", "created_utc"))
     for url_id, url, posted, created in zip(*columns, strict=True):
         moment = wanted_moment(choice, created)
-        for key in {surts.key(url), surts.key(posted)}:
+        for key in {surts.key(url), surts.key(unescaped(posted))}:
             if key is not None:
                 rows.setdefault(bisect_right(bounds, key), []).append((key, url_id, shard, moment, url))
     for number, some in sorted(rows.items()):
@@ -261,7 +261,8 @@ def _hits(
             continue
         status, kind = row["fetch_status"], row["content_mime_detected"] or ""
         is_revisit = kind == _REVISIT or status == _NOT_MODIFIED
-        is_page = status == 200 and is_html(kind) and not is_revisit
+        has_record = row["warc_filename"] and row["warc_record_length"] and row["warc_record_offset"] is not None
+        is_page = status == 200 and is_html(kind) and not is_revisit and bool(has_record)
         about = _REVISIT if is_revisit else f"status {status}" if status != 200 else kind or "no type"
         capture = {
             "crawl": reader.crawl(file),

@@ -54,6 +54,9 @@ class Capture:
     offset: int
     length: int
 
+    def __str__(self) -> str:
+        return f"{self.length:,} bytes at {self.offset} of {self.file}"
+
 
 CAPTURE = pa.struct([("crawl", pa.string()), ("file", pa.string()), ("offset", pa.int64()), ("length", pa.int64())])
 
@@ -138,6 +141,17 @@ class BulkClient:
         first: dict[int, Answer] = {}  # why the best capture of a row is no page
         held = HeldBack(recorder, self.options.requests.host_failures)
         tries = [_Try(found[0], row, 0) for row, found in enumerate(captures)]
+        most = self.options.requests.limits.wire_bytes
+
+        async def take(each: _Try, answer: Answer) -> None:
+            if isinstance(answer, Page):
+                await recorder.take(url_ids[each.row], answer)
+                return
+            first.setdefault(each.row, answer)
+            if each.attempt + 1 < len(captures[each.row]):
+                again.append(_Try(captures[each.row][each.attempt + 1], each.row, each.attempt + 1))
+            else:
+                await recorder.take(url_ids[each.row], first[each.row])
 
         async def read(requests: Iterator[list[_Try]]) -> None:
             for request in requests:
@@ -148,18 +162,14 @@ class BulkClient:
                     continue
                 await held.succeed(begun)
                 for each, answer in zip(request, answers, strict=True):
-                    if isinstance(answer, Page):
-                        await recorder.take(url_ids[each.row], answer)
-                        continue
-                    first.setdefault(each.row, answer)
-                    if each.attempt + 1 < len(captures[each.row]):
-                        again.append(_Try(captures[each.row][each.attempt + 1], each.row, each.attempt + 1))
-                    else:
-                        await recorder.take(url_ids[each.row], first[each.row])
+                    await take(each, answer)
 
         while tries:
             again: list[_Try] = []
-            requests = iter(grouped(tries))
+            for each in tries:
+                if each.capture.length > most:
+                    await take(each, NoPage(Reason.TOO_LARGE, f"{each.capture}, more than {most:,}"))
+            requests = iter(grouped([each for each in tries if each.capture.length <= most]))
             await at_once(read(requests) for _ in range(self.options.requests.host_connections))
             tries = again
         await held.settle()
@@ -187,7 +197,7 @@ class BulkClient:
                 content[at : at + capture.length],
                 Origin("commoncrawl", capture.crawl, capture.file, capture.offset),
                 most,
-                where=f"{capture.length:,} bytes at {capture.offset} of {capture.file}",
+                where=str(capture),
                 fetch_ms=ms,
                 canonical=names[row],
                 url_rules=self.options.url_rules,

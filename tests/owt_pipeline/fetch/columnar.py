@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from surt import surt
 
@@ -43,44 +45,47 @@ def row(url: str, moment: int, file: str, offset: int, length: int, **fields: An
     return {**usual, **fields}
 
 
-def filler(count: int) -> list[dict[str, Any]]:
+def filler(first: int, count: int) -> pa.Table:
     """Rows of pages that nobody asks for, all over the range of keys."""
-    rows = []
-    for number in range(count):
-        top, site, page = ("com", "de", "net", "org", "uk")[number % 5], number % 997, number // 997
-        url = f"https://filler{site}.{top}/articles/{page}.html"
-        rows.append(row_of_filler(url, f"{top},filler{site})/articles/{page}.html", number))
-    assert all(each["url_surtkey"] == surt(each["url"]) for each in rows[:: max(count // 50, 1)])
-    return rows
-
-
-def row_of_filler(url: str, key: str, number: int) -> dict[str, Any]:
-    return {
-        "url_surtkey": key, "url": url, "url_host_name": url.split("/")[2], "fetch_time": number * 1000,
-        "fetch_status": 200, "content_digest": f"{number:032x}", "content_mime_type": "text/html",
-        "content_mime_detected": "text/html", "content_charset": "UTF-8", "content_truncated": None,
-        "warc_filename": f"crawl-data/filler/{number % 100}.warc.gz", "warc_record_offset": number,
-        "warc_record_length": 1000, "warc_segment": "1",
+    numbers = np.arange(first, first + count)
+    sites, pages = (pa.array(part).cast(pa.string()) for part in (numbers % 997, numbers // 997))
+    tops = pa.array(np.array(["com", "de", "net", "org", "uk"])[numbers % 5])
+    path = pc.binary_join_element_wise("/articles/", pages, ".html", "")
+    host = pc.binary_join_element_wise("filler", sites, "")
+    url = pc.binary_join_element_wise("https://", host, ".", tops, path, "")
+    key = pc.binary_join_element_wise(tops, ",", host, ")", path, "")
+    assert [surt(each.as_py()) for each in url[:20]] == key[:20].to_pylist()
+    text = pa.array(numbers).cast(pa.string())
+    columns = {
+        "url_surtkey": key, "url": url, "url_host_name": host, "fetch_time": pa.array(numbers * 1000),
+        "fetch_status": pa.array(np.full(count, 200)), "content_digest": text, "warc_filename": text,
+        "warc_record_offset": pa.array(numbers), "warc_record_length": pa.array(np.full(count, 1000)),
+        "content_mime_type": pa.repeat("text/html", count), "content_mime_detected": pa.repeat("text/html", count),
+        "content_charset": pa.repeat("UTF-8", count), "content_truncated": pa.nulls(count, pa.string()),
+        "warc_segment": text,
     }  # fmt: skip
+    return pa.table([columns[field.name].cast(field.type) for field in SCHEMA], schema=SCHEMA)
 
 
-def parquet(rows: Sequence[Mapping[str, Any]], group_rows: int = 1000, schema: pa.Schema = SCHEMA) -> bytes:
+def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = SCHEMA) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), schema)
+
+
+def parquet(rows: pa.Table, group_rows: int = 1000) -> bytes:
     """One file of the index."""
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(list(rows), schema), sink, row_group_size=group_rows, compression="gzip")
+    pq.write_table(rows, sink, row_group_size=group_rows, compression="gzip", compression_level=1)
     return sink.getvalue().to_pybytes()
 
 
-def publish(
-    files: dict[str, bytes], crawls: Mapping[str, Iterable[Mapping[str, Any]]], number: int = 1, group_rows: int = 1000
-) -> None:
+def publish(files: dict[str, bytes], crawls: Mapping[str, pa.Table], number: int = 1) -> None:
     """Put the index of each crawl, in `number` files, and the list of these into `files`, by their names."""
     for crawl, rows in crawls.items():
-        ordered = sorted(rows, key=lambda row: row["url_surtkey"])
+        ordered = rows.sort_by("url_surtkey")
         each = -(-len(ordered) // number)
         names = []
         for part in range(number):
             names.append(f"{INDEX}/crawl={crawl}/subset=warc/part-{part:05d}-c000.gz.parquet")
-            files[names[-1]] = parquet(ordered[part * each : (part + 1) * each], group_rows)
+            files[names[-1]] = parquet(ordered.slice(part * each, each))
         others = [name.replace("subset=warc", "subset=robotstxt") for name in names]
         files[f"crawl-data/{crawl}/cc-index-table.paths.gz"] = gzip.compress("\n".join([*names, *others, ""]).encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import random
@@ -15,21 +16,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from fastwarc.warc import ArchiveIterator
 
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.formats.urls import BadURL, canonical_url
 from owt_pipeline.formats.warc import gzip_member, response_record
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, capture_row
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
-from tests.owt_pipeline.fetch.columnar import INDEX, SCHEMA, filler, parquet, publish, row
+from tests.owt_pipeline.fetch.columnar import INDEX, filler, parquet, publish, row, table
 from tests.owt_pipeline.fetch.conftest import write_urls_to
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
+from tests.servers.s3 import s3_bucket
 
 AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
 HTML = [("Content-Type", "text/html")]
@@ -101,8 +105,8 @@ def large(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             files[name] += member
             posted.append(url)
     server.files.update(files)
-    made = filler(MADE)
-    publish(server.files, {CRAWLS[0]: rows + made[: MADE // 2], CRAWLS[1]: made[MADE // 2 :]}, 24, group_rows=1000)
+    made = [filler(0, MADE // 2), filler(MADE // 2, MADE // 2)]
+    publish(server.files, {CRAWLS[0]: pa.concat_tables([table(rows), made[0]]), CRAWLS[1]: made[1]}, 24)
     asked = posted[:600] + [f"https://absent.example/{n}" for n in range(300)]
     runtime = write_urls_to(tmp_path_factory.mktemp("large") / "run", asked, 4)
     manifest = fetch(runtime, server, cc_crawls=CRAWLS)
@@ -146,23 +150,27 @@ def test_only_what_may_hold_a_wanted_key_is_read_of_the_index_and_neighbours_com
     }  # fmt: skip
 
 
-def test_a_local_copy_of_the_archive_gives_the_same_pages(large: Large, tmp_path: Path) -> None:
-    for name, content in large.server.files.items():
-        path = tmp_path / "copy" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    shutil.copytree(Path(str(large.runtime.workdir)) / "urls", tmp_path / "run" / "urls")
-    shutil.copytree(Path(str(large.runtime.workdir)) / "ledger" / "urls", tmp_path / "run" / "ledger" / "urls")
-    runtime = Runtime(type(large.runtime.workdir)(str(tmp_path / "run")))
-    large.server.requests.clear()
-    local = Options(
-        sources=("commoncrawl",), cc_index=str(tmp_path / "copy" / INDEX), cc_crawls=CRAWLS, user_agent=AGENT
-    )
-    manifest = run_stage(STAGE, local, runtime)[0]
-    assert not large.server.requests
-    pages = [reader(run, of).table(columns=["url_id", "payload_digest", "archive_offset"])
-             for run, of in ((runtime, manifest), (large.runtime, large.manifest))]  # fmt: skip
-    assert pages[0].equals(pages[1])
+@pytest.mark.parametrize("where", ["disk", pytest.param("s3", marks=pytest.mark.slow)])
+def test_a_copy_of_the_archive_on_a_disk_or_in_a_bucket_gives_the_same_pages(
+    where: str, large: Large, tmp_path: Path
+) -> None:
+    with contextlib.ExitStack() as stack:
+        root = str(tmp_path / "copy") if where == "disk" else stack.enter_context(s3_bucket())
+        copy = Storage(root)
+        for name, content in large.server.files.items():
+            copy.write(name, content)
+        for folder in ("urls", "ledger/urls"):
+            shutil.copytree(Path(str(large.runtime.workdir)) / folder, tmp_path / "run" / folder)
+        runtime = Runtime(Storage(str(tmp_path / "run")))
+        large.server.requests.clear()
+        copied = Options(sources=("commoncrawl",), cc_index=f"{root}/{INDEX}", cc_crawls=CRAWLS, user_agent=AGENT)
+        manifest = run_stage(STAGE, copied, runtime)[0]
+        assert not large.server.requests
+        pages = [
+            reader(run, of).table(columns=["url_id", "payload_digest", "archive_offset"])
+            for run, of in ((runtime, manifest), (large.runtime, large.manifest))
+        ]
+        assert pages[0].equals(pages[1])
 
 
 async def half(request: Request) -> None:
@@ -179,7 +187,7 @@ def test_each_source_is_asked_only_for_what_those_before_it_lack(
     host = f"http://some.{DOMAIN}"
     rows = add(archive, {f"{host}/live-old": 5, f"{host}/old": 6, f"{host}/pdf": 7})
     rows[2].update(content_mime_detected="application/pdf")
-    publish(archive.files, {CRAWLS[0]: rows})
+    publish(archive.files, {CRAWLS[0]: table(rows)})
     urls = [f"{host}/{name}" for name in ("live", "live-old", "old", "pdf", "nowhere")]
     common = {"resolve": live.rules, "host_delay": 0.0, "address_delay": 0.0}
     try:
@@ -208,8 +216,10 @@ def test_the_choice_of_captures_goes_over_all_crawls_and_prefers_complete_ones(
     first = add(archive, {url: 100, cut: 100}) + add(archive, {cut: 160}, content_truncated="length")
     second = add(archive, {url: 200}, CRAWLS[1]) + add(archive, {url: 300}, CRAWLS[1])
     broken = add(archive, {url: 155}, CRAWLS[1])
+    large = add(archive, {url: 156}, CRAWLS[1])
+    large[0].update(warc_record_length=20_000_000)
     archive.files[broken[0]["warc_filename"]] = b"x" * 1000
-    publish(archive.files, {CRAWLS[0]: first, CRAWLS[1]: second + broken})
+    publish(archive.files, {CRAWLS[0]: table(first), CRAWLS[1]: table(second + broken + large)})
     for choice, expected in (("nearest", 200), ("earliest", 100), ("latest", 300)):
         runtime = write_urls([(url, 160), (cut, 160)], choice)
         manifest = fetch(runtime, archive, cc_crawls=CRAWLS, archive_choice=choice)
@@ -222,7 +232,7 @@ def test_captures_are_compared_by_the_rules_for_urls_that_the_run_has(archive: A
     posted = "http://a.example/x?srsltid=1"
     assert canonical_url(posted, 1) != canonical_url(posted)
     rows = add(archive, {posted: 5})
-    publish(archive.files, {CRAWLS[0]: rows})
+    publish(archive.files, {CRAWLS[0]: table(rows)})
     archive.collections = {CRAWLS[0]: (0, 10)}
     archive.rows[CRAWLS[0]] = [capture_row(posted, 5, rows[0]["warc_filename"], 0, rows[0]["warc_record_length"])]
     file = tmp_path / "some.warc.gz"
@@ -253,6 +263,7 @@ BAD_INDEX = {
     ),
     "no column": ({"cc_crawls": ("CC-COLUMN",)}, r"part-00000.*\.parquet has no column warc_filename"),
     "no Parquet": ({"cc_crawls": ("CC-TEXT",)}, r"part-00000.*\.parquet is no Parquet file"),
+    "damaged": ({"cc_crawls": ("CC-DAMAGED",)}, r"part-00000.*\.parquet cannot be read: .*; a complete copy"),
     "no crawls": ({"cc_crawls": ()}, "--cc_index and --cc_crawls go together"),
     "another source": ({"sources": ("live",)}, "--cc_index: --sources does not name commoncrawl"),
     "no root": ({"cc_index": "/data/index"}, "--cc_index /data/index: not a folder below .*; say with --cc_data"),
@@ -264,10 +275,12 @@ def test_an_index_that_cannot_be_used_is_one_line(
     case: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     rows = add(archive, {"http://a.example/x": 5})
-    publish(archive.files, dict.fromkeys((CRAWLS[0], "CC-COLUMN", "CC-TEXT"), rows))
+    publish(archive.files, dict.fromkeys((CRAWLS[0], "CC-COLUMN", "CC-TEXT", "CC-DAMAGED"), table(rows)))
     of = {name.split("crawl=")[1].split("/")[0]: name for name in archive.files if "crawl=" in name}
-    archive.files[of["CC-COLUMN"]] = parquet(rows, schema=SCHEMA.remove(SCHEMA.get_field_index("warc_filename")))
+    archive.files[of["CC-COLUMN"]] = parquet(table(rows).drop_columns("warc_filename"))
     archive.files[of["CC-TEXT"]] = b"<html>Welcome</html>"
+    content = archive.files[of["CC-DAMAGED"]]
+    archive.files[of["CC-DAMAGED"]] = content[:4] + bytes(300) + content[304:]
     archive.files["crawl-data/CC-BAD/cc-index-table.paths.gz"] = b"<html>Welcome</html>"
     changed, message = BAD_INDEX[case]
     changed = {name: value.replace("URL", f"{archive.url}/data") if isinstance(value, str) else value
@@ -281,7 +294,7 @@ def test_an_archive_that_is_busy_is_waited_for_and_one_that_is_down_costs_no_url
     archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     pages = {f"http://a.example/{n}": n for n in range(6)}
-    publish(archive.files, {CRAWLS[0]: [each for page in pages for each in add(archive, {page: pages[page]})]})
+    publish(archive.files, {CRAWLS[0]: table([each for page in pages for each in add(archive, {page: pages[page]})])})
     runtime = write_urls(list(pages))
 
     def down(path: str, count: int) -> Answer | None:
@@ -291,20 +304,22 @@ def test_an_archive_that_is_busy_is_waited_for_and_one_that_is_down_costs_no_url
     with pytest.raises(UserError, match=r"the archive failed 5 times in a row, at last: .*status 503"):
         fetch(runtime, archive, host_failures=5, retries=0)
 
+    answers = [403, 429, 503]
+
     def busy(path: str, count: int) -> Answer | None:
-        status = {1: 403, 2: 429}.get(count % 3)
-        return Answer(status, b"slow down", {"Retry-After": "0"}) if path.endswith(".warc.gz") and status else None
+        return Answer(answers.pop(), b"slow down") if path.endswith(".warc.gz") and answers else None
 
     archive.way = busy
     archive.requests.clear()
     manifest = fetch(runtime, archive, retries=3)
     assert manifest.counts.left == 6
+    assert not answers
     assert not any(INDEX in path for path in archive.requests)  # the join was finished
 
 
 def test_after_a_kill_no_record_is_read_again_but_those_in_flight(archive: ArchiveServer, tmp_path: Path) -> None:
     pages = {f"http://a.example/{n}": n for n in range(40)}
-    publish(archive.files, {CRAWLS[0]: [each for page in pages for each in add(archive, {page: pages[page]})]})
+    publish(archive.files, {CRAWLS[0]: table([each for page in pages for each in add(archive, {page: pages[page]})])})
     archive.slowness = 0.05
     runtime = write_urls_to(tmp_path / "run", list(pages), 1)
     arguments = {name: getattr(options(archive), name) for name in ("cc_index", "cc_crawls", "user_agent")}
@@ -342,7 +357,7 @@ def test_in_bulk_or_url_by_url_the_pages_are_the_same(
 ) -> None:
     pages = {f"http://www.a.example/Some/{n}/?b=1&a={n}": 100 * n for n in range(20)}
     rows = add(archive, pages)
-    publish(archive.files, {CRAWLS[0]: rows})
+    publish(archive.files, {CRAWLS[0]: table(rows)})
     archive.collections = {CRAWLS[0]: (0, 2000)}
     archive.rows[CRAWLS[0]] = [
         capture_row(each["url"], each["fetch_time"] // 1000, each["warc_filename"], each["warc_record_offset"],

@@ -22,7 +22,7 @@ from owt_pipeline.fetch.cc_join import (
 )
 from owt_pipeline.fetch.cc_records import Capture, _Try, grouped
 from owt_pipeline.formats.urls import VERSION, canonical_url, url_id
-from tests.owt_pipeline.fetch.columnar import parquet, row
+from tests.owt_pipeline.fetch.columnar import parquet, row, table
 
 PUBLISHED = {
     "https://fusionbikes.com.ar/producto/luz-knog-blinder-mini-niner/":
@@ -53,7 +53,7 @@ class Published:
     """Files of an index in memory, and what was read of them."""
 
     def __init__(self, files: list[list[dict[str, Any]]], group_rows: int = 2):
-        self.files = {f"{number}": parquet(rows, group_rows) for number, rows in enumerate(files)}
+        self.files = {f"{number}": parquet(table(rows), group_rows) for number, rows in enumerate(files)}
         footers = [read_footer(uri, self._end)[0] for uri in self.files]
         batches = [groups_of(number, uri, footers[number]) for number, uri in enumerate(self.files)]
         self.groups = pa.Table.from_batches(batches)
@@ -190,7 +190,7 @@ def test_what_is_no_index_is_one_clear_line() -> None:
         read_footer("x.parquet", lambda uri, length: (b"<html>Welcome</html>", 20))
     rows = [row("http://a.example/", 1, "f", 7, 1)]
     schema = pa.schema([("url", pa.string()), ("fetch_time", pa.int64())])
-    content = parquet([{name: rows[0][name] for name in schema.names}], schema=schema)
+    content = parquet(table([{name: rows[0][name] for name in schema.names}], schema))
     footer, _ = read_footer("x.parquet", lambda uri, length: (content[-length:], len(content)))
     with pytest.raises(UserError, match=r"x\.parquet has no column url_surtkey, fetch_status, .*: it is not of Common"):
         groups_of(0, "x.parquet", footer)

@@ -1,0 +1,318 @@
+"""URLs looked up in Common Crawl: all at once in its columnar index, next to one by one in its CDX index.
+
+    .venv/bin/python benchmarks/archives.py [--rows 1000000] [--urls 20000] [--cdx_urls 1000] [--pages 2000]
+
+Makes the index of one crawl with all its published columns, `--files` Parquet files, and WARC files; serves both, and a
+CDX index of the same captures, from one process on loopback; and asks it both ways, with no delay between requests.
+Half of the URLs are in the index. First they are only looked up (their captures are of status 404), then `--pages`
+records are read, too. Prints what it took; then the plan for a real crawl, by these rates and published sizes.
+
+Exits 1 where the ways find other pages, or the join is not ten times as fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import gzip
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.fetch.cc_index import KEY, NEEDED
+from owt_pipeline.fetch.stage import STAGE, Options
+from owt_pipeline.formats.urls import VERSION, canonicalize, url_id
+from owt_pipeline.formats.warc import response_record
+from schemas import DATASETS
+
+CRAWL = "CC-MAIN-2019-04"
+INDEX = "cc-index/table/cc-main/warc"
+SPAN = 1_547_000_000, 1_548_500_000
+
+REAL = {"files": 300, "index_bytes": 300e9, "rows": 2.6e9, "urls": 2e6, "found": 0.5}
+"""A crawl as it is published (commoncrawl.org/columnar-index), and a month's dead links: half of them are in it."""
+GET_DOLLARS, CORE_DOLLARS = 0.0004 / 1000, 0.045  # Amazon's list prices: S3 GET, and a vCPU of c7i for an hour
+REQUEST_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of one run: seconds, CPU seconds of this process, requests and bytes of index and data, and the manifest's."""
+
+    wall: float
+    cpu: float
+    totals: Counter[str]
+    stats: dict[str, int]
+    pages: list[tuple[str, int]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rows", type=int, default=1_000_000, metavar="N", help="captures (default: 1,000,000)")
+    parser.add_argument("--files", type=int, default=24, metavar="N", help="of the index (default: 24)")
+    parser.add_argument("--urls", type=int, default=20_000, metavar="N", help="looked up in bulk (default: 20,000)")
+    parser.add_argument("--cdx_urls", type=int, default=1000, metavar="N", help="looked up one by one (default: 1,000)")
+    parser.add_argument("--pages", type=int, default=2000, metavar="N", help="read (default: 2,000)")
+    parser.add_argument("--serve", metavar="DIR", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve(Path(arguments.serve))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="archives-") as temporary:
+        folder = Path(temporary)
+        lookups, pages = make_archive(folder / "data", arguments)
+        command = [sys.executable, __file__, "--serve", str(folder / "data")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            url = server.stdout.readline().strip()
+            try:
+                bulk = measure(folder, "bulk", lookups[: arguments.urls], url)
+                cdx = measure(folder, "cdx", lookups[: arguments.cdx_urls], url)
+                both = [measure(folder, f"{way} pages", pages, url) for way in ("bulk", "cdx")]
+            finally:
+                server.terminate()
+        index = sorted((folder / "data").rglob("*.parquet"))
+        size, share = sum(file.stat().st_size for file in index), needed_share(index[0])
+    report(arguments, bulk, cdx, both, size, share)
+    ratio = (arguments.urls / bulk.wall) / (arguments.cdx_urls / cdx.wall)
+    same = both[0].pages == both[1].pages and len(both[0].pages) == arguments.pages
+    for failure in [*(["the ways find other pages"] * (not same)), *([f"only {ratio:.1f} times"] * (ratio < 10))]:
+        print(f"FAILED: {failure}")
+    return 0 if same and ratio >= 10 else 1
+
+
+def report(
+    arguments: argparse.Namespace, bulk: Measured, cdx: Measured, both: list[Measured], size: int, share: float
+) -> None:
+    print(f"index: {arguments.rows:,} captures, {arguments.files} files, {size / 1e6:,.0f} MB, "
+          f"of which {share:.0%} in the columns that are read")  # fmt: skip
+    print(f"{'':>10} {'URLs':>8} {'seconds':>9} {'URLs/s':>9} {'CPU s':>7} {'requests':>9} {'MB of index':>12}")
+    for name, count, found in (("bulk", arguments.urls, bulk), ("CDX", arguments.cdx_urls, cdx)):
+        print(f"{name:>10} {count:>8,} {found.wall:>9.1f} {count / found.wall:>9,.0f} {found.cpu:>7.1f} "
+              f"{found.totals['index requests']:>9,} {found.totals['index bytes'] / 1e6:>12,.2f}")  # fmt: skip
+    ratio = (arguments.urls / bulk.wall) / (arguments.cdx_urls / cdx.wall)
+    print(f"bulk resolves {ratio:.0f} times as many URLs a second; row groups read: "
+          f"{bulk.stats['cc_row_groups_read']} of {bulk.stats['cc_row_groups']}")  # fmt: skip
+    for name, found in zip(("bulk", "CDX"), both, strict=True):
+        records, size = found.totals["data requests"], found.totals["data bytes"]
+        print(f"{name:>10}, {arguments.pages:,} pages: {found.wall:.1f} s, {records:,} requests, {size / 1e6:,.1f} MB")
+    rows_a_core_second = bulk.stats["cc_index_rows_read"] / bulk.cpu
+    records = round(REAL["urls"] * REAL["found"])
+    index_bytes = REAL["index_bytes"] * share
+    index_requests = index_bytes / REQUEST_BYTES + REAL["files"]
+    core_hours = REAL["rows"] / rows_a_core_second / 3600
+    dollars = core_hours * CORE_DOLLARS + (index_requests + records) * GET_DOLLARS
+    crawl = f"{REAL['files']:.0f} files, {REAL['index_bytes'] / 1e9:,.0f} GB, {REAL['rows'] / 1e9:.1f}e9 captures"
+    print(f"\nA real crawl on paper: {crawl}; {REAL['urls']:,.0f} URLs, {REAL['found']:.0%} of them in it")
+    print(f"  join: at most {index_bytes / 1e9:,.0f} GB read by {index_requests:,.0f} requests; "
+          f"{rows_a_core_second / 1e6:.2f} million rows a core second: {core_hours:,.1f} core hours, "
+          f"{index_bytes / 12.5e6 / 3600:,.1f} h at 100 Mbit/s")  # fmt: skip
+    print(
+        f"  records: {records:,.0f} requests at most, {records * 0.1 / 3600:,.1f} h at --cc_delay 0.1, from one address"
+    )
+    print(f"  in Amazon's us-east-1, from s3://: ${dollars:,.2f}")
+    print(f"  the CDX way, at the one request a second that is asked for: {REAL['urls'] / 86400:,.0f} days of lookups")
+
+
+def measure(folder: Path, name: str, urls: list[str], server: str) -> Measured:
+    """Look URLs up in a run of its own."""
+    runtime = Runtime(Storage(str(folder / name)))
+    write_urls(runtime, urls)
+    common: dict[str, Any] = {"sources": ("commoncrawl",), "user_agent": "benchmark/1 (+mailto:me@example.org)"}
+    if name.startswith("bulk"):
+        options = Options(**common, cc_index=f"{server}/data/{INDEX}", cc_crawls=(CRAWL,), cc_delay=0.0)
+    else:
+        cdx = {"cdx_index": f"{server}/cdx", "cdx_data": f"{server}/data", "cdx_delay": 0.0, "cdx_connections": 4}
+        options = Options(**common, **cdx)
+    urllib.request.urlopen(f"{server}/reset").close()
+    wall, cpu = time.perf_counter(), time.process_time()
+    manifest = run_stage(STAGE, options, runtime)[0]
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    with urllib.request.urlopen(f"{server}/totals") as answer:
+        totals = Counter(json.load(answer))
+    pages = DatasetReader(runtime.workdir, manifest).table(columns=["archive_file", "archive_offset"]).to_pylist()
+    return Measured(wall, cpu, totals, manifest.stats, sorted(tuple(page.values()) for page in pages))
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    url_rules: int = VERSION
+
+
+def write_urls(runtime: Runtime, urls: list[str], shards: int = 4) -> None:
+    def write(run: StageRun, shard: int, _: Any, writer: ShardWriter) -> None:
+        rows = []
+        for url in urls:
+            canonical, host = canonicalize(url)
+            if url_id(canonical) % shards == shard:
+                rows.append({"url_id": url_id(canonical), "url": canonical, "posted_url": url, "host": host,
+                             "host_shards": 1, "score": 5, "created_utc": SPAN[0], "subreddits": ["news"],
+                             "submission_ids": ["x"]})  # fmt: skip
+        writer.enter(len(rows))
+        writer.write(pa.RecordBatch.from_pylist(sorted(rows, key=lambda row: row["url_id"]), DATASETS["urls"].schema))
+
+    stage = Stage("collect", "urls", (), NoOptions, 1, (Step(write),), "", num_shards=lambda _: shards)
+    run_stage(stage, NoOptions(), runtime)
+
+
+def make_archive(folder: Path, arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Write index, WARC files and the captures of the CDX index; (URLs to look up, URLs of pages)."""
+    random = np.random.default_rng(0)
+    sites = np.sort(random.choice(10_000_000, arguments.rows // 20, replace=False))
+    site = np.sort(random.choice(sites, arguments.rows))
+    gone = set(random.choice(arguments.rows, arguments.urls // 2, replace=False).tolist())
+    paged = {int(row) for row in random.choice(arguments.rows, 2 * arguments.pages, replace=False)} - gone
+    paged = set(sorted(paged)[: arguments.pages])
+    captures: dict[str, dict[str, Any]] = {}
+    warc, warcs = bytearray(), f"crawl-data/{CRAWL}/segments/1/warc/{CRAWL}-00000.warc.gz"
+    body = b"<html><body>" + b"".join(b"<p>Paragraph %d of a page.</p>" % n for n in range(400)) + b"</body></html>"
+    bounds = np.linspace(0, arguments.rows, arguments.files + 1).astype(int)
+    names = []
+    for number in range(arguments.files):
+        rows = []
+        for row in range(bounds[number], bounds[number + 1]):
+            name = f"site{site[row]:07d}"
+            path = f"/articles/{row % 7919:04d}/what-happened-on-day-{row:08d}.html"
+            url = f"https://www.{name}.com{path}"
+            capture = captured(name, path, url, row, random)
+            if row in gone:
+                capture["fetch_status"] = 404
+            elif row in paged:
+                record = response_record(url, SPAN[0] + row, "HTTP/1.1 200 OK", [("Content-Type", "text/html")], body)
+                capture |= {"warc_filename": warcs, "warc_record_offset": len(warc), "warc_record_length": len(record)}
+                warc += record
+            rows.append(capture)
+            if row in gone or row in paged:
+                captures[url] = {"url": url, "status": str(capture["fetch_status"]), "mime": "text/html",
+                                 "timestamp": time.strftime("%Y%m%d%H%M%S", time.gmtime(SPAN[0] + row)),
+                                 "filename": capture["warc_filename"], "offset": str(capture["warc_record_offset"]),
+                                 "length": str(capture["warc_record_length"])}  # fmt: skip
+        rows.sort(key=lambda row: row[KEY])
+        names.append(f"{INDEX}/crawl={CRAWL}/subset=warc/part-{number:05d}.gz.parquet")
+        path = folder / names[-1]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(rows), path, compression="gzip", row_group_size=1 << 20)
+    (folder / warcs).parent.mkdir(parents=True)
+    (folder / warcs).write_bytes(warc)
+    paths = folder / "crawl-data" / CRAWL / "cc-index-table.paths.gz"
+    paths.write_bytes(gzip.compress("\n".join(names).encode()))
+    (folder / "captures.json").write_text(json.dumps(captures))
+    lookups = [url for url, capture in captures.items() if capture["status"] == "404"]
+    lookups += [f"https://absent{n:07d}.com/articles/{n}.html" for n in range(arguments.urls - len(lookups))]
+    return random.permutation(lookups).tolist(), [url for url, found in captures.items() if found["status"] == "200"]
+
+
+def captured(name: str, path: str, url: str, row: int, random: np.random.Generator) -> dict[str, Any]:
+    """A row of the index, with all columns that are published."""
+    return {
+        KEY: f"com,{name}){path}", "url": url, "url_host_name": f"www.{name}.com", "url_host_tld": "com",
+        "url_host_2nd_last_part": name, "url_host_3rd_last_part": "www", "url_host_4th_last_part": None,
+        "url_host_5th_last_part": None, "url_host_registry_suffix": "com",
+        "url_host_registered_domain": f"{name}.com", "url_host_private_suffix": "com",
+        "url_host_private_domain": f"{name}.com", "url_host_name_reversed": f"com.{name}.www", "url_protocol": "https",
+        "url_port": None, "url_path": path, "url_query": None,
+        "fetch_time": pa.scalar(SPAN[0] + row, pa.timestamp("s")).as_py(), "fetch_status": 200, "fetch_redirect": None,
+        "content_digest": base64.b32encode(random.bytes(20)).decode(), "content_mime_type": "text/html",
+        "content_mime_detected": "text/html", "content_charset": "UTF-8", "content_languages": "eng",
+        "content_truncated": None, "warc_filename": f"crawl-data/{CRAWL}/segments/1/warc/{row * 7919 % 64000:05d}.gz",
+        "warc_record_offset": int(random.integers(1 << 30)), "warc_record_length": int(random.integers(1 << 15)),
+        "warc_segment": "1547583650000.1",
+    }  # fmt: skip
+
+
+def needed_share(file: Path) -> float:
+    """The share of the index that is in columns that are read of a row group with a wanted key."""
+    metadata, sizes = pq.read_metadata(file), Counter[bool]()
+    for group in range(metadata.num_row_groups):
+        for column in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(column)
+            sizes[chunk.path_in_schema in (KEY, *NEEDED, "content_truncated")] += chunk.total_compressed_size
+    return sizes[True] / sizes.total()
+
+
+def serve(folder: Path) -> None:
+    """Serve `/data/FILE` by range and `/cdx?url=`, and count requests and bytes."""
+    captures = json.loads((folder / "captures.json").read_text())
+    totals, lock = Counter[str](), threading.Lock()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, folder, captures, totals, lock))
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    server.serve_forever()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = 1 << 16
+
+    def __init__(self, folder: Path, captures: dict, totals: Counter[str], lock: threading.Lock, *arguments: Any):
+        self.folder, self.captures, self.totals, self.lock = folder, captures, totals, lock
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        if parts.path in ("/totals", "/reset"):
+            body = json.dumps(self.totals).encode()
+            if parts.path == "/reset":
+                self.totals.clear()
+            self._send(200, body)
+        elif parts.path == "/cdx":
+            asked = parse_qs(parts.query)["url"][0].replace("https://", "https://www.")
+            found = self.captures.get(asked, {"status": ""})
+            is_page = found["status"] == "200"
+            body = json.dumps(found).encode() if is_page else b'{"message": "No Captures found"}'
+            self._count("index", body)
+            self._send(200 if is_page else 404, body)
+        else:
+            status, body, about = next(self._part(self.folder / parts.path.removeprefix("/data/")))
+            self._count("data" if parts.path.endswith(".warc.gz") else "index", body)
+            self._send(status, body, about)
+
+    def _part(self, path: Path) -> Iterator[tuple[int, bytes, dict[str, str]]]:
+        size = path.stat().st_size
+        match = re.fullmatch(r"bytes=(\d*)-(\d+)", self.headers.get("Range", ""))
+        with open(path, "rb") as file:
+            if match is None:
+                yield 200, file.read(), {}
+                return
+            first = int(match[1]) if match[1] else max(size - int(match[2]), 0)
+            last = min(int(match[2]), size - 1) if match[1] else size - 1
+            file.seek(first)
+            yield 206, file.read(last - first + 1), {"Content-Range": f"bytes {first}-{last}/{size}"}
+
+    def _count(self, kind: str, body: bytes) -> None:
+        with self.lock:
+            self.totals.update({f"{kind} requests": 1, f"{kind} bytes": len(body)})
+
+    def _send(self, status: int, body: bytes, about: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **(about or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None: ...
+
+
+if __name__ == "__main__":
+    sys.exit(main())
