@@ -88,9 +88,11 @@ class TrainConfig:
     micro_batch: int = option(
         8, "the most windows of one forward pass on one rank; 0 for what fits in memory", minimum=0, shapes_bytes=False
     )
-    preflight: bool = option(False, "tell memory, work and time, and train nothing", shapes_bytes=False)
+    preflight: bool = option(False, "print memory, work and time, and train nothing", shapes_bytes=False)
     max_steps: int = option(
-        0, "steps of the complete run; 0 for 19,073 (10 billion tokens at 524,288), with init_from one epoch", minimum=0
+        0,
+        "steps, without extend_steps; 0 for 19,073 (10 billion tokens at 524,288), with init_from one epoch",
+        minimum=0,
     )
 
     optimizer: str = option("adamw", "of the weights", choices=OPTIMIZERS)

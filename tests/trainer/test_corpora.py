@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,7 +15,7 @@ import pytest
 import torch
 
 from schemas import SettingsError
-from tests.trainer.conftest import TOKENIZER, write_token_dataset
+from tests.trainer.conftest import TOKENIZER, add_bases, write_token_dataset
 from trainer.config import TrainConfig
 from trainer.data import Corpora, Loader, Phase, open_corpora
 from trainer.divergence import url_ids_by_sample
@@ -229,21 +227,6 @@ def test_what_extends_a_run_changes_no_rate_before_it(schedule: str) -> None:
 
 
 # ---- a run that builds on earlier ones
-
-
-def add_bases(tokens: Path, *bases: Path) -> None:
-    """Write into the manifest of `tokens` that its run builds on the runs of `bases`, as tokenize does."""
-    path = tokens.parent / "ledger/tokens/manifest.json"
-    record = json.loads(path.read_text())
-    record["properties"]["bases"] = [
-        {
-            "uri": os.path.relpath(base.parent, tokens.parent),
-            "sha256": hashlib.sha256((base.parent / "ledger/tokens/manifest.json").read_bytes()).hexdigest(),
-            "totals": {},
-        }
-        for base in bases
-    ]
-    path.write_text(json.dumps(record))
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from schemas.buckets import open_bucket
 from schemas.manifest import ShardFile
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
+from tests.trainer.conftest import add_bases
 from trainer.data import Corpora, open_corpora
 from trainer.divergence import url_ids_by_sample
 from trainer.manifest import ShardError
@@ -41,11 +42,14 @@ def tokens(tmp_path: Path, write_tokens: Callable[..., Path]) -> Path:
 
 @pytest.fixture
 def uploaded(bucket: str, tokens: Path, tmp_path: Path) -> str:
-    uri = f"{bucket}/{tmp_path.name}"
+    return upload(tokens.parent, f"{bucket}/{tmp_path.name}")
+
+
+def upload(run: Path, uri: str) -> str:
+    """Copy a run's tokens and their ledger to `uri`; returns where the tokens are there."""
     fs, root = open_bucket(uri)
-    for folder in (tokens, tokens.parent / "ledger/tokens"):
-        name = folder.relative_to(tokens.parent)
-        pyarrow.fs.copy_files(str(folder), f"{root}/{name}", destination_filesystem=fs)
+    for name in ("tokens", "ledger/tokens"):
+        pyarrow.fs.copy_files(str(run / name), f"{root}/{name}", destination_filesystem=fs)
     return f"{uri}/tokens"
 
 
@@ -75,6 +79,19 @@ def test_windows_are_those_of_the_local_shards_through_a_cache_smaller_than_they
         assert np.array_equal(theirs.windows(first, 8), ours.windows(first, 8))
         assert sum(path.stat().st_size for path in cache.iterdir()) <= limit
     assert remote.documents("val")[3].tolist() == local.documents("val")[3].tolist()
+
+
+def test_a_run_in_a_bucket_that_builds_on_another_there_is_read_as_on_the_disk(
+    uploaded: str, tokens: Path, tmp_path: Path, write_tokens: Callable[..., Path]
+) -> None:
+    later = write_tokens(tmp_path / "later", [[5, 6, 7] * 90], [[8] * 40])
+    add_bases(later, tokens)
+    there = upload(later.parent, f"{uploaded.removesuffix('/tokens')}/later")
+    remote, local = open_corpora([there], cache=tmp_path / "cache"), open_corpora([str(later)])
+    assert [str(dataset.folder) for dataset in remote.datasets] == [uploaded, there]
+    ours = local.sampler("packed", 32, seed=4).windows(0, 600)
+    assert np.array_equal(remote.sampler("packed", 32, seed=4).windows(0, 600), ours)
+    assert (ours[:, :-1] == 6).sum() > 300  # the later run's documents are a fortieth of all
 
 
 def test_a_sample_names_the_documents_that_it_does_with_local_shards(
