@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import calendar
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ import pyarrow as pa
 from yarl import URL
 
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.fetch.answers import LATEST, Answer, NoPage, Origin, Page, wanted_moment
+from owt_pipeline.fetch.answers import Answer, NoPage, Origin, Page, wanted_moment
 from owt_pipeline.fetch.archives import page_of_record
 from owt_pipeline.fetch.client import Limits, Received
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
@@ -181,13 +182,13 @@ class ArchiveClient:
         """
         found: list[IndexedCapture] = []
         asked: list[str] = []
-        nearest = LATEST
+        nearest = math.inf
         for collection in sorted(self.options.collections, key=lambda each: each.distance(moment)):
             if len(asked) == self.options.most_collections or nearest <= collection.distance(moment):
                 break
             asked.append(collection.name)
             found += await self._ask(collection, url, canonical)
-            nearest = min((abs(capture.date - moment) for capture in found), default=LATEST)
+            nearest = min((abs(capture.date - moment) for capture in found), default=math.inf)
         return sorted(found, key=lambda capture: (abs(capture.date - moment), capture.date, capture.file)), asked
 
     async def _ask(self, collection: Collection, url: str, canonical: str) -> list[IndexedCapture]:

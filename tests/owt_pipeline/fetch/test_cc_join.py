@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.engine.errors import UserError
+from owt_pipeline.fetch import cc_join
 from owt_pipeline.fetch.cc_index import IndexReader, groups_of, plan_ranges, read_footer, root_of
 from owt_pipeline.fetch.cc_join import (
     CAPTURES_KEPT,
@@ -176,6 +177,14 @@ def test_a_row_group_without_statistics_may_hold_any_key() -> None:
     assert [
         captures[0]["offset"] for captures, _ in index.captures([("http://a.example/", 1)], "nearest").values()
     ] == [7]
+
+
+def test_more_keys_than_are_joined_at_once_come_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cc_join, "_JOINED_AT_ONCE", 10)
+    tables = [pa.table({"key": list(range(start, start + 4))}) for start in range(0, 40, 4)]
+    turns = list(cc_join._at_once(tables))
+    assert [len(turn) for turn in turns] == [12, 12, 12, 4]
+    assert pa.concat_tables(turns)["key"].to_pylist() == list(range(40))
 
 
 def test_neighbours_in_a_file_are_one_request() -> None:

@@ -113,6 +113,20 @@ def test_the_capture_nearest_to_the_submission_is_taken(
     assert nearest(texts(runtime, fetch(runtime, archive))) == EXPECTED
 
 
+@pytest.mark.parametrize(("choice", "day"), [("earliest", 15_000), ("latest", 15_329)])
+def test_the_first_or_the_last_capture_is_taken_where_that_is_asked_for(
+    choice: str, day: int, archive: ArchiveServer, write_urls: Callable[..., Runtime], tmp_path: Path
+) -> None:
+    runtime = write_urls(add_captures(archive))
+    manifest = fetch(runtime, archive, archive_choice=choice)
+    assert set(texts(runtime, manifest).values()) == {f"day {day}"}
+    for name, content in archive.files.items():
+        (tmp_path / name).write_bytes(content)
+    files = Options(pages_from=tuple(str(tmp_path / name) for name in archive.files), archive_choice=choice)
+    manifest = run_stage(STAGE, files, runtime)[0]
+    assert set(texts(runtime, manifest).values()) == {f"day {day}"}
+
+
 def test_a_page_is_handed_on_as_it_lies_in_the_archive(
     archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
