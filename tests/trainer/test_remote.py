@@ -91,7 +91,7 @@ def test_a_run_in_a_bucket_that_builds_on_another_there_is_read_as_on_the_disk(
     assert [str(dataset.folder) for dataset in remote.datasets] == [uploaded, there]
     ours = local.sampler("packed", 32, seed=4).windows(0, 600)
     assert np.array_equal(remote.sampler("packed", 32, seed=4).windows(0, 600), ours)
-    assert (ours[:, :-1] == 6).sum() > 300  # the later run's documents are a fortieth of all
+    assert (ours[:, :-1] == 6).sum() > 120  # without the later run's documents about 50
 
 
 def test_a_sample_names_the_documents_that_it_does_with_local_shards(
