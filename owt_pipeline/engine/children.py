@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import reduction, spawn
@@ -155,7 +156,9 @@ def _be_child(connection: socket.socket, preparation: dict[str, Any], target: by
     try:
         gc.enable()
         with contextlib.suppress(EOFError, ConnectionError):  # the process at the other end is gone
-            spawn.prepare(preparation)
+            with warnings.catch_warnings():  # of a module that is run by `python -m`, and the server has imported
+                warnings.simplefilter("ignore", RuntimeWarning)
+                spawn.prepare(preparation)
             pickle.loads(target)(connection)
         code = 0
     except BaseException:

@@ -162,6 +162,14 @@ def test_the_command_ends_with_a_code_that_says_so(tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
+def test_a_stage_that_is_run_as_a_module_gives_no_warning_of_pythons(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "RS_2020-01.zst", links(3))
+    process = start(tmp_path / "run", "--dumps", str(dump), "--quiet")
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "Warning" not in said
+
+
 def test_comments_among_submissions_are_malformed_lines(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "RS.ndjson", [*links(5), COMMENT, *links(5, start=5)])
     run = collect(tmp_path / "run", dumps=(str(dump),))
