@@ -59,6 +59,11 @@ def obj(description: str, /, *optional: str, **fields: JsonSchema) -> JsonSchema
     }
 
 
+def rows(description: str, /, *optional: str, **fields: JsonSchema) -> JsonSchema:
+    """A list of objects of these fields."""
+    return listing(description, obj("", *optional, **fields))
+
+
 def or_empty(schema: JsonSchema) -> JsonSchema:
     """An object with all its keys, or none."""
     empty = {"type": "object", "maxProperties": 0}

@@ -15,6 +15,7 @@ from schemas.json_schema import (
     or_empty,
     or_null,
     pair,
+    rows,
     share,
     string,
 )
@@ -54,16 +55,13 @@ def _ranked(key: str, many: str, **more: JsonSchema) -> JsonSchema:
         of=string("what the ranking goes by: corpus, or urls where no document of the corpus has one"),
         distinct=mapping(f"how many {many} there are, by dataset: urls and corpus", distinct),
         exact=boolean("whether the list is proven to be that of the most frequent; the counts always are exact"),
-        top=listing(
+        top=rows(
             "the most frequent first",
-            obj(
-                "",
-                **{key: string("its name")},
-                documents=integer("of the corpus"),
-                share=share("of all"),
-                urls=or_null(integer("collected; null where urls/ is not there")),
-                survival=share("documents by URLs"),
-            ),
+            **{key: string("its name")},
+            documents=integer("of the corpus"),
+            share=share("of all"),
+            urls=or_null(integer("collected; null where urls/ is not there")),
+            survival=share("documents by URLs"),
         ),
         **more,
     )
@@ -99,29 +97,23 @@ _SHOWN = obj(
 
 _SECTIONS: dict[str, JsonSchema] = {
     "schema_version": {"const": STATS_VERSION, "description": "The version of this schema."},
-    "funnel": listing(
+    "funnel": rows(
         "What each stage let through, in order.",
-        obj(
-            "",
-            stage=string("its name"),
-            dataset=string("the dataset it wrote"),
-            entered=integer("rows that entered"),
-            left=integer("rows that left; of dedupe, which only decides, those that stay"),
-            share=share("left of entered"),
-            bytes=integer("of the files with its rows; of pages, of the WARC files too"),
-            rejected=listing(
-                "by reason, the most frequent first",
-                obj(
-                    "",
-                    reason=string("as in rejects/"),
-                    meaning=string("in words"),
-                    count=integer("rows"),
-                    share=share("of those that entered"),
-                    sample=listing(
-                        "rows at random, by a hash of their ids",
-                        _document("", detail=or_null(string("what was found"))),
-                    ),
-                ),
+        stage=string("its name"),
+        dataset=string("the dataset it wrote"),
+        entered=integer("rows that entered"),
+        left=integer("rows that left; of dedupe, which only decides, those that stay"),
+        share=share("left of entered"),
+        bytes=integer("of the files with its rows; of pages, of the WARC files too"),
+        rejected=rows(
+            "by reason, the most frequent first",
+            reason=string("as in rejects/"),
+            meaning=string("in words"),
+            count=integer("rows"),
+            share=share("of those that entered"),
+            sample=listing(
+                "rows at random, by a hash of their ids",
+                _document("", detail=or_null(string("what was found"))),
             ),
         ),
     ),
@@ -141,33 +133,31 @@ _SECTIONS: dict[str, JsonSchema] = {
         ),
     ),
     "subreddits": _ranked("subreddit", "subreddits"),
-    "years": listing(
+    "years": rows(
         "Rows by the year of the URL's first submission; the datasets that are there.",
-        obj("", "urls", "pages", "corpus", year=integer("UTC"), **_of("urls", "pages", "corpus")),
+        "urls",
+        "pages",
+        "corpus",
+        year=integer("UTC"),
+        **_of("urls", "pages", "corpus"),
     ),
-    "languages": listing(
+    "languages": rows(
         "Rows by language: declared by the page in documents, detected in clean and corpus.",
-        obj(
-            "",
-            "documents",
-            "clean",
-            "corpus",
-            language=string("ISO 639-1 code, or none"),
-            **_of("documents", "clean", "corpus"),
-        ),
+        "documents",
+        "clean",
+        "corpus",
+        language=string("ISO 639-1 code, or none"),
+        **_of("documents", "clean", "corpus"),
     ),
-    "scores": listing(
+    "scores": rows(
         "Rows by score on Reddit.",
-        obj(
-            "",
-            "urls",
-            "pages",
-            "corpus",
-            low=or_null(integer("included; null for no bound")),
-            high=or_null(integer("included; null for no bound")),
-            **_of("urls", "pages", "corpus"),
-            survival=share("corpus by urls"),
-        ),
+        "urls",
+        "pages",
+        "corpus",
+        low=or_null(integer("included; null for no bound")),
+        high=or_null(integer("included; null for no bound")),
+        **_of("urls", "pages", "corpus"),
+        survival=share("corpus by urls"),
     ),
     "lengths": obj(
         "Lengths of the corpus' documents.",
@@ -202,28 +192,22 @@ _SECTIONS: dict[str, JsonSchema] = {
                 "groups of documents of which one stays",
                 count=integer("how many"),
                 sizes=mapping("how many clusters have that many documents", integer()),
-                largest=listing(
+                largest=rows(
                     "the 20 largest",
-                    obj(
-                        "",
-                        size=integer("documents, the one that stays included"),
-                        kept=_document("the one that stays"),
-                        removed=listing(
-                            "up to five of the others",
-                            _document("", rule=string("exact or near"), similarity=number("exact Jaccard")),
-                        ),
+                    size=integer("documents, the one that stays included"),
+                    kept=_document("the one that stays"),
+                    removed=listing(
+                        "up to five of the others",
+                        _document("", rule=string("exact or near"), similarity=number("exact Jaccard")),
                     ),
                 ),
             ),
-            similarities=listing(
+            similarities=rows(
                 "of the near-duplicates",
-                obj(
-                    "",
-                    low=number("included"),
-                    high=number("not included"),
-                    count=integer("near-duplicates"),
-                    mean_shared_bands=number("LSH bands in which the two agree"),
-                ),
+                low=number("included"),
+                high=number("not included"),
+                count=integer("near-duplicates"),
+                mean_shared_bands=number("LSH bands in which the two agree"),
             ),
             lsh=obj(
                 "how candidates were found",
@@ -233,30 +217,24 @@ _SECTIONS: dict[str, JsonSchema] = {
                 rows=or_null(integer("MinHash values in a band")),
                 curve=or_null(listing("[similarity, probability that a pair is compared]", pair("", number()))),
             ),
-            domains=listing(
+            domains=rows(
                 "the 50 that lost most documents",
-                obj(
-                    "",
-                    domain=string("a host"),
-                    documents=integer("examined"),
-                    removed=integer("by export"),
-                    share=share("removed of examined"),
-                ),
+                domain=string("a host"),
+                documents=integer("examined"),
+                removed=integer("by export"),
+                share=share("removed of examined"),
             ),
-            removals=listing(
+            removals=rows(
                 "20 decisions at random, near-duplicates first",
-                obj(
-                    "",
-                    rule=string("exact or near"),
-                    similarity=number("exact Jaccard"),
-                    shared_bands=integer("0 for exact"),
-                    removed=_document("the document that goes"),
-                    kept=_document("the document that stays"),
-                    segments=listing(
-                        "[same, differs or skipped; words of the removed text; words of the kept one], of the first "
-                        "2,000 words; of skipped, how many. Empty where a text is of another corpus",
-                        fixed_list("", {"enum": ["same", "differs", "skipped"]}, string(), string()),
-                    ),
+                rule=string("exact or near"),
+                similarity=number("exact Jaccard"),
+                shared_bands=integer("0 for exact"),
+                removed=_document("the document that goes"),
+                kept=_document("the document that stays"),
+                segments=listing(
+                    "[same, differs or skipped; words of the removed text; words of the kept one], of the first "
+                    "2,000 words; of skipped, how many. Empty where a text is of another corpus",
+                    fixed_list("", {"enum": ["same", "differs", "skipped"]}, string(), string()),
                 ),
             ),
         )
@@ -265,77 +243,68 @@ _SECTIONS: dict[str, JsonSchema] = {
         obj(
             "What happened to the URLs that were asked for; empty where nothing was fetched.",
             sources=mapping("pages, by source: live, archive, commoncrawl or wayback", integer()),
-            distances=listing(
+            distances=rows(
                 "by source",
-                obj(
-                    "",
-                    source=string("as in sources"),
-                    pages=integer("from there"),
-                    before=integer("of them captured before the earliest submission"),
-                    days=_distribution("between the earliest submission and the capture, where both dates are known"),
-                ),
+                source=string("as in sources"),
+                pages=integer("from there"),
+                before=integer("of them captured before the earliest submission"),
+                days=_distribution("between the earliest submission and the capture, where both dates are known"),
             ),
             statuses=mapping("pages, by HTTP status", integer()),
             failures=_FAILURES,
             milliseconds=_distribution("from request to last byte, of pages fetched live"),
             body_bytes=_distribution("of the decoded bodies"),
-            domains=listing("the 50 of most URLs", obj("", domain=string("a host"), **_ANSWERED)),
+            domains=rows(
+                "the 50 of most URLs",
+                domain=string("a host"),
+                **_ANSWERED,
+            ),
             captured=or_null(string("month of the last capture, YYYY-MM, from which ages count")),
-            ages=listing(
+            ages=rows(
                 "by the link's age",
-                obj(
-                    "",
-                    years=integer("whole years from the month of the first submission to that of the last capture"),
-                    **_ANSWERED,
-                ),
+                years=integer("whole years from the month of the first submission to that of the last capture"),
+                **_ANSWERED,
             ),
         )
     ),
     "filters": obj(
         "What the filters of clean, and export, took away.",
-        lost=listing(
+        lost=rows(
             "by reason",
-            obj(
-                "",
-                stage=string("clean or export"),
-                reason=string("as in rejects/"),
-                documents=integer("dropped"),
-                characters=integer("of their texts, of clean as they were extracted"),
-                bytes=integer("of their texts in UTF-8"),
-                tokens=integer("that their texts are, by the run's tokenizer"),
-                share=share("of all tokens lost to a filter or in the corpus"),
-            ),
+            stage=string("clean or export"),
+            reason=string("as in rejects/"),
+            documents=integer("dropped"),
+            characters=integer("of their texts, of clean as they were extracted"),
+            bytes=integer("of their texts in UTF-8"),
+            tokens=integer("that their texts are, by the run's tokenizer"),
+            share=share("of all tokens lost to a filter or in the corpus"),
         ),
-        dropped=listing(
+        dropped=rows(
             "documents to read, at random, by the filter of clean that dropped them",
-            obj(
-                "",
-                stage=string("clean"),
-                reason=string("as in rejects/"),
-                meaning=string("in words"),
-                documents=listing(
-                    "as they were extracted",
-                    _document("", title=_TITLE, detail=or_null(string("what was found")), **_TEXT),
-                ),
+            stage=string("clean"),
+            reason=string("as in rejects/"),
+            meaning=string("in words"),
+            documents=listing(
+                "as they were extracted",
+                _document("", title=_TITLE, detail=or_null(string("what was found")), **_TEXT),
             ),
         ),
-        signals=listing(
-            "what the documents measure; bin 0 is under edges[0], bin k from edges[k - 1] to under edges[k], the last "
-            "one from the last edge",
-            obj(
-                "",
-                signal=string("FILTER.SIGNAL, or words or language_score of the document"),
-                filter=or_null(string("it belongs to")),
-                on=boolean("whether that filter rejects"),
-                measured_share=number("of the documents: all where it does, else a sample"),
-                minimum=or_null(number("limit, included")),
-                maximum=or_null(number("limit, included")),
-                edges=listing("between the bins", number()),
-                kept=listing("documents that stay, by bin", integer()),
-                dropped=listing("documents that clean rejects for whatever reason, by bin", integer()),
-                outside=integer("documents that stay though they break a limit: what the filter would remove"),
-                outside_share=share("of those that stay and were measured"),
+        signals=rows(
+            (
+                "what the documents measure; bin 0 is under edges[0], bin k from edges[k - 1] to under edges[k], the "
+                "last one from the last edge"
             ),
+            signal=string("FILTER.SIGNAL, or words or language_score of the document"),
+            filter=or_null(string("it belongs to")),
+            on=boolean("whether that filter rejects"),
+            measured_share=number("of the documents: all where it does, else a sample"),
+            minimum=or_null(number("limit, included")),
+            maximum=or_null(number("limit, included")),
+            edges=listing("between the bins", number()),
+            kept=listing("documents that stay, by bin", integer()),
+            dropped=listing("documents that clean rejects for whatever reason, by bin", integer()),
+            outside=integer("documents that stay though they break a limit: what the filter would remove"),
+            outside_share=share("of those that stay and were measured"),
         ),
     ),
     "sampler": or_empty(
@@ -345,60 +314,46 @@ _SECTIONS: dict[str, JsonSchema] = {
             context=integer("tokens of a sample"),
             long_min_tokens=integer("of documents that longbiased prefers"),
             long_fraction=number("of its samples that are from those"),
-            rows=listing(
+            rows=rows(
                 "by the documents' length in tokens",
-                obj(
-                    "",
-                    at_least=integer("included"),
-                    below=or_null(integer("not included; null for no bound")),
-                    documents=share("of all documents"),
-                    packed=_SHOWN,
-                    longbiased=or_null(_SHOWN),
-                ),
+                at_least=integer("included"),
+                below=or_null(integer("not included; null for no bound")),
+                documents=share("of all documents"),
+                packed=_SHOWN,
+                longbiased=or_null(_SHOWN),
             ),
         )
     ),
     "likeness": obj(
         "How like WebText and OpenWebText the corpus is.",
-        lengths=listing(
+        lengths=rows(
             "next to OpenWebText's published lengths",
-            obj(
-                "",
-                what=string("tokens_per_document or bytes_per_token"),
-                corpus=or_null(number("of this one")),
-                openwebtext=number("of OpenWebText"),
-                ratio=or_null(number("the one by the other")),
-                off=boolean("whether the ratio is under 0.8 or over 1.25"),
-            ),
+            what=string("tokens_per_document or bytes_per_token"),
+            corpus=or_null(number("of this one")),
+            openwebtext=number("of OpenWebText"),
+            ratio=or_null(number("the one by the other")),
+            off=boolean("whether the ratio is under 0.8 or over 1.25"),
         ),
         sites=or_null(
             obj(
                 "next to the list of --reference_domains; a site is a host without its public suffix and subdomains",
                 reference=string("the file's name"),
                 listed=integer("sites of the list"),
-                datasets=listing(
+                datasets=rows(
                     "urls and corpus, where they are there",
-                    obj(
-                        "",
-                        dataset=string("its name"),
-                        rows=integer("with a domain"),
-                        of_listed_sites=share("of the rows"),
-                        sites_present=integer("listed sites with a row"),
-                        rank_correlation=or_null(
-                            number("Spearman's, over all sites listed; 0 for those without a row")
-                        ),
-                    ),
+                    dataset=string("its name"),
+                    rows=integer("with a domain"),
+                    of_listed_sites=share("of the rows"),
+                    sites_present=integer("listed sites with a row"),
+                    rank_correlation=or_null(number("Spearman's, over all sites listed; 0 for those without a row")),
                 ),
-                top=listing(
+                top=rows(
                     "the first 30 of the list",
-                    obj(
-                        "",
-                        "urls",
-                        "corpus",
-                        site=string("its name"),
-                        reference=integer("its count in the list"),
-                        **_of("urls", "corpus"),
-                    ),
+                    "urls",
+                    "corpus",
+                    site=string("its name"),
+                    reference=integer("its count in the list"),
+                    **_of("urls", "corpus"),
                 ),
             )
         ),
@@ -446,25 +401,19 @@ _SECTIONS: dict[str, JsonSchema] = {
             totals=mapping("as in totals", pair("", integer())),
             bytes_per_token=pair("of text", or_null(number())),
             duplicates=pair("share of the examined documents", share()),
-            stages=listing(
+            stages=rows(
                 "as in funnel",
-                obj(
-                    "",
-                    dataset=string("its name"),
-                    entered=pair("rows that entered; null where the stage did not run", or_null(integer())),
-                    left=pair("rows that left", or_null(integer())),
-                    share=pair("left of entered", share()),
-                ),
+                dataset=string("its name"),
+                entered=pair("rows that entered; null where the stage did not run", or_null(integer())),
+                left=pair("rows that left", or_null(integer())),
+                share=pair("left of entered", share()),
             ),
-            rejected=listing(
+            rejected=rows(
                 "as in funnel",
-                obj(
-                    "",
-                    stage=string("its name"),
-                    reason=string("as in rejects/"),
-                    count=pair("rows", integer()),
-                    share=pair("of those that entered", share()),
-                ),
+                stage=string("its name"),
+                reason=string("as in rejects/"),
+                count=pair("rows", integer()),
+                share=pair("of those that entered", share()),
             ),
             lengths=mapping(
                 "as in lengths",
@@ -478,18 +427,16 @@ _SECTIONS: dict[str, JsonSchema] = {
                 "[low, high, share of the documents] of both",
                 listing("", fixed_list("", integer(), integer(), number())),
             ),
-            domains=listing(
+            domains=rows(
                 "the 30 most frequent of both",
-                obj("", domain=string("a host"), share=pair("of the corpus; null where not listed", share())),
+                domain=string("a host"),
+                share=pair("of the corpus; null where not listed", share()),
             ),
-            settings=listing(
+            settings=rows(
                 "options in which the two differ",
-                obj(
-                    "",
-                    stage=string("its name"),
-                    option=string("its name"),
-                    values=pair("of the option; null where a run has none", anything()),
-                ),
+                stage=string("its name"),
+                option=string("its name"),
+                values=pair("of the option; null where a run has none", anything()),
             ),
         )
     ),
