@@ -120,7 +120,7 @@ clean:  ## everything that can be made again
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 ifeq ($(TORCH),)
-	@echo "Installing into $(VENV), with PyTorch for CUDA: 5.5 GB in all, of which PyTorch takes 4.7."
+	@echo "Installing into $(VENV), with PyTorch for CUDA: 6.4 GB in all, of which PyTorch takes 4.7."
 	@echo "Instead: make TORCH=none (everything but the training), or TORCH=URL of an index that has the CPU build."
 else ifneq ($(TORCH),none)
 	$(PIP) --constraint constraints.txt --index-url $(TORCH) torch

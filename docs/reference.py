@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +85,19 @@ def _entry(module: str, name: str) -> str:
     if not callable(found):
         return f"### `{name}`\n\n```python\n{shown}\n```\n"
     if not (inspect.isclass(found) and hasattr(found, "__members__")):
-        shown += f"\n\n{name}{inspect.signature(found)}"
+        shown += f"\n\n{name}{_signature(found)}"
     methods = ""
     if inspect.isclass(found):
         for method, function in inspect.getmembers(found, inspect.isfunction):
             if not method.startswith("_") and function.__module__ == module and (said := inspect.getdoc(function)):
-                signature = str(inspect.signature(function)).replace("(self, ", "(").replace("(self)", "()")
+                signature = _signature(function).replace("(self, ", "(").replace("(self)", "()")
                 methods += f"- `.{method}{signature}`: {' '.join(said.partition(chr(10) * 2)[0].split())}\n"
     return f"### `{name}`\n\n```python\n{shown}\n```\n\n```text\n{text}\n```\n\n{methods}"
+
+
+def _signature(function: Any) -> str:
+    """The signature, its annotations without quotes."""
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(function)))
 
 
 def _table(options: type) -> str:

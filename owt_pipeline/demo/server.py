@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import socket
 import struct
 import subprocess
@@ -147,10 +148,11 @@ async def _stalled(request: web.Request, answer: Answer) -> web.StreamResponse:
 async def _endless(request: web.Request, answer: Answer) -> web.StreamResponse:
     response = web.StreamResponse(status=answer.status, headers=_headers(answer))
     await response.prepare(request)
-    await response.write(answer.body)
     paragraph = b"<p>And so it went on, entry after entry, for there was no one to close the book.</p>\n" * 1024
-    for _ in range(ENDLESS_BYTES // len(paragraph) + 1):
-        await response.write(paragraph)
+    with contextlib.suppress(ConnectionResetError):  # the client has enough: that is what the page is for
+        await response.write(answer.body)
+        for _ in range(ENDLESS_BYTES // len(paragraph) + 1):
+            await response.write(paragraph)
     return response
 
 
