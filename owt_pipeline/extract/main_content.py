@@ -5,7 +5,9 @@ where it is sure of none, as on forums and lists, text that is left out costs mo
 follows from the F1 that the best cut of the page can be expected to have by the model's own probabilities.
 
 A table or a list belongs completely or not at all, and code belongs where the text before and after it does. What
-the page hides does not belong while it shows about as much.
+the page hides does not belong while it shows about as much. A paragraph next to prose that is for the most part a link
+("Read more: ...") is kept less readily than the model says. Text that the page has in two places, as for wide and for
+narrow screens or in a quote of the post above, is kept once.
 A notice about cookies at one end of the text goes: it is prose as good as an article's, of which a short page may have
 less, but it speaks of cookies and consent in every sentence, and the rest of the page does not.
 """
@@ -18,13 +20,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from owt_pipeline.extract.blocks import HEADING, ITEM, PREFORMATTED, ROW, Block, Container
+from owt_pipeline.extract.blocks import HEADING, ITEM, OTHER, PARAGRAPH, PREFORMATTED, ROW, Block, Container
 from owt_pipeline.extract.features import PageView, view
 from owt_pipeline.extract.head import Head
 from owt_pipeline.extract.model import Model
 from owt_pipeline.extract.names import COMMENT
 from owt_pipeline.extract.surroundings import expected_f1
 
+_TEASER_LESS, _TEASER_LINK, _TEASER_CHARS = 0.2, 0.4, 20  # off its probability; its share of link, and its least length
+_REPEATED_CHARS = 30  # a shorter text may well occur twice
 _SHOWN = 0.7  # how much text is to be shown for a word that is hidden
 MOST_BLOCKS = 50_000
 """What comes after that many blocks of a page is left out: judging takes 3 kB a block."""
@@ -66,7 +70,7 @@ def main_content(
     if not blocks:
         return []
     page = view(blocks, containers, head)
-    p = model.probabilities(page)
+    p = np.maximum(model.probabilities(page) - _TEASER_LESS * _is_teaser(blocks), 0)
     least = min(max(expected_f1(page.weight, p) - cut.margin, cut.least), cut.most)
     forms = [PREFORMATTED if block.is_formula else block.form for block in blocks]
     keep = _together(page, forms, p) >= least
@@ -74,11 +78,42 @@ def main_content(
     _leave_hidden(page, keep)
     if comments:
         keep |= _is_comment(blocks, containers)
-    kept = [block for block, stays in zip(blocks, keep.tolist(), strict=True) if stays]
+    kept = _once([block for block, stays in zip(blocks, keep.tolist(), strict=True) if stays], containers)
     if any(block.form != HEADING for block in kept):
         while kept[-1].form == HEADING:
             kept.pop()  # it heads nothing
     return kept
+
+
+def _is_teaser(blocks: Sequence[Block]) -> np.ndarray:
+    """Paragraphs next to prose that are for the most part a link."""
+    prose = [False, *(block.is_prose for block in blocks), False]
+    return np.array(
+        [
+            block.chars >= _TEASER_CHARS
+            and block.link_chars > _TEASER_LINK * block.chars
+            and block.form in (PARAGRAPH, OTHER)
+            and (prose[index] or prose[index + 2])
+            for index, block in enumerate(blocks)
+        ]
+    )
+
+
+def _once(kept: Sequence[Block], containers: Sequence[Container]) -> list[Block]:
+    """`kept` without text that an earlier block has in another part of the page. Lines of one poem may repeat."""
+    parts: dict[str, set[int]] = {}
+    first = []
+    for block in kept:
+        if block.chars >= _REPEATED_CHARS and block.form not in (ROW, PREFORMATTED):
+            part = block.container
+            for _ in range(2):
+                part = containers[part].parent if part >= 0 else part
+            known = parts.setdefault(" ".join(block.text.lower().split()), set())
+            if known and part not in known:
+                continue
+            known.add(part)
+        first.append(block)
+    return first
 
 
 def _together(page: PageView, forms: Sequence[str], p: np.ndarray) -> np.ndarray:

@@ -22,11 +22,11 @@ UNSHOWN = 16
 NOT_TEXT = frozenset(
     "script style svg noscript iframe template canvas object embed applet audio video map area link input button "
     "select option optgroup datalist textarea progress source track param frame frameset head meta base img picture "
-    "dialog menu math title".split()
+    "dialog menu math title rt rp".split()  # rt says how the characters of a <ruby> are read, which are the text
 )
 INLINE = frozenset(
     "a abbr acronym b bdi bdo big cite code data del dfn em font i ins kbd label mark mjx-assistive-mml mjx-container "
-    "nobr q rp rt ruby s samp small span strike strong sub sup time tt u var wbr".split()
+    "nobr q ruby s samp small span strike strong sub sup time tt u var wbr".split()
 )
 BLOCK = frozenset(
     "address article aside blockquote body caption center dd details dir div dl dt fieldset figcaption figure footer "

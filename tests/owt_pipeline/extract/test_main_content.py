@@ -198,3 +198,25 @@ def test_an_article_about_cookies_is_kept() -> None:
     assert without_notice(about) == about
     within = [block(FOX), block("We use cookies."), block(FOX)]
     assert without_notice(within) == within
+
+
+def test_text_that_a_page_has_in_two_places_is_kept_once() -> None:
+    narrow = "<div class='narrow'><div>{}</div></div>"
+    wide = "<div class='wide'><div>{}</div></div>"
+    body = "".join(f"<p>{number}. {SENTENCE * 2}</p>" for number in range(4))
+    text = extract(page(f"<h1>Foxes</h1>{wide.format(body)}{narrow.format(body)}"))
+    assert [text.count(f"{number}. The quick") for number in range(4)] == [1, 1, 1, 1]
+
+
+def test_lines_that_repeat_within_a_text_are_kept() -> None:
+    refrain = "<p>And the fox jumped over the lazy dog, again and again.</p>"
+    verses = "".join(f"<p>{number}. {SENTENCE * 2}</p>{refrain}" for number in range(4))
+    assert extract(page(f"<article><h1>A song</h1>{verses}</article>")).count("again and again") == 4
+
+
+def test_how_japanese_is_read_aloud_is_no_text() -> None:
+    ruby = "<ruby>虐待<rp>(</rp><rt>ぎゃくたい</rt><rp>)</rp></ruby>を<ruby>防<rt>ふせ</rt></ruby>ぐ法律ができました。"
+    text = extract(page(f"<article><h1>ニュース</h1><p>{ruby * 15}</p><p>{ruby * 15}続き</p></article>"))
+    assert "虐待を防ぐ法律ができました。虐待を" in text
+    assert "ぎゃく" not in text
+    assert "ふせ" not in text
