@@ -95,6 +95,15 @@ _SHOWN = obj(
     tokens=share("of all tokens shown, end-of-text counted in"),
 )
 
+
+def _domains_of(description: str) -> JsonSchema:
+    return obj(
+        f"Domains {description}, among the 5,000 of most documents.",
+        count=integer("how many"),
+        top=listing("the 20 of most documents", fixed_list("", string("domain"), integer("documents"))),
+    )
+
+
 _SECTIONS: dict[str, JsonSchema] = {
     "schema_version": {"const": STATS_VERSION, "description": "The version of this schema."},
     "funnel": rows(
@@ -437,6 +446,26 @@ _SECTIONS: dict[str, JsonSchema] = {
                 stage=string("its name"),
                 option=string("its name"),
                 values=pair("of the option; null where a run has none", anything()),
+            ),
+        )
+    ),
+    "months": or_null(
+        listing(
+            "The runs that this one builds on (--base), the oldest first, and this run; null for a run without any. "
+            "Each run's figures are of what it added.",
+            obj(
+                "",
+                run=string("the folder's name"),
+                urls=or_null(integer("new URLs; null for imported text, which has none")),
+                seen_before=or_null(integer("URLs that an earlier run had")),
+                documents=or_null(integer("new documents in the corpus")),
+                tokens=or_null(integer("of these")),
+                examined=or_null(integer("documents that dedupe compared")),
+                repeat_month=integer("of these, duplicates of a document of the same run"),
+                repeat_past=integer("duplicates of a document of an earlier run"),
+                domains=or_null(integer("distinct domains of the new documents; null for a base without a report")),
+                gained=or_null(_domains_of("that no earlier run has; null where an earlier or this report is missing")),
+                lost=or_null(_domains_of("that the run before has and this one has not")),
             ),
         )
     ),

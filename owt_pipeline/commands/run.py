@@ -91,7 +91,7 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
     if corpus := finished.get("export"):
         lines.append(f"corpus  {workdir.path('corpus')}  {corpus.counts.left:,} documents, Parquet")
     if tokens := finished.get("tokenize"):
-        total = tokens.stats["tokens_train"] + tokens.stats["tokens_val"]
+        total = sum(tokens.stats.get(f"tokens_{split}", 0) for split in ("train", "val"))
         lines.append(f"tokens  {workdir.path('tokens')}  {total:,} tokens, Arrow IPC")
     if "report" in finished:
         lines.append(f"report  {workdir.path('report/index.html')}")

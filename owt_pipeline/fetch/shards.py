@@ -68,7 +68,7 @@ def fetch_shard(shard: int, writer: ShardWriter, urls: DatasetReader, sources: S
                 told: dict[str, NoPage] = {}
                 for name in sources.order:
                     answer = lookup.answer(url_id, created) if name == "archive" and lookup else known[name]
-                    if answer is None and name == "commoncrawl":
+                    if answer is None and sources.captures is not None:
                         answer = _without_capture(sources, url_id)
                     assert answer is not None
                     if isinstance(answer, Page):

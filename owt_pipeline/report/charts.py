@@ -43,7 +43,28 @@ def charts(stats: Stats) -> dict[str, Chart]:
     if compared:
         both = dict(zip(("this run", compared["other"]), compared["token_histograms"], strict=True))
         found["compared"] = _overlaid(both, "tokens", "share of documents", percent=True)
+    if stats["months"]:
+        found |= _months(stats["months"])
     return {name: chart for name, chart in found.items() if chart is not None and chart["labels"]}
+
+
+def _months(runs: Sequence[Stats]) -> dict[str, Chart]:
+    """What each run added, and what of it was repeated."""
+    names = [run["run"] for run in runs]
+
+    def chart(y: str, *series: tuple[str, str]) -> Chart:
+        return _chart(names, {said: [run[key] or 0 for run in runs] for key, said in series}, "", y, stacked=True)
+
+    return {
+        "months-urls": chart("URLs", ("urls", "new"), ("seen_before", "seen before")),
+        "months-documents": chart(
+            "documents",
+            ("documents", "kept"),
+            ("repeat_month", "repeat their month"),
+            ("repeat_past", "repeat the past"),
+        ),
+        "months-tokens": chart("tokens", ("tokens", "new tokens")),
+    }
 
 
 def _chart(labels: Sequence[Any], series: Mapping[str, Sequence[Any]], x: str, y: str, **more: Any) -> Chart:

@@ -30,7 +30,7 @@ def figures(
     reference: Reference | None = None,
     training: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """All figures of one run as JSON values; `comparison`, of two, is to be added to them.
+    """All figures of one run as JSON values; `comparison` and `months`, of several, are to be added to them.
 
     Args:
       manifests: of the datasets that are there, by name.
@@ -61,6 +61,7 @@ def figures(
         "training": training,
         "settings": {name: {key: getattr(manifest, key) for key in _IDENTITY} for name, manifest in manifests.items()},
         "comparison": None,
+        "months": None,
     }
 
 

@@ -40,6 +40,7 @@ from owt_pipeline.report.first_pass import (
     rows_of_parts,
     summarize,
 )
+from owt_pipeline.report.months import months, with_base_reports
 from owt_pipeline.report.page import page
 from owt_pipeline.report.second_pass import Wanted, kinds_of_second_pass, look_up
 from owt_pipeline.report.summaries import Details, Summary, T, pack, unpack
@@ -124,8 +125,9 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
     for found in _written(run, "details_merged", "details", Details):
         details.merge(found)
     readers = _readers(run)
+    own = {name: reader.manifest for name, reader in readers.items()}
     stats = figures(
-        {name: reader.manifest for name, reader in readers.items()},
+        own,
         summary,
         wanted.candidates,
         details,
@@ -135,6 +137,7 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
     )
     if options.compare:
         stats["comparison"] = comparison(stats, read_stats(options.compare)[1], _name_of(options.compare))
+    stats["months"] = months(run.workdir, own, stats, run.bases)
     run.write_asset("stats.json", (json.dumps(stats, indent=1, ensure_ascii=False) + "\n").encode())
     run.write_asset("index.html", page(stats).encode())
     documents = readers["tokens"].rows()
@@ -216,7 +219,7 @@ STAGE = Stage(
     inputs=("tokens",),
     optional_inputs=("urls", "pages", "documents", "clean", "duplicates", "corpus"),
     options=Options,
-    version=3,
+    version=4,
     steps=(
         _pass("statistics", gather_statistics, kinds_of_first_pass),
         Step(merge_statistics, "statistics_merged", keys=_no_keys, spread="shards"),
@@ -227,6 +230,8 @@ STAGE = Stage(
     prepare=prepare,
     finish=finish,
     sources=_sources,
+    shaping=with_base_reports,
+    bases=("urls", "duplicates", "corpus", "tokens"),
     module="owt_pipeline.report.stage",
     help="Write the statistics of the run: report/index.html, one page for a browser that needs nothing else, and\n"
     "report/stats.json, every figure of it (docs/stats.md).",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -79,11 +79,17 @@ SEPARATE = 1000
 
 
 def make_month(
-    folder: Path, number: int, texts: Sequence[str], bases: Sequence[Path] = (), num_shards: int = 2, **options: Any
-) -> tuple[Any, list[dict[str, Any]]]:
+    folder: Path,
+    number: int,
+    texts: Sequence[str],
+    bases: Sequence[Path] = (),
+    num_shards: int = 2,
+    columns: Mapping[str, Sequence[Any]] | None = None,
+    **options: Any,
+) -> tuple[Manifest, list[dict[str, Any]]]:
     """`clean/`, `duplicates/` and `corpus/` of month `number`; text i has url_id(SEPARATE * number + i)."""
     ids = [url_id(SEPARATE * number + i) for i in range(len(texts))]
-    write_clean(folder, texts, num_shards, url_id=ids)
+    write_clean(folder, texts, num_shards, url_id=ids, **(columns or {}))
     pin(Storage(str(folder)), [str(base) for base in bases])
     found = dedupe(folder, **options)
     run_stage(EXPORT, ExportOptions(), Runtime(Storage(str(folder))))

@@ -36,9 +36,6 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
 lease.TERM_SECONDS, lease.RENEW_SECONDS = {TERM}, {RENEW}
 workdir, name = Storage(sys.argv[1]), sys.argv[2]
-workdir.exists("manifest.json")
-print("ready", flush=True)
-sys.stdin.readline()
 try:
     with lease.hold(workdir) as held:
         print("held", flush=True)
@@ -119,19 +116,12 @@ def start(folder: Storage) -> Iterator[Callable[[str], subprocess.Popen]]:
             bufsize=1,
         )
         children.append(child)
-        assert child.stdout.readline() == "ready\n"
         return child
 
     yield start
     for child in children:
         child.kill()
         child.wait()
-
-
-def take(run: subprocess.Popen) -> str:
-    """Let a run that has been started take the lease; what it says to that."""
-    run.stdin.write("take it\n")
-    return str(run.stdout.readline())
 
 
 def another_holds(folder: Storage, **changes: Any) -> Lease:
@@ -146,8 +136,6 @@ def test_of_two_runs_started_together_one_works_and_one_refuses(
     folder: Storage, start: Callable[[str], subprocess.Popen]
 ) -> None:
     runs = [start("first"), start("second")]
-    for run in runs:
-        run.stdin.write("take it\n")
     said = [run.stdout.readline() for run in runs]
     winner, loser = runs if said[0] == "held\n" else reversed(runs)
     assert "held\n" in said
@@ -169,7 +157,7 @@ def test_after_a_kill_the_next_run_on_the_machine_takes_over_at_once(
     folder: Storage, start: Callable[[str], subprocess.Popen]
 ) -> None:
     killed = start("killed")
-    assert take(killed) == "held\n"
+    assert killed.stdout.readline() == "held\n"
     killed.send_signal(signal.SIGKILL)  # and not waited for: a zombie does not run, either
     time.sleep(0.2)
     assert folder.exists(LEASE_NAME)
@@ -184,13 +172,15 @@ def test_after_a_kill_the_next_run_on_the_machine_takes_over_at_once(
 def test_a_stopped_run_that_wakes_after_a_takeover_publishes_nothing(
     folder: Storage, start: Callable[[str], subprocess.Popen]
 ) -> None:
-    first, early, second = map(start, ("first", "early", "second"))
-    assert take(first) == "held\n"
+    first = start("first")
+    assert first.stdout.readline() == "held\n"
     first.send_signal(signal.SIGSTOP)
-    assert take(early).startswith(f"error: {folder} is in use by")
+    early = start("early")
+    assert early.stdout.readline().startswith(f"error: {folder} is in use by")
     time.sleep(TERM)
     started = time.monotonic()
-    assert take(second) == "held\n"
+    second = start("second")
+    assert second.stdout.readline() == "held\n"
     assert TERM - 1 < time.monotonic() - started < 2 * TERM + 5
     first.stdin.write("publish\n")  # what it does first on waking, before it learns anything
     first.send_signal(signal.SIGCONT)

@@ -348,23 +348,6 @@ def test_after_a_kill_no_record_is_read_again_but_those_in_flight(archive: Archi
     assert again <= 4
 
 
-def test_of_a_lost_shard_alone_the_urls_are_looked_up_again(
-    archive: ArchiveServer, write_urls: Callable[..., Runtime]
-) -> None:
-    pages = {f"http://{host}.example/x": 5 for host in "abcdefgh"}
-    publish(archive.files, {CRAWLS[0]: table(add(archive, pages))})
-    manifest = fetch(runtime := write_urls(list(pages)), archive)
-    assert manifest.counts.left == 8
-    lost, _ = reader(runtime, manifest).files("warc")
-    runtime.workdir.delete(lost.path)
-    with pytest.raises(UserError, match="--refetch"):
-        fetch(runtime, archive)
-    again = fetch(runtime, archive, refetch=True)
-    assert again.counts == manifest.counts
-    assert 0 < again.stats["cc_keys"] < manifest.stats["cc_keys"] == 8
-    assert len(responses(runtime, again)) == 8
-
-
 def records_read(archive: ArchiveServer) -> int:
     return sum(count for path, count in list(archive.requests.items()) if path.endswith(".warc.gz"))
 
