@@ -183,8 +183,6 @@ def replies(archive: Wayback) -> Callable[[str, int], Answer | None]:
         name = path.rpartition("/")[2]
         if path.startswith("/cdx"):
             return index.get(name)
-        if name == "slow":
-            time.sleep(5)
         return None if f"/{timestamp(AT + DAY)}id_/" in path else pages.get(name)
 
     return way
@@ -193,21 +191,21 @@ def replies(archive: Wayback) -> Callable[[str, int], Answer | None]:
 def test_what_is_amiss_is_a_reject_with_its_reason(archive: Wayback, write_urls: Callable[..., Runtime]) -> None:
     names = (
         "fine withheld teapot down welcome broken message cut other image lost busy moved strays leaves circles pdf "
-        "large silent gzip damaged slow absent"
+        "large silent gzip damaged absent"
     ).split()
     for name in names[:-1]:
         archive.add(name)
     archive.add("moved", AT + DAY, b"<p>moved")
     archive.way = replies(archive)
     runtime = write_urls([(f"{HOST}/{name}", AT) for name in names], num_shards=1)
-    manifest = fetch(runtime, archive, max_page_bytes=8000, max_wire_bytes=8000, silence_timeout=3.0, retries=0)
+    manifest = fetch(runtime, archive, max_page_bytes=8000, max_wire_bytes=8000, retries=0)
     assert texts(runtime, manifest) == {
         "fine": "<p>page", "moved": "<p>moved", "silent": "<p>zipped", "gzip": "<p>zipped",
     }  # fmt: skip
     found = {url.rpartition("/")[2]: answer for url, answer in rejects(runtime, manifest).items()}
     assert {url: reason for url, (reason, _) in found.items()} == {
         **dict.fromkeys(["withheld", "other", "image", "absent", "lost"], "not_archived"),
-        **dict.fromkeys(["teapot", "down", "welcome", "broken", "message", "cut", "busy", "slow"], "archive_failed"),
+        **dict.fromkeys(["teapot", "down", "welcome", "broken", "message", "cut", "busy"], "archive_failed"),
         **dict.fromkeys(["strays", "leaves"], "bad_redirect"),
         **dict.fromkeys(["damaged"], "bad_response"),
         "circles": "redirect_loop",
@@ -219,6 +217,14 @@ def test_what_is_amiss_is_a_reject_with_its_reason(archive: Wayback, write_urls:
     assert "no captures as JSON" in found["broken"][1]
     rows = {row["url"].rpartition("/")[2]: row for row in reader(runtime, manifest).table().to_pylist()}
     assert rows["moved"]["fetched_at"] == AT + DAY
+
+
+def test_an_archive_that_is_too_slow_has_failed(archive: Wayback, write_urls: Callable[..., Runtime]) -> None:
+    archive.slowness = 1.5
+    runtime = write_urls([(f"{HOST}/x", AT)])
+    ((reason, detail),) = rejects(runtime, fetch(runtime, archive, silence_timeout=0.3, retries=0)).values()
+    assert reason == "archive_failed"
+    assert detail == "the Wayback Machine's index: timeout, nothing came for 0.3 s"
 
 
 def test_a_capture_that_is_no_page_makes_way_for_the_next(archive: Wayback, write_urls: Callable[..., Runtime]) -> None:
