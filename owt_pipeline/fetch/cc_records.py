@@ -153,16 +153,22 @@ class BulkClient:
             else:
                 await recorder.take(url_ids[each.row], first[each.row])
 
-        async def read(requests: Iterator[list[_Try]]) -> None:
-            for request in requests:
-                begun = time.monotonic()
-                answers = await self._read_together(request, names)
-                if isinstance(answers, NoPage):
-                    held.fail([url_ids[each.row] for each in request], answers)
-                    continue
+        async def read(request: list[_Try]) -> None:
+            begun = time.monotonic()
+            answers = await self._read_together(request, names)
+            if not isinstance(answers, NoPage):
                 await held.succeed(begun)
                 for each, answer in zip(request, answers, strict=True):
                     await take(each, answer)
+            elif len(request) > 1:  # one of them may be to blame
+                for each in request:
+                    await read([each])
+            else:
+                held.fail([url_ids[request[0].row]], answers)
+
+        async def read_some(requests: Iterator[list[_Try]]) -> None:
+            for request in requests:
+                await read(request)
 
         while tries:
             again: list[_Try] = []
@@ -170,7 +176,7 @@ class BulkClient:
                 if each.capture.length > most:
                     await take(each, NoPage(Reason.TOO_LARGE, f"{each.capture}, more than {most:,}"))
             requests = iter(grouped([each for each in tries if each.capture.length <= most]))
-            await at_once(read(requests) for _ in range(self.options.requests.host_connections))
+            await at_once(read_some(requests) for _ in range(self.options.requests.host_connections))
             tries = again
         await held.settle()
 

@@ -317,6 +317,19 @@ def test_an_archive_that_is_busy_is_waited_for_and_one_that_is_down_costs_no_url
     assert not any(INDEX in path for path in archive.requests)  # the join was finished
 
 
+def test_a_record_that_cannot_be_read_does_not_cost_its_neighbours(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    rows = add(archive, {f"http://a.example/{name}": 5 for name in ("first", "last")})
+    rows[1].update(warc_record_length=50_000)
+    publish(archive.files, {CRAWLS[0]: table(rows)})
+    manifest = fetch(runtime := write_urls([each["url"] for each in rows]), archive)
+    assert list(responses(runtime, manifest)) == ["https://a.example/first"]
+    ((reason, detail),) = rejects(runtime, manifest).values()
+    assert reason == "archive_failed"
+    assert "bytes came" in detail
+
+
 def test_after_a_kill_no_record_is_read_again_but_those_in_flight(archive: ArchiveServer, tmp_path: Path) -> None:
     pages = {f"http://a.example/{n}": n for n in range(40)}
     publish(archive.files, {CRAWLS[0]: table([each for page in pages for each in add(archive, {page: pages[page]})])})
