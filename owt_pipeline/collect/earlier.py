@@ -16,7 +16,7 @@ import xxhash
 
 from owt_pipeline.collect.spread import Spread, home_bucket
 from owt_pipeline.engine.bases import Base
-from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.dataset import DatasetReader, is_discarded
 from owt_pipeline.formats.urls import canonicalize_column, host_of, version_of
 from schemas import DATASETS, Reason
 from schemas.manifest import Manifest
@@ -75,7 +75,8 @@ class BaseReader:
         outcomes = self._outcomes(shard, ids)
         again = self._again(shard, outcomes)
         start = 0
-        names = ["url_id", "url", "posted_url", "host"] if accepted.name == "urls" else ["url_id", "url"]
+        address = "posted_url" if not self._same_rules else "host"
+        names = ["url_id", address if accepted.name == "urls" else "url"]  # URLs are not read where ids say enough
         for batch in accepted.batches(shard, columns=names, rows=_ROWS):
             some = slice(start, start + batch.num_rows)
             start += batch.num_rows
@@ -89,6 +90,11 @@ class BaseReader:
 
     def _accepted(self) -> DatasetReader:
         return self.base.reader(accepted_by(self.base).dataset)
+
+    @property
+    def _same_rules(self) -> bool:
+        """Whether the base's ids follow from this run's version of the rules for URLs."""
+        return version_of(accepted_by(self.base).options) == self.url_rules
 
     def _outcomes(self, shard: int, ids: np.ndarray) -> pa.DictionaryArray:
         """What happened to URLs: `kept`, or by which stage they were rejected and why."""
@@ -122,7 +128,7 @@ class BaseReader:
 
     def _asked_last(self, shard: int) -> float:
         """About when the base asked the web for a shard's URLs; 0 where it cannot be seen."""
-        if "pages" not in self.base.manifests:
+        if "pages" not in self.base.manifests or is_discarded(self.base.workdir, "pages"):
             return 0.0
         last = 0.0
         for batch in self.base.reader("pages").batches(shard, columns=["source", "fetched_at"], rows=_ROWS):
@@ -154,9 +160,9 @@ class BaseReader:
 
     def _keys(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         """`url_id`, `url` and `host` of URLs, by this run's version of the rules."""
-        if version_of(accepted_by(self.base).options) == self.url_rules:
-            host = batch["host"] if "host" in batch.schema.names else _hosts(batch["url"])
-            return {"url_id": batch["url_id"], "url": batch["url"], "host": host}
+        known = {name: batch[name] for name in ("url_id", "url", "host") if name in batch.schema.names}
+        if self._same_rules:
+            return known if "host" in known else {**known, "host": _hosts(batch["url"])}
         posted = batch["posted_url"] if "posted_url" in batch.schema.names else batch["url"]
         _, url, host, _ = canonicalize_column(posted, self.url_rules)
         texts = pc.fill_null(url, "").to_pylist()

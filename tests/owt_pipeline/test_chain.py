@@ -162,6 +162,10 @@ def test_a_flattened_chain_has_the_urls_of_one_run_and_a_rule_for_each_document_
         assert ours[same]["text"] == one[same]["text"]
     owt("flatten", runs / "2024-03", "--workdir", flat, "--workers", 1)
     assert capsys.readouterr().err.count("(finished)") == 7
+    owt("flatten", runs / "2024-01", "--workdir", tmp_path / "x", code=2)
+    assert "2024-01 builds on no other run (owt run --base): there is nothing to flatten" in capsys.readouterr().err
+    owt("flatten", runs / "2024-03", "--workdir", small_run, code=2)
+    assert "holds a run already: give a new folder" in capsys.readouterr().err
     owt("flatten", runs / "2024-03", "--workdir", runs / "2024-01", code=2)
     assert "is a run of the chain: give a new folder" in capsys.readouterr().err
 

@@ -15,7 +15,7 @@ from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.bases import pin
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.formats.urls import url_id
+from owt_pipeline.formats.urls import VERSION, url_id
 from tests.owt_pipeline.collect.collecting import Collected, collect
 from tests.owt_pipeline.collect.test_stage import write_dump
 from tests.owt_pipeline.making import publish_rows
@@ -142,6 +142,17 @@ def test_what_failed_for_a_while_is_taken_up_again_once_it_is_old_enough(tmp_pat
     details = {row["url"]: row["detail"] for row in run.rejects}
     assert details[PAGES["timeout"]].startswith("2024-01: rejected by fetch: timeout; taken up again; submission x101")
     assert abs(run.manifest.properties["retried_as_of"] - time.time()) < 600
+
+
+def test_urls_of_imported_text_are_known_too(tmp_path: Path) -> None:
+    text = Storage(str(tmp_path / "text"))
+    rows = [{"url_id": url_id(PAGES["kept"]), "url": PAGES["kept"]}, {"url_id": 7, "url": None}]
+    publish_rows(text, "documents", rows, stage="import", options={"url_rules": VERSION})
+    for name in LATER:
+        publish_rows(text, name, [])
+    run = second_month(tmp_path, tmp_path / "text")
+    assert len(run.urls) == 6
+    assert {row["detail"].split(";")[0] for row in run.rejects} == {"text: kept"}
 
 
 def test_urls_are_joined_under_the_oldest_runs_rules(tmp_path: Path) -> None:
