@@ -196,12 +196,23 @@ def _explained(error: Exception) -> Exception | None:
     if name == "DataflowRuntimeException":
         state = text.partition("State: ")[2].partition(",")[0]
         last = text.partition("Error:\n")[2].strip()
+        if last == "None" and state == "FAILED":
+            last = _said_by_dataflow(error)
         if state == "CANCELLED":
             return UserError("the job was cancelled; run the same command again to continue")
         if "Traceback" in last:
             return WorkerError(last)
         return UserError(f"the job failed: {_one_line(last)}")
     return None
+
+
+def _said_by_dataflow(error: Any) -> str:
+    """Why a job failed: the SDK does not ask where it has failed before the SDK began to wait for it."""
+    from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
+
+    runner = error.result._runner
+    DataflowRunner.poll_for_job_completion(runner, error.result, None)
+    return str(getattr(runner, "last_error_msg", None) or "see its page")
 
 
 def _of_portable_job(state: str, last: str) -> Exception:

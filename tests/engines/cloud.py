@@ -132,7 +132,12 @@ def cloud(folder: Path, bucket: str, workers: int = 2) -> Iterator[Cloud]:
     image.write_text(json.dumps({"python": str(launcher / "python"), "environment": of_image}))
     google = {"GOOGLE_APPLICATION_CREDENTIALS": str(key), "GOOGLE_CLOUD_PROJECT": PROJECT}
     path = f"{launcher}:{os.environ['PATH']}"
-    environment = bare(**google) | {"PATH": path, "http_proxy": url, "no_proxy": "127.0.0.1,localhost"}
+    environment = bare(**google) | {
+        "PYTHONFAULTHANDLER": "1",
+        "PATH": path,
+        "http_proxy": url,
+        "no_proxy": "127.0.0.1,localhost",
+    }
     command = [DEPENDENCIES / "bin/python", REPOSITORY / "tests/engines/dataflow.py", folder / "jobs", str(port)]
     with serving([*command, f"--workers={workers}", f"--image={IMAGE}={image}"], url, {**os.environ, **google}):
         yield Cloud(bucket, url, ours, launcher, environment)
