@@ -337,7 +337,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = commands.add_parser("flink")
     command.add_argument("--dump", required=True)
     command.add_argument("--pages", required=True)
-    command.add_argument("--submissions", type=int, default=523, help="of the dump")
+    command.add_argument("--submissions", type=int, default=536, help="of the dump")
     command.add_argument("--copies", type=int, default=48, help="of each shard of pages/, to extract")
     command.set_defaults(run_command=on_flink)
     arguments = parser.parse_args(argv)
