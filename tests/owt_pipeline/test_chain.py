@@ -13,7 +13,10 @@ import pytest
 import zstandard
 
 from owt_pipeline.cli import main
+from owt_pipeline.engine.bases import pin
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import canonicalize, url_id
+from tests.owt_pipeline.making import publish_rows
 from tests.owt_pipeline.whole_runs import manifest_of, snapshot
 
 MONTHS = ("2024-01", "2024-02", "2024-03")
@@ -186,3 +189,26 @@ def test_without_duplicates_across_months_a_flattened_corpus_is_that_of_one_run_
     assert len(rows(tmp_path / "2024-01", "corpus")) > 10
     for dataset in ("clean", "corpus", "tokens"):
         assert snapshot(tmp_path / "flat" / dataset) == snapshot(small_run / dataset)
+
+
+def test_a_url_that_was_taken_up_again_is_in_a_flattened_chain_once(tmp_path: Path) -> None:
+    def month(name: str, ids: Sequence[int], failed: Sequence[int], bases: Sequence[str] = (), **options: bool) -> str:
+        run = Storage(str(tmp_path / name))
+        pin(run, bases)
+        found = [{"url_id": number, "url": f"https://h.org/{number}", "text": f"{number} " * 9} for number in ids]
+        rejects = [{"url_id": number, "reason": "timeout"} for number in failed]
+        kept = [row for row in found if row["url_id"] not in failed]
+        before = publish_rows(run, "urls", found, options=options)
+        for dataset, some in (("pages", rejects), ("documents", ()), ("clean", ()), ("duplicates", ()), ("corpus", ())):
+            inputs = {before.dataset: before.digest} if dataset != "corpus" else {}
+            rows = kept if dataset != "duplicates" else []
+            before = publish_rows(run, dataset, rows, some, inputs=inputs)
+        return run.uri
+
+    first = month("1", [1, 2, 3], [2, 3])
+    second = month("2", [2, 4], [], [first], retry_failed=True)
+    owt("flatten", second, "--workdir", tmp_path / "flat", "--workers", 1, "--quiet")
+    assert [row["url_id"] for row in rows(tmp_path / "flat", "urls")] == [1, 2, 3, 4]
+    assert [row["url_id"] for row in rows(tmp_path / "flat", "corpus")] == [1, 2, 4]
+    assert [row["url_id"] for row in rows(tmp_path / "flat", "ledger/pages/rejects")] == [3]
+    owt("verify", "--workdir", tmp_path / "flat", "--quiet")
