@@ -175,13 +175,14 @@ def to_toml(value: Any) -> str:
 def did_you_mean(key: str, allowed: Iterable[str]) -> str:
     """The end of an error about an unknown `key`: the nearest allowed one, or all of them."""
     allowed = list(allowed)
+    return _suggestion(key, allowed) or f"; known: {', '.join(sorted(allowed))}"
+
+
+def _suggestion(key: str, allowed: Sequence[str]) -> str:
     near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6)
     if not near:  # perhaps the beginning of a longer name: gofer for gopher_quality
-        beginnings = {name: name.split("_")[0] for name in allowed}
-        near = [name for name in sorted(allowed) if difflib.get_close_matches(key, [beginnings[name]], cutoff=0.6)]
-    if not near:
-        return f"; known: {', '.join(sorted(allowed))}"
-    return f"; did you mean {' or '.join(repr(name) for name in near)}?"
+        near = [name for name in sorted(allowed) if difflib.get_close_matches(key, [name.split("_")[0]], cutoff=0.6)]
+    return f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
 
 
 def scalar_type(kind: Any) -> tuple[type, bool]:
@@ -238,8 +239,7 @@ def _checked_scalar(f: dataclasses.Field[Any], kind: Any, scalar: type, value: A
         raise SettingsError(problem)
     choices = f.metadata.get("choices")
     if choices and value not in choices:
-        near = difflib.get_close_matches(value, choices, n=1, cutoff=0.6) if isinstance(value, str) else []
-        raise SettingsError(problem + (f"; did you mean '{near[0]}'?" if near else ""))
+        raise SettingsError(problem + _suggestion(str(value), choices))
     if isinstance(value, (int, float)):
         low, high = f.metadata.get("minimum"), f.metadata.get("maximum")
         if value != value or (low is not None and value < low) or (high is not None and value > high):

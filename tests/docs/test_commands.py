@@ -32,6 +32,7 @@ def steps(page: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)  # the tutorial trains, on a machine that may be busy
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_command_of_a_page_works(page: Path, tmp_path: Path) -> None:
     """The bucket is a folder here, with a dump in it: no real one can be reached."""
