@@ -153,11 +153,11 @@ def base_texts(count: int, words: int) -> Iterator[str]:
 
 def month_texts(documents: int, words: int, new: int) -> Iterator[str]:
     """New documents; of a hundred, one is a copy of one of the base, one with a word replaced."""
-    repeated = iter(_chosen(documents, words, new // 25 + 2))
+    repeated = iter(_chosen(documents, words, new // 50 + 2))
     for i, text in enumerate(random_texts(new, words, seed=1)):
-        if i % 50 == 48:
+        if i % 100 == 98:
             yield next(repeated)
-        elif i % 50 == 49:
+        elif i % 100 == 99:
             yield replaced(next(repeated), i)
         else:
             yield text
