@@ -109,7 +109,7 @@ def test_what_xla_does_not_take_is_one_clear_line(tmp_path: Path, flags: tuple[s
         command, capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PJRT_DEVICE": "CPU"},
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert (
         done.stderr.strip().splitlines()[-1]
         == f"trainer.xla: device xla does not take {named}: it trains with adamw, as it is"
