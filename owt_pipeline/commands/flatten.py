@@ -2,7 +2,8 @@
 
 the chain        2024-01  2024-02  2024-03
 urls/ .. clean/  the rows of a shard in all runs, by url_id; a URL that was taken up again is there once
-duplicates/      the decisions of all runs: a document that repeats one of an earlier month goes
+duplicates/      the decisions of all runs: a document that repeats one of an earlier month goes, or that one goes where
+                 the later run was made with --supersede, and says so
 corpus/, tokens/ made from these by export and tokenize, with the options of the last run
 """
 
@@ -25,6 +26,7 @@ import pyarrow.compute as pc
 from owt_pipeline.collect.earlier import TEMPORARY
 from owt_pipeline.commands.forget import recorded_options
 from owt_pipeline.commands.stage import checked_workers, reporting_errors, run_stages
+from owt_pipeline.dedupe.chain import SUPERSEDED
 from owt_pipeline.dedupe.collection import read_collection
 from owt_pipeline.dedupe.past import NOBODY, keep_sketches
 from owt_pipeline.engine import console, progress
@@ -58,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="owt flatten",
         description="Make one run of a chain of runs (owt run --base): the last one and all that it builds on. The\n"
         "URLs are those of one run over all their dumps; of documents that repeat each other, the earliest month's\n"
-        "stays.\n"
+        "stays, or where no other went for it, the one that `owt dedupe --supersede` named.\n"
         "The runs of the chain are only read. Killed at any moment, it goes on when run again.",
         epilog="example:\n  owt flatten runs/2024-03 --workdir runs/2024-q1\n\n"
         "The runs need the same --num_shards. corpus/, tokens/ and report/ are made with the options of the last run;\n"
@@ -309,11 +311,15 @@ def _decide_shard(options: Flattened, run: StageRun, shard: int, _: Sequence[Sli
         table = reader.table(shard)
         kept = pa.array(shards[table["kept_shard"].to_numpy()], pa.uint32())
         found.append(table.set_column(schema.get_field_index("kept_shard"), schema.field("kept_shard"), kept))
-    rows = pa.concat_tables(found).sort_by("url_id").combine_chunks()
+    ids = _ids(run.inputs["clean"], shard)
+    turned = _turned_round(options)
+    rows = pa.concat_tables(found)
+    rows = rows.filter(pc.invert(pc.is_in(rows["url_id"], turned["kept_url_id"])))
+    rows = pa.concat_tables([rows, turned.filter(pc.is_in(turned["url_id"], pa.array(ids)))])
+    rows = rows.sort_by("url_id").combine_chunks()
     writer.enter(len(rows))
     for batch in rows.to_batches():
         writer.write(batch)
-    ids = _ids(run.inputs["clean"], shard)
     rules = Counter(rows["rule"].to_pylist())
     writer.count({"exact": rules["exact"], "near": rules["near"], "stay": len(ids) - len(rows)})
     gone = np.searchsorted(ids, rows["url_id"].to_numpy()).astype(np.uint32)
@@ -326,6 +332,26 @@ def _decide_shard(options: Flattened, run: StageRun, shard: int, _: Sequence[Sli
         kept[mine] = numbers + collection.first_of_shard[other]
     keep_sketches(run, shard, writer, collection.corpora[0].ranges, gone, kept)
     progress.advance(len(ids))
+
+
+@functools.lru_cache(maxsize=1)
+def _turned_round(options: Flattened) -> pa.Table:
+    """The decisions of runs made with --supersede by which a document of an earlier run goes for one of theirs, the
+    first of them for each document: in place of the decision of the run on the one that now stays. A document that
+    others went for stays, since nothing is known of how similar these are to the later one."""
+    found = [DATASETS["duplicates"].schema.empty_table()]
+    for reader in options.readers("duplicates"):
+        batches = [batch for file in reader.files(SUPERSEDED) for batch in reader.batches_of(file)]
+        table = pa.Table.from_batches(batches, found[0].schema)
+        known = pa.concat_tables(found)["url_id"]
+        found.append(table.filter(pc.invert(pc.is_in(table["url_id"], known))))
+    turned = pa.concat_tables(found)
+    kept_for_others = [pa.array([], pa.uint64())]
+    for reader in options.readers("duplicates") if len(turned) else ():
+        for batch in reader.batches(columns=["url_id", "kept_url_id"], rows=_ROWS):
+            others = batch.filter(pc.invert(pc.is_in(batch["url_id"], turned["kept_url_id"])))
+            kept_for_others.append(others["kept_url_id"].filter(pc.is_in(others["kept_url_id"], turned["url_id"])))
+    return turned.filter(pc.invert(pc.is_in(turned["url_id"], pa.concat_arrays(kept_for_others))))
 
 
 @functools.lru_cache(maxsize=_CACHED_SHARDS)
