@@ -2,15 +2,13 @@
 
     .venv/bin/python benchmarks/month.py [--documents 1000000] [--words 700] [--share 0.01]
 
-The two stages that look at the past, dedupe and export, on one core: over a base of so many documents of random words
-(of a hundred, five are copies and five edited copies of others), then over a month of a hundredth of them, of which one
-in a hundred repeats a document of the base as it is, and one in a hundred with a word replaced. The stages before and
-after them work on new documents alone, so the month's share of them is its share of the documents. A process each; its
-start and its imports are not counted, nor the memory they take. Bytes are those that the process asked the system to
-read (`rchar`).
+dedupe, export and tokenize, on one core: over a base of so many documents of random words (of a hundred, five are
+copies and five edited copies of others), then over a month of a hundredth of them, of which one in a hundred repeats a
+document of the base as it is, and one in a hundred with a word replaced. The stages before them work on new documents
+alone, so the month's share of them is its share of the documents. A process each; its start and its imports are not
+counted, nor the memory they take. Bytes are those that the process asked the system to read (`rchar`).
 
-Exits 1 where the month takes more than 3% of the base's CPU seconds or bytes, or half of its
-memory.
+Exits 1 where the month takes more than 3% of the base's CPU seconds or bytes, or half of its memory.
 """
 
 from __future__ import annotations
@@ -91,7 +89,7 @@ def measure(workdir: Path, *bases: Path) -> dict[str, float]:
 
 
 def run_stages(folder: str, *bases: str) -> dict[str, float]:
-    """Run dedupe and export over a working directory, in this process."""
+    """Run dedupe, export and tokenize over a working directory, in this process."""
     import apache_beam as _  # noqa: F401
 
     from owt_pipeline.dedupe import minhash_compiled as __  # noqa: F401
@@ -104,12 +102,15 @@ def run_stages(folder: str, *bases: str) -> dict[str, float]:
     from owt_pipeline.engine.storage import Storage
     from owt_pipeline.export.stage import STAGE as EXPORT
     from owt_pipeline.export.stage import ExportOptions
+    from owt_pipeline.tokenize.stage import STAGE as TOKENIZE
+    from owt_pipeline.tokenize.stage import TokenizeOptions
 
     progress.configure(quiet=True, live=False)
     before, started, memory = spent(), time.perf_counter(), resident()
     workdir = Storage(folder)
     pin(workdir, bases)
-    dedupe, _export = run_stages([(DEDUPE, Options()), (EXPORT, ExportOptions())], Runtime(workdir))
+    stages = [(DEDUPE, Options()), (EXPORT, ExportOptions()), (TOKENIZE, TokenizeOptions())]
+    dedupe, *_others = run_stages(stages, Runtime(workdir))
     after = spent()
     stats = dedupe.manifest.stats
     return {

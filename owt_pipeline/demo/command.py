@@ -24,10 +24,12 @@ from owt_pipeline.demo.inputs import (
     CRAWL,
     CRAWL_INDEX,
     DUMP_NAME,
+    LATER_DUMP_NAME,
     all_expectations,
     has_common_crawl,
     write_archive,
     write_dump,
+    write_later_dump,
 )
 from owt_pipeline.demo.pages import DOMAIN, Expectation
 from owt_pipeline.demo.server import serving
@@ -40,6 +42,8 @@ from owt_pipeline.formats.urls import BadURL, canonical_url
 from schemas import Reason
 from schemas.settings import to_toml
 
+LATER = "month-2"
+"""The folder of the second month's run, below the first's."""
 TRAIN_SECONDS = 60
 """Training ends after this long on any machine, with a checkpoint: the trainer saves when it is asked to stop."""
 
@@ -59,7 +63,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="owt demo",
         description="Run the complete job offline: serve a small web on loopback, write a Reddit dump of its links,\n"
-        "run every stage over real HTTP, verify the run, train a small GPT-2 and let it write.",
+        "run every stage over real HTTP, verify the run, add a second month to it, train a small GPT-2 on both and\n"
+        "let it write.",
         epilog="examples:\n  owt demo --workdir demo-run --workers 2\n  owt demo --write_inputs inputs",
     )
     parser.add_argument("--workdir", metavar="DIR", default="demo-run", help="folder of the run (default: demo-run)")
@@ -100,19 +105,29 @@ def run_demo(workdir: str, workers: int) -> int:
     code = run_stages(site, folder, workers)
     if code:
         return code
+    expectations = all_expectations(site)
+    code, wrong = _check(folder, expectations)
+    if later := run_later(site, folder, workers):
+        return later
+    later, wrong_later = _check(folder / LATER, site.later_expectations)
+    code, unexpected = code or later, wrong or wrong_later
+    code = _train(folder / LATER / "tokens", folder / "gpt2") or code
+    _say(f"done in {time.monotonic() - started:.0f} s. The report: {folder / 'report' / 'index.html'}")
+    shown = next(link.url for link in expectations if link.cluster)
+    _say(f"ask about any page:  owt why {shown} --workdir {folder}")
+    return code or (1 if unexpected else 0)
+
+
+def _check(folder: Path, expectations: Sequence[Expectation]) -> tuple[int, bool]:
+    """Verify a run; returns the exit code, and whether a link ended otherwise than expected."""
     _say(f"owt verify --workdir {folder}")
     code = verify.main(["--workdir", str(folder)])
-    expectations = all_expectations(site)
     unexpected = deviations(expectations, Storage(str(folder)))
     for line in unexpected:
         print(line)
     wrong = f"{len(unexpected)} of {len(expectations)} links did not end as expected"
     _say(wrong if unexpected else f"All {len(expectations)} links ended as expected")
-    code = _train(folder) or code
-    _say(f"done in {time.monotonic() - started:.0f} s. The report: {folder / 'report' / 'index.html'}")
-    shown = next(link.url for link in expectations if link.cluster)
-    _say(f"ask about any page:  owt why {shown} --workdir {folder}")
-    return code or (1 if unexpected else 0)
+    return code, bool(unexpected)
 
 
 def run_stages(site: Site, folder: Path, workers: int) -> int:
@@ -132,10 +147,23 @@ def run_stages(site: Site, folder: Path, workers: int) -> int:
         return run.main([str(config)])
 
 
-def config_toml(folder: Path, dump: Path, address: str, workers: int) -> str:
-    """The settings of the demo's run: what `owt run` reads."""
+def run_later(site: Site, folder: Path, workers: int) -> int:
+    """Write the next month's dump, and `owt run` it as a run that builds on that in `folder`; returns the exit code."""
+    dump = folder / "dump" / LATER_DUMP_NAME
+    submissions = write_later_dump(site, dump)
+    with serving() as address:
+        _say(f"{dump}, a month later, holds {submissions} submissions; some link to pages that {folder} has")
+        config = folder / LATER / "config.toml"
+        config.parent.mkdir(exist_ok=True)
+        config.write_text(config_toml(config.parent, dump, address, workers, base=folder), encoding="utf-8")
+        _say(f"owt run {config}")
+        return run.main([str(config)])
+
+
+def config_toml(folder: Path, dump: Path, address: str, workers: int, base: Path | None = None) -> str:
+    """The settings of the demo's run, which builds on that in `base`: what `owt run` reads."""
     tables: dict[str, dict[str, Any]] = {
-        "run": {"workdir": str(folder), "workers": workers},
+        "run": {"workdir": str(folder), "workers": workers, **({"base": (str(base),)} if base else {})},
         "collect": {"dumps": (str(dump),), "num_shards": 4},
         "fetch": {
             "sources": ("live", "commoncrawl") if has_common_crawl() else ("live",),
@@ -162,15 +190,14 @@ def _demo(arguments: argparse.Namespace) -> int:
     return run_demo(arguments.workdir, arguments.workers)
 
 
-def _train(folder: Path) -> int:
-    """Train a small GPT-2 on the run's tokens and let it write; 0 too where torch is not installed."""
+def _train(data: Path, out: Path) -> int:
+    """Train a small GPT-2 on tokens and let it write; 0 too where torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         _say('no training: torch is not installed (pip install "owt-pipeline[train]")')
         return 0
-    out = folder / "gpt2"
     shutil.rmtree(out, ignore_errors=True)  # of an earlier demo
     flags = [f"--{key}={value}" for key, value in _TRAINING.items()]
-    command = ["trainer.train", "--data", str(folder / "tokens"), "--out", str(out), *flags]
+    command = ["trainer.train", "--data", str(data), "--out", str(out), *flags]
     _say(f"python -m {' '.join(command)}")
     code, stopped = _python(command, TRAIN_SECONDS)
     reached = max((int(path.name.removeprefix("step-")) for path in out.glob("checkpoints/step-*")), default=0)

@@ -23,6 +23,7 @@ from schemas import Reason
 from schemas.reasons import http_reason
 
 DUMP_NAME = "RS_demo.zst"
+LATER_DUMP_NAME = "RS_demo_2.zst"
 BAD_LINES = 1
 _START = 1546300800  # 2019-01-01
 _MONTH = 31 * 86400
@@ -79,7 +80,17 @@ def write_dump(site: Site, path: Path, seed: int = 2019) -> int:
 
     The bytes are the same for the same site and seed.
     """
-    lines = list(dump_lines(site, seed))
+    return _write(list(dump_lines(site, seed)), path)
+
+
+def write_later_dump(site: Site, path: Path, seed: int = 2020) -> int:
+    """Write the next month's dump to `path`; returns the number of lines."""
+    rng = random.Random(seed)
+    submissions = [record for link in site.later_expectations for record in _submissions(link, rng)]
+    return _write(list(_in_order(submissions, rng, _START + _MONTH, "later")), path)
+
+
+def _write(lines: list[bytes], path: Path) -> int:
     parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=_WINDOW_LOG)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Written as a stream of unknown length: else the frame's window shrinks to its content.
@@ -95,15 +106,20 @@ def dump_lines(site: Site, seed: int = 2019) -> Iterator[bytes]:
     rng = random.Random(seed)
     submissions = [record for link in site.expectations for record in _submissions(link, rng)]
     submissions += [_rejected(link, rng) for link in dump_expectations()]
-    times = sorted(rng.sample(range(_MONTH), len(submissions)))
-    rng.shuffle(submissions)
-    for k, (record, seconds) in enumerate(zip(submissions, times, strict=True)):
-        record = {"id": f"demo{k:04x}", "name": f"t3_demo{k:04x}", "created_utc": _START + seconds, **record}
-        record["permalink"] = f"/r/{record['subreddit']}/comments/{record['id']}/"
-        line = json.dumps(_as_of_its_era(record, k)).encode() + b"\n"
+    for k, line in enumerate(_in_order(submissions, rng, _START, "demo")):
         yield line
         if k == len(submissions) // 2:
             yield line[: len(line) // 2] + b"\n"
+
+
+def _in_order(submissions: list[dict[str, Any]], rng: random.Random, start: int, name: str) -> Iterator[bytes]:
+    """Submissions of the month from `start` on as lines, in order of time; their ids begin with `name`."""
+    times = sorted(rng.sample(range(_MONTH), len(submissions)))
+    rng.shuffle(submissions)
+    for k, (record, seconds) in enumerate(zip(submissions, times, strict=True)):
+        record = {"id": f"{name}{k:04x}", "name": f"t3_{name}{k:04x}", "created_utc": start + seconds, **record}
+        record["permalink"] = f"/r/{record['subreddit']}/comments/{record['id']}/"
+        yield json.dumps(_as_of_its_era(record, k)).encode() + b"\n"
 
 
 def _submissions(link: Expectation, rng: random.Random) -> Iterator[dict[str, Any]]:

@@ -66,7 +66,7 @@ async def start(site: Site, port: int = 0) -> tuple[web.AppRunner, int]:
 
 class _Handler:
     def __init__(self, site: Site) -> None:
-        answers = {**site.answers, **common_crawl(site)}
+        answers = {**site.answers, **site.later_answers, **common_crawl(site)}
         self.answers = {(host, _page_path(path)): answer for (host, path), answer in answers.items()}
         self.hosts = set(site.hosts)
         self.asked: set[tuple[str, str]] = set()

@@ -37,11 +37,15 @@ class Site:
       answers: what the server answers, by (host, path with query).
       expectations: what should happen to each URL that the dump links to.
       archived: pages that are gone, as they were: (host, path with query) and answer.
+      later_answers: the pages that the next month adds.
+      later_expectations: what should happen to each URL that the next month's dump links to.
     """
 
     answers: dict[tuple[str, str], Answer]
     expectations: tuple[Expectation, ...]
     archived: dict[tuple[str, str], Answer]
+    later_answers: dict[tuple[str, str], Answer]
+    later_expectations: tuple[Expectation, ...]
 
     @property
     def hosts(self) -> list[str]:
@@ -62,7 +66,11 @@ def build_site(seed: int = 2019) -> Site:
     builder.add_redirects(placed)
     builder.add_failures(placed)
     builder.add_dead_links(placed)
-    return Site(builder.answers, tuple(builder.expectations.values()), builder.archived)
+    answers, expectations = dict(builder.answers), tuple(builder.expectations.values())
+    repeated = builder.add_next_month(placed, base[N_ARTICLES + 3 : N_ARTICLES + 11])
+    added = {key: answer for key, answer in builder.answers.items() if key not in answers}
+    later = [*repeated, *(builder.expectations[key] for key in added)]
+    return Site(answers, expectations, builder.archived, added, tuple(later))
 
 
 @dataclass(frozen=True)
@@ -190,6 +198,15 @@ class _Builder:
         for page in _take(placed, 3):
             self.archived[page.key] = self.answers[page.key]
             self.answers[page.key] = Answer(b"<html><body><h1>Not found</h1></body></html>", 404)
+
+    def add_next_month(self, placed: Iterator[_Placed], new: list[Article]) -> list[Expectation]:
+        """New articles, and edited copies of old ones; returns links to old pages, which are posted again."""
+        for article, host in zip(new, HOSTS[::3], strict=False):
+            self._page(host, article)
+        old = _take(placed, 6)
+        for k, page in enumerate(old[:3]):
+            self._page(_elsewhere(page.host, k), edited(page.article, self.rng, words_per_edit=200), reasons=_NEAR)
+        return [replace(self.expectations[page.key], reasons=(Reason.SEEN_BEFORE,)) for page in old[3:]]
 
     def _page(
         self,

@@ -15,14 +15,12 @@ import pytest
 
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.demo import command
-from owt_pipeline.demo.command import KEPT, deviations, run_stages, verdicts
+from owt_pipeline.demo.command import KEPT, LATER, deviations, run_later, run_stages, verdicts
 from owt_pipeline.demo.inputs import CRAWL, all_expectations
 from owt_pipeline.demo.site import Site
 from owt_pipeline.engine.dataset import DatasetReader, require_manifest
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import canonical_url
-
-FINISHED_TEXT = ("corpus", "tokens")  # what does not hold the time of the fetch
 
 
 @pytest.fixture(scope="module")
@@ -94,15 +92,27 @@ def test_the_corpus_holds_the_articles_and_their_metadata(finished: Path, site: 
 
 def test_two_workers_write_the_same_corpus_and_tokens(finished: Path, site: Site, tmp_path: Path) -> None:
     assert run_stages(site, tmp_path, workers=2) == 0
-    for name in FINISHED_TEXT:
-        one, two = (require_manifest(Storage(str(folder)), name) for folder in (finished, tmp_path))
-        assert one.digest == two.digest, name
+    folders = Storage(str(finished)), Storage(str(tmp_path))
+    one, two = (DatasetReader.open(folder, "corpus").table().drop_columns("fetched_at") for folder in folders)
+    assert one.equals(two)
+    assert len({require_manifest(folder, "tokens").digest for folder in folders}) == 1
 
 
 def test_a_second_demo_in_the_same_folder_finds_every_stage_finished(finished: Path, site: Site) -> None:
     before = (finished / "run-log.jsonl").read_bytes()
     assert run_stages(site, finished, workers=2) == 0
     assert (finished / "run-log.jsonl").read_bytes() == before
+
+
+def test_a_second_month_adds_what_is_new_and_nothing_else(finished: Path, site: Site) -> None:
+    assert run_later(site, finished, workers=1) == 0
+    later = finished / LATER
+    assert deviations(site.later_expectations, Storage(str(later))) == []
+    assert [problem for finding in verify(Storage(str(later))) for problem in finding.problems] == []
+    new = [link for link in site.later_expectations if not link.reasons]
+    assert require_manifest(Storage(str(later)), "corpus").counts.left == len(new) >= 5
+    reasons = Counter(str(*link.reasons) for link in site.later_expectations)
+    assert (reasons["seen_before"], reasons["near_duplicate"]) == (3, 3)
 
 
 def test_the_funnel_loses_nothing(finished: Path) -> None:
@@ -136,7 +146,7 @@ def test_a_training_that_somebody_else_stopped_is_not_taken_for_a_finished_one(
     stopper = threading.Thread(target=stop)
     stopper.start()
     try:
-        assert command._train(tmp_path) == 1
+        assert command._train(tmp_path / "tokens", tmp_path / "gpt2") == 1
     finally:
         ended.set()
         stopper.join()
