@@ -71,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
-    """The options with which a stage's output was made, or was being made; None where there is no output.
+    """The options with which a stage's output was made, or was being made; None where there is no output. What else
+    shapes it, and is no option, has a name that begins with `_`.
 
     Raises UserError where they are not options of this version of the stage.
     """
@@ -79,7 +80,8 @@ def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
     if plan is None:
         return None
     try:
-        return from_table(stage.options, plan.options, f"the manifest of {workdir}/{stage.output}")
+        options = {name: value for name, value in plan.options.items() if not name.startswith("_")}
+        return from_table(stage.options, options, f"the manifest of {workdir}/{stage.output}")
     except SettingsError as error:
         raise UserError(f"{error}: it was made by another version; run `owt run` with your settings") from error
 

@@ -50,7 +50,7 @@ def months(workdir: Storage, manifests: Mapping[str, Manifest], stats: Stats, ba
 def with_base_reports(options: Any, workdir: Storage) -> dict[str, Any]:
     """The options that shape the report; and of a run with bases, the digest of each one's report ("" for none)."""
     reports = {base.name: _digest(base) for base in open_chain(workdir)}
-    return shaping_options(options) | ({"base_reports": reports} if reports else {})
+    return shaping_options(options) | ({"_base_reports": reports} if reports else {})
 
 
 def base_stats(base: Base) -> Stats | None:

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from schemas import SettingsError
-from tests.trainer.conftest import TOKENIZER, add_bases, write_token_dataset
+from tests.trainer.chains import add_bases
+from tests.trainer.conftest import TOKENIZER, write_token_dataset
 from trainer.config import TrainConfig
 from trainer.data import Corpora, Loader, Phase, open_corpora
 from trainer.divergence import url_ids_by_sample

@@ -15,7 +15,7 @@ from schemas.buckets import open_bucket
 from schemas.manifest import ShardFile
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
-from tests.trainer.conftest import add_bases
+from tests.trainer.chains import add_bases
 from trainer.data import Corpora, open_corpora
 from trainer.divergence import url_ids_by_sample
 from trainer.manifest import ShardError

@@ -39,7 +39,7 @@ def keys(tmp_path: Path) -> tuple[str, str]:
 
 def config(text_tokens: Path, out: Path, **settings: object) -> TrainConfig:
     options: dict[str, object] = {
-        "data": str(text_tokens), "out": str(out), "preset": "tiny", "width": 16, "context": 16, "batch_tokens": 64,
+        "data": (str(text_tokens),), "out": str(out), "preset": "tiny", "width": 16, "context": 16, "batch_tokens": 64,
         "max_steps": 2, "val_every": 0, "device": "cpu", "tracker": "none", **settings,
     }  # fmt: skip
     return TrainConfig(**options)  # type: ignore[arg-type]

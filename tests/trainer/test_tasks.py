@@ -77,7 +77,7 @@ def test_hellaswag_is_scored_as_lm_evaluation_harness_defines_it(
         ids = tokenizer.encode(context + ending)
         assert ids[: len(before)] == before
         for position in range(len(before), len(ids)):
-            nats -= _next(model, ids[max(0, position - 32) : position]).log_softmax(0)[ids[position]].item()
+            nats -= _next(model, ids[max(0, len(ids) - 33) : position]).log_softmax(0)[ids[position]].item()
         sums.append(nats)
         means.append(nats / (len(ending) - 1))
     path = tmp_path / "hellaswag_val.jsonl"
