@@ -78,7 +78,7 @@ def _run(argv: Sequence[str] | None) -> int:
             print(dry_run.table(found, runtime) + dry_run.on_cluster(found, runtime, prices))
         return 0
     results = run_stages(planned, runtime, arguments.take_over, bases)
-    if not arguments.quiet and not arguments.log_json:  # the log has said it all
+    if results and not arguments.quiet and not arguments.log_json:  # the log has said it all
         print(funnel_table(results))
         print(_outputs(results, runtime.workdir))
     return 0
