@@ -80,7 +80,7 @@ def measure_ours(warc: Path, workers: int) -> dict[str, Any]:
         tokens, urls = (DatasetReader.open(Storage(str(workdir)), name) for name in ("tokens", "urls"))
         return {
             "seconds": seconds,
-            "seconds_by_stage": {entry["stage"]: entry["seconds"] for entry in log},
+            "seconds_by_stage": {entry["stage"]: entry["seconds"] for entry in log if "stage" in entry},
             "pages": urls.manifest.counts.entered,
             "documents_kept": tokens.manifest.counts.left,
             "tokens": sum(count_tokens(workdir / file.path) for file in tokens.files("data")),
