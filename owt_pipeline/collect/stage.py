@@ -341,7 +341,7 @@ def _files(options: Options) -> list[tuple[str, str, str]]:
     return [
         (kind, uri, uri.rpartition("/")[2])
         for kind, patterns in (("dump", options.dumps), ("list", options.url_lists), ("warc", options.warcs))
-        for uri in sorted(expand_globs(patterns, "collect"), key=lambda uri: (uri.rpartition("/")[2], uri))
+        for uri in expand_globs(patterns, "collect")
     ]
 
 

@@ -218,7 +218,9 @@ def describe_source(uri: str) -> dict[str, Any]:
 
 
 def expand_globs(patterns: tuple[str, ...], what: str) -> list[str]:
-    """The files that paths, folders and globs (local or in a bucket) name, sorted, each once.
+    """The files that paths, folders and globs (local or in a bucket) name, each once.
+
+    They are sorted by name, then by folder: a run's bytes do not depend on where its inputs lie.
 
     Raises UserError naming the first pattern that matches no file.
     """
@@ -230,7 +232,7 @@ def expand_globs(patterns: tuple[str, ...], what: str) -> list[str]:
         if not matches:
             raise UserError(f"{what}: no file matches {pattern!r}")
         found.update(matches)
-    return sorted(found)
+    return sorted(found, key=lambda uri: (uri.rpartition("/")[2], uri))
 
 
 def _utf8(path: str) -> str:

@@ -171,7 +171,7 @@ def _named(options: ImportOptions) -> list[tuple[str, str]]:
     """(path, name) of each file; the names are relative to the folder that holds them all, so they are distinct."""
     if not options.files:
         raise UserError("import: no files given: `owt import FILE... --workdir DIR`")
-    paths = expand_globs(options.files, "import")
+    paths = sorted(expand_globs(options.files, "import"))
     places = ["/" + path if "://" in path else os.path.abspath(path) for path in paths]
     folder = os.path.commonpath([os.path.dirname(place) for place in places])
     return [(path, os.path.relpath(place, folder)) for path, place in zip(paths, places, strict=True)]

@@ -286,6 +286,11 @@ def test_globs_folders_and_files_are_expanded_once_and_sorted(tmp_path: Path) ->
     a, b, c = (str(tmp_path / name) for name in ("a.gz", "b.gz", "c.txt"))
     assert expand_globs((str(tmp_path / "*.gz"), a), "--dumps") == [a, b]
     assert expand_globs((str(tmp_path),), "--dumps") == [a, b, c]
+    (tmp_path / "A").mkdir()
+    later = tmp_path / "A" / "later.gz"
+    later.write_bytes(gzip.compress(b"later"))
+    assert str(later) < a
+    assert expand_globs((str(later), a), "--dumps") == [a, str(later)], "wherever files lie, their order is the same"
     with pytest.raises(UserError, match=r"--dumps: no file matches '.*\.zst'"):
         expand_globs((a, str(tmp_path / "*.zst")), "--dumps")
 
