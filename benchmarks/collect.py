@@ -3,12 +3,12 @@
     .venv/bin/python benchmarks/collect.py [RS_2013-01.zst ...] [--repeats 5] [--no_memory]
 
 The bare loop decompresses, splits at newlines and parses every line, and keeps nothing. Collect's reading also
-validates, judges by every rule, makes each URL canonical, hashes it, and writes the rows by bucket. The whole
+validates, judges by every rule, makes each URL canonical, hashes it, and writes the rows by bucket. The complete
 stage then merges them by URL and writes urls/. All in one process on one core, in turn, in CPU seconds; of several
 repeats the fastest of each counts. Without a dump given, two are read, each COPIES times in one file, so that what a
 run costs whatever it reads does not count: submissions of 2013 with short lines (0.7 KB), and submissions as the API
 gives them today (4 KB). Memory is the peak of a process of its own over 4 and 16 copies of the first dump. Exits 1
-where the whole stage falls under FLOOR of the bare loop.
+where the complete stage falls under FLOOR of the bare loop.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def default_dumps(folder: Path) -> list[Path]:
 
 
 def measure(dump: Path, repeats: int) -> float:
-    """Print the speeds over one dump; returns that of the whole stage as a part of the bare loop's."""
+    """Print the speeds over one dump; returns that of the complete stage as a part of the bare loop's."""
     lines, size = bare(dump)
-    kinds: dict[str, Callable[[Path], object]] = {"bare loop": bare, "reading": reading, "whole stage": whole}
+    kinds: dict[str, Callable[[Path], object]] = {"bare loop": bare, "reading": reading, "complete stage": complete}
     seconds = {name: float("inf") for name in kinds}
     for _ in range(repeats):
         for name, work in kinds.items():
@@ -90,7 +90,7 @@ def measure(dump: Path, repeats: int) -> float:
         ratio = seconds["bare loop"] / taken
         speed = f"{size / 1e6 / taken:7,.0f} MB/s {lines / taken:10,.0f} lines/s"
         print(f"  {name:12} {speed}  {ratio:5.2f} of the bare loop")
-    return seconds["bare loop"] / seconds["whole stage"]
+    return seconds["bare loop"] / seconds["complete stage"]
 
 
 def bare(dump: Path) -> tuple[int, int]:
@@ -100,10 +100,10 @@ def bare(dump: Path) -> tuple[int, int]:
         reader = zstandard.ZstdDecompressor(max_window_size=2**31).stream_reader(file, read_across_frames=True)
         while chunk := reader.read(1 << 20):
             size += len(chunk)
-            *whole_lines, rest = (rest + chunk).split(b"\n")
-            for line in whole_lines:
+            *complete_lines, rest = (rest + chunk).split(b"\n")
+            for line in complete_lines:
                 orjson.loads(line)
-            lines += len(whole_lines)
+            lines += len(complete_lines)
     return lines, size
 
 
@@ -120,7 +120,7 @@ def reading(dump: Path) -> None:
         buckets.close()
 
 
-def whole(dump: Path) -> None:
+def complete(dump: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="owt-") as folder:
         run_stage(STAGE, Options(dumps=(str(dump),), num_shards=NUM_SHARDS), Runtime(Storage(folder)))
 

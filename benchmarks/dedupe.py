@@ -1,9 +1,9 @@
-"""Documents a second through the whole of dedupe, from Parquet to decisions, next to what peers take for a part of it.
+"""Documents a second through all of dedupe, from Parquet to decisions, next to what peers take for a part of it.
 
     make bench-peers    # once: the peers' environment
     .venv/bin/python benchmarks/dedupe.py [--documents 40000] [--repeats 1] [--no_peers] [--short 1000000]
 
-Documents are of 1,140 words, made of real posts; a fifth are copies or edited copies of others. Ours is the whole
+Documents are of 1,140 words, made of real posts; a fifth are copies or edited copies of others. Ours is the complete
 command `owt dedupe --workers 1` on one core, the interpreter's start included: wall-clock seconds, and CPU seconds,
 which other work on the machine stretches less. Then a sixteenth and a quarter of the documents, for the growth;
 the same with two workers on two cores, next to two processes that share nothing and have half of the documents each,
@@ -75,7 +75,7 @@ def main() -> int:
 
 
 def measure_ours(folder: Path, testdata: Path, count: int, repeats: int) -> tuple[float, list[str]]:
-    """The whole stage on one core, on two, and its growth; returns its documents a CPU second, and what is amiss."""
+    """The complete stage on one core, on two, and its growth; returns its documents a CPU second, and what is amiss."""
     sizes = [count // 16, count // 4, count]
     for size in sizes:
         write_clean(folder / str(size), long_documents(testdata, size), size)

@@ -1,4 +1,4 @@
-"""How right dedupe is: removals that are near-duplicates, and near-duplicates that are removed; peers beside it.
+"""How right dedupe is: removals that are near-duplicates, and near-duplicates that are removed; peers next to it.
 
     make bench-peers    # once: the peers' environment
     .venv/bin/python benchmarks/dedupe_quality.py [--bases 300] [--no_peers]

@@ -1,11 +1,11 @@
-"""Pages per second over HTTP, beside a bare aiohttp loop and 64 threads of requests; memory for a large shard.
+"""Pages per second over HTTP, next to a bare aiohttp loop and 64 threads of requests; memory for a large shard.
 
     .venv/bin/python benchmarks/fetch.py [--hosts 200] [--pages 300] [--page_bytes 30000] [--repeats 2]
     .venv/bin/python benchmarks/fetch.py --memory [--urls 1000000]
 
 A server in a process of its own, that does nothing but send what was made before, answers for all hosts on
 loopback; its CPU time is shown. All sides fetch the same pages of the same hosts, in the same order. Ours is the
-whole stage: robots.txt, limits, turns, journal, WARC and index on disk, checksums; its client alone stands beside
+complete stage: robots.txt, limits, turns, journal, WARC and index on disk, checksums; its client alone is next to
 it. The others read and decode the bodies, and drop them. The fastest of the repeats counts.
 
 Pages are sent in gzip, as nearly all of the web sends them to clients that take it, as these all do; then as they are.

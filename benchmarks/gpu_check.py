@@ -92,8 +92,8 @@ class Check:
         )
         if done.returncode:
             lines = done.stdout.splitlines()
-            telling = [line for line in lines if re.search(r"Error|FAILED|trainer\.\w+: ", line)] or lines
-            raise RuntimeError(f"exit code {done.returncode}: {' / '.join(telling[-4:])[-600:]}")
+            errors = [line for line in lines if re.search(r"Error|FAILED|trainer\.\w+: ", line)] or lines
+            raise RuntimeError(f"exit code {done.returncode}: {' / '.join(errors[-4:])[-600:]}")
         return done.stdout
 
 
@@ -194,15 +194,15 @@ def resumed(check: Check) -> Result:
     """Whether a run that is cut in the middle has the losses and weights of one that is not, bit for bit."""
     flags = ("--preset", "124M", "--batch_tokens", 65536, "--log_every", 1, "--save_every", 4, "--keep_last", 9)
     launcher = ("-c", DETERMINISTIC)
-    whole = check.train("whole", *flags, steps=8, launcher=launcher)
-    shutil.copytree(whole, check.scratch / "cut")
+    complete = check.train("complete", *flags, steps=8, launcher=launcher)
+    shutil.copytree(complete, check.scratch / "cut")
     shutil.rmtree(check.scratch / "cut" / "checkpoints" / "step-00000008")
     cut = check.train("cut", *flags, steps=8, launcher=launcher)
-    same = [[[record[key] for record in records(run)] for key in ("loss", "grad_norm")] for run in (whole, cut)]
+    same = [[[record[key] for record in records(run)] for key in ("loss", "grad_norm")] for run in (complete, cut)]
     weights = "checkpoints/step-00000008/model.safetensors"
     return {
         "losses_equal": same[0] == same[1],
-        "weights_equal": (whole / weights).read_bytes() == (cut / weights).read_bytes(),
+        "weights_equal": (complete / weights).read_bytes() == (cut / weights).read_bytes(),
         "steps": len(records(cut)),
     }
 

@@ -1,4 +1,4 @@
-"""The loader's rate for both samplers, beside nanoGPT's random memmap windows over the same tokens.
+"""The loader's rate for both samplers, next to nanoGPT's random memmap windows over the same tokens.
 
     .venv/bin/python benchmarks/loader.py [--peers PYTHON] [--tokens 50000000] [--mean_length 1000] [--data TOKENS]
 

@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/report.py [--rows 10000 100000 1000000] [--slack 1.25]
 
 The runs are those of benchmarks/synthetic_run.py; the report is a process of its own, and its peak of memory is
-measured. Beside it, in the same process each, what DuckDB takes, with one thread, to answer by itself from the same
+measured. Next to it, in the same process each, what DuckDB takes, with one thread, to answer by itself from the same
 files a part of what the report tells: rejects by reason, the first domains, lengths, and the use of the vocabulary.
 Exits 1 where the CPU time a URL grows by more than `--slack` from the first size of at least 100,000 to the last, or
 the memory does.

@@ -1,4 +1,4 @@
-"""The stage tokenize, Parquet to committed shards, beside tiktoken, tokenizers and nanoGPT's way on the same texts.
+"""The stage tokenize, Parquet to committed shards, next to tiktoken, tokenizers and nanoGPT's way on the same texts.
 
     .venv/bin/python benchmarks/tokenization.py [--megabytes 400] [--rounds 3] [--posts POSTS.jsonl.gz]
 

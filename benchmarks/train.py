@@ -1,4 +1,4 @@
-"""Training on this machine: the rate of a step beside transformers, and nanoGPT's character setting.
+"""Training on this machine: the rate of a step next to transformers, and nanoGPT's character setting.
 
     .venv/bin/python benchmarks/train.py rate [--presets tiny 124M] [--dtypes float32 bfloat16] [--steps 3]
     .venv/bin/python benchmarks/train.py loss [--tokens 1024] [--widths 64 768] [--chunks 256 1024]
@@ -6,7 +6,7 @@
     .venv/bin/python benchmarks/train.py gpu [--windows 32] [--data TOKENS] [--curve_steps 500]
     .venv/bin/python benchmarks/train.py seeds [--steps 500] [--seeds 2]
 
-`rate` times a whole step (forward, backward, clipping, optimizer) of our model and of transformers'
+`rate` times a complete step (forward, backward, clipping, optimizer) of our model and of transformers'
 GPT2LMHeadModel with SDPA, same shape, batch, autocast and fused AdamW, in turn, in one process; the
 fastest step of each counts, and the first is left out. Exits 1 under 1.1 times transformers.
 
@@ -14,9 +14,9 @@ fastest step of each counts, and the first is left out. Exits 1 under 1.1 times 
 
 `characters` trains by the command a user types: 4 layers, 4 heads, width 128, context 64, batch 12,
 2,000 steps on tinyshakespeare, as nanoGPT's README does on a CPU, at twice its learning rate. Exits 1 over
-its validation loss of 1.88 (there over 20 random batches, here over the whole validation split).
+its validation loss of 1.88 (there over 20 random batches, here over the complete validation split).
 
-`gpu` gives, on one GPU, tokens/s, MFU and peak memory of 124M from the plain loop to the trainer's, beside
+`gpu` gives, on one GPU, tokens/s, MFU and peak memory of 124M from the plain loop to the trainer's, next to
 transformers; of 355M; of 1.5B with Adafactor and recomputed activations; and, with `--data`, the validation
 loss of 124M over the same tokens by AdamW and by Muon. `seeds` gives what known mistakes cost.
 """
@@ -53,7 +53,7 @@ WINDOWS = {"tiny": 16}  # of a step; one of 1,024 tokens for the others
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    rate = commands.add_parser("rate", help="tokens/s of a step beside transformers")
+    rate = commands.add_parser("rate", help="tokens/s of a step next to transformers")
     rate.add_argument("--presets", nargs="+", default=["tiny", "124M"], metavar="NAME")
     rate.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
     rate.add_argument("--steps", type=int, default=3, metavar="N", help="steps timed of each (default: 3)")

@@ -1,4 +1,4 @@
-"""What each step of training's speed gives on a GPU, beside transformers, and what the larger models take.
+"""What each step of training's speed gives on a GPU, next to transformers, and what the larger models take.
 
 Every contender is built, timed and freed alone, so that its peak memory is its own.
 """
@@ -82,7 +82,7 @@ def measure(arguments: argparse.Namespace) -> int:
 
 
 def _rate(contender: Contender, arguments: argparse.Namespace, device: torch.device) -> tuple[float, float]:
-    """(tokens a second, GB at most) of whole steps: micro-batches, clipping, optimizer."""
+    """(tokens a second, GB at most) of complete steps: micro-batches, clipping, optimizer."""
     _free(device)
     config = preset(contender.preset)
     ids = torch.randint(config.vocab_size, (contender.windows, config.context + 1), device=device)

@@ -5,7 +5,7 @@
 It is the pipeline of datatrove's own examples (`fineweb.py`, then `minhash_deduplication.py`) with their
 defaults: WarcReader, Trafilatura, FTFYFormatter and JsonlWriter, then MinHash signatures, buckets, clusters
 and the filter. FineWeb's quality filters are left out, as are language identification (its model is a
-download) and tokenizing. datatrove shares work out by whole files, so the WARC is first split into one file
+download) and tokenizing. datatrove distributes work by file, so the WARC is first split into one file
 a worker; that is not timed. Prints one JSON object: seconds a step and in all, pages in, documents out.
 """
 

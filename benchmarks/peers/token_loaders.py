@@ -40,7 +40,7 @@ def main() -> int:
         try:
             batches = open_loader(tokens, scratch / name)
             rates[name] = max(rate(batches, seconds) for _ in range(3))
-        except Exception as error:  # a peer that does not run here is told, and the others are measured
+        except Exception as error:  # a peer that does not run here is named, and the others are measured
             print(f"{name} does not run here: {type(error).__name__}: {error}", file=sys.stderr)
     print(json.dumps(rates))
     return 0

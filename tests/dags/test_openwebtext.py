@@ -182,7 +182,7 @@ def test_a_dataflow_stage_is_waited_for_to_its_end_by_the_triggerer(
         assert type(create_runner(flag.removeprefix("--runner="))).__name__ == "DataflowRunner"
 
 
-def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_mended_by_another(
+def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_completed_by_another(
     dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second one verifies, publishes to a Hub on loopback, and trains."""

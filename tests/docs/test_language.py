@@ -1,4 +1,4 @@
-"""The documentation, the docstrings, the comments and the messages use the words of CONTRIBUTING.md's glossary."""
+"""The documentation, docstrings, comments, messages and names use the words of CONTRIBUTING.md's glossary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import pytest
 
 from tests.conftest import REPOSITORY
 
-PACKAGES = ("owt_pipeline", "trainer", "schemas", "dags", "flex", "docs")
+PACKAGES = ("owt_pipeline", "trainer", "schemas", "dags", "flex", "docs", "tests", "benchmarks")
+
+NAMED = ("schemas", "dags", "flex", "docs", "tests", "benchmarks")
 
 AVOID = {
     r"besides?": "next to, in addition to",
@@ -29,6 +31,9 @@ AVOID = {
 """Words that read as translated, and what to write in their place."""
 
 WORDS = re.compile(r"\b(?:" + "|".join(AVOID) + r")\b", re.IGNORECASE)
+NAMES = re.compile(r"(?:^|_)(?:aloud|besides?|fates?|story|(?:fore)?told|stand(?:s|ing)?|whole)(?:_|$)")
+"""The same words in a name of ours; `Story` is one of them as `story` is."""
+
 FENCE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
@@ -58,6 +63,17 @@ def prose_of_python(path: Path) -> Iterator[tuple[int, str]]:
                     yield number, re.sub(r"`[^`]*`", "", line)
 
 
+def names_of_python(path: Path) -> Iterator[tuple[int, str]]:
+    """(line number, name) of what a module defines: functions, classes, parameters, variables; its own name too."""
+    yield 1, path.stem
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+
+
 def found_in(path: Path) -> list[str]:
     prose = prose_of_markdown(path) if path.suffix == ".md" else prose_of_python(path)
     return [
@@ -74,9 +90,20 @@ def pages() -> list[Path]:
 
 @pytest.mark.parametrize("package", ["pages", *PACKAGES])
 def test_no_word_that_reads_as_translated(package: str) -> None:
-    paths = pages() if package == "pages" else sorted((REPOSITORY / package).rglob("*.py"))
+    paths = pages() if package == "pages" else sorted({*(REPOSITORY / package).rglob("*.py")} - {Path(__file__)})
     wrong = [line for path in paths for line in found_in(path)]
     assert not wrong, "\n".join(["write it with the words of CONTRIBUTING.md:", *wrong])
+
+
+@pytest.mark.parametrize("package", NAMED)
+def test_no_name_that_reads_as_translated(package: str) -> None:
+    wrong = [
+        f"{path.relative_to(REPOSITORY)}:{number}: {name}"
+        for path in sorted((REPOSITORY / package).rglob("*.py"))
+        for number, name in names_of_python(path)
+        if NAMES.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    ]
+    assert not wrong, "\n".join(["name it with the words of CONTRIBUTING.md:", *wrong])
 
 
 def test_the_check_finds_words_in_prose_and_leaves_code_alone(tmp_path: Path) -> None:
@@ -87,3 +114,4 @@ def test_the_check_finds_words_in_prose_and_leaves_code_alone(tmp_path: Path) ->
     assert [match[0] for _, line in prose_of_python(tmp_path / "m.py") for match in WORDS.finditer(line)] == [
         "told", "stands", "beside"
     ]  # fmt: skip
+    assert [name for _, name in names_of_python(tmp_path / "m.py") if NAMES.search(name)] == ["whole"]

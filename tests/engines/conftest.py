@@ -16,7 +16,7 @@ import zstandard
 from owt_pipeline.engine.storage import Storage
 from tests.engines.cloud import Cloud, cloud
 from tests.engines.engines import Engine, Flink, WorkerPool, flink, prism, spark, worker_pool
-from tests.owt_pipeline.whole_runs import is_same_in_all_runs, manifest_of, owt, run_owt, snapshot
+from tests.owt_pipeline.runs import is_same_in_all_runs, manifest_of, owt, run_owt, snapshot
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 

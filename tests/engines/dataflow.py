@@ -113,7 +113,7 @@ def check(job: Any, region: str) -> bytes:
 
 
 class Job:
-    """One job: its description, what has become of it, and the process that executes it."""
+    """One job: its description, what has happened to it, and the process that executes it."""
 
     def __init__(self, service: Service, description: Any, location: str, staged: bytes):
         now = datetime.now(timezone.utc)

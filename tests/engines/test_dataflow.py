@@ -11,7 +11,7 @@ import pytest
 
 from owt_pipeline.engine.storage import Storage
 from tests.engines.conftest import Jobs, Sent, contents
-from tests.owt_pipeline.whole_runs import snapshot
+from tests.owt_pipeline.runs import snapshot
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 

@@ -114,7 +114,7 @@ def test_a_bundle_that_always_fails_is_tried_four_times_and_fails_the_job(servic
     assert not list((tmp_path / "seen").glob("group-*"))
 
 
-def test_why_a_job_failed_is_said_where_it_had_failed_before_it_was_waited_for(service: Cloud, tmp_path: Path) -> None:
+def test_why_a_job_failed_is_reported_even_if_it_failed_early(service: Cloud, tmp_path: Path) -> None:
     (tmp_path / "late.py").write_text(LATE)
     flags = [*service.flags("late"), "--sdk_container_image=registry/none:1", "--no_save_main_session"]
     done = service.run("python", tmp_path / "late.py", *flags, cwd=tmp_path)

@@ -27,7 +27,7 @@ from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer
 from tests.owt_pipeline.fetch.conftest import write_urls_to
 from tests.owt_pipeline.fetch.test_live import AGENT, serve
 from tests.owt_pipeline.fetch.test_two_attempts import Web
-from tests.owt_pipeline.whole_runs import owt
+from tests.owt_pipeline.runs import owt
 
 __all__ = ["serve"]
 
@@ -173,7 +173,7 @@ def test_an_attempt_that_wakes_up_when_its_stage_is_published_changes_nothing(
     jobs.check(Storage(str(tmp_path)))
 
 
-def test_a_job_submitted_again_after_its_job_server_died_goes_on(cluster: Flink, jobs: Jobs, tmp_path: Path) -> None:
+def test_a_job_submitted_again_after_its_job_server_died_continues(cluster: Flink, jobs: Jobs, tmp_path: Path) -> None:
     command = jobs.command(cluster.flags, Storage(str(tmp_path)))
     with running(command, tmp_path) as job:
         job.wait_for_records("clean")

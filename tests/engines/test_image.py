@@ -71,7 +71,7 @@ class Built:
     """What the Dockerfile's steps left.
 
     Attributes:
-      bin: of the environment that stands for the base image's Python.
+      bin: of the environment that takes the place of the base image's Python.
       folder: in place of the image's WORKDIR.
       environment: what ENV sets.
     """

@@ -14,7 +14,7 @@ from owt_pipeline.engine.storage import Storage
 from tests.engines.conftest import Jobs
 from tests.engines.engines import Engine, worker_pool
 from tests.engines.environments import install, wheel
-from tests.owt_pipeline.whole_runs import manifest_of, owt
+from tests.owt_pipeline.runs import manifest_of, owt
 from tests.servers.process import free_port
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(300)]
@@ -30,7 +30,7 @@ def complaint(command: Sequence[object], code: int) -> str:
     return line
 
 
-def test_an_address_where_nothing_answers_is_said_within_ten_seconds(jobs: Jobs, tmp_path: Path) -> None:
+def test_an_address_where_nothing_answers_is_an_error_within_ten_seconds(jobs: Jobs, tmp_path: Path) -> None:
     address = f"localhost:{free_port()}"
     started = time.monotonic()
     command = jobs.command(["--runner=PortableRunner", f"--job_endpoint={address}"], Storage(str(tmp_path / "run")))

@@ -1,4 +1,4 @@
-"""One small whole run for all tests that only look at one, or change a copy."""
+"""One small complete run for all tests that only look at one, or change a copy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.owt_pipeline.whole_runs import run_owt, write_sources
+from tests.owt_pipeline.runs import run_owt, write_sources
 
 
 @pytest.fixture(autouse=True)

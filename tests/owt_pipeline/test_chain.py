@@ -18,7 +18,7 @@ from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import canonicalize, url_id
 from tests.owt_pipeline.making import publish_rows
-from tests.owt_pipeline.whole_runs import manifest_of, snapshot
+from tests.owt_pipeline.runs import manifest_of, snapshot
 
 MONTHS = ("2024-01", "2024-02", "2024-03")
 
@@ -192,7 +192,7 @@ def test_without_duplicates_across_months_a_flattened_corpus_is_that_of_one_run_
         assert snapshot(tmp_path / "flat" / dataset) == snapshot(small_run / dataset)
 
 
-def test_a_url_that_was_taken_up_again_is_in_a_flattened_chain_once(tmp_path: Path) -> None:
+def test_a_retried_url_is_in_a_flattened_chain_once(tmp_path: Path) -> None:
     def month(name: str, ids: Sequence[int], failed: Sequence[int], bases: Sequence[str] = (), **options: bool) -> str:
         run = Storage(str(tmp_path / name))
         pin(run, bases)

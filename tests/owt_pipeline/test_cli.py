@@ -16,7 +16,7 @@ import pytest
 from owt_pipeline.cli import COMMANDS, STAGES, main
 from owt_pipeline.commands.completion import SHELLS, whole_parser
 from schemas.exit_codes import ExitCode
-from tests.owt_pipeline.whole_runs import copy_of, manifest_of, owt, run_owt
+from tests.owt_pipeline.runs import copy_of, manifest_of, owt, run_owt
 
 EVERY = [*COMMANDS, *STAGES]
 
@@ -114,14 +114,14 @@ def test_a_mistake_in_the_settings_names_their_file(
     assert said in error
 
 
-def test_a_file_in_the_place_of_the_folder_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     taken = tmp_path / "taken"
     taken.touch()
     assert main(["clean", "--workdir", str(taken)]) == 1
     assert capsys.readouterr().err == f"owt: error: there is a file where a folder should be: {taken}\n"
 
 
-def test_a_reader_that_has_gone_is_no_error(small_run: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(small_run: Path) -> None:
     for what in ("corpus", "urls"):  # more than a pipe holds, and less
         command = owt("inspect", small_run / what, "--rows", 1000 if what == "corpus" else 1)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -132,7 +132,7 @@ def test_a_reader_that_has_gone_is_no_error(small_run: Path) -> None:
         assert process.returncode == 141
 
 
-def test_a_path_that_is_no_utf8_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_is_not_utf8_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = os.fsdecode(bytes(tmp_path) + b"/\xff")
     assert main(["clean", "--workdir", name]) == 1
     os.mkdir(name)
@@ -143,7 +143,7 @@ def test_a_path_that_is_no_utf8_is_said(tmp_path: Path, capsys: pytest.CaptureFi
     assert all("/\\xff" in line and "is not UTF-8: rename it" in line for line in said)
 
 
-def test_an_interrupted_run_says_how_to_go_on(small_config: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_says_how_to_continue(small_config: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with subprocess.Popen(
         owt("run", small_config, "--workdir", run, "--workers", 1), stderr=subprocess.PIPE, text=True

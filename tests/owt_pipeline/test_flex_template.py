@@ -111,7 +111,7 @@ def required(stage: str) -> dict[str, Any]:
         ("dumps", ""),
     ],
 )
-def test_a_parameter_refuses_what_is_none(name: str, value: str) -> None:
+def test_a_parameter_refuses_invalid_values(name: str, value: str) -> None:
     assert not accepts(name, value)
 
 
@@ -121,5 +121,5 @@ def test_the_configuration_comes_first_and_beams_flags_stay() -> None:
     assert given == ["gs://bucket/config.toml", *beam, "--take_over", "--collect.no_over_18"]
 
 
-def test_an_empty_parameter_is_none() -> None:
+def test_an_empty_parameter_counts_as_absent() -> None:
     assert arguments(["--dumps=", "--config="]) == []

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.engine.storage import Storage
-from tests.owt_pipeline.whole_runs import is_same_in_all_runs, owt, run_owt, snapshot
+from tests.owt_pipeline.runs import is_same_in_all_runs, owt, run_owt, snapshot
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 

@@ -22,7 +22,7 @@ from owt_pipeline.engine.storage import Storage
 from owt_pipeline.pipeline import Clean, Run, build
 from owt_pipeline.stages import ORDER
 from tests.owt_pipeline.engine.test_graph import ELSEWHERE
-from tests.owt_pipeline.whole_runs import copy_of, differing, run_owt, snapshot
+from tests.owt_pipeline.runs import copy_of, differing, run_owt, snapshot
 
 TWO_MEGABYTES = 2 << 20  # Dataflow takes ten
 

@@ -19,7 +19,7 @@ from owt_pipeline.report.first_pass import site_of
 from schemas.manifest import Counts
 from tests.owt_pipeline.report import test_figures as figures
 from tests.owt_pipeline.report.queries import queries
-from tests.owt_pipeline.whole_runs import manifest_of, run_owt
+from tests.owt_pipeline.runs import manifest_of, run_owt
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,7 @@ def test_every_submission_is_accounted_for(run: Path, testdata: Path) -> None:
     assert sum(kept.values()) + sum(rejected.values()) == counts(run, "urls").entered
 
 
-def test_all_of_it_holds_and_most_pages_become_tokens(run: Path) -> None:
+def test_the_run_verifies_and_most_pages_become_tokens(run: Path) -> None:
     assert "everything holds" in run_owt("verify", "--workdir", run)
     pages, documents, corpus = (counts(run, name).left for name in ("pages", "documents", "corpus"))
     assert pages > 900
@@ -73,7 +73,7 @@ def test_all_of_it_holds_and_most_pages_become_tokens(run: Path) -> None:
     assert (run / "report/index.html").stat().st_size > 10_000
 
 
-def test_the_report_tells_what_duckdb_counts(run: Path, testdata: Path) -> None:
+def test_the_report_says_what_duckdb_counts(run: Path, testdata: Path) -> None:
     stats, sql = json.loads((run / "report/stats.json").read_bytes()), queries(run)
     for kind in ("domain", "subreddit"):
         figures.test_domains_and_subreddits_are_counted_exactly(stats, sql, kind)

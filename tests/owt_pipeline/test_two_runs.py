@@ -14,7 +14,7 @@ import pytest
 
 from owt_pipeline.engine.lease import LEASE_NAME, TERM_SECONDS
 from owt_pipeline.engine.storage import Storage
-from tests.owt_pipeline.whole_runs import differing, owt, run_owt, write_sources
+from tests.owt_pipeline.runs import differing, owt, run_owt, write_sources
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 

@@ -120,7 +120,7 @@ def test_a_manifest_and_a_record_read_back_as_they_were_written(
     assert ShardRecord.from_json(record.to_json()) == record
 
 
-def test_a_manifest_whose_sum_does_not_hold_is_not_written() -> None:
+def test_a_manifest_whose_sum_is_wrong_is_not_written() -> None:
     with pytest.raises(ManifestError, match="3 in ≠ 1 out"):
         a_manifest(counts=Counts(3, 1, {"too_short": 1})).to_json()
 
@@ -156,6 +156,6 @@ def test_a_changed_byte_of_a_manifest_or_a_record_is_noticed(
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"schema_version": 2}', b"\x00", b"\xff"])
-def test_what_is_no_manifest_is_refused(text: bytes) -> None:
+def test_what_is_not_a_manifest_is_refused(text: bytes) -> None:
     with pytest.raises(ManifestError, match=r"manifest\.json is damaged"):
         Manifest.from_json(text)

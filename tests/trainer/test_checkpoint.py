@@ -1,4 +1,4 @@
-"""What becomes of a run whose checkpoints or settings are not as they were."""
+"""What happens to a run whose checkpoints or settings are not as they were."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_checkpoint_that_could_not_be_written_stops_the_run(config: TrainConfi
         train(config)
 
 
-def test_each_checkpoint_names_the_one_its_run_went_on_from(config: TrainConfig) -> None:
+def test_each_checkpoint_names_the_one_its_run_continued_from(config: TrainConfig) -> None:
     train(dataclasses.replace(config, keep_last=9))
     shutil.rmtree(run_of(config) / "step-00000006")
     shutil.rmtree(run_of(config) / "step-00000008")
@@ -129,7 +129,7 @@ def test_a_truncated_checkpoint_is_refused_and_the_one_before_it_taken(
     config: TrainConfig, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(config)
-    whole = (run_of(config) / "step-00000008" / "model.safetensors").read_bytes()
+    complete = (run_of(config) / "step-00000008" / "model.safetensors").read_bytes()
     path = run_of(config) / "step-00000008" / name
     path.write_bytes(path.read_bytes()[:-100])
     capsys.readouterr()
@@ -138,7 +138,7 @@ def test_a_truncated_checkpoint_is_refused_and_the_one_before_it_taken(
     assert f"step-00000008/{name}" in output
     assert "taking step-00000006, the newest intact one" in output
     assert "step-00000006 at step 6" in output
-    assert (run_of(config) / "step-00000008" / "model.safetensors").read_bytes() == whole
+    assert (run_of(config) / "step-00000008" / "model.safetensors").read_bytes() == complete
 
 
 def test_a_changed_byte_is_found(config: TrainConfig) -> None:
@@ -151,7 +151,7 @@ def test_a_changed_byte_is_found(config: TrainConfig) -> None:
         checkpoint.read_record(path.parent)
 
 
-def test_a_checkpoint_broken_off_while_it_was_written_is_no_checkpoint(config: TrainConfig) -> None:
+def test_a_checkpoint_interrupted_while_it_was_written_is_ignored(config: TrainConfig) -> None:
     train(config)
     newest = run_of(config) / "step-00000008"
     newest.rename(run_of(config) / ".step-00000008.part")
@@ -177,21 +177,21 @@ def test_a_run_with_other_settings_is_not_resumed(config: TrainConfig, change: d
         train(dataclasses.replace(config, **change))
 
 
-def test_a_longer_run_goes_on_and_says_what_changed(config: TrainConfig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_longer_run_continues_and_says_what_changed(config: TrainConfig, capsys: pytest.CaptureFixture[str]) -> None:
     train(dataclasses.replace(config, max_steps=4))
     train(dataclasses.replace(config, max_steps=6, micro_batch=4))
     assert "max_steps was 4, is 6" in capsys.readouterr().out
     assert steps(config) == [2, 4, 6]
 
 
-def test_a_finished_run_has_nothing_left_to_do(config: TrainConfig) -> None:
+def test_a_finished_run_has_no_stage_left_to_run(config: TrainConfig) -> None:
     train(config)
     lines = (Path(config.out) / "metrics.jsonl").read_text()
     train(config)
     assert (Path(config.out) / "metrics.jsonl").read_text() == lines
 
 
-def test_a_loss_that_is_no_number_stops_with_the_step_and_the_last_good_checkpoint(config: TrainConfig) -> None:
+def test_a_loss_that_is_not_a_number_stops_with_the_step_and_the_last_good_checkpoint(config: TrainConfig) -> None:
     train(dataclasses.replace(config, max_steps=4, schedule="constant"))
     with pytest.raises(
         Diverged,
@@ -234,7 +234,7 @@ def test_finetuning_starts_from_the_weights_of_a_checkpoint(config: TrainConfig,
     assert train(tuned) < train(fresh) - 0.2
 
 
-def test_finetuning_is_one_epoch_of_linear_decay_unless_told_otherwise(config: TrainConfig, tmp_path: Path) -> None:
+def test_finetuning_is_one_epoch_of_linear_decay_by_default(config: TrainConfig, tmp_path: Path) -> None:
     train(config)
     tuned = dataclasses.replace(config, out=str(tmp_path / "tuned"), init_from=config.out, max_steps=0)
     train(tuned)
@@ -259,7 +259,7 @@ def test_every_optimizer_learns_and_resumes_to_the_same_loss(config: TrainConfig
     assert train(config) == last
 
 
-def test_bfloat16_trains_beside_float32(config: TrainConfig, tmp_path: Path) -> None:
+def test_bfloat16_trains_next_to_float32(config: TrainConfig, tmp_path: Path) -> None:
     half = dataclasses.replace(config, dtype="bfloat16", out=str(tmp_path / "half"), checkpoint_activations=True)
     assert math.isclose(train(half), train(config), rel_tol=0.01)
 

@@ -57,17 +57,17 @@ def model() -> GPT:
     return model
 
 
-def test_greedy_text_by_the_cache_is_that_of_the_whole_sequence(model: GPT) -> None:
+def test_greedy_text_by_the_cache_is_that_of_the_complete_sequence(model: GPT) -> None:
     ids = [1, 2, 3]
     for _ in range(13):
         ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
     assert list(generate(model, [1, 2, 3], 13, temperature=0)) == ids[3:]
 
 
-def test_a_full_context_goes_on_from_its_latest_half(model: GPT) -> None:
-    whole = [1, 2, 3, *generate(model, [1, 2, 3], 15, temperature=0)]
-    assert len(whole) == 18
-    assert whole[17] == int(model(torch.tensor([whole[9:17]]))[0, -1].argmax())
+def test_a_full_context_continues_from_its_latest_half(model: GPT) -> None:
+    complete = [1, 2, 3, *generate(model, [1, 2, 3], 15, temperature=0)]
+    assert len(complete) == 18
+    assert complete[17] == int(model(torch.tensor([complete[9:17]]))[0, -1].argmax())
     assert len(list(generate(model, [5] * 40, 50, temperature=0))) == 50
 
 
@@ -104,7 +104,7 @@ def test_a_sample_ends_before_end_of_text_and_a_seed_repeats_it(model: GPT) -> N
 
 
 @given(st.text())
-def test_streamed_pieces_are_the_whole_text_and_no_character_is_broken(tokenizer_file: Path, text: str) -> None:
+def test_streamed_pieces_are_the_complete_text_and_no_character_is_broken(tokenizer_file: Path, text: str) -> None:
     tokenizer = Tokenizer(tokenizer_file)
     pieces = list(stream_text(tokenizer, iter(tokenizer.encode(text))))
     assert "".join(pieces) == text
@@ -141,7 +141,7 @@ def test_text_is_handed_out_as_it_is_written(run: Path) -> None:
     assert len([next(pieces) for _ in range(3)]) == 3  # with the rest of a billion tokens to come
 
 
-def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_not_a_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for module in (sample, evaluate, export):
         assert module.main([str(tmp_path), *([str(tmp_path)] if module is export else [])]) in (1, 2)
     messages = capsys.readouterr().err.splitlines()

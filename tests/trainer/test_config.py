@@ -52,6 +52,6 @@ def test_the_trainer_needs_torch_numpy_pyarrow_and_safetensors_alone() -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_the_value_of_a_switch_is_not_taken_for_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_value_of_a_switch_is_not_mistaken_for_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--data", "tokens", "--out", "run", "--compile", "false"]) == 2
     assert "unexpected 'false': no CONFIG.toml; flags such as --compile take no value" in capsys.readouterr().err

@@ -63,12 +63,12 @@ def test_a_mixture_is_the_same_on_any_ranks_from_any_step(folders: list[str]) ->
     def sampler():  # type: ignore[no-untyped-def]
         return open_corpora([f"{folders[0]}=3", f"{folders[1]}=1"]).sampler("packed", CONTEXT, 3)
 
-    whole = sampler().windows(0, 2000)
+    complete = sampler().windows(0, 2000)
     for world_size in (1, 2, 3, 8):
         for step in (0, 5, 60):
             ranks = [Loader(sampler(), 24, 3, rank=r, world_size=world_size) for r in range(world_size)]
             batch = np.concatenate([rank.windows(step, m) for rank in ranks for m in range(rank.accumulation)])
-            assert np.array_equal(batch, whole[step * 24 : step * 24 + 24])
+            assert np.array_equal(batch, complete[step * 24 : step * 24 + 24])
 
 
 def test_one_corpus_is_read_as_without_a_mixture(folders: list[str]) -> None:
@@ -128,13 +128,13 @@ def losses(out: Path) -> list[float]:
 
 def test_a_run_resumes_on_its_mixture_to_the_same_bytes(folders: list[str], tmp_path: Path, run: Run) -> None:
     data = (f"{folders[0]}=0.5", f"{folders[1]}=0.5")
-    assert run("whole", 6, *data) == run("cut", 3, *data) == run("cut", 6, *data) == 0
-    assert losses(tmp_path / "whole") == losses(tmp_path / "cut")
+    assert run("complete", 6, *data) == run("cut", 3, *data) == run("cut", 6, *data) == 0
+    assert losses(tmp_path / "complete") == losses(tmp_path / "cut")
     weights = "checkpoints/step-00000006/model.safetensors"
-    assert (tmp_path / "whole" / weights).read_bytes() == (tmp_path / "cut" / weights).read_bytes()
+    assert (tmp_path / "complete" / weights).read_bytes() == (tmp_path / "cut" / weights).read_bytes()
 
 
-def test_a_dataset_goes_on_where_it_was_left_when_others_come_and_go(folders: list[str]) -> None:
+def test_a_dataset_continues_where_it_stopped_when_others_are_added_or_removed(folders: list[str]) -> None:
     """Whatever a dataset was mixed with, the run reads its samples in order, and none twice before all were read."""
     alone = [open_corpora([folder]).sampler("packed", CONTEXT, 3).windows(0, 800) for folder in folders]
     data = [[folders[0]], [f"{folders[0]}=1", f"{folders[1]}=3"], folders, [folders[1]], [folders[2], folders[0]]]
@@ -164,7 +164,7 @@ def test_data_that_changes_at_a_resume_is_logged_and_gives_the_same_bytes_howeve
     folders: list[str], tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, after = (folders[0],), (folders[0], folders[1])
-    assert run("whole", 4, *before) == run("whole", 12, *after) == 0
+    assert run("complete", 4, *before) == run("complete", 12, *after) == 0
     said = capsys.readouterr().out
     assert (
         f"the data changes at step 4: was {folders[0]} (100.0%), is {folders[0]} (50.0%), {folders[1]} (50.0%)" in said
@@ -173,8 +173,8 @@ def test_data_that_changes_at_a_resume_is_logged_and_gives_the_same_bytes_howeve
     for steps in (5, 9, 12):
         assert run("cut", steps, *after) == 0
     assert capsys.readouterr().out.count("the data changes") == 1
-    assert losses(tmp_path / "whole") == losses(tmp_path / "cut")
-    last = [tmp_path / name / "checkpoints" / "step-00000012" for name in ("whole", "cut")]
+    assert losses(tmp_path / "complete") == losses(tmp_path / "cut")
+    last = [tmp_path / name / "checkpoints" / "step-00000012" for name in ("complete", "cut")]
     assert (last[0] / "model.safetensors").read_bytes() == (last[1] / "model.safetensors").read_bytes()
     history = json.loads((last[0] / "checkpoint.json").read_text())["history"]
     assert [(phase["step"], len(phase["sources"])) for phase in history] == [(0, 1), (4, 2)]
@@ -302,7 +302,7 @@ def test_a_run_and_one_that_builds_on_it_are_not_mixed(months: list[Path]) -> No
         open_corpora([str(months[0]), str(months[2])])
 
 
-def test_a_run_goes_on_with_the_next_month(months: list[Path], tmp_path: Path, run: Run) -> None:
+def test_a_run_continues_with_the_next_month(months: list[Path], tmp_path: Path, run: Run) -> None:
     more = ["--schedule", "wsd", "--extend_steps", "4"]
     assert run("run", 5, str(months[0]), more=more[:2]) == run("run", 5, str(months[1]), more=more) == 0
     record = json.loads((tmp_path / "run/checkpoints/step-00000009/checkpoint.json").read_text())

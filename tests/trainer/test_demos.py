@@ -95,7 +95,7 @@ def test_the_validation_loss_is_that_of_every_window(tmp_path: Path) -> None:
         (b"caf\xe9" * 400, r"is not UTF-8 at byte 3"),
     ],
 )
-def test_a_text_that_does_not_serve_is_refused(
+def test_an_unusable_text_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, message: str
 ) -> None:
     arguments = []

@@ -45,7 +45,7 @@ def test_the_logits_of_each_document_in_a_window_are_those_of_the_document_alone
             start += len(document)
 
 
-def test_with_the_mask_alone_positions_go_on_and_nothing_is_seen_of_the_document_before() -> None:
+def test_with_the_mask_alone_positions_continue_and_the_document_before_is_not_seen() -> None:
     torch.manual_seed(0)
     model = GPT(SHAPE).eval()
     masked = DocumentBlocks(EOT, mask=True)

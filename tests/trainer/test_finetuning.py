@@ -1,4 +1,4 @@
-"""The whole way of one who finetunes: text of their own, a model in Hugging Face's format, and back to it."""
+"""The complete path of fine-tuning: text of their own, a model in Hugging Face's format, and back to it."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_windows_of_a_text_are_contiguous_and_evenly_spaced(tmp_path: Path, toke
         (None, "val_data: .*text.txt cannot be read: No such file"),
     ],
 )
-def test_a_validation_text_that_does_not_serve_is_one_clear_line(
+def test_an_unusable_validation_text_is_one_clear_line(
     tmp_path: Path, tokenizer_file: Path, content: bytes | None, message: str
 ) -> None:
     if content is not None:

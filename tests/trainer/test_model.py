@@ -97,16 +97,16 @@ def test_gradients_are_those_of_transformers() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"embedding_width": 8, "shared_layers": True}], ids=["gpt2", "albert"])
-def test_a_cache_gives_the_logits_of_the_whole_sequence(changes: dict[str, int]) -> None:
+def test_a_cache_gives_the_logits_of_the_complete_sequence(changes: dict[str, int]) -> None:
     torch.manual_seed(1)
     model = GPT(dataclasses.replace(SMALL, **changes)).eval()
     ids = torch.randint(203, (2, 24))
-    whole = model(ids)
+    complete = model(ids)
     cache = KVCache(model, 2)
     with torch.no_grad():
         steps = [model.next_logits(ids[:, :7], cache)]
         steps += [model.next_logits(ids[:, t : t + 1], cache) for t in range(7, 24)]
-    torch.testing.assert_close(torch.stack(steps, 1), whole[:, 6:], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.stack(steps, 1), complete[:, 6:], rtol=1e-4, atol=1e-5)
 
 
 def test_no_token_sees_a_later_one() -> None:

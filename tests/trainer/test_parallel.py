@@ -58,7 +58,7 @@ def test_ddp_sends_gradients_of_compiled_blocks_while_earlier_blocks_compute(fou
     assert events.count("sent") >= 4
 
 
-def test_the_preflight_of_weights_spread_by_fsdp_counts_no_weight_as_an_activation(
+def test_the_preflight_of_weights_sharded_by_fsdp_counts_no_weight_as_an_activation(
     text_tokens: Path, tmp_path: Path, trainer: Any
 ) -> None:
     arguments = ("--data", text_tokens, "--out", tmp_path / "run", *SMALL, *QUIET, "--preflight", "--dtype", "float32")

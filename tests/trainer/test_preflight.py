@@ -104,7 +104,7 @@ def test_a_micro_batch_found_by_trying_trains_as_the_same_one_given(config: Trai
     assert found == train(dataclasses.replace(config, micro_batch=16, out=str(tmp_path / "given")))
 
 
-def test_preflight_tells_memory_work_and_time_and_trains_nothing(
+def test_preflight_reports_memory_work_and_time_and_trains_nothing(
     config: TrainConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert math.isnan(train(dataclasses.replace(config, preflight=True)))

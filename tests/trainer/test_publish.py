@@ -73,7 +73,7 @@ def test_a_hub_gets_every_checkpoint_and_the_page_and_an_export(
     assert [summary for _, summary in hub.commits][-2:] == ["run: the page", "Export of a checkpoint"]
 
 
-def test_a_hub_that_refuses_is_reported_and_training_goes_on(tmp_path: Path, text_tokens: Path, trainer: Any) -> None:
+def test_a_hub_that_refuses_is_reported_and_training_continues(tmp_path: Path, text_tokens: Path, trainer: Any) -> None:
     pytest.importorskip("huggingface_hub", reason="the client: pip install huggingface_hub")
     with hub_server() as hub:
         environment = environment_of(hub, tmp_path / "home") | {"HF_TOKEN": "hf_wrong"}

@@ -59,7 +59,7 @@ def test_an_epochs_windows_are_the_streams_in_an_order_of_its_own(lengths: list[
 
 
 @given(lengths=CORPORA, context=st.integers(1, 25), seed=st.integers(0, 99))
-def test_documents_stay_whole_and_follow_an_end_of_text(lengths: list[int], context: int, seed: int) -> None:
+def test_documents_are_not_split_and_follow_an_end_of_text(lengths: list[int], context: int, seed: int) -> None:
     documents = documents_of(lengths)
     packed = Packed(documents, context, EOT, seed)
     stream = packed.stream(0, packed.epoch_tokens).tolist()
@@ -90,7 +90,7 @@ def test_windows_do_not_depend_on_how_they_are_asked_for(
     [[3, 2, 1], [8, 8, 8], [9, 9], [7, 7], [500], [500, 1, 0, 8, 30]],
     ids=["shorter than a window", "exactly a window", "a window and one", "a window less one", "one", "all kinds"],
 )
-def test_documents_of_any_length_beside_a_window_of_8_and_a_batch_of_32_tokens(lengths: list[int]) -> None:
+def test_documents_of_any_length_with_a_window_of_8_and_a_batch_of_32_tokens(lengths: list[int]) -> None:
     packed = Packed(documents_of(lengths), 8, EOT, 1)
     batches = [packed.windows(4 * step, 4) for step in range(-(-packed.first_window(1) // 4))]
     predicted = np.concatenate(batches)[: packed.first_window(1), 1:].ravel()
@@ -165,7 +165,7 @@ def test_inputs_and_targets_are_64_bit_and_one_apart() -> None:
 
 
 @pytest.mark.parametrize(("batch", "micro_batch", "world_size"), [(7, 2, 2), (5, 2, 1), (8, 3, 3), (3, 8, 2)])
-def test_micro_batches_are_of_one_shape_and_what_fills_them_is_no_target(
+def test_micro_batches_have_one_shape_and_their_padding_is_not_a_target(
     batch: int, micro_batch: int, world_size: int
 ) -> None:
     counted = []

@@ -109,7 +109,7 @@ def test_a_list_of_files_that_is_damaged_or_missing_is_named(tokens: Path) -> No
         open_dataset(tokens)
 
 
-def test_a_folder_without_a_manifest_is_told_what_to_do(tokens: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_manifest_is_an_error_that_says_what_to_do(tokens: Path, tmp_path: Path) -> None:
     with pytest.raises(ShardError, match=r"has no manifest\.json; did you mean .*/tokens\?"):
         open_dataset(tmp_path)
     with pytest.raises(ShardError, match="run the tokenize stage first"):

@@ -109,7 +109,7 @@ def test_every_command_refuses_what_is_unsigned_or_signed_by_another(
     train(config(text_tokens, tmp_path / "signed", max_steps=4, sign_key=private, verify_key=public))
 
 
-def test_a_file_that_is_no_key_is_one_clear_line_before_training(
+def test_a_file_that_is_not_a_key_is_one_clear_line_before_training(
     tmp_path: Path, text_tokens: Path, keys: tuple[str, str]
 ) -> None:
     (tmp_path / "text.pem").write_text("no key")

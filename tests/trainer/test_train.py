@@ -29,7 +29,7 @@ AT_THE_END = Path(__file__).with_name("at_the_end.py")
 
 
 def losses(run: Path, key: str = "loss") -> list[float]:
-    """The loss of every step; fails where a step is missing or told twice."""
+    """The loss of every step; fails where a step is missing or logged twice."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records] == list(range(1, len(records) + 1))
     return [record[key] for record in records]
@@ -45,9 +45,9 @@ def test_the_documented_command_trains_and_the_loss_falls(text_tokens: Path, tmp
     result = trainer.run("--data", text_tokens, "--out", run, "--preset", "tiny", "--max_steps", 12, "--device", "cpu")
     assert result.returncode == 0, result.stderr
     assert "step 12/12  loss" in result.stdout
-    told = losses(run)
-    assert len(told) == 12
-    assert told[-1] < told[0] - 0.3
+    shown = losses(run)
+    assert len(shown) == 12
+    assert shown[-1] < shown[0] - 0.3
     assert list((run / "tensorboard").iterdir())
     record = json.loads((run / "checkpoints" / "step-00000012" / "checkpoint.json").read_text())
     manifest = json.loads((text_tokens.parent / "ledger/tokens/manifest.json").read_text())
@@ -77,7 +77,7 @@ def test_a_killed_run_resumes_to_the_same_losses_bit_by_bit(
 ) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 60, "--save_every", 7, "--dropout", dropout)
     arguments += ("--log_every", 1, "--val_every", 10, "--sampler", "longbiased", "--long_min_tokens", 200)
-    assert trainer.run(*arguments, "--out", tmp_path / "whole").returncode == 0
+    assert trainer.run(*arguments, "--out", tmp_path / "complete").returncode == 0
     process = trainer.start(*arguments, "--out", tmp_path / "killed")
     _wait_for_line(process, "step 24/60")
     process.kill()
@@ -86,16 +86,16 @@ def test_a_killed_run_resumes_to_the_same_losses_bit_by_bit(
     result = trainer.run(*arguments, "--out", tmp_path / "killed")
     assert result.returncode == 0, result.stderr
     assert "resumed from" in result.stdout
-    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
-    assert losses(tmp_path / "killed", "grad_norm") == losses(tmp_path / "whole", "grad_norm")
+    assert losses(tmp_path / "killed") == losses(tmp_path / "complete")
+    assert losses(tmp_path / "killed", "grad_norm") == losses(tmp_path / "complete", "grad_norm")
     weights = "checkpoints/step-00000060/model.safetensors"
-    assert (tmp_path / "killed" / weights).read_bytes() == (tmp_path / "whole" / weights).read_bytes()
+    assert (tmp_path / "killed" / weights).read_bytes() == (tmp_path / "complete" / weights).read_bytes()
 
 
 @pytest.mark.slow
 def test_twenty_kills_at_any_moment_cost_no_step_its_loss(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 600, "--save_every", 10, "--val_every", 0)
-    assert trainer.run(*arguments, "--out", tmp_path / "whole").returncode == 0
+    assert trainer.run(*arguments, "--out", tmp_path / "complete").returncode == 0
     rng = random.Random(0)
     for _ in range(20):
         process = trainer.start(*arguments, "--out", tmp_path / "killed")
@@ -105,7 +105,7 @@ def test_twenty_kills_at_any_moment_cost_no_step_its_loss(text_tokens: Path, tmp
         process.wait()
     result = trainer.run(*arguments, "--out", tmp_path / "killed")
     assert result.returncode == 0, result.stderr
-    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+    assert losses(tmp_path / "killed") == losses(tmp_path / "complete")
 
 
 def test_a_folder_that_a_run_writes_is_refused_to_another_until_it_ends_or_is_killed(
@@ -139,7 +139,9 @@ def test_a_signal_saves_the_step_and_exits_cleanly(
     assert json.loads((checkpoint / "checkpoint.json").read_text())["step"] == len(losses(tmp_path))
 
 
-def test_two_ranks_train_as_one_and_one_rank_goes_on_from_two(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
+def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
+    text_tokens: Path, tmp_path: Path, trainer: Any
+) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 14, "--save_every", 6, "--val_every", 7)
     assert trainer.run(*arguments, "--out", tmp_path / "one").returncode == 0
     result = trainer.run(*arguments, "--out", tmp_path / "two", ranks=2, program=AT_THE_END)
@@ -177,7 +179,7 @@ def assert_gloo_has_ended(run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_weights_spread_over_two_ranks_train_as_one_and_any_ranks_go_on_from_them(
+def test_weights_sharded_over_two_ranks_train_as_one_and_any_ranks_continue_from_them(
     text_tokens: Path, tmp_path: Path, trainer: Any
 ) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 14, "--save_every", 5, "--val_every", 7)
@@ -205,11 +207,11 @@ def test_a_signal_to_torchrun_saves_on_two_ranks(text_tokens: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_torchrun_goes_on_from_the_last_checkpoint_when_a_rank_is_killed(
+def test_torchrun_continues_from_the_last_checkpoint_when_a_rank_is_killed(
     text_tokens: Path, tmp_path: Path, trainer: Any
 ) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 80, "--save_every", 10, "--val_every", 0)
-    assert trainer.run(*arguments, "--out", tmp_path / "whole", ranks=2).returncode == 0
+    assert trainer.run(*arguments, "--out", tmp_path / "complete", ranks=2).returncode == 0
     process = trainer.start(
         *arguments, "--out", tmp_path / "killed", ranks=2, torchrun=("--standalone", "--max-restarts=1")
     )
@@ -218,7 +220,7 @@ def test_torchrun_goes_on_from_the_last_checkpoint_when_a_rank_is_killed(
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     assert "resumed from" in output
-    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+    assert losses(tmp_path / "killed") == losses(tmp_path / "complete")
 
 
 @pytest.mark.slow
@@ -247,8 +249,8 @@ def test_a_node_that_joins_and_one_that_dies_change_no_batch(text_tokens: Path, 
             os.kill(pid, signal.SIGKILL)
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [size for size, _ in itertools.groupby(record["world_size"] for record in records)] == [1, 2, 1]
-    assert trainer.run(*arguments, "--out", tmp_path / "whole", "--max_steps", len(records)).returncode == 0
-    assert losses(out) == pytest.approx(losses(tmp_path / "whole"), rel=1e-3)
+    assert trainer.run(*arguments, "--out", tmp_path / "complete", "--max_steps", len(records)).returncode == 0
+    assert losses(out) == pytest.approx(losses(tmp_path / "complete"), rel=1e-3)
 
 
 def _wait_for_checkpoint(run: Path, *, world_size: int) -> None:

@@ -69,14 +69,14 @@ def test_twenty_steps_are_those_of_the_cpu_and_compiled_once(train: Train, tmp_p
 
 def test_either_device_continues_from_the_others_checkpoint(train: Train) -> None:
     flags = ("--dtype", "float32", "--schedule", "constant", "--val_every", 10, "--val_windows", 4)
-    whole = train("cpu", "cpu", 20, *flags)
+    complete = train("cpu", "cpu", 20, *flags)
     for first, then in (("xla", "cpu"), ("cpu", "xla")):
         run = f"{first}-{then}"
         train(run, first, 10, *flags)
         records = train(run, then, 20, *flags)
         assert [record["step"] for record in records] == list(range(1, 21))
-        assert [record["loss"] for record in records] == pytest.approx([r["loss"] for r in whole], abs=1e-3)
-        assert records[-1]["val_loss"] == pytest.approx(whole[-1]["val_loss"], abs=1e-3)
+        assert [record["loss"] for record in records] == pytest.approx([r["loss"] for r in complete], abs=1e-3)
+        assert records[-1]["val_loss"] == pytest.approx(complete[-1]["val_loss"], abs=1e-3)
 
 
 def test_bfloat16_learns_as_float32_does(train: Train) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a document: repaired, judged, and said why."""
+"""What happens to a document: repaired, judged, and why."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_text_is_repaired_and_tidied() -> None:
     assert kept("â€œ" + ENGLISH, fix_text=False).text.startswith("â€œThe")
 
 
-def test_a_kept_document_bears_its_language_and_words() -> None:
+def test_a_kept_document_has_its_language_and_words() -> None:
     result = kept(ENGLISH)
     assert (result.language, result.n_words) == ("en", len(ENGLISH.split()))
     assert 0.9 < result.language_score <= 1.0
@@ -87,7 +87,7 @@ def test_tidying_keeps_every_letter_and_is_done_once(text: str) -> None:
     assert "\n\n\n" not in tidied
 
 
-def test_languages_are_told_apart_and_no_english_is_lost(testdata: Path) -> None:
+def test_languages_are_distinguished_and_no_english_is_lost(testdata: Path) -> None:
     with gzip.open(testdata / "text" / "sentences-by-language.jsonl.gz", "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     verdicts = Counter((row["lang"] == "en", detect(row["text"])[0] == "en") for row in rows)
@@ -121,8 +121,8 @@ def test_a_batch_of_any_size_gives_the_rows_of_its_documents() -> None:
     texts = [ENGLISH, FRENCH, "short", ENGLISH * 2]
     rows = [{"url_id": n, "url": None, "text": text, "subreddits": []} for n, text in enumerate(texts)]
     batch = pa.RecordBatch.from_pylist(rows, DATASETS["documents"].schema)
-    whole = clean_batch(batch, Rules())
+    complete = clean_batch(batch, Rules())
     single = [clean_batch(batch.slice(n, 1), Rules()) for n in range(4)]
-    assert [row for one in single for row in one.kept.to_pylist()] == whole.kept.to_pylist()  # type: ignore[union-attr]
-    assert [row for one in single for row in one.rejects.to_pylist()] == whole.rejects.to_pylist()
-    assert whole.kept["url_id"].to_pylist() == [0, 3]  # type: ignore[index]
+    assert [row for one in single for row in one.kept.to_pylist()] == complete.kept.to_pylist()  # type: ignore[union-attr]
+    assert [row for one in single for row in one.rejects.to_pylist()] == complete.rejects.to_pylist()
+    assert complete.kept["url_id"].to_pylist() == [0, 3]  # type: ignore[index]

@@ -160,7 +160,7 @@ def test_c4_rejects_pages_of_fewer_than_three_sentences() -> None:
     assert found("c4", "Home\nNews") == found("c4", "") == "sentences is 0, less than 3"
 
 
-def test_marks_of_footnotes_are_no_words_to_gopher() -> None:
+def test_marks_of_footnotes_are_not_words_to_gopher() -> None:
     noted = "\n".join(f"{line} [ {n} ] — [{n}]" for n, line in enumerate(LINES))
     marks = "\n".join(f"“{line[:-1]}” — [*] ({line})[^{n}] | … |" for n, line in enumerate(LINES))
     assert found("gopher_quality", noted) is found("gopher_quality", marks) is None
@@ -226,7 +226,7 @@ NOT_THE_ARTICLE = {
 
 
 @pytest.mark.parametrize(("what", "text"), [(what, text) for what, texts in NOT_THE_ARTICLE.items() for text in texts])
-def test_pages_in_place_of_an_article_are_told_for_what_they_are(what: str, text: str) -> None:
+def test_pages_in_place_of_an_article_are_recognized(what: str, text: str) -> None:
     assert what in (found("boilerplate", text) or "passed")
 
 
@@ -238,7 +238,7 @@ def test_articles_that_mention_such_things_stay() -> None:
     assert found("boilerplate", f"Roll 1: 404.\n{LINES[0]}") is None
 
 
-def test_no_real_page_is_taken_for_boilerplate(testdata: Path) -> None:
+def test_no_real_page_is_mistaken_for_boilerplate(testdata: Path) -> None:
     with gzip.open(testdata / "web" / "wcxb-dev.truth.jsonl.gz", "rt", encoding="utf-8") as lines:
         texts = [json.loads(line)["main_content"] for line in lines]
     assert len(texts) == 1308

@@ -20,7 +20,7 @@ from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
 from schemas.manifest import Manifest
 from tests.owt_pipeline.making import write_dataset
-from tests.owt_pipeline.whole_runs import snapshot
+from tests.owt_pipeline.runs import snapshot
 
 SENTENCE = "The river ran past the old mill, and nobody in the village could say how long it had done so. "
 ENGLISH = SENTENCE * 10
@@ -97,8 +97,8 @@ def test_an_unknown_language_is_one_clear_error(workdir: Path) -> None:
         run_stage(STAGE, Options(languages=("eng",)), Runtime(Storage(str(workdir))))
 
 
-def histogram(manifest: Manifest, name: str, fate: str) -> dict[int, int]:
-    prefix = f"signals.{name}.{fate}."
+def histogram(manifest: Manifest, name: str, outcome: str) -> dict[int, int]:
+    prefix = f"signals.{name}.{outcome}."
     return {int(key.removeprefix(prefix)): n for key, n in manifest.stats.items() if key.startswith(prefix)}
 
 

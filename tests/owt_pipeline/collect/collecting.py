@@ -14,7 +14,7 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from schemas.manifest import Manifest
-from tests.owt_pipeline.whole_runs import snapshot
+from tests.owt_pipeline.runs import snapshot
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def test_a_url_that_a_base_accepted_is_rejected_with_its_outcome_there(tmp_path:
     assert {row["detail"].split(":")[0] for row in third.rejects} == {"2024-01", "2024-02"}
 
 
-def test_what_failed_for_a_while_is_taken_up_again_once_it_is_old_enough(tmp_path: Path, base: Path) -> None:
+def test_temporary_failures_are_retried_once_they_are_old_enough(tmp_path: Path, base: Path) -> None:
     too_soon = second_month(tmp_path, base, retry_failed=True)
     assert [row["url"] for row in too_soon.urls] == [PAGES["new"]]
     run = second_month(tmp_path, base, retry_failed=True, retry_after_days=2.5)

@@ -142,7 +142,7 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_what_is_no_dump_ends_with_one_line_that_says_so(tmp_path: Path, name: str) -> None:
+def test_what_is_not_a_dump_ends_with_one_line_that_says_so(tmp_path: Path, name: str) -> None:
     damage, expected = DAMAGES[name]
     content = "".join(json.dumps(link) + "\n" for link in links(500)).encode()
     (tmp_path / name).write_bytes(damage(content + b"{}\n" if name == "half.ndjson" else content))

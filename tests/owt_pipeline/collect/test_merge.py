@@ -73,7 +73,7 @@ def test_a_listed_url_needs_no_score() -> None:
     assert [r["reason"] for r in rejects] == ["repeated_url"]
 
 
-def test_two_urls_with_one_id_are_told_apart() -> None:
+def test_two_urls_with_one_id_are_distinguished() -> None:
     rows = [
         submission(url_id=1, url="u", submission_id="a", score=9, created_utc=1),
         submission(url_id=1, url="v", submission_id="b", score=9, created_utc=2),

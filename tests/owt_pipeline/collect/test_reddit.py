@@ -98,7 +98,7 @@ def test_reddits_rate_limit_is_kept(server: RedditServer, busiest: str, tmp_path
     assert all(later - earlier > 0.9 for earlier, later in itertools.pairwise(server.times))
 
 
-def test_where_reddit_says_429_the_run_waits_as_told_and_goes_on(
+def test_where_reddit_answers_429_the_run_waits_as_asked_and_continues(
     server: RedditServer, busiest: str, tmp_path: Path
 ) -> None:
     server.refusals = 2
@@ -109,11 +109,11 @@ def test_where_reddit_says_429_the_run_waits_as_told_and_goes_on(
     assert collected(tmp_path / "run").manifest.counts.entered == 50
 
 
-def test_a_run_that_broke_off_goes_on_at_the_subreddit_where_it_stopped(
+def test_an_interrupted_run_continues_at_the_subreddit_where_it_stopped(
     server: RedditServer, busiest: str, tmp_path: Path
 ) -> None:
     flags = ("--subreddits", busiest, "programming", "--min_score", "0")
-    code, said = ask(server, tmp_path / "whole", *flags)
+    code, said = ask(server, tmp_path / "complete", *flags)
     assert code == 0, said
     asked = len(server.requests)
     server.requests.clear()
@@ -127,7 +127,7 @@ def test_a_run_that_broke_off_goes_on_at_the_subreddit_where_it_stopped(
     code, said = ask(server, tmp_path / "broken", *flags)
     assert code == 0, said
     assert 0 < len(server.requests) < asked
-    assert collected(tmp_path / "broken").bytes() == collected(tmp_path / "whole").bytes()
+    assert collected(tmp_path / "broken").bytes() == collected(tmp_path / "complete").bytes()
 
 
 def test_missing_credentials_are_named(server: RedditServer, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Blocklists: a domain stands for its subdomains, a host for itself; and which paths are of files."""
+"""Blocklists: a domain matches its subdomains too, a host itself alone; and which paths are of files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from owt_pipeline.collect.rules import DomainSet, Rules, blocked_domains, blocke
 from owt_pipeline.engine.errors import UserError
 
 
-def test_a_domain_stands_for_its_subdomains_and_nothing_else() -> None:
+def test_a_domain_includes_its_subdomains_and_nothing_else() -> None:
     domains = DomainSet(["imgur.com", "docs.google.com", "xn--mnchen-3ya.de"])
     assert domains.match("imgur.com") == "imgur.com"
     assert domains.match("i.m.imgur.com") == "imgur.com"
@@ -22,7 +22,7 @@ def test_a_domain_stands_for_its_subdomains_and_nothing_else() -> None:
         assert domains.match(host) is None
 
 
-def test_an_exact_host_stands_for_itself() -> None:
+def test_an_exact_host_matches_itself_alone() -> None:
     domains = DomainSet(["=docs.google.com", "imgur.com", "=a.imgur.com"])
     assert domains.match("docs.google.com") == "=docs.google.com"
     assert domains.match("a.docs.google.com") is None
@@ -65,7 +65,7 @@ def test_a_list_that_is_not_there_is_named() -> None:
         blocked_domains((("/nowhere/list", ""),), False)
 
 
-def test_a_list_that_is_cut_off_is_not_taken_for_the_whole_one(tmp_path: Path) -> None:
+def test_a_truncated_list_is_not_mistaken_for_the_complete_one(tmp_path: Path) -> None:
     path = tmp_path / "domains.gz"
     path.write_bytes(gzip.compress("".join(f"{k}.example\n" for k in range(999)).encode())[:-100])
     with pytest.raises(UserError, match=r"domains\.gz cannot be read: gz: the file ends at byte [\d,]+"):

@@ -1,4 +1,4 @@
-"""Collect as a whole: real dumps and made ones, whose every line is accounted for, whatever happens on the way."""
+"""The complete stage collect: real and generated dumps, every line accounted for, whatever happens on the way."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_top_submissions_of_2013_are_accounted_for(testdata: Path, tmp_path:
         assert row["subreddits"]
 
 
-def test_every_submission_the_made_dump_links_is_in_the_story(testdata: Path, tmp_path: Path) -> None:
+def test_every_submission_of_the_generated_dump_is_accounted_for(testdata: Path, tmp_path: Path) -> None:
     dump = testdata / "reddit" / "RS_wcxb-dev.zst"
     run = collect(tmp_path, dumps=(str(dump),))
     data = zstandard.ZstdDecompressor().stream_reader(dump.read_bytes()).read()
@@ -103,8 +103,8 @@ def test_every_submission_the_made_dump_links_is_in_the_story(testdata: Path, tm
         for s in posts:
             row = accepted.get(s["id"])
             if row is None:
-                told = history(readers_of(Storage(str(tmp_path))), asked_for(s["url"]))
-                reason = told["stages"][0]["reason"] if told else None
+                shown = history(readers_of(Storage(str(tmp_path))), asked_for(s["url"]))
+                reason = shown["stages"][0]["reason"] if shown else None
                 assert reason == "blocked_domain" or (reason == "low_score" and best < 3)
             else:
                 assert (row["url"], row["score"]) == (url, best)
@@ -148,8 +148,8 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     for k in range(6):
         write_dump(tmp_path / "dumps" / f"RS_{k}.zst", links(3000, start=rng.randrange(3000)))
     flags = ("--dumps", str(tmp_path / "dumps"), "--num_shards", "4")
-    whole = start(tmp_path / "whole", *flags)
-    assert whole.wait(60) == 0
+    complete = start(tmp_path / "complete", *flags)
+    assert complete.wait(60) == 0
     steps = tmp_path / "killed/ledger/urls/.work"
     for moment in ("submissions/records/part-00002.json", "shards/part-00001.json"):
         process = start(tmp_path / "killed", *flags)
@@ -162,7 +162,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     last = start(tmp_path / "killed", *flags)
     assert last.wait(60) == 0
     assert "shards are finished; going on" in (last.stderr.read() if last.stderr else "")
-    assert collected(tmp_path / "killed").bytes() == collected(tmp_path / "whole").bytes()
+    assert collected(tmp_path / "killed").bytes() == collected(tmp_path / "complete").bytes()
 
 
 def test_a_bad_line_is_a_reject_with_file_and_line(tmp_path: Path) -> None:
@@ -201,12 +201,12 @@ def test_variants_of_a_url_in_dumps_and_lists_are_one_row(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("created", [1_400_000_000_000, 2**62, -(2**62)])
-def test_a_date_of_no_calendar_is_told_as_it_is(tmp_path: Path, created: int) -> None:
+def test_an_impossible_date_is_quoted_as_it_is(tmp_path: Path, created: int) -> None:
     record = {"id": "a", "url": "http://a.example/", "score": 5, "created_utc": created}
     run = collect(tmp_path / "run", dumps=(str(write_dump(tmp_path / "RS.ndjson", [record])),), num_shards=1)
-    told = history(readers_of(Storage(str(run.workdir))), asked_for("a.example"))
-    assert told is not None
-    assert told["stages"][0]["created_utc"] == created
+    shown = history(readers_of(Storage(str(run.workdir))), asked_for("a.example"))
+    assert shown is not None
+    assert shown["stages"][0]["created_utc"] == created
 
 
 def test_policies_decide_and_the_manifest_says_what_each_rule_costs(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_run_keeps_the_rules_that_its_ids_follow_from(tmp_path: Path) -> None:
     assert collect(old.workdir, **options).manifest == new.manifest == collect(tmp_path / "new", **options).manifest
 
 
-def test_a_large_host_is_spread_over_shards_and_the_others_are_not(tmp_path: Path) -> None:
+def test_a_large_host_is_divided_over_shards_and_the_others_are_not(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "RS.zst", [*links(4000, host="large.example"), *links(4000, start=4000)])
     run = collect(tmp_path / "run", dumps=(str(dump),), num_shards=8)
     shards = defaultdict(set)

@@ -1,4 +1,4 @@
-"""Submissions of every era of the dumps are understood, and each line that is none is told apart."""
+"""Submissions of every era of the dumps are understood; what is not a submission is rejected with its reason."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_each_rule_gives_its_reason(changes: dict[str, Any], reason: str | None)
     assert row(LINK, **changes)["reason"] == reason
 
 
-def test_a_reject_has_the_id_of_its_url_or_of_where_it_stood() -> None:
+def test_a_reject_has_the_id_of_its_url_or_of_its_place() -> None:
     assert row(LINK, url="http://i.imgur.com/a.png")["url_id"] == url_id("https://i.imgur.com/a.png")
     assert row(LINK, url=...)["url"] == "https://reddit.com/r/books/comments/abc1/story"
     assert row(LINK, url="ftp://a.org/")["url"] == "ftp://a.org/"
@@ -195,7 +195,7 @@ def test_any_line_becomes_one_row_or_is_blank(given_lines: list[dict[str, Any] |
     assert [r["line"] for r in found] == [11 + i for i, line in enumerate(lines) if line.strip(b" \t\r\x0b\x0c")]
 
 
-def test_a_published_dump_of_2005_is_read_whole(testdata: Path) -> None:
+def test_a_published_dump_of_2005_is_read_completely(testdata: Path) -> None:
     data = lzma.decompress((testdata / "reddit" / "RS_v2_2005-06.xz").read_bytes())
     found = rows(*data.splitlines())
     assert len(found) == 103

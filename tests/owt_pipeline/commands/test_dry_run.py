@@ -12,7 +12,7 @@ from owt_pipeline.commands.estimate import SHIPPED, SHIPPED_RATES, duration, rat
 from owt_pipeline.engine.plan import Plan, prepare
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import ORDER
-from tests.owt_pipeline.whole_runs import copy_of, manifest_of, run_owt, snapshot, table_of
+from tests.owt_pipeline.runs import copy_of, manifest_of, run_owt, snapshot, table_of
 
 
 def planned(config: Path, run: Path, *flags: object) -> dict[str, dict]:
@@ -38,7 +38,7 @@ def test_a_changed_option_is_named_and_what_it_makes_run(small_config: Path, sma
     assert all(steps[name]["seconds"] >= 0 < steps[name]["disk"] for name in ORDER[3:])
 
 
-def test_what_is_said_is_what_then_runs(small_config: Path, small_run: Path, tmp_path: Path) -> None:
+def test_the_dry_run_says_what_then_runs(small_config: Path, small_run: Path, tmp_path: Path) -> None:
     run = copy_of(small_run, tmp_path / "run", without=("tokens",))
     shutil.rmtree(run / "report")
     steps = planned(small_config, run, "--rules", "exact")
@@ -70,8 +70,8 @@ def test_an_interrupted_stage_says_how_far_it_is(small_config: Path, small_run: 
 def test_a_runs_own_rates_count_where_it_ran_long_enough() -> None:
     entry = {"stage": "clean", "seconds": 10.0, "workers": 2, "entered": 1000, "left": 500, "bytes": 5000, "shards": 4}
     assert rate_of("clean", []).measured == SHIPPED_RATES
-    whole = rate_of("clean", [{**entry, "shards_written": 4}])
-    assert (whole.rows_per_second, whole.kept, whole.bytes_per_row) == (50, 0.5, 10)
+    complete = rate_of("clean", [{**entry, "shards_written": 4}])
+    assert (complete.rows_per_second, complete.kept, complete.bytes_per_row) == (50, 0.5, 10)
     for other in ({"shards_written": 1}, {"shards_written": 4, "seconds": 0.1}):
         assert rate_of("clean", [{**entry, **other}]) == SHIPPED["clean"]
     assert set(SHIPPED) >= set(ORDER)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from owt_pipeline.commands.estimate import REQUEST_SECONDS, Forecast, Machines, Prices, Work, forecast, table
 from owt_pipeline.engine.errors import UsageError
-from tests.owt_pipeline.whole_runs import run_owt
+from tests.owt_pipeline.runs import run_owt
 
 FREE = Prices(*(0.0 for _ in range(7)))
 works = st.builds(
@@ -25,7 +25,7 @@ works = st.builds(
 )
 
 
-def whole(works: list[Work], workers: int, kind: str = "n2-standard-4", prices: Prices = FREE) -> Forecast:
+def complete(works: list[Work], workers: int, kind: str = "n2-standard-4", prices: Prices = FREE) -> Forecast:
     return forecast(works, Machines(workers, kind), prices)[-1]
 
 
@@ -55,9 +55,9 @@ def test_one_worker_of_one_core_takes_the_sum(work: Work) -> None:
 @given(works, st.integers(1, 300))
 def test_dollars_are_what_is_used_at_the_prices_given(work: Work, workers: int) -> None:
     prices = Prices(vcpu_hour=2, memory_gb_hour=0, disk_gb_hour=0, shuffle_gb=0, thousand_writes=0, thousand_reads=0)
-    total = whole([work], workers, prices=prices)
+    total = complete([work], workers, prices=prices)
     assert total.dollars == pytest.approx(total.seconds / 3600 * workers * 4 * 2)
-    of_requests = whole([work], workers, prices=replace(FREE, thousand_writes=3.0, thousand_reads=5.0))
+    of_requests = complete([work], workers, prices=replace(FREE, thousand_writes=3.0, thousand_reads=5.0))
     assert of_requests.dollars == pytest.approx((3 * of_requests.writes + 5 * of_requests.reads) / 1000)
 
 
@@ -76,7 +76,7 @@ def test_a_machines_type_says_its_cores_and_memory(kind: str, vcpus: int, memory
     assert (Machines(1, kind).vcpus, Machines(1, kind).memory_gb) == (vcpus, pytest.approx(memory))
 
 
-def test_what_is_no_machine_or_price_is_one_line() -> None:
+def test_an_unknown_machine_or_price_is_one_line() -> None:
     with pytest.raises(UsageError, match="how many cores"):
         _ = Machines(1, "e2-medium").vcpus
     with pytest.raises(UsageError, match="did you mean 'vcpu_hour'"):

@@ -1,4 +1,4 @@
-"""forget takes out what it is told, no more, and for good."""
+"""forget removes what is named, nothing else, and permanently."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.formats.urls import host_of, url_id
-from tests.owt_pipeline.whole_runs import copy_of, differing, manifest_of, owt, run_owt, shard_file
+from tests.owt_pipeline.runs import copy_of, differing, manifest_of, owt, run_owt, shard_file
 
 
 def table(run: Path, name: str) -> list[dict]:
@@ -34,13 +34,13 @@ def named(run: Path) -> set[int]:
 
 @pytest.fixture(scope="module")
 def request_file(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two documents of shard 1: one that stands for duplicates, by its id, and another by a variant of its URL."""
+    """Two documents of shard 1: one kept in place of duplicates, by its id, and another by a variant of its URL."""
     kept = {row["kept_url_id"] for row in table(small_run, "duplicates")}
     rows = pq.read_table(shard_file(small_run, "corpus", 1)).to_pylist()
-    stands = next(row["url_id"] for row in rows if row["url_id"] in kept)
+    kept_id = next(row["url_id"] for row in rows if row["url_id"] in kept)
     alone = next(row["url"] for row in rows if row["url_id"] not in kept)
     path = tmp_path_factory.mktemp("request") / "takedown.txt"
-    path.write_text(f"# by request\n\n{stands}\n{alone.replace('https', 'HTTP')}?utm_source=x\n")
+    path.write_text(f"# by request\n\n{kept_id}\n{alone.replace('https', 'HTTP')}?utm_source=x\n")
     return path
 
 
@@ -119,7 +119,7 @@ def test_the_bytes_are_those_of_a_run_that_had_the_list_from_the_start(
     assert differing(forgotten, run) == []
 
 
-def test_a_later_run_brings_nothing_back_and_does_nothing(small_config: Path, forgotten: Path, tmp_path: Path) -> None:
+def test_a_later_run_restores_nothing_and_does_nothing(small_config: Path, forgotten: Path, tmp_path: Path) -> None:
     run = copy_of(forgotten, tmp_path / "run")
     assert run_owt("run", small_config, "--workdir", run, "--workers", 1).count("(finished)") == 8
     assert differing(forgotten, run) == []
@@ -163,7 +163,7 @@ def test_a_wrong_list_is_one_clear_error(small_run: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_what_is_not_in_the_corpus_is_said_and_stays_on_the_list(small_run: Path, tmp_path: Path) -> None:
+def test_what_is_not_in_the_corpus_is_reported_and_stays_on_the_list(small_run: Path, tmp_path: Path) -> None:
     run = copy_of(small_run, tmp_path / "run")
     (tmp_path / "list.txt").write_text("https://nobody.example/x\n")
     assert "is no document of" in run_owt("forget", tmp_path / "list.txt", "--workdir", run, "--workers", 1)
@@ -173,7 +173,7 @@ def test_what_is_not_in_the_corpus_is_said_and_stays_on_the_list(small_run: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_at_any_moment_it_goes_on_when_run_again(
+def test_killed_at_any_moment_it_continues_when_run_again(
     seed: int, small_run: Path, request_file: Path, forgotten: Path, tmp_path: Path
 ) -> None:
     rng = random.Random(seed)

@@ -12,7 +12,7 @@ import pytest
 
 from owt_pipeline.commands import inspect, sample_documents
 from schemas import DATASETS
-from tests.owt_pipeline.whole_runs import shard_file
+from tests.owt_pipeline.runs import shard_file
 
 
 def inspected(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
@@ -96,7 +96,7 @@ def test_rejects_single_files_and_warc_records_are_shown(small_run: Path, capsys
     assert {o for (o,) in offsets} <= {record["offset"] for record in records["rows_shown"]}
 
 
-def test_what_cannot_be_looked_into_says_what_can(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_inspected_says_what_can(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"look into {small_run}/urls" in inspected(capsys, small_run, code=1)
     assert "name a dataset's folder" in inspected(capsys, small_run / "nothing", code=3)
     assert "neither Parquet" in inspected(capsys, small_run / "ledger/corpus/manifest.json", code=1)

@@ -14,7 +14,7 @@ from owt_pipeline.commands import run as owt_run
 from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
 from schemas.manifest import FileTable, Manifest, ShardFile, ledger_of
-from tests.owt_pipeline.whole_runs import copy_of, manifest_of, snapshot, table_of
+from tests.owt_pipeline.runs import copy_of, manifest_of, snapshot, table_of
 
 SHARD_BY_SHARD = {"documents", "clean", "corpus", "tokens"}
 
@@ -106,7 +106,7 @@ def test_a_converted_run_is_repaired_to_the_same_totals(
 
 
 @pytest.mark.parametrize("steps", [1, 5, 40, 90])
-def test_a_conversion_that_was_killed_goes_on(
+def test_a_killed_conversion_continues(
     small_run: Path, tmp_path: Path, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = copy_of(small_run, tmp_path / "run")

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from owt_pipeline.commands import publish
-from tests.owt_pipeline.whole_runs import copy_of, manifest_of, run_owt, shard_file
+from tests.owt_pipeline.runs import copy_of, manifest_of, run_owt, shard_file
 from tests.servers.hub import Hub, environment_of, hub_server
 
 NAME = "someone/small-web"
@@ -121,13 +121,13 @@ def test_a_list_of_urls_holds_nothing_of_the_pages(small_run: Path, tmp_path: Pa
     assert "The texts are not part of this dataset" in files["README.md"].decode()
 
 
-def test_a_token_that_is_refused_is_said_in_a_line(small_run: Path, published: Run) -> None:
+def test_a_token_that_is_refused_is_one_line(small_run: Path, published: Run) -> None:
     with hub_server() as hub:
         said = published(hub, small_run, "--yes", code=1, HF_TOKEN="hf_wrong")
     assert re.search(rf"hf://{NAME}: .*401.*`hf auth login` asks for a token", said)
 
 
-def test_a_hub_that_cannot_be_reached_is_said_in_a_line(
+def test_a_hub_that_cannot_be_reached_is_one_line(
     small_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with hub_server() as hub:

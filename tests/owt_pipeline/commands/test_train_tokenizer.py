@@ -17,8 +17,8 @@ from owt_pipeline.cli import main
 from owt_pipeline.commands.train_tokenizer import train_tokenizer
 from owt_pipeline.formats.encoding import load
 from tests.conftest import REPOSITORY
+from tests.owt_pipeline.runs import manifest_of, run_owt
 from tests.owt_pipeline.tokenize.corpus import write_corpus
-from tests.owt_pipeline.whole_runs import manifest_of, run_owt
 
 SOURCES = [path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "owt_pipeline").rglob("*.py"))]
 
@@ -75,7 +75,7 @@ def test_a_sample_of_the_documents_is_enough_and_always_the_same_one(workdir: Pa
     assert outs[0].read_bytes() == outs[1].read_bytes() != trained.read_bytes()
 
 
-def test_a_small_text_and_a_missing_corpus_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_small_text_and_a_missing_corpus_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = write_corpus(tmp_path / "small", ["abc abc"])
     said = run_owt("train-tokenizer", "--workdir", small, "--vocab_size", 1000)
     assert "the text has words for 260 entries only, not 1000" in said

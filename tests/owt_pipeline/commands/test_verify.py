@@ -22,7 +22,7 @@ from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import FileTable
 from tests.owt_pipeline.making import write_dataset
-from tests.owt_pipeline.whole_runs import manifest_of, shard_file, table_of
+from tests.owt_pipeline.runs import manifest_of, shard_file, table_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ def problems(folder: Path) -> str:
     return "\n".join(line for finding in verify(Storage(str(folder))) for line in finding.problems)
 
 
-def test_an_undisturbed_run_holds(run: Path) -> None:
+def test_an_undamaged_run_verifies(run: Path) -> None:
     found = [(finding.name, finding.problems, finding.notes) for finding in verify(Storage(str(run)))]
     assert found == [("urls", [], []), ("pages", [], [])]
 

@@ -23,7 +23,7 @@ from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import url_id
 from schemas import DATASETS
 from tests.owt_pipeline.making import Options, stage_that_writes
-from tests.owt_pipeline.whole_runs import copy_of, run_owt
+from tests.owt_pipeline.runs import copy_of, run_owt
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +35,10 @@ def rows(run: Path, name: str) -> list[dict]:
     return [row for path in sorted((run / name).glob("part-*.parquet")) for row in pq.read_table(path).to_pylist()]
 
 
-def tell(run: Path, text: object) -> dict:
-    told = history(readers_of(Storage(str(run))), asked_for(str(text)))
-    assert told is not None
-    return told
+def shown_by(run: Path, text: object) -> dict:
+    shown = history(readers_of(Storage(str(run))), asked_for(str(text)))
+    assert shown is not None
+    return shown
 
 
 def why(run: Path, text: object, code: int = 0) -> dict:
@@ -55,24 +55,24 @@ def test_each_urls_verdict_is_where_it_ended(run: Path) -> None:
         ends |= {url: ("rejected", stage, reason) for reason, url in list(by_reason.items())[:3]}
     assert len(ends) > 6
     for url, (verdict, stage, reason) in ends.items():
-        told = tell(run, url)
-        last = told["stages"][-1]
-        assert (told["verdict"], last["stage"], last.get("reason")) == (verdict, stage, reason), url
-        assert told["url_id"] == url_id(told["url"]) or reason == "bad_url"
+        shown = shown_by(run, url)
+        last = shown["stages"][-1]
+        assert (shown["verdict"], last["stage"], last.get("reason")) == (verdict, stage, reason), url
+        assert shown["url_id"] == url_id(shown["url"]) or reason == "bad_url"
 
 
-def test_an_id_a_spelling_with_tracking_and_a_url_without_scheme_tell_the_same(run: Path) -> None:
+def test_an_id_a_spelling_with_tracking_and_a_url_without_scheme_give_the_same_answer(run: Path) -> None:
     url = rows(run, "corpus")[-1]["url"]
     expected = why(run, url)
     variants = (str(url_id(url)), url.replace("https://", "http://www.") + "?utm_source=x#top", url[len("https://") :])
     for spelling in variants:
-        told = tell(run, spelling)
-        assert (told["url"], told["stages"]) == (url, expected["stages"])
+        shown = shown_by(run, spelling)
+        assert (shown["url"], shown["stages"]) == (url, expected["stages"])
 
 
 def test_the_token_shard_and_row_hold_that_document(run: Path) -> None:
     for document in rows(run, "corpus")[::40]:
-        last = tell(run, document["url"])["stages"][-1]
+        last = shown_by(run, document["url"])["stages"][-1]
         table = pa.ipc.open_file(pa.memory_map(last["file"])).read_all()
         assert table["url_id"][last["row"]].as_py() == document["url_id"]
         assert table["n_tokens"][last["row"]].as_py() == last["n_tokens"]
@@ -80,8 +80,8 @@ def test_the_token_shard_and_row_hold_that_document(run: Path) -> None:
 
 def test_a_duplicate_names_the_document_that_stays_and_that_one_its_duplicates(run: Path) -> None:
     decision = next(row for row in rows(run, "duplicates") if row["rule"] == "near")
-    told = why(run, decision["url_id"])
-    entry = next(entry for entry in told["stages"] if entry["stage"] == "dedupe")
+    shown = why(run, decision["url_id"])
+    entry = next(entry for entry in shown["stages"] if entry["stage"] == "dedupe")
     assert url_id(entry["kept_url"]) == decision["kept_url_id"]
     assert entry["similarity"] == pytest.approx(decision["similarity"])
     assert entry["differences"]
@@ -93,21 +93,21 @@ def test_a_duplicate_names_the_document_that_stays_and_that_one_its_duplicates(r
 
 
 def test_a_domain_is_summed_up_stage_by_stage(run: Path) -> None:
-    told = why(run, "demo.test")
-    for stage, dataset in zip(told["stages"], ("urls", "pages", "documents", "clean", None, "corpus"), strict=False):
+    shown = why(run, "demo.test")
+    for stage, dataset in zip(shown["stages"], ("urls", "pages", "documents", "clean", None, "corpus"), strict=False):
         if dataset:
             assert stage["kept"] == sum(1 for row in rows(run, dataset) if "demo.test/" in row["url"]), stage
     gone = [row for row in rows(run, "ledger/corpus/rejects") if "demo.test/" in row["url"]]
-    assert sum(told["stages"][5]["rejected"].values()) == len(gone)
+    assert sum(shown["stages"][5]["rejected"].values()) == len(gone)
     kept = {row["url"].split("/")[2] for row in rows(run, "corpus")}
-    host = next(host for host in told["hosts"] if host in kept)  # the hosts with most URLs are told
-    assert why(run, host)["hosts"] == {host: told["hosts"][host]}
+    host = next(host for host in shown["hosts"] if host in kept)  # the hosts with most URLs are listed
+    assert why(run, host)["hosts"] == {host: shown["hosts"][host]}
     text = run_owt("why", host, "--workdir", run)
     assert "tokens" in text
     assert "export" in text
 
 
-def test_an_unknown_url_is_told_with_what_is_nearest(run: Path) -> None:
+def test_an_unknown_url_is_reported_with_the_nearest_ones(run: Path) -> None:
     url = rows(run, "urls")[0]["url"]
     near = why(run, f"{url}x?fbclid=1", code=3)
     assert near["url"] == f"{url}x"
@@ -122,7 +122,7 @@ def run_one_shard(run: Path, name: str, dataset: str, write: Callable[[int, Shar
     run_stage(stage_that_writes(dataset, write, name), Options(), Runtime(Storage(str(run))))
 
 
-def test_what_redirected_to_a_url_is_told(tmp_path: Path) -> None:
+def test_what_redirected_to_a_url_is_shown(tmp_path: Path) -> None:
     page = {"url_id": 7, "url": "https://short.example/a", "final_url": "http://www.long.example/article",
             "source": "live", "status": 200, "fetched_at": 0, "fetch_ms": 0, "body_bytes": 0,
             "payload_digest": "", "warc_offset": 0,
@@ -136,7 +136,7 @@ def test_what_redirected_to_a_url_is_told(tmp_path: Path) -> None:
     )
 
 
-def test_what_strangers_wrote_commands_no_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_text_from_outside_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     reject = (7, "https://a.example/", "bad_redirect", "status 302 to \x1b]0;owned\x07\x9b2J")
     outcome = Outcome(pa.RecordBatch.from_pylist([], DATASETS["urls"].schema), rejects_batch([reject]))
     run_one_shard(tmp_path, "collect", "urls", lambda shard, writer: writer.add(1, outcome))
@@ -146,8 +146,8 @@ def test_what_strangers_wrote_commands_no_terminal(capsys: pytest.CaptureFixture
 
 def test_a_run_that_is_not_finished_says_what_is_pending(run: Path, tmp_path: Path) -> None:
     part = copy_of(run, tmp_path / "part", without=("duplicates", "corpus", "tokens", "report"))
-    told = run_owt("why", rows(run, "corpus")[0]["url"], "--workdir", part)
-    assert "kept by clean; the stages after it have not run" in told
+    shown = run_owt("why", rows(run, "corpus")[0]["url"], "--workdir", part)
+    assert "kept by clean; the stages after it have not run" in shown
 
 
 @given(st.integers(0, 2**64 - 1))

@@ -9,7 +9,7 @@ from owt_pipeline.dedupe.words import IDEOGRAPH, SEPARATOR, character_table
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters in lower case; an ideograph stands alone."""
+    """Runs of letters in lower case; an ideograph is a word of its own."""
     found, word = [], ""
     for character in text:
         if ord(character) < 0x80:

@@ -30,13 +30,13 @@ def test_text_hashes_are_equal_exactly_for_the_same_words(texts: list[str]) -> N
     assert len(set(same.values())) == len(same)
 
 
-def test_case_punctuation_and_spacing_do_not_tell_texts_apart() -> None:
+def test_case_punctuation_and_spacing_do_not_distinguish_texts() -> None:
     same = hashed("One, two — three!", "  one TWO\n\nthree", "one two four", "onetwo three")
     assert same[0] == same[1]
     assert len(set(same)) == 3
 
 
-def test_spaces_next_to_ideographs_do_not_tell_texts_apart() -> None:
+def test_spaces_next_to_ideographs_do_not_distinguish_texts() -> None:
     same = hashed("漢字 and かな", "漢 字and、か な", "漢字an dかな")
     assert same[0] == same[1] != same[2]
 

@@ -40,7 +40,7 @@ from tests.owt_pipeline.dedupe.corpora import (
     url_id,
     write_clean,
 )
-from tests.owt_pipeline.whole_runs import shard_file
+from tests.owt_pipeline.runs import shard_file
 
 
 def expected(months: Sequence[Sequence[str]], threshold: float = 0.8) -> list[dict[int, int]]:
@@ -252,9 +252,9 @@ def test_what_repeats_another_corpus_goes_and_nothing_of_it_does(other: tuple[Pa
     assert all((row["kept_shard"] >= 3) == (row["kept_url_id"] in of_other) for row in rows)
     assert manifest.properties["against_shards"] == [2]
     near = next(row for row in rows if row["kept_shard"] >= 3 and row["rule"] == "near")
-    told = history(readers_of(Storage(str(new))), asked_for(str(near["url_id"])))
-    assert told is not None
-    decision = next(entry for entry in told["stages"] if entry["stage"] == "dedupe")
+    shown = history(readers_of(Storage(str(new))), asked_for(str(near["url_id"])))
+    assert shown is not None
+    decision = next(entry for entry in shown["stages"] if entry["stage"] == "dedupe")
     kept = next(i for i in range(len(other_texts)) if url_id(i) == near["kept_url_id"])
     assert decision["kept_url"].endswith(f"/{kept}")
     assert decision["differences"]

@@ -28,7 +28,7 @@ from tests.owt_pipeline.dedupe.corpora import (
     write_clean,
 )
 from tests.owt_pipeline.engine.test_graph import ELSEWHERE
-from tests.owt_pipeline.whole_runs import differing, shard_file, work_of
+from tests.owt_pipeline.runs import differing, shard_file, work_of
 
 
 @pytest.mark.parametrize("options", [{}, {"similarity": "containment"}, {"shingles": "characters", "ngram": 12}])
@@ -89,7 +89,7 @@ def test_a_decision_is_in_the_shard_of_the_document_that_goes(tmp_path: Path) ->
         assert set(ids) <= {url_id(i) for i in range(shard, len(texts), 4)}
 
 
-def test_the_ledger_counts_documents_and_the_manifest_tells_the_curve(tmp_path: Path) -> None:
+def test_the_ledger_counts_documents_and_the_manifest_has_the_curve(tmp_path: Path) -> None:
     texts = corpus_with_copies(seed=5)
     write_clean(tmp_path, texts)
     manifest, rows = dedupe(tmp_path)
@@ -210,9 +210,9 @@ def run_in_process(workdir: Path) -> subprocess.Popen[bytes]:
 
 def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     texts = corpus_with_copies(seed=7, documents=1500, words=300)
-    for name in ("whole", "killed"):
+    for name in ("complete", "killed"):
         write_clean(tmp_path / name, texts, 3)
-    dedupe(tmp_path / "whole")
+    dedupe(tmp_path / "complete")
     killed = 0
     for step in ("sketch", "buckets", "shingle", "verify"):
         process = run_in_process(tmp_path / "killed")
@@ -225,17 +225,17 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
         process.wait(60)
     assert killed >= 2
     assert run_in_process(tmp_path / "killed").wait(120) == 0
-    assert differing(tmp_path / "killed", tmp_path / "whole") == []
+    assert differing(tmp_path / "killed", tmp_path / "complete") == []
 
 
-def test_a_run_goes_on_from_what_a_power_failure_left_of_its_steps(
+def test_a_run_continues_from_what_a_power_failure_left_of_its_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files between steps are not synced: of any, the half may be gone, or all but its length, or its record's text."""
     texts = corpus_with_copies(seed=8)
-    for name in ("whole", "broken"):
+    for name in ("complete", "broken"):
         write_clean(tmp_path / name, texts, 3)
-    dedupe(tmp_path / "whole")
+    dedupe(tmp_path / "complete")
 
     def fail(*_: object, **__: object) -> None:
         raise OSError("power failure")
@@ -252,7 +252,7 @@ def test_a_run_goes_on_from_what_a_power_failure_left_of_its_steps(
     (work / "buckets/records/part-00001.json").write_bytes(b"")
     next((work / "shingle").glob("*.slices")).unlink()
     dedupe(tmp_path / "broken")
-    assert differing(tmp_path / "broken", tmp_path / "whole") == []
+    assert differing(tmp_path / "broken", tmp_path / "complete") == []
 
 
 def test_a_cluster_writes_the_bytes_of_the_local_pool(tmp_path: Path) -> None:

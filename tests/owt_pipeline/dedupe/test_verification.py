@@ -104,8 +104,8 @@ def test_copies_go_as_the_first_of_them_does(sets: list[frozenset[int]], data: s
         for gone, (kept, _) in by_comparing_all("jaccard", 0.5, [component[i] for i in first]).items()
     }
     for i, text in enumerate(texts):
-        heir = near.get(texts.index(text), texts.index(text))
-        assert found.get(i, i) == heir
+        successor = near.get(texts.index(text), texts.index(text))
+        assert found.get(i, i) == successor
     sizes = {kept: list(found.values()).count(kept) + 1 for kept in found.values()}
     assert decisions.cluster_size.tolist() == [sizes[kept] for kept in found.values()]
     is_near = dict(zip(found, decisions.near.tolist(), strict=True))

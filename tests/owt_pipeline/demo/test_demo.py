@@ -1,4 +1,4 @@
-"""The whole job over real HTTP, held against what should become of every link."""
+"""The complete job over real HTTP, compared with the expected outcome of every link."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def finished(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_link_fares_as_it_should(finished: Path, site: Site) -> None:
+def test_every_link_ends_as_expected(finished: Path, site: Site) -> None:
     assert deviations(all_expectations(site), Storage(str(finished))) == []
 
 
@@ -62,7 +62,7 @@ def test_the_run_verifies(finished: Path) -> None:
 
 
 def test_a_deviation_is_found(finished: Path, site: Site) -> None:
-    """The judge is no yes-man: a kept page that should have been rejected, and the reverse, are told."""
+    """The check fails where it should: on a kept page that should have been rejected, and the reverse."""
     from dataclasses import replace
 
     from schemas import Reason
@@ -125,7 +125,7 @@ def test_the_funnel_loses_nothing(finished: Path) -> None:
     assert len(kept) >= 150
 
 
-def test_a_training_that_somebody_else_stopped_is_not_taken_for_a_finished_one(
+def test_a_training_that_somebody_else_stopped_does_not_count_as_finished(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch", reason="the trainer needs torch: pip install torch")

@@ -41,7 +41,7 @@ def test_the_dump_needs_a_long_window_as_real_ones_do(dump: Path) -> None:
     assert zstandard.get_frame_parameters(dump.read_bytes()[:18]).window_size > 2**27
 
 
-def test_one_line_is_broken_off(dump: Path) -> None:
+def test_one_line_is_truncated(dump: Path) -> None:
     assert len(_lines(dump)) - len(_records(dump)) == BAD_LINES
 
 
@@ -65,7 +65,7 @@ def test_repeats_and_scores_look_like_reddit(dump: Path) -> None:
     assert len({record["id"] for record in records}) == len(records)
 
 
-def test_what_collect_turns_away_is_in_the_dump(site: Site) -> None:
+def test_what_collect_rejects_is_in_the_dump(site: Site) -> None:
     reasons = Counter(reason for link in all_expectations(site) for reason in link.reasons)
     assert {Reason.LOW_SCORE, Reason.OVER_18, Reason.SELF_POST, Reason.BLOCKED_DOMAIN, Reason.BLOCKED_EXTENSION} <= set(
         reasons

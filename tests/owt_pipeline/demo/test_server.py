@@ -112,7 +112,7 @@ def test_an_endless_body_goes_beyond_any_limit(address: str, site: Site) -> None
     assert asyncio.run(asyncio.wait_for(read(), 20)) > 20 * 2**20
 
 
-def test_a_body_announced_as_gzip_is_none(address: str, site: Site) -> None:
+def test_a_body_announced_as_gzip_is_not_gzip(address: str, site: Site) -> None:
     async def read() -> bytes:
         async with _session(address) as session, session.get(_url(site, Behaviour.BROKEN_GZIP)) as response:
             return await response.read()

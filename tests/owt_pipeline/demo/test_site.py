@@ -1,4 +1,4 @@
-"""The demo's web: enough of it, the same each time, and pages from which their articles can be told."""
+"""The demo's web: enough of it, the same each time, and pages whose articles can be recognized."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def records_of(workdir: Storage) -> Storage:
 
 
 class Attempt:
-    """An attempt at shard 0 that is begun, and ends when it is told to."""
+    """An attempt at shard 0 that is begun, and ends when asked to."""
 
     def __init__(self, workdir: Storage, text: str):
         self._stack = contextlib.ExitStack()

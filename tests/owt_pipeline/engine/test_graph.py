@@ -29,7 +29,7 @@ from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerError
 from schemas import DATASETS, option
-from tests.owt_pipeline.whole_runs import snapshot
+from tests.owt_pipeline.runs import snapshot
 
 NUMBER = pa.schema([("number", pa.int64())])
 DOCUMENTS = DATASETS["documents"].schema
@@ -100,14 +100,14 @@ def test_a_cluster_writes_the_bytes_of_the_local_pool(tmp_path: Path) -> None:
     assert snapshot(tmp_path / "here") == snapshot(tmp_path / "there")
 
 
-def fail_as_told(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+def fail_as_asked(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     if shard == 1 and run.options.fault:
         faults = {"UsageError": UsageError, "UserError": UserError, "KeyError": KeyError}
         raise faults[run.options.fault]("no such dump")
     write_numbers(run, shard, slices, writer)
 
 
-FAILING = dataclasses.replace(STAGE, steps=(STAGE.steps[0], Step(fail_as_told)))
+FAILING = dataclasses.replace(STAGE, steps=(STAGE.steps[0], Step(fail_as_asked)))
 
 
 @pytest.mark.parametrize("flags", [(), ELSEWHERE])
@@ -134,7 +134,7 @@ def test_a_user_s_mistake_found_in_a_worker_is_one_line_and_its_exit_code_on_eve
 
 def test_a_bug_s_traceback_reaches_the_user_with_stage_and_part(tmp_path: Path) -> None:
     runtime = Runtime(Storage(str(tmp_path)), beam_flags=ELSEWHERE, owner="")
-    with pytest.raises(WorkerError, match=r"(?s)extract, shards, part 1: 'no such dump'.*in fail_as_told"):
+    with pytest.raises(WorkerError, match=r"(?s)extract, shards, part 1: 'no such dump'.*in fail_as_asked"):
         run_stage(FAILING, Options(fault="KeyError"), runtime)
 
 
@@ -148,9 +148,7 @@ class LateRunner(ElsewhereRunner):
         return result
 
 
-def test_a_failure_that_is_noted_after_the_job_succeeded_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_noted_after_the_job_succeeded_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LateRunner, "workdir", Storage(str(tmp_path)), raising=False)
     runtime = Runtime(Storage(str(tmp_path)), beam_flags=(f"--runner={LateRunner.__module__}.{LateRunner.__name__}",))
     assert run_stage(STAGE, Options(5), runtime)[0].counts.left == 100

@@ -42,7 +42,7 @@ def load_colorsys() -> None:
         (["tests.owt_pipeline.engine.test_preload:load_colorsys"], "True"),
     ],
 )
-def test_workers_are_forked_with_it_and_what_is_missing_does_no_harm(needed: list[str], found: str) -> None:
+def test_workers_are_forked_with_it_and_what_is_missing_is_ignored(needed: list[str], found: str) -> None:
     script = _SCRIPT.format(needed=needed)
     done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True)
     assert (done.stdout.strip(), done.stderr) == (found, "")

@@ -14,7 +14,7 @@ import termios
 import time
 from pathlib import Path
 
-from tests.owt_pipeline.whole_runs import owt, run_owt
+from tests.owt_pipeline.runs import owt, run_owt
 
 WORK = """
 import argparse, logging, time
@@ -84,8 +84,8 @@ def test_in_a_pipe_there_are_lines_with_their_time_and_no_control_characters(
 def test_quiet_says_nothing_and_verbose_more(small_config: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert run_owt("run", small_config, "--workdir", run, "--workers", 1, "--until", "collect", "--quiet") == ""
-    told = run_owt("run", small_config, "--workdir", run, "--workers", 1, "--until", "fetch", "--verbose")
-    assert "fetch: done in" in told
+    shown = run_owt("run", small_config, "--workdir", run, "--workers", 1, "--until", "fetch", "--verbose")
+    assert "fetch: done in" in shown
     assert "not allowed with" in run_owt("run", small_config, "--quiet", "--verbose", code=2)
 
 

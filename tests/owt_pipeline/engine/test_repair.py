@@ -20,7 +20,7 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
-from tests.owt_pipeline.whole_runs import copy_of, differing
+from tests.owt_pipeline.runs import copy_of, differing
 
 SHARD_FILES = {
     "urls/part-*": "collect",
@@ -242,7 +242,7 @@ def five_shards(write: Callable[[int, ShardWriter], None]) -> Stage:
     ],
 )
 @pytest.mark.parametrize("damage", [delete, truncate, flip])
-def test_an_interrupted_stage_goes_on_to_the_same_bytes_whatever_of_it_is_damaged(
+def test_an_interrupted_stage_ends_with_the_same_bytes_whatever_of_it_is_damaged(
     tmp_path: Path, pattern: str, damage: Callable[[Path], None]
 ) -> None:
     finished, interrupted = (Runtime(Storage(str(tmp_path / name))) for name in ("finished", "interrupted"))

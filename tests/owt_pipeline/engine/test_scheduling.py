@@ -1,4 +1,4 @@
-"""Parts in the local pool's processes: who makes which, and what becomes of the others when one fails."""
+"""Parts in the local pool's processes: who makes which, and what happens to the others when one fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerError, map_batches
 from schemas import DATASETS, option
-from tests.owt_pipeline.whole_runs import snapshot
+from tests.owt_pipeline.runs import snapshot
 
 DOCUMENTS = DATASETS["documents"].schema
 ROWS = (40, 700, 60, 50, 0, 70)
@@ -144,7 +144,7 @@ def documents_in(folder: Path, workers: int, fault: str = "") -> dict[str, bytes
         ("SIGKILL", WorkerError, "killed by SIGKILL. Out of memory"),
     ],
 )
-def test_a_shard_that_fails_says_why_and_a_rerun_goes_on_at_it(
+def test_a_shard_that_fails_says_why_and_a_rerun_continues_at_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):

@@ -25,7 +25,7 @@ from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, rows_of_in
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerDied, WorkerPool, map_batches
 from schemas import DATASETS, Reason, option
-from tests.owt_pipeline.whole_runs import differing, snapshot
+from tests.owt_pipeline.runs import differing, snapshot
 
 DOCUMENTS = DATASETS["documents"].schema
 ROWS = 50
@@ -154,7 +154,7 @@ def note_and_write(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardW
     write_documents(shard, writer)
 
 
-def test_an_interrupted_stage_goes_on_at_its_next_shard(tmp_path: Path) -> None:
+def test_an_interrupted_stage_continues_at_its_next_shard(tmp_path: Path) -> None:
     def stage(work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None]) -> Stage:
         return dataclasses.replace(MAKE, steps=(Step(work),))
 
@@ -201,7 +201,7 @@ def first_is_slow(batch: pa.RecordBatch) -> int:
     return i
 
 
-def test_a_slow_batch_holds_the_others_back_and_then_they_go_on() -> None:
+def test_a_slow_batch_holds_the_others_back_and_then_they_continue() -> None:
     pool = WorkerPool(2)
     try:
         batches = [pa.RecordBatch.from_pydict({"i": [i]}) for i in range(150)]

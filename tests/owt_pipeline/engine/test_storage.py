@@ -95,14 +95,14 @@ class TestStorage:
 
     def test_a_file_appears_when_it_is_published_and_not_before(self, folder: Storage) -> None:
         with folder.spool() as first, folder.spool() as second:  # any number at a time
-            first.write(b"who")
+            first.write(b"fil")
             second.write(b"other")
             assert folder.names() == []
-            first.write(b"le")
+            first.write(b"es")
             first.publish("a/b.bin")
             assert folder.names() == ["a/b.bin"]
-        assert folder.read("a/b.bin") == b"whole"
-        assert (first.bytes, first.sha256) == (5, hashlib.sha256(b"whole").hexdigest())
+        assert folder.read("a/b.bin") == b"files"
+        assert (first.bytes, first.sha256) == (5, hashlib.sha256(b"files").hexdigest())
         assert not any(map(os.path.exists, [first.path, second.path]))
 
     def test_an_attempt_that_fails_late_leaves_what_another_has_published(self, folder: Storage) -> None:

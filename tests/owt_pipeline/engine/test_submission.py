@@ -44,7 +44,7 @@ BUCKET = Storage("/run")
     ],
     ids=range(6),  # the port is another one in each process
 )
-def test_a_runner_or_an_address_that_is_none_is_an_error_within_ten_seconds(
+def test_an_unknown_runner_or_address_is_an_error_within_ten_seconds(
     flags: list[str], kind: type[UserError], said: str
 ) -> None:
     started = time.monotonic()

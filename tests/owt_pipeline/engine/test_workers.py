@@ -20,7 +20,7 @@ import pytest
 from owt_pipeline.engine import children, progress
 from owt_pipeline.engine.workers import WorkerDied, WorkerError, WorkerPool, map_batches
 from tests.conftest import REPOSITORY
-from tests.owt_pipeline.whole_runs import owt
+from tests.owt_pipeline.runs import owt
 
 _WORK = """
 import sys
@@ -185,7 +185,7 @@ def kill_self(_: pa.RecordBatch) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def end_as_told(shard: int) -> None:
+def end_as_asked(shard: int) -> None:
     progress.advance(1)
     if shard == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -200,17 +200,17 @@ def end_as_told(shard: int) -> None:
 @pytest.mark.parametrize(
     ("shard", "message"), [(1, "killed by SIGKILL. Out of memory"), (2, "killed by SIGSEGV"), (3, "MemoryError")]
 )
-def test_a_worker_that_dies_at_a_shard_is_an_error_that_says_how_and_the_next_run_is_as_ever(
+def test_a_worker_that_dies_at_a_shard_is_an_error_that_says_how_and_the_next_run_works(
     shard: int, message: str
 ) -> None:
     pool = WorkerPool(2)
     try:
         with pytest.raises(WorkerError, match=message):
-            if isinstance(death := pool.submit(end_as_told, shard).result(), WorkerDied):
+            if isinstance(death := pool.submit(end_as_asked, shard).result(), WorkerDied):
                 raise WorkerError.died(death)
         with progress.step("work", shards=2, rows=2):
             for number in (0, 4):
-                pool.submit(end_as_told, number).result()
+                pool.submit(end_as_asked, number).result()
             assert progress._current is not None
             assert progress._current.rows_done == 2
     finally:
@@ -254,7 +254,7 @@ def test_a_batch_whose_worker_was_killed_from_outside_gets_another_try(tmp_path:
         pool.close()
 
 
-def test_when_the_server_is_killed_the_run_says_so_and_the_next_one_is_as_ever() -> None:
+def test_when_the_server_is_killed_the_run_says_so_and_the_next_one_works() -> None:
     batch = pa.record_batch({"i": [1]})
     assert [r for _, r in map_batches(hang_at_three, [batch], 2)] == [1]
     assert children._server is not None

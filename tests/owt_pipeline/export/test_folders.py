@@ -15,7 +15,7 @@ import pytest
 
 from schemas import DATASETS
 from tests.conftest import REPOSITORY
-from tests.owt_pipeline.whole_runs import manifest_of
+from tests.owt_pipeline.runs import manifest_of
 from tests.servers.process import program
 
 datasets = pytest.importorskip("datasets", reason="the package datasets is not installed")

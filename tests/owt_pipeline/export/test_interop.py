@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from owt_pipeline.export.card import card
 from schemas import DATASETS
 from schemas.manifest import Counts
-from tests.owt_pipeline.whole_runs import manifest_of, table_of
+from tests.owt_pipeline.runs import manifest_of, table_of
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -73,7 +73,7 @@ def test_another_policy_exports_again_from_the_same_decisions(
     assert (workdir / "ledger/duplicates/manifest.json").read_bytes() == before
 
 
-def test_a_corpus_without_duplicates_is_exported_whole(tmp_path: Path) -> None:
+def test_a_corpus_without_duplicates_is_exported_completely(tmp_path: Path) -> None:
     write_clean(tmp_path, ["one text here", "another text there"], 2)
     assert dedupe(tmp_path)[1] == []
     manifest, _ = export(tmp_path)

@@ -45,7 +45,7 @@ def test_a_table_of_data_is_rows_and_one_that_lays_out_a_page_is_its_cells() -> 
     assert texts(data + layout) == ["Year\tSold", "2001\t7 cars", "Home", "One paragraph.", "Another."]
 
 
-def test_what_is_no_text_is_passed_over_but_not_what_follows_it() -> None:
+def test_what_is_not_text_is_skipped_but_not_what_follows_it() -> None:
     html = "a<script>var x</script>b<style>p{}</style>c<svg><text>logo</text></svg>d<button>OK</button>e"
     assert texts(f"<p>{html}<select><option>f</select></p>") == ["abcde"]
     assert texts('<p>seen<span style="display: none">unseen</span><span class="sr-only">unread</span> too</p>') == [
@@ -53,7 +53,7 @@ def test_what_is_no_text_is_passed_over_but_not_what_follows_it() -> None:
     ]
 
 
-def test_a_headings_link_to_itself_is_no_text() -> None:
+def test_a_headings_link_to_itself_is_not_text() -> None:
     assert texts('<h2>Usage of ¶<a class="headerlink" href="#usage">¶</a></h2>') == ["Usage of ¶"]
 
 
@@ -83,7 +83,7 @@ def test_unknown_elements_that_hold_blocks_are_containers() -> None:
         ("a[gallery_index] = [audio file]", "a[gallery_index] = [audio file]"),
     ],
 )
-def test_escaped_images_and_shortcodes_are_no_text(html: str, text: str | None) -> None:
+def test_escaped_images_and_shortcodes_are_not_text(html: str, text: str | None) -> None:
     assert texts(f"<p>{html}</p>") == ([text] if text else [])
 
 
@@ -121,7 +121,7 @@ def test_every_word_of_shown_text_is_in_one_block_and_in_order(pieces: list[str]
         assert all(word in remaining for word in found)
 
 
-def test_an_id_that_a_heading_gave_its_section_is_no_name() -> None:
+def test_an_id_that_a_heading_gave_its_section_is_not_a_name() -> None:
     root = parse(
         '<body><h2 id="related">Related work</h2><section id="recommended-settings">'
         "<h2>Recommended settings</h2></section>"

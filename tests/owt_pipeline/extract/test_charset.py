@@ -53,18 +53,18 @@ def test_the_header_comes_before_the_markup() -> None:
         "<!-- <meta charset=\"koi8-r\"> --><meta charset='windows-1251'/>",
     ],
 )
-def test_the_markup_tells_where_the_header_does_not(meta: str) -> None:
+def test_the_markup_decides_where_the_header_does_not(meta: str) -> None:
     text, found = decode(page(RUSSIAN, "cp1251", meta), None)
     assert (found, RUSSIAN in text) == ("cp1251", True)
 
 
-def test_an_xml_declaration_tells_too() -> None:
+def test_an_xml_declaration_counts_too() -> None:
     body = b'<?xml version="1.0" encoding="Shift_JIS"?>' + page(JAPANESE, "cp932")
     text, found = decode(body, None)
     assert (found, JAPANESE in text) == ("cp932", True)
 
 
-def test_a_label_that_names_no_charset_is_passed_over() -> None:
+def test_a_label_that_names_no_charset_is_ignored() -> None:
     for label in ("utf8mb4-nonsense", "none", "base64", "idna", "\x00", "x" * 1000):
         assert decode(page(RUSSIAN, "cp1251", "<meta charset=windows-1251>"), label)[1] == "cp1251"
 

@@ -1,4 +1,4 @@
-"""What belongs to an article, and what stands around it."""
+"""What belongs to an article, and what is around it."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def block(text: str, form: str = PARAGRAPH) -> Block:
         "Some of our partners process your data on the basis of legitimate interest.",
     ],
 )
-def test_a_notice_about_cookies_is_no_text_at_either_end(notice: str) -> None:
+def test_a_notice_about_cookies_is_not_text_at_either_end(notice: str) -> None:
     text = [block(FOX) for _ in range(4)]
     banner = [block("Your privacy", HEADING), block(notice), block("Accept all cookies")]
     for kept in (banner + text, text + banner, banner[1:2] + text):
@@ -214,7 +214,7 @@ def test_lines_that_repeat_within_a_text_are_kept() -> None:
     assert extract(page(f"<article><h1>A song</h1>{verses}</article>")).count("again and again") == 4
 
 
-def test_how_japanese_is_read_aloud_is_no_text() -> None:
+def test_furigana_is_not_text() -> None:
     ruby = "<ruby>虐待<rp>(</rp><rt>ぎゃくたい</rt><rp>)</rp></ruby>を<ruby>防<rt>ふせ</rt></ruby>ぐ法律ができました。"
     text = extract(page(f"<article><h1>ニュース</h1><p>{ruby * 15}</p><p>{ruby * 15}続き</p></article>"))
     assert "虐待を防ぐ法律ができました。虐待を" in text

@@ -132,7 +132,7 @@ FORUMS = {
 }
 THREAD = """<html><head><title>{title} - Forum</title></head><body class="forum thread"><ul class="nav">
     <li><a href="/">Home</a></li><li><a href="/m">Members</a></li></ul><h1>{title}</h1><div id="posts">{posts}</div>"""
-STORY = """<html><head><title>{title}</title></head><body><nav><a href="/">Home</a></nav>{body}</body></html>"""
+ARTICLE = """<html><head><title>{title}</title></head><body><nav><a href="/">Home</a></nav>{body}</body></html>"""
 CARD = """<div class="card"><a href="/{n}"><h3>{head}</h3></a><p>{text}…</p></div>"""
 
 
@@ -157,7 +157,7 @@ def test_teasers_do_not_swallow_a_short_article(posts: list[str], layout: str, s
             CARD.format(n=card, head=teaser[:40].rsplit(" ", 1)[0], text=teaser) for card, teaser in enumerate(teasers)
         )
         body = layout.format(title=title, text=f"<p>{first}</p><p>{second}</p>", teasers=cards)
-        text = extract(STORY.format(title=title, body=body))
+        text = extract(ARTICLE.format(title=title, body=body))
         kept.append(first in text and second in text)
         clean.append(sum(teaser in text for teaser in teasers) <= 2)
     assert share(kept) >= 0.9

@@ -15,7 +15,7 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.extract.model import digest
 from owt_pipeline.extract.stage import STAGE, Options
-from tests.owt_pipeline.whole_runs import differing
+from tests.owt_pipeline.runs import differing
 
 Pages = dict[str, tuple[bytes, str]]
 

@@ -1,4 +1,4 @@
-"""Hosts whose answers are too slow, too large, not valid, or broken off."""
+"""Hosts whose answers are too slow, too large, not valid, or truncated."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ async def gzipped_pdf(request: Request) -> None:
 
 
 @way("http_404")
-async def gone_in_chunks(request: Request) -> None:
+async def missing_in_chunks(request: Request) -> None:
     await request.answer(b"400\r\n<html>Go", "404 Not Found", Content_Length="", Transfer_Encoding="chunked")
     await asyncio.sleep(60)
 

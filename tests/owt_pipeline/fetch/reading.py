@@ -34,6 +34,6 @@ def rejects(runtime: Runtime, manifest: Manifest) -> dict[str, tuple[str, str]]:
 
 def why_fetched(runtime: Runtime, url: str) -> dict[str, Any]:
     """What `owt why` tells of fetch."""
-    told = history(readers_of(runtime.workdir), asked_for(url))
-    assert told is not None
-    return next(entry for entry in told["stages"] if entry["stage"] == "fetch")
+    shown = history(readers_of(runtime.workdir), asked_for(url))
+    assert shown is not None
+    return next(entry for entry in shown["stages"] if entry["stage"] == "fetch")

@@ -61,7 +61,7 @@ def test_rules_permit_what_they_name() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a.test", "a.test=", "=1.2.3.4", "a=b.test:80", "a=1.2.3.4:0", "a=1.2.3.4:99999"])
-def test_a_rule_that_is_none_is_an_error(text: str) -> None:
+def test_an_unknown_rule_is_an_error(text: str) -> None:
     with pytest.raises(UserError, match="--resolve"):
         parse_rules((text,))
 

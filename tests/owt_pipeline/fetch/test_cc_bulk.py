@@ -130,7 +130,7 @@ def test_real_pages_are_found_among_200_000_rows_and_kept_as_they_lie_in_the_arc
             kept = large.runtime.workdir.read_range(warc.path, each["warc_offset"], each["warc_length"])
             assert kept == large.server.files[place[0]][place[1] :][: captures[each["url"]][place]]
     lost = rejects(large.runtime, large.manifest)
-    absent = {url: told for url, told in lost.items() if "absent.example" in url}
+    absent = {url: shown for url, shown in lost.items() if "absent.example" in url}
     assert len(absent) == 300
     assert set(absent.values()) == {("not_archived", f"no capture of a page in {', '.join(CRAWLS)}")}
 
@@ -195,10 +195,10 @@ def test_each_source_is_asked_only_for_what_those_before_it_lack(
         assert manifest.stats["cc_keys"] == 3
         won = {each["url"].rpartition("/")[2]: each["source"] for each in reader(first, manifest).table().to_pylist()}
         assert won == {"live": "live", "live-old": "live", "old": "commoncrawl"}
-        told = {url.rpartition("/")[2]: answer for url, answer in rejects(first, manifest).items()}
+        shown = {url.rpartition("/")[2]: answer for url, answer in rejects(first, manifest).items()}
         nowhere = f"commoncrawl: not_archived, no capture of a page in {CRAWLS[0]}"
-        assert told["nowhere"] == ("http_404", f"live: http_404, status 404; {nowhere}")
-        assert told["pdf"] == ("http_404", f"live: http_404, status 404; {nowhere}: 1 of application/pdf")
+        assert shown["nowhere"] == ("http_404", f"live: http_404, status 404; {nowhere}")
+        assert shown["pdf"] == ("http_404", f"live: http_404, status 404; {nowhere}: 1 of application/pdf")
         assert why_fetched(first, f"{host}/old")["source"] == "commoncrawl"
         live.requests.clear()
         manifest = fetch(second := write_urls(urls, "b"), archive, sources=("commoncrawl", "live"), **common)
@@ -342,9 +342,9 @@ def test_after_a_kill_no_record_is_read_again_but_those_in_flight(archive: Archi
         "from owt_pipeline.engine.stage import Runtime\n"
         "from owt_pipeline.engine.storage import Storage\n"
         "from owt_pipeline.fetch.stage import STAGE, Options\n"
-        "told = json.loads(sys.argv[2])\n"
-        "told = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}\n"
-        "run_stage(STAGE, Options(sources=('commoncrawl',), cc_delay=0.0, cc_connections=2, **told), "
+        "given = json.loads(sys.argv[2])\n"
+        "given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}\n"
+        "run_stage(STAGE, Options(sources=('commoncrawl',), cc_delay=0.0, cc_connections=2, **given), "
         "Runtime(Storage(sys.argv[1])))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(runtime.workdir), json.dumps(arguments)])

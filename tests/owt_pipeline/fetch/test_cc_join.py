@@ -194,7 +194,7 @@ def test_neighbours_in_a_file_are_one_request() -> None:
     assert found == [[("a", 0), ("a", 10)], [("a", 1 << 20)], [("b", 5)], [("b", 4 << 10)], [("b", 9 << 20)]]
 
 
-def test_what_is_no_index_is_one_clear_line() -> None:
+def test_what_is_not_an_index_is_one_clear_line() -> None:
     with pytest.raises(UserError, match=r"x\.parquet is no Parquet file: an index of Common Crawl is needed"):
         read_footer("x.parquet", lambda uri, length: (b"<html>Welcome</html>", 20))
     rows = [row("http://a.example/", 1, "f", 7, 1)]

@@ -127,7 +127,7 @@ def test_the_first_or_the_last_capture_is_taken_where_that_is_asked_for(
     assert set(texts(runtime, manifest).values()) == {f"day {day}"}
 
 
-def test_a_page_is_handed_on_as_it_lies_in_the_archive(
+def test_a_page_is_passed_on_as_it_is_in_the_archive(
     archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     before = add(archive, "CC-MAIN-2011-05", "http://a.example/another", SPRING[0])
@@ -187,9 +187,7 @@ def test_whatever_the_collections_the_nearest_capture_comes_first(
     assert asyncio.run(nearest()) == expected
 
 
-def test_what_is_amiss_with_a_capture_is_a_reject_with_its_reason(
-    archive: ArchiveServer, write_urls: Callable[..., Runtime]
-) -> None:
+def test_a_bad_capture_is_a_reject_with_its_reason(archive: ArchiveServer, write_urls: Callable[..., Runtime]) -> None:
     at, name, host = SPRING[0], "CC-MAIN-2011-05", "http://a.example"
     for url in ("fine", "CASE", "other", "damaged", "cut", "long", "pdf", "redirect", "no-file", "no-range", "shrinks"):
         add(archive, name, f"{host}/{url}", at)
@@ -203,11 +201,11 @@ def test_what_is_amiss_with_a_capture_is_a_reject_with_its_reason(
     rows["pdf"].update({"mime": "application/pdf", "mime-detected": "application/pdf"})
     rows["redirect"]["status"] = "301"
     rows["no-file"]["filename"] = "absent.warc.gz"
-    rows["no-range"]["filename"] = "whole.warc.gz"
+    rows["no-range"]["filename"] = "complete.warc.gz"
     rows["shrinks"]["filename"] = "shrinks.warc.gz"
 
     def way(path: str, count: int) -> Answer | None:
-        if "whole" in path:
+        if "complete" in path:
             return Answer(200, b"x" * 100_000_000)
         if "shrinks" in path:
             return Answer(206, b"x" * int(rows["shrinks"]["length"]), sent=20)
@@ -248,8 +246,8 @@ def test_what_is_amiss_with_a_capture_is_a_reject_with_its_reason(
     assert "status 200 where a part (206) was asked for" in found["no-range"][1]
     assert "status 418 I'm a teapot" in found["teapot"][1]
     assert "<html>Welcome!" in found["garbage"][1]
-    told = why_fetched(runtime, f"{host}/no-file")
-    assert (told["verdict"], told["reason"]) == ("rejected", "archive_failed")
+    shown = why_fetched(runtime, f"{host}/no-file")
+    assert (shown["verdict"], shown["reason"]) == ("rejected", "archive_failed")
 
 
 def test_a_page_that_is_archived_with_parameters_for_tracking_is_found_by_the_url_as_it_was_posted(
@@ -268,9 +266,7 @@ def test_a_page_that_is_archived_with_parameters_for_tracking_is_found_by_the_ur
     assert archive.asked == 2 + 1 + 2  # each collection without a nearer capture known
 
 
-def test_a_capture_that_is_broken_makes_way_for_the_next(
-    archive: ArchiveServer, write_urls: Callable[..., Runtime]
-) -> None:
+def test_a_broken_capture_is_replaced_by_the_next(archive: ArchiveServer, write_urls: Callable[..., Runtime]) -> None:
     for day in range(3):
         add(archive, "CC-MAIN-2011-05", "http://a.example/x", SPRING[0] + day * DAY, f"day {day}")
     archive.rows["CC-MAIN-2011-05"][0]["offset"] = "5"
@@ -337,7 +333,7 @@ def test_an_archive_that_cannot_be_reached_is_a_clear_error(
         fetch(write_urls(["http://a.example/x"]), archive, cdx_index="http://127.0.0.1:1/collinfo.json")
 
 
-def test_an_archive_that_goes_down_ends_the_run_and_turns_no_url_away(
+def test_an_archive_that_goes_down_ends_the_run_and_rejects_no_url(
     archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     urls = [(f"http://a.example/{i}", SPRING[0]) for i in range(40)]
@@ -401,7 +397,7 @@ def test_any_bytes_are_captures_or_no_index(body: bytes) -> None:
         max_size=4,
     )
 )
-def test_odd_rows_of_an_index_are_passed_over(rows: list[dict]) -> None:
+def test_odd_rows_of_an_index_are_skipped(rows: list[dict]) -> None:
     body = "\n".join(json.dumps(row) for row in rows).encode()
     try:
         for capture in parse_captures(body, "https://a.example/x", VERSION):
@@ -413,7 +409,7 @@ def test_odd_rows_of_an_index_are_passed_over(rows: list[dict]) -> None:
 
 @pytest.fixture(scope="module")
 def pywb_archive(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ArchiveServer, str]]:
-    """pywb's index of real pages and of captures at several times, beside a server of the files."""
+    """pywb's index of real pages and of captures at several times, next to a server of the files."""
     server = ArchiveServer()
     server.collections = {"CC-MAIN-2011-48": WINTER, "CC-MAIN-2011-05": SPRING}
     add_captures(server)
@@ -486,7 +482,7 @@ def test_captures_that_pywb_replays_are_the_archive_s_pages(
     assert nearest(texts(runtime, replayed(runtime, "CC-MAIN-2011-48"))) == days
 
 
-def test_records_of_an_archive_that_are_no_members_are_written_anew(
+def test_records_of_an_archive_that_are_not_members_are_written_anew(
     archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     record = add(archive, "CC-MAIN-2011-05", "http://a.example/x", SPRING[0])

@@ -78,7 +78,7 @@ def test_a_body_without_a_length_ends_with_the_connection() -> None:
         (OK + b"X: " + b"x" * MAX_HEAD_BYTES, "a head of more than 65,536 bytes"),
     ],
 )
-def test_what_is_no_response_says_why(sent: bytes, message: str) -> None:
+def test_what_is_not_a_response_says_why(sent: bytes, message: str) -> None:
     with pytest.raises(BadMessage, match=message):
         reader().feed(sent)
 

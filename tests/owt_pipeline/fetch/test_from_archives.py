@@ -189,9 +189,9 @@ def test_damage_at_which_fastwarc_panics_costs_no_other_record(damaged_at: int, 
 
 
 def test_records_that_share_a_member_are_found() -> None:
-    whole = b"".join(single_member(record, 1 << 20)[1] for record in five_records())
-    assert found_in(gzip_member(whole)) == list("01234")
-    assert found_in(five_records()[0] + gzip_member(whole) + five_records()[1]) == list("0012341")
+    complete = b"".join(single_member(record, 1 << 20)[1] for record in five_records())
+    assert found_in(gzip_member(complete)) == list("01234")
+    assert found_in(five_records()[0] + gzip_member(complete) + five_records()[1]) == list("0012341")
 
 
 def test_the_capture_nearest_to_the_submission_is_taken(tmp_path: Path, write_urls: Callable[..., Runtime]) -> None:
@@ -278,7 +278,7 @@ def test_a_glob_without_files_says_so(write_urls: Callable[..., Runtime], tmp_pa
         fetch(write_urls(["http://a.example/"]), tmp_path / "*.warc.gz")
 
 
-def test_a_file_that_is_no_archive_is_told(
+def test_a_file_that_is_not_an_archive_is_named(
     write_urls: Callable[..., Runtime], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "dump.zst").write_bytes(b"no record is in here\n" * 9)

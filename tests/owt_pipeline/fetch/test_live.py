@@ -285,7 +285,7 @@ def test_retry_after_is_waited_for(serve: Callable[..., BadServer], write_urls: 
     assert times[-1] - times[0] > 1.9
 
 
-def test_a_host_that_asks_for_more_patience_than_is_had_is_not_asked_again(
+def test_a_host_whose_retry_after_is_too_long_is_not_asked_again(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
 ) -> None:
     async def closed(request: Request) -> None:
@@ -367,7 +367,7 @@ def test_ctrl_c_ends_a_crawl_at_once(serve: Callable[..., BadServer], write_urls
     assert errors.strip().splitlines()[-1] == "owt: error: interrupted; run the same command again to continue"
 
 
-def test_when_the_recording_process_dies_a_rerun_goes_on(
+def test_when_the_recording_process_dies_a_rerun_continues(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
@@ -468,7 +468,7 @@ def test_a_user_agent_that_names_nobody_is_an_error(
     assert not server.requests
 
 
-def test_a_log_tells_pages_done_and_hosts_open_now_and_then(
+def test_a_log_reports_finished_pages_and_open_hosts_now_and_then(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip

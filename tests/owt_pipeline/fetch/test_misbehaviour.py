@@ -76,11 +76,11 @@ def test_each_way_to_misbehave_has_the_reason_a_user_expects(
     assert (reject["reason"] if reject else None) == URLS[url], reject
     assert (canonical in crawl.pages) == (reject is None)
     assert why([url, "--workdir", crawl.runtime.workdir.uri]) == 0
-    told = capsys.readouterr().out
+    shown = capsys.readouterr().out
     if reject:
-        assert reject["detail"] in told.replace("\n", " ")
-        assert f"{canonical}: rejected by fetch: {reject['reason']}" in told
-        assert not any(word in told for word in ("Error(", "Errno", "<class", "Traceback", " object at "))
+        assert reject["detail"] in shown.replace("\n", " ")
+        assert f"{canonical}: rejected by fetch: {reject['reason']}" in shown
+        assert not any(word in shown for word in ("Error(", "Errno", "<class", "Traceback", " object at "))
 
 
 def test_the_run_ends_in_time_with_every_url_accounted_for(crawl: Crawl) -> None:

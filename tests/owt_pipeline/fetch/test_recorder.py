@@ -33,14 +33,14 @@ MOST_WAITING = 8 << 20
 
 
 def test_pages_wait_for_a_slow_process_in_bounded_memory_and_all_are_recorded(tmp_path: Path) -> None:
-    told, pids = [], []
+    shown, pids = [], []
     folder = Storage(str(tmp_path))
 
     async def record() -> int:
         recording = await start_recording()
         pids.append(recording.child.pid)
         given = 0
-        async with Recorder(recording, folder, "a", lambda *more: told.append(more)) as recorder:
+        async with Recorder(recording, folder, "a", lambda *more: shown.append(more)) as recorder:
 
             async def give() -> None:
                 nonlocal given
@@ -60,7 +60,7 @@ def test_pages_wait_for_a_slow_process_in_bounded_memory_and_all_are_recorded(tm
 
     waiting = asyncio.run(record())
     assert 0 < waiting * len(BODY) < MOST_WAITING
-    assert tuple(map(sum, zip(*told, strict=True))) == (501, 500)
+    assert tuple(map(sum, zip(*shown, strict=True))) == (501, 500)
     journal = Journal(folder)
     assert (journal.ids.tolist(), len(journal.pages)) == (list(range(501)), 500)
     *pages, last = journal.answers(list(range(501)))
@@ -71,17 +71,17 @@ def test_pages_wait_for_a_slow_process_in_bounded_memory_and_all_are_recorded(tm
 
 async def take_ten(folder: Storage, then: Callable[[Recording], Awaitable[None]]) -> None:
     """Record ten pages, and see what follows."""
-    told = 0
+    shown = 0
 
     def count(answers: int, _: int) -> None:
-        nonlocal told
-        told += answers
+        nonlocal shown
+        shown += answers
 
     recording = await start_recording()
     async with Recorder(recording, folder, "a", count) as recorder:
         for url_id in range(10):
             await recorder.take(url_id, PAGE)
-        while told < 10:
+        while shown < 10:
             await asyncio.sleep(0.01)
         await then(recording)
         await recorder.take(10, PAGE)

@@ -82,12 +82,12 @@ def test_the_first_source_that_has_a_page_wins(
             assert urls == {path for path, some in paths.items() if not some & earlier}
         ((url, (reason, detail)),) = rejects(runtime, manifest).items()
         assert reason == "http_404"
-        told = {
+        shown = {
             "live": "live: http_404, status 404",
             "archive": "archive: not_archived, in none of 1 archive files",
             "commoncrawl": "commoncrawl: not_archived, no capture of a page in CC-MAIN-2014-20",
         }
-        assert detail == "; ".join(told[name] for name in order)
+        assert detail == "; ".join(shown[name] for name in order)
         assert why_fetched(runtime, url)["detail"] == detail
         assert why_fetched(runtime, f"{HOST}/archive")["source"] == "archive"
 

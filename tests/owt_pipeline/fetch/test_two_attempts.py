@@ -111,9 +111,9 @@ class Web:
                 yield from [first] * len(others)
 
 
-@pytest.mark.parametrize("fate", ["killed", "stopped"])
-def test_of_two_attempts_at_a_shard_one_asks_and_the_other_goes_on_where_it_ends(
-    fate: str, serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+@pytest.mark.parametrize("outcome", ["killed", "stopped"])
+def test_of_two_attempts_at_a_shard_one_asks_and_the_other_continues_where_it_ends(
+    outcome: str, serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
 ) -> None:
     web = Web()
     server = serve({f"h{host}": web.answer for host in range(HOSTS)})
@@ -125,7 +125,7 @@ def test_of_two_attempts_at_a_shard_one_asks_and_the_other_goes_on_where_it_ends
         second = machines.start("two")
         wait_until(lambda: web.count() > len(urls) / 2)
         ended = time.monotonic()
-        if fate == "killed":
+        if outcome == "killed":
             for pid in tree(first.pid):  # with its recording process, as a machine goes down
                 os.kill(pid, signal.SIGKILL)
         else:
@@ -144,7 +144,7 @@ def test_of_two_attempts_at_a_shard_one_asks_and_the_other_goes_on_where_it_ends
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bucket", [s3_bucket, gcs_bucket], ids=["s3", "gs"])
-def test_a_crawl_into_a_bucket_that_is_killed_goes_on_where_it_was(
+def test_a_killed_crawl_into_a_bucket_continues_where_it_stopped(
     bucket: Callable[[], AbstractContextManager[str]], serve: Callable[..., BadServer]
 ) -> None:
     web = Web()

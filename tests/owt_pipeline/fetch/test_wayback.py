@@ -140,8 +140,8 @@ def test_the_capture_that_is_wanted_is_taken_as_it_was_archived(
         record.headers["WARC-Type"] for record in ArchiveIterator(runtime.workdir.path(warc.path), parse_http=False)
     ]
     assert kinds == ["warcinfo", "response"]
-    told = why_fetched(runtime, posted)
-    assert (told["source"], told["days_after_submission"]) == ("wayback", day - 18)
+    shown = why_fetched(runtime, posted)
+    assert (shown["source"], shown["days_after_submission"]) == ("wayback", day - 18)
     ((reason, detail),) = rejects(runtime, manifest).values()
     assert (reason, detail) == ("not_archived", "no capture of a page in the Wayback Machine")
     assert len(archive.seen) == 3
@@ -188,7 +188,7 @@ def replies(archive: Wayback) -> Callable[[str, int], Answer | None]:
     return way
 
 
-def test_what_is_amiss_is_a_reject_with_its_reason(archive: Wayback, write_urls: Callable[..., Runtime]) -> None:
+def test_what_is_invalid_is_a_reject_with_its_reason(archive: Wayback, write_urls: Callable[..., Runtime]) -> None:
     names = (
         "fine withheld teapot down welcome broken message cut other image lost busy moved strays leaves circles pdf "
         "large silent gzip damaged absent"
@@ -227,7 +227,9 @@ def test_an_archive_that_is_too_slow_has_failed(archive: Wayback, write_urls: Ca
     assert detail == "the Wayback Machine's index: timeout, nothing came for 0.3 s"
 
 
-def test_a_capture_that_is_no_page_makes_way_for_the_next(archive: Wayback, write_urls: Callable[..., Runtime]) -> None:
+def test_a_capture_that_is_not_a_page_is_replaced_by_the_next(
+    archive: Wayback, write_urls: Callable[..., Runtime]
+) -> None:
     archive.add("x", AT, b"%PDF-1.4")
     archive.add("x", AT + DAY, b"<p>second")
     runtime = write_urls([(f"{HOST}/x", AT)])
@@ -244,7 +246,7 @@ def test_requests_of_all_shards_keep_to_one_rate(archive: Wayback, write_urls: C
     assert times[-1] - times[0] > 11 * 0.1 - 0.05
 
 
-def test_a_retry_after_holds_for_the_whole_run(archive: Wayback, write_urls: Callable[..., Runtime]) -> None:
+def test_a_retry_after_applies_to_the_complete_run(archive: Wayback, write_urls: Callable[..., Runtime]) -> None:
     for i in range(6):
         archive.add(str(i))
     refused: list[float] = []
@@ -278,7 +280,7 @@ def test_a_busy_archive_that_does_not_say_for_how_long_is_given_a_minute_s_turns
     assert moments[3] - moments[2] >= 1.15
 
 
-def test_an_archive_that_asks_for_hours_ends_the_run_which_goes_on_later(
+def test_an_archive_that_asks_for_hours_ends_the_run_which_continues_later(
     archive: Wayback, write_urls: Callable[..., Runtime]
 ) -> None:
     for i in range(8):
@@ -294,7 +296,7 @@ def test_an_archive_that_asks_for_hours_ends_the_run_which_goes_on_later(
     assert len(archive.seen) == 9 + 8  # four URLs have an answer; what was refused is asked again
 
 
-def test_an_archive_that_is_down_ends_the_run_and_turns_no_url_away(
+def test_an_archive_that_is_down_ends_the_run_and_rejects_no_url(
     archive: Wayback, write_urls: Callable[..., Runtime]
 ) -> None:
     archive.way = lambda path, count: Answer(500, b"down")
@@ -412,7 +414,7 @@ _VALUES = st.sampled_from(["200", "-", "", "unk", "http://a.example/x", "text/ht
 
 
 @given(st.lists(st.lists(_VALUES, max_size=5), max_size=4), st.booleans())
-def test_odd_rows_of_an_index_are_passed_over(rows: list[list], as_lines: bool) -> None:
+def test_odd_rows_of_an_index_are_skipped(rows: list[list], as_lines: bool) -> None:
     names = ["timestamp", "original", "mimetype", "statuscode"]
     body = json.dumps([names, *rows])
     if as_lines:

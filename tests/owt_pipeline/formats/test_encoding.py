@@ -20,7 +20,7 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.formats import encoding as encodings
 from owt_pipeline.formats.encoding import load
 
-# Arbitrary Unicode, and text dense in what splits words: contractions, runs of spaces, digits beside letters.
+# Arbitrary Unicode, and text dense in what splits words: contractions, runs of spaces, digits next to letters.
 TEXTS = st.one_of(
     st.text(max_size=200),
     st.text(alphabet="abI'sdmtlvre 0189\n\t\r .,é中ß½٣\u00a0\u200b\u3000😀", max_size=200),

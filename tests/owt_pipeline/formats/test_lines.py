@@ -31,7 +31,7 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gz": lambda content: gzip.compress(content, mtime=0),
 }
 PADDING = {"zst": b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc", "xz": bytes(8), "bz2": b"", "gz": bytes(512)}
-"""What may stand between and after frames: a skippable frame, zeros."""
+"""What may be between and after frames: a skippable frame, zeros."""
 
 RECORDS = [b'{"id": "%d", "title": "%s"}' % (k, random.Random(k).randbytes(20).hex().encode()) for k in range(8000)]
 CONTENT = b"\n".join(RECORDS) + b"\n"
@@ -71,7 +71,7 @@ def test_a_window_of_2_gib_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("name", COMPRESS)
-def test_a_truncated_file_keeps_its_whole_records_and_says_where_it_ends(name: str) -> None:
+def test_a_truncated_file_keeps_its_complete_records_and_says_where_it_ends(name: str) -> None:
     data = COMPRESS[name](CONTENT[: 1 << 17]) + COMPRESS[name](CONTENT[1 << 17 :])
     end = len(data) * 3 // 4
     found, broken = read(data[:end])
@@ -81,7 +81,7 @@ def test_a_truncated_file_keeps_its_whole_records_and_says_where_it_ends(name: s
 
 
 @pytest.mark.parametrize("name", COMPRESS)
-def test_a_corrupt_file_keeps_the_whole_records_before_the_break(name: str) -> None:
+def test_a_corrupt_file_keeps_the_complete_records_before_the_break(name: str) -> None:
     compress, half = COMPRESS[name], CONTENT.index(b"\n", len(CONTENT) // 2) + 1
     first, second = compress(CONTENT[:half]), compress(CONTENT[half:])
     damage = len(first) + len(second) // 2
@@ -107,9 +107,9 @@ def test_nothing_that_was_decoded_before_the_break_is_lost() -> None:
     assert len(data) > 3 * (64 << 10)
     damaged = data[: 100 << 10] + b"\xff" * 100 + data[(100 << 10) + 100 :]
     found, broken = read(damaged)
-    whole, _ = read(data[: 100 << 10])
+    complete, _ = read(data[: 100 << 10])
     assert broken is not None
-    assert found[: len(whole) - 1] == whole[:-1] == RECORDS[: len(whole) - 1]
+    assert found[: len(complete) - 1] == complete[:-1] == RECORDS[: len(complete) - 1]
 
 
 def test_trailing_garbage_is_a_break() -> None:
@@ -119,7 +119,7 @@ def test_trailing_garbage_is_a_break() -> None:
     assert f"byte {len(_zst(CONTENT)):,}" in broken
 
 
-def test_a_record_whole_but_for_its_newline_survives_a_truncation() -> None:
+def test_a_record_complete_but_for_its_newline_survives_a_truncation() -> None:
     cut = _zst(b'{"id": 1}\n{"id": 2}')
     stream = zstandard.ZstdCompressor().compressobj()
     cut = stream.compress(b'{"id": 1}\n{"id": 2}') + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)

@@ -82,7 +82,7 @@ def test_a_response_is_kept_as_it_was_sent(size: int, encoding: str) -> None:
     assert len(record) < len(payload) + 700
 
 
-def whole_file() -> bytes:
+def complete_file() -> bytes:
     """A file as fetch writes it: all kinds of records."""
     moved = b"HTTP/1.1 301 Moved\r\nLocation: /0?a=%C3%A4\r\nContent-Length: 6\r\n\r\n", b"moved."
     records = [warcinfo_record(86_400, {"software": "owt-pipeline/1", "format": "WARC File Format 1.1"})]
@@ -102,7 +102,7 @@ PAGES = [f"<p>page {i} ä".encode() * 500 for i in range(len(ENCODINGS))]
 
 def test_warcio_and_fastwarc_find_nothing_wrong_with_what_we_write(tmp_path: Path) -> None:
     file = tmp_path / "part-00000.warc.gz"
-    file.write_bytes(whole_file())
+    file.write_bytes(complete_file())
     check = subprocess.run(
         [sys.executable, "-m", "warcio.cli", "check", "-v", str(file)], capture_output=True, text=True, check=True
     )
@@ -127,7 +127,7 @@ def test_warcio_and_fastwarc_find_nothing_wrong_with_what_we_write(tmp_path: Pat
 
 def test_pywb_indexes_and_replays_what_we_write(tmp_path: Path) -> None:
     file = tmp_path / "part-00000.warc.gz"
-    file.write_bytes(whole_file())
+    file.write_bytes(complete_file())
     with pywb(tmp_path / "pywb", {"pages": file}) as server:
         for i, body in enumerate(PAGES):
             url = f"http://example.org/{i}?a=%C3%A4"
@@ -156,9 +156,9 @@ def test_every_real_page_is_read(testdata: Path) -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 30, 200, 400])
 def test_a_cut_record_is_an_error_and_not_a_short_page(cut: int) -> None:
-    whole = response_record(URL, 0, "HTTP/1.1 200 OK", [], b"".join(b"%d " % i for i in range(999)))
+    complete = response_record(URL, 0, "HTTP/1.1 200 OK", [], b"".join(b"%d " % i for i in range(999)))
     with pytest.raises(BadRecord):
-        read_record(whole[:cut])
+        read_record(complete[:cut])
 
 
 @pytest.mark.parametrize(
@@ -215,11 +215,11 @@ def test_bodies_are_decoded_within_their_limit(body: bytes, encodings: list[str]
 
 
 @given(st.binary(min_size=1, max_size=300), st.sampled_from(["gzip", "deflate", "br", "zstd"]), st.data())
-def test_an_encoded_body_that_breaks_off_or_is_damaged_says_so(body: bytes, encoding: str, data: st.DataObject) -> None:
-    whole = gzip.compress(body, mtime=0) if encoding == "gzip" else encoded(body, encoding)
+def test_an_encoded_body_that_is_truncated_or_damaged_says_so(body: bytes, encoding: str, data: st.DataObject) -> None:
+    complete = gzip.compress(body, mtime=0) if encoding == "gzip" else encoded(body, encoding)
     if encoding == "zstd":
-        whole = zstandard.compress(body)
-    cut = whole[: data.draw(st.integers(1, len(whole) - 1))]
+        complete = zstandard.compress(body)
+    cut = complete[: data.draw(st.integers(1, len(complete) - 1))]
     with pytest.raises(BadMessage):
         decode_body([("Content-Encoding", encoding)], cut, 10_000, strictly=True)
 

@@ -34,7 +34,7 @@ from owt_pipeline.import_text.stage import STAGE, ImportOptions
 from schemas import DATASETS
 from schemas.manifest import Manifest
 from tests.owt_pipeline.engine.test_graph import ELSEWHERE
-from tests.owt_pipeline.whole_runs import snapshot
+from tests.owt_pipeline.runs import snapshot
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": lambda content: content,
@@ -125,7 +125,7 @@ def test_of_equal_urls_the_first_document_stays(tmp_path: Path) -> None:
     assert rejects(tmp_path / "run") == [("repeated_id", "b.jsonl:1")]
 
 
-def test_a_url_that_is_none_counts_as_no_url(tmp_path: Path) -> None:
+def test_an_invalid_url_counts_as_no_url(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(json_lines({"text": "x", "url": "doc-17"}, {"text": "y", "url": "doc-17"}))
     imported(tmp_path / "run", tmp_path / "a.jsonl")
     assert [(row["text"], row["url"]) for row in documents(tmp_path / "run")] == [("x", None), ("y", None)]
@@ -233,16 +233,16 @@ def test_shards_go_by_id_and_do_not_depend_on_the_buffer(tmp_path: Path, monkeyp
     for part in range(3):
         rows = [{"text": f"text {i % 700} " * 20} for i in range(part * 400, part * 400 + 400)]
         (tmp_path / f"{part}.jsonl").write_bytes(json_lines(*rows))
-    whole = imported(tmp_path / "whole", tmp_path / "*.jsonl")
-    assert str(whole.counts) == "1200 in = 700 out + 500 repeated_id"
-    reader = reader_of(tmp_path / "whole")
+    complete = imported(tmp_path / "complete", tmp_path / "*.jsonl")
+    assert str(complete.counts) == "1200 in = 700 out + 500 repeated_id"
+    reader = reader_of(tmp_path / "complete")
     for shard in range(3):
         ids = reader.table(shard)["url_id"].to_pylist()
         assert ids
         assert {i % 3 for i in ids} == {shard}
     monkeypatch.setattr(exchange, "_WAITING_BYTES", 10_000)
     monkeypatch.setattr(stage, "_GROUP_FILES", 1)
-    assert imported(tmp_path / "pieces", tmp_path / "*.jsonl").digest == whole.digest
+    assert imported(tmp_path / "pieces", tmp_path / "*.jsonl").digest == complete.digest
 
 
 def test_the_bytes_are_the_same_where_a_runner_places_the_parts(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A headless Chromium, told what to do over its DevTools protocol."""
+"""A headless Chromium, controlled over its DevTools protocol."""
 
 from __future__ import annotations
 

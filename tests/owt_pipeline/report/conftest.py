@@ -14,7 +14,7 @@ import pytest
 
 from tests.owt_pipeline.report.browser import Browser
 from tests.owt_pipeline.report.queries import queries
-from tests.owt_pipeline.whole_runs import run_owt, write_sources
+from tests.owt_pipeline.runs import run_owt, write_sources
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 

@@ -251,12 +251,12 @@ def test_what_the_filters_took_is_what_the_texts_hold(stats: dict[str, Any], sql
 def test_signals_are_histograms_of_the_texts(stats: dict[str, Any], sql: Callable) -> None:
     signals = {row["signal"]: row for row in stats["filters"]["signals"]}
     dropped = "select url_id from clean_rejects"
-    for fate, condition in (("kept", f"url_id not in ({dropped})"), ("dropped", f"url_id in ({dropped})")):
+    for outcome, condition in (("kept", f"url_id not in ({dropped})"), ("dropped", f"url_id in ({dropped})")):
         texts = [text for (text,) in sql(f"select text from documents where {condition}")]
         words = [len(text.split()) for text in texts]
         edges = signals["words"]["edges"]
         bins = [sum(a <= n < b for n in words) for a, b in pairwise([0, *edges, 10**9])]
-        assert signals["words"][fate] == bins
+        assert signals["words"][outcome] == bins
     assert {row["filter"] for row in signals.values()} > {None, "fineweb"}
     assert not any(row["on"] for row in signals.values())
 

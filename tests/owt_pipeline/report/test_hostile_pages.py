@@ -12,7 +12,7 @@ from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
 from tests.owt_pipeline.report.browser import Browser
-from tests.owt_pipeline.whole_runs import run_owt
+from tests.owt_pipeline.runs import run_owt
 
 SCRIPT = "</script><script>window.acted = 1</script>"
 IMAGE = "<img src=x onerror='window.acted = 1'>"

@@ -29,7 +29,7 @@ from schemas.stats_reference import stats_reference
 from tests.owt_pipeline.report.browser import Browser
 from tests.owt_pipeline.report.queries import queries
 from tests.owt_pipeline.report.test_page import SECTIONS, Page
-from tests.owt_pipeline.whole_runs import copy_of, differing, files_of, run_owt, work_of
+from tests.owt_pipeline.runs import copy_of, differing, files_of, run_owt, work_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -71,7 +71,7 @@ def test_pieces_dealt_out_to_few_parts_come_to_the_same_bytes(
     assert differing(copy, run) == []
 
 
-def test_an_interrupted_report_goes_on_after_the_parts_that_are_finished(
+def test_an_interrupted_report_continues_after_its_finished_parts(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = copy_of(run, tmp_path / "run", without=("report",))
@@ -107,7 +107,7 @@ def test_a_run_of_imported_text_has_a_report_of_what_is_there(tmp_path: Path) ->
     validate(stats)
 
 
-def test_the_report_stands_until_anything_it_tells_of_changes(run: Path, tmp_path: Path) -> None:
+def test_the_report_stays_until_anything_it_shows_changes(run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     runtime = Runtime(Storage(str(copy)))
@@ -132,7 +132,7 @@ def stricter(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def test_two_runs_stand_side_by_side(stricter: Path, stats: dict[str, Any]) -> None:
+def test_two_runs_are_compared_side_by_side(stricter: Path, stats: dict[str, Any]) -> None:
     ours = json.loads((stricter / "report" / "stats.json").read_bytes())
     validate(ours)
     found = ours["comparison"]
@@ -190,7 +190,7 @@ def test_a_run_without_a_report_cannot_be_compared_with(run: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "problem"), [("12 google\n7 a b\n", "line 2: '7 a b' is not a count and a site"), ("1 google", "lists 1")]
 )
-def test_a_list_that_is_none_is_refused_by_its_line(tmp_path: Path, text: str, problem: str) -> None:
+def test_a_file_that_is_not_a_list_is_refused_by_its_line(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "list.txt").write_text(text)
     with pytest.raises(UserError, match=re.escape(problem)):
         read_reference(str(tmp_path / "list.txt"))

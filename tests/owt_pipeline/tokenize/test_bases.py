@@ -17,7 +17,7 @@ from owt_pipeline.formats.encoding import gpt2_tokenizer_json
 from owt_pipeline.tokenize.documents import is_validation
 from owt_pipeline.tokenize.stage import STAGE, TokenizeOptions
 from tests.owt_pipeline.dedupe.corpora import make_month
-from tests.owt_pipeline.whole_runs import manifest_of, snapshot
+from tests.owt_pipeline.runs import manifest_of, snapshot
 
 VAL = 0.3
 

@@ -15,8 +15,8 @@ import pytest
 
 from owt_pipeline.formats import encoding as encodings
 from owt_pipeline.formats.encoding import is_hub_name
+from tests.owt_pipeline.runs import manifest_of
 from tests.owt_pipeline.tokenize.corpus import write_corpus
-from tests.owt_pipeline.whole_runs import manifest_of
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -102,5 +102,5 @@ def test_a_name_is_fetched_once_then_found_in_the_cache_and_missed_with_what_to_
         ("../name", False),
     ],
 )
-def test_names_at_the_hub_are_told_from_files(tokenizer: str, at_hub: bool) -> None:
+def test_names_at_the_hub_are_distinguished_from_files(tokenizer: str, at_hub: bool) -> None:
     assert is_hub_name(tokenizer) == at_hub

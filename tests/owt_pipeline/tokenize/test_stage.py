@@ -25,8 +25,8 @@ from owt_pipeline.tokenize.stage import STAGE, TokenizeOptions
 from schemas import DATASETS
 from schemas.manifest import Manifest
 from tests.owt_pipeline.making import write_dataset
+from tests.owt_pipeline.runs import files_of, manifest_of, shard_file
 from tests.owt_pipeline.tokenize import corpus
-from tests.owt_pipeline.whole_runs import files_of, manifest_of, shard_file
 
 ROWS = 600
 
@@ -176,7 +176,7 @@ def test_a_tokenizer_of_ones_own_with_a_large_vocabulary_is_written_as_32_bits(t
     assert run_stage(STAGE, options, Runtime(Storage(str(tmp_path / "run"))))[1], "a changed tokenizer runs again"
 
 
-def test_a_corpus_too_small_for_its_fraction_is_told_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_corpus_too_small_for_its_fraction_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tokenized(tmp_path, TokenizeOptions(val_fraction=1e-9))
     assert "no document fell into val/" in caplog.text
 

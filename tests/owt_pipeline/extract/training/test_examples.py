@@ -7,7 +7,7 @@ import numpy as np
 from owt_pipeline.extract.training.examples import UNSURE, labels
 from owt_pipeline.extract.training.labelled_pages import LabelledPage
 
-STORY = "The quick brown fox jumps over the lazy dog and rests"
+ARTICLE = "The quick brown fox jumps over the lazy dog and rests"
 
 
 def labelled(truth: str, *texts: str) -> list[float] | None:
@@ -16,32 +16,32 @@ def labelled(truth: str, *texts: str) -> list[float] | None:
 
 
 def test_a_block_is_labelled_by_the_share_of_its_tokens_in_common_runs() -> None:
-    assert labelled(STORY, "Home News Sport", STORY, "Quick foxes and lazy dogs") == [0.0, 1.0, 0.0]
-    assert labelled(STORY, f"{STORY} " + "and more words that are not in it at all")[0] == 0.52  # type: ignore[index]
+    assert labelled(ARTICLE, "Home News Sport", ARTICLE, "Quick foxes and lazy dogs") == [0.0, 1.0, 0.0]
+    assert labelled(ARTICLE, f"{ARTICLE} " + "and more words that are not in it at all")[0] == 0.52  # type: ignore[index]
 
 
 def test_a_short_block_belongs_where_all_of_it_is_in_common_and_one_next_to_it_belongs() -> None:
-    truth = f"Foxes\n{STORY}\nSource: zoo"
-    assert labelled(truth, "Foxes", "Menu", "Foxes", STORY, "Source: zoo", "Home") == [0.0, 0.0, 1.0, 1.0, 1.0, 0.0]
+    truth = f"Foxes\n{ARTICLE}\nSource: zoo"
+    assert labelled(truth, "Foxes", "Menu", "Foxes", ARTICLE, "Source: zoo", "Home") == [0.0, 0.0, 1.0, 1.0, 1.0, 0.0]
 
 
 def test_blocks_without_words_say_nothing() -> None:
-    found = labels(LabelledPage("wcxb", "http://a.example/", "", "article", STORY), (STORY, "•", ""), [])
+    found = labels(LabelledPage("wcxb", "http://a.example/", "", "article", ARTICLE), (ARTICLE, "•", ""), [])
     assert found is not None
     assert found[1].tolist() == [1, 0, 0]
 
 
 def test_a_page_that_has_little_of_its_truth_is_left_out() -> None:
-    assert labelled(f"{STORY} {'other words ' * 20}", STORY) is None
+    assert labelled(f"{ARTICLE} {'other words ' * 20}", ARTICLE) is None
 
 
 def test_snippets_label_their_blocks_and_other_extractors_agreement_the_rest() -> None:
     page = LabelledPage(
         "trafilatura", "http://a.example/", "", "trafilatura", None, ("quick brown", "lazy  dog"), ("Log in",)
     )
-    texts = ("Log in now", STORY, "Some other sentence of the page.", "Share this", "Only one has this sentence.")
+    texts = ("Log in now", ARTICLE, "Some other sentence of the page.", "Share this", "Only one has this sentence.")
     opinions = [
-        f"{STORY} Some other sentence of the page. Only one has this sentence.",
+        f"{ARTICLE} Some other sentence of the page. Only one has this sentence.",
         "Some other sentence of the page.",
     ]
     found = labels(page, texts, opinions)

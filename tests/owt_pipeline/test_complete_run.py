@@ -1,4 +1,4 @@
-"""A whole run keeps its promises: the same bytes whatever happens, every id accounted for, one clear error."""
+"""A complete run keeps its promises: the same bytes whatever happens, every id accounted for, one clear error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import ORDER, load
-from tests.owt_pipeline.whole_runs import (
+from tests.owt_pipeline.runs import (
     copy_of,
     differing,
     folders_of,
@@ -48,7 +48,7 @@ def undisturbed(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_stage_keeps_and_rejects_something_and_all_of_it_holds(undisturbed: Path) -> None:
+def test_every_stage_keeps_and_rejects_something_and_the_run_verifies(undisturbed: Path) -> None:
     for stage in ORDER[:-2]:
         counts = manifest_of(undisturbed, load(stage).output).counts
         assert counts.left > 0, stage
@@ -193,7 +193,9 @@ def test_a_damaged_input_is_one_clear_error(config: Path, undisturbed: Path, tmp
     assert "owt verify" in error
 
 
-def test_a_full_disk_is_one_clear_error_and_the_rerun_goes_on(config: Path, undisturbed: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_one_clear_error_and_the_rerun_continues(
+    config: Path, undisturbed: Path, tmp_path: Path
+) -> None:
     """The run's folder is on a file system of its own, too small for it; then there is room."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -212,15 +214,15 @@ def test_a_full_disk_is_one_clear_error_and_the_rerun_goes_on(config: Path, undi
         subprocess.run(["umount", disk], check=True)
 
 
-def test_why_tells_the_story_of_kept_removed_and_rejected_urls(undisturbed: Path) -> None:
+def test_why_shows_what_happened_to_kept_removed_and_rejected_urls(undisturbed: Path) -> None:
     kept = pq.read_table(shard_file(undisturbed, "corpus", 0))["url"][0].as_py()
-    told = json.loads(run_owt("why", kept, "--workdir", undisturbed, "--json"))
-    story = told["stages"]
-    stages = [entry["stage"] for entry in story if entry["stage"] != "dedupe"]
+    shown = json.loads(run_owt("why", kept, "--workdir", undisturbed, "--json"))
+    entries = shown["stages"]
+    stages = [entry["stage"] for entry in entries if entry["stage"] != "dedupe"]
     assert stages == ["collect", "fetch", "extract", "clean", "export", "tokenize"]
-    assert told["verdict"] == "kept"
-    assert {entry["verdict"] for entry in story} == {"kept"}
-    assert story[-1]["n_tokens"] > 0
+    assert shown["verdict"] == "kept"
+    assert {entry["verdict"] for entry in entries} == {"kept"}
+    assert entries[-1]["n_tokens"] > 0
     for shard in range(3):
         rejects = pq.read_table(shard_file(undisturbed, "corpus", shard, "rejects")).to_pylist()
         removed = next((row["url"] for row in rejects if row["reason"] == "near_duplicate"), None)

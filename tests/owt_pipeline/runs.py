@@ -1,4 +1,4 @@
-"""A small whole run for tests: the demo's pages as a WARC file, the dump that links to them, `owt` as a process."""
+"""A small complete run for tests: the demo's pages as a WARC file, the dump that links to them, `owt` as a process."""
 
 from __future__ import annotations
 
