@@ -27,12 +27,14 @@ def charts(stats: Stats) -> dict[str, Chart]:
         "scores": _scores(stats["scores"]),
         **{name: _histogram(stats["lengths"][name], name, "documents") for name in ("tokens", "words", "characters")},
         "occurrences": _occurrences(stats["tokens"]),
-        "similarities": _similarities(duplicates),
-        "clusters": _clusters(duplicates),
         **{f"signal-{k}": _signal(row) for k, row in enumerate(stats["filters"]["signals"])},
         "sampler": _sampler(stats["sampler"]),
         "training": _training(stats["training"]),
     }
+    if duplicates:
+        sizes = duplicates["clusters"]["sizes"]
+        found["similarities"] = _similarities(duplicates)
+        found["clusters"] = _chart(list(sizes), {"clusters": sizes.values()}, "documents in the cluster", "clusters")
     if fetch:
         found["milliseconds"] = _histogram(fetch["milliseconds"], "milliseconds", "pages")
         found["body_bytes"] = _histogram(fetch["body_bytes"], "bytes", "pages")
@@ -160,7 +162,7 @@ def _ages(rows: Sequence[Stats]) -> Chart:
 
 def _similarities(duplicates: Stats) -> Chart | None:
     """The near-duplicates that were found, and the probability that such a pair is compared at all."""
-    curve = duplicates.get("lsh", {}).get("curve")
+    curve = duplicates["lsh"]["curve"]
     if not curve:
         return None
     found = {row["low"]: row for row in duplicates["similarities"]}
@@ -179,11 +181,6 @@ def _similarities(duplicates: Stats) -> Chart | None:
     )
     chart["series"].append({"name": "probability of being compared", "values": chances, "right": True})
     return chart
-
-
-def _clusters(duplicates: Stats) -> Chart | None:
-    sizes = duplicates.get("clusters", {}).get("sizes")
-    return _chart(list(sizes), {"clusters": sizes.values()}, "documents in the cluster", "clusters") if sizes else None
 
 
 def _signal(row: Stats) -> Chart:
@@ -214,17 +211,16 @@ def _between(edges: Sequence[float], k: int) -> str:
     return f"{edges[k - 1]:g} to {edges[k]:g}" if k < len(edges) else f"{edges[-1]:g} or more"
 
 
-def _occurrences(tokens: Stats) -> Chart | None:
+def _occurrences(tokens: Stats | None) -> Chart | None:
     """How many token ids occur how often."""
-    bins = tokens.get("occurrences")
-    if not bins:
+    if not tokens or not (bins := tokens["occurrences"]):
         return None
     never = (tokens["vocabulary"] or 0) - tokens["vocabulary_used"]
     labels = ["never", *(span(low, high - 1) for low, high, _ in bins)]
     return _chart(labels, {"token ids": [never, *(ids for *_, ids in bins)]}, "times the id occurs", "token ids")
 
 
-def _sampler(mixture: Stats) -> Chart | None:
+def _sampler(mixture: Stats | None) -> Chart | None:
     """How much of what is shown comes from documents of each length."""
     if not mixture:
         return None

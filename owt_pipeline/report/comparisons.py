@@ -161,8 +161,8 @@ def comparison(ours: Stats, theirs: Stats, name: str) -> dict[str, Any]:
     return {
         "other": name,
         "totals": {key: [stats["totals"][key] for stats in both] for key in ours["totals"]},
-        "bytes_per_token": [stats["tokens"].get("bytes_per_token") for stats in both],
-        "duplicates": [stats["duplicates"].get("share") for stats in both],
+        "bytes_per_token": [(stats["tokens"] or {}).get("bytes_per_token") for stats in both],
+        "duplicates": [(stats["duplicates"] or {}).get("share") for stats in both],
         "stages": _stages(ours, theirs),
         "rejected": _rejected(ours, theirs),
         "lengths": {

@@ -195,11 +195,11 @@ def lengths(summary: Summary) -> dict[str, Any]:
     }
 
 
-def tokens(manifests: Mapping[str, Manifest], summary: Summary) -> dict[str, Any]:
+def tokens(manifests: Mapping[str, Manifest], summary: Summary) -> dict[str, Any] | None:
     """The tokenizer, the splits, and how often the ids of the vocabulary occur."""
     manifest = manifests.get("tokens")
     if manifest is None:
-        return {}
+        return None
     stats, used = manifest.stats, int((summary.vocabulary > 0).sum())
     total = stats.get("tokens_train", 0) + stats.get("tokens_val", 0)
     tokenizer = manifest.properties.get("tokenizer", {})

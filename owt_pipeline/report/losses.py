@@ -15,11 +15,11 @@ from schemas.manifest import Manifest
 _TOP_DOMAINS = 50
 
 
-def fetching(manifests: Mapping[str, Manifest], summary: Summary, details: Details) -> dict[str, Any]:
-    """The figures of pages/; empty where nothing was fetched."""
+def fetching(manifests: Mapping[str, Manifest], summary: Summary, details: Details) -> dict[str, Any] | None:
+    """The figures of pages/; None where nothing was fetched."""
     manifest = manifests.get("pages")
     if manifest is None:
-        return {}
+        return None
     return {
         "sources": by_key(summary.counters.get("pages/source", Counter())),
         "distances": _distances(summary),
@@ -179,11 +179,11 @@ def _is_outside(edges: Sequence[float], k: int, minimum: float | None, maximum: 
     return maximum is not None and k > 0 and edges[k - 1] >= maximum
 
 
-def duplicates(manifests: Mapping[str, Manifest], summary: Summary, details: Details) -> dict[str, Any]:
-    """The figures of duplicates/; empty where duplicates were not looked for."""
+def duplicates(manifests: Mapping[str, Manifest], summary: Summary, details: Details) -> dict[str, Any] | None:
+    """The figures of duplicates/; None where duplicates were not looked for."""
     manifest = manifests.get("duplicates")
     if manifest is None:
-        return {}
+        return None
     properties = manifest.properties
     rules = summary.counters.get("duplicates/rule", Counter())
     # Each document that goes names its cluster's size: a cluster of n has n - 1 of them.

@@ -2,72 +2,38 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from owt_pipeline.report.sketches import LogHistogram
 from owt_pipeline.report.summaries import Summary
+from schemas.stats import Mixture, Shown
 
 CONTEXT, LONG_MIN_TOKENS, LONG_FRACTION = 1024, 512, 0.7  # the trainer's defaults
 
 _MOST_DOCUMENTS = 1 << 20  # a few arrays of 8 bytes each: what a larger corpus shows differs in the fourth digit
 
 
-def sampler(summary: Summary) -> dict[str, Any]:
-    """The mixture that `packed` and `longbiased` realise, by the documents' lengths; empty without documents."""
+def sampler(summary: Summary) -> dict[str, Any] | None:
+    """The mixture that `packed` and `longbiased` realise, by the documents' lengths; None without documents."""
     lengths = summary.histograms.get("tokens/n_tokens", LogHistogram()).values(_MOST_DOCUMENTS)
     if not len(lengths):
-        return {}
+        return None
     rows = realised_mixture(lengths, CONTEXT, long_min_tokens=LONG_MIN_TOKENS, long_fraction=LONG_FRACTION)
     return {
         "context": CONTEXT,
         "long_min_tokens": LONG_MIN_TOKENS,
         "long_fraction": LONG_FRACTION,
-        "rows": [_rounded(asdict(row)) for row in rows],
-    }
-
-
-def _rounded(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: _rounded(value) if isinstance(value, dict) else round(value, 6) if isinstance(value, float) else value
-        for key, value in row.items()
+        "rows": json.loads(msgspec.json.encode(rows), parse_float=lambda digits: round(float(digits), 6)),
     }
 
 
 LENGTHS = (0, 64, 128, 256, 512, 1024, 2048, 4096, 16384)
 """Where the rows of the table begin, in tokens."""
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A sampler's realised shares for documents of some lengths.
-
-    Attributes:
-      samples: share of the samples that hold a token of such a document; a sample may count in several rows.
-      tokens: share of all tokens shown, the end-of-text before each document counted in.
-    """
-
-    samples: float
-    tokens: float
-
-
-@dataclass(frozen=True)
-class MixtureRow:
-    """The documents of `at_least` to under `below` tokens (None: any more).
-
-    Attributes:
-      documents: their share of all documents.
-      packed, longbiased: what each sampler shows of them; longbiased is None where no document is long.
-    """
-
-    at_least: int
-    below: int | None
-    documents: float
-    packed: Shown
-    longbiased: Shown | None
 
 
 def realised_mixture(
@@ -77,7 +43,7 @@ def realised_mixture(
     long_min_tokens: int = 512,
     long_fraction: float = 0.7,
     bounds: Sequence[int] = LENGTHS,
-) -> list[MixtureRow]:
+) -> list[Mixture]:
     """The table over one epoch of documents of these lengths (n,) in a random order, as the trainer packs them.
 
     Args:
@@ -97,12 +63,12 @@ def realised_mixture(
     biased = long_fraction * _packed(long, context, bounds) + (1 - long_fraction) * packed if len(long) else None
     documents = np.bincount(_rows(lengths, bounds), minlength=len(bounds)) / len(lengths)
     return [
-        MixtureRow(
-            low,
-            bounds[row + 1] if row + 1 < len(bounds) else None,
-            float(documents[row]),
-            Shown(*map(float, packed[row])),
-            Shown(*map(float, biased[row])) if biased is not None else None,
+        Mixture(
+            at_least=low,
+            below=bounds[row + 1] if row + 1 < len(bounds) else None,
+            documents=float(documents[row]),
+            packed=Shown(*map(float, packed[row])),
+            longbiased=Shown(*map(float, biased[row])) if biased is not None else None,
         )
         for row, low in enumerate(bounds)
     ]

@@ -219,7 +219,7 @@ STAGE = Stage(
     inputs=("tokens",),
     optional_inputs=("urls", "pages", "documents", "clean", "duplicates", "corpus"),
     options=Options,
-    version=4,
+    version=5,
     steps=(
         _pass("statistics", gather_statistics, kinds_of_first_pass),
         Step(merge_statistics, "statistics_merged", keys=_no_keys, spread="shards"),

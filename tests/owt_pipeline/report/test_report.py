@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,8 +25,8 @@ from owt_pipeline.report.first_pass import Piece, summarize
 from owt_pipeline.report.second_pass import Wanted
 from owt_pipeline.report.stage import STAGE, Options
 from owt_pipeline.stages import load
-from schemas.stats import stats_schema
-from schemas.stats_reference import stats_reference
+from schemas.reference import stats_reference
+from schemas.stats import Stats, stats_schema
 from tests.owt_pipeline.report.browser import Browser
 from tests.owt_pipeline.report.queries import queries
 from tests.owt_pipeline.report.test_page import SECTIONS, Page
@@ -35,7 +36,8 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def validate(stats: Any) -> None:
-    """Raises where the figures are not of the documented schema."""
+    """Raises where the figures are not of the documented schema, or cannot be read as its Structs."""
+    msgspec.convert(stats, Stats)
     jsonschema.Draft202012Validator(stats_schema()).validate(stats)
 
 
@@ -45,8 +47,8 @@ def test_every_figure_is_of_the_documented_schema(stats: dict[str, Any]) -> None
 
 
 def test_the_reference_of_stats_is_not_stale() -> None:
-    command = "python -m schemas.stats_reference"
-    stale = f"run `{command} > docs/stats.md; {command} --json > docs/stats.schema.json`"
+    command = "python -m schemas.reference"
+    stale = f"run `{command} stats > docs/stats.md; {command} stats.schema > docs/stats.schema.json`"
     assert (REPOSITORY / "docs" / "stats.md").read_text() == stats_reference(), stale
     assert json.loads((REPOSITORY / "docs" / "stats.schema.json").read_text()) == stats_schema(), stale
 
@@ -98,7 +100,7 @@ def test_a_run_of_imported_text_has_a_report_of_what_is_there(tmp_path: Path) ->
     stats = json.loads((tmp_path / "run" / "report" / "stats.json").read_bytes())
     assert stats["funnel"][0]["stage"] == "import"
     assert stats["funnel"][0]["entered"] == 9
-    assert (stats["fetch"], stats["scores"], stats["domains"]["top"]) == ({}, [], [])
+    assert (stats["fetch"], stats["scores"], stats["domains"]["top"]) == (None, [], [])
     page = (tmp_path / "run" / "report" / "index.html").read_text()
     assert page.count("Nothing was fetched") == 1
     assert "<script>alert(" not in page
