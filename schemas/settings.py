@@ -227,7 +227,8 @@ def _checked(f: dataclasses.Field[Any], kind: Any, value: Any, where: str) -> An
         items = list(value) if isinstance(value, (list, tuple)) else [value]
         if f.metadata.get("choices"):  # which hold no comma: `--sources live,archive` is two
             items = [part for item in items for part in (item.split(",") if isinstance(item, str) else [item])]
-        return tuple(_checked_scalar(f, kind, scalar, item, where) for item in items)
+        expected = scalar if isinstance(value, (list, tuple, scalar)) else kind
+        return tuple(_checked_scalar(f, expected, scalar, item, where) for item in items)
     return _checked_scalar(f, kind, scalar, value, where)
 
 

@@ -55,7 +55,7 @@ def test_a_prefixed_flag_may_be_bare_too() -> None:
         ({"min_tokens": -1}, r"min_tokens: -1 is not a whole number of at least 0"),
         ({"threshold": 1.5}, r"threshold: 1.5 is not a number from 0 to 1"),
         ({"threshold": float("nan")}, r"threshold: nan is not a number from 0 to 1"),
-        ({"languages": ["en", "dee"]}, r"languages: 'dee' is not a list, each one of en, de; did you mean 'de'\?"),
+        ({"languages": ["en", "dee"]}, r"languages: 'dee' is not one of en, de; did you mean 'de'\?"),
         ({"fix": 1}, r"fix: 1 is not true or false"),
     ],
 )
@@ -66,7 +66,7 @@ def test_a_wrong_value_names_key_value_and_what_is_allowed(table: dict, message:
 
 def test_choices_may_be_joined_by_commas() -> None:
     assert from_table(Options, {"languages": ["de,en"]}, "[clean]").languages == ("de", "en")
-    with pytest.raises(SettingsError, match="'fr' is not a list, each one of en, de"):
+    with pytest.raises(SettingsError, match="'fr' is not one of en, de"):
         from_table(Options, {"languages": ["en,fr"]}, "[clean]")
 
 
