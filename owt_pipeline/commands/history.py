@@ -213,7 +213,7 @@ def _decision(readers: Mapping[str, DatasetReader], row: dict[str, Any], shard: 
     """A dedupe decision with the document that stays and where the two texts differ."""
     shown = {key: value for key, value in row.items() if key != "url_id"}
     clean = readers.get("clean")
-    keeper, kept_shard = _keeper(readers, row["kept_shard"])
+    keeper, kept_shard = keeper_of(readers, row["kept_shard"])
     if clean is None or keeper is None:
         return shown
     removed = find_id(clean, row["url_id"], [shard])
@@ -224,7 +224,7 @@ def _decision(readers: Mapping[str, DatasetReader], row: dict[str, Any], shard: 
     return shown
 
 
-def _keeper(readers: Mapping[str, DatasetReader], shard: int) -> tuple[DatasetReader | None, int]:
+def keeper_of(readers: Mapping[str, DatasetReader], shard: int) -> tuple[DatasetReader | None, int]:
     """Where the documents of a `kept_shard` are, and which shard that is there: corpora compared with come last."""
     clean = readers.get("clean")
     if clean is None or shard < clean.num_shards:

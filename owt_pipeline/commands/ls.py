@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 
 from owt_pipeline.commands.estimate import duration, read_log, size
 from owt_pipeline.commands.stage import reporting_errors
+from owt_pipeline.engine.bases import folders_of_chain
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import is_discarded, read_manifest
 from owt_pipeline.engine.errors import NotFound
@@ -117,6 +118,8 @@ def _list(arguments: argparse.Namespace) -> int:
         print()
         return 0
     print(table(rows))
+    if bases := folders_of_chain(workdir):
+        print(f"\nbuilds on {', '.join(map(str, bases))}")
     if lease := running(workdir):
         print(f"\nin use by {lease}")
     return 0

@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
+from owt_pipeline.commands.history import keeper_of
 from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine import console, progress
 from owt_pipeline.engine.bases import BASES, open_chain, out_of_date
@@ -60,7 +61,8 @@ class Finding:
 def verify(workdir: Storage, *, repair: bool = False, deep: bool = False) -> Iterator[Finding]:
     """What holds of the bases of a run, and of each of its datasets, in order.
 
-    With `repair`, damaged files are marked for the next run; with `deep`, the datasets of the bases are examined too.
+    With `repair`, damaged files are marked for the next run; with `deep`, the datasets of the bases are examined too,
+    and whether the documents of other runs that duplicates repeat are there.
     Raises UserError where the folder holds no dataset at all.
     """
     if workdir.exists(BASES):
@@ -73,15 +75,15 @@ def verify(workdir: Storage, *, repair: bool = False, deep: bool = False) -> Ite
             ]
             yield finding
             for base in chain if deep else ():
-                for found in _verify(base.workdir, repair=False):
+                for found in _verify(base.workdir, repair=False, deep=False):
                     yield replace(found, name=f"{base.name}: {found.name}", damaged=[])
         except UserError as error:
             finding.problems.append(str(error))
             yield finding
-    yield from _verify(workdir, repair=repair)
+    yield from _verify(workdir, repair=repair, deep=deep)
 
 
-def _verify(workdir: Storage, *, repair: bool) -> Iterator[Finding]:
+def _verify(workdir: Storage, *, repair: bool, deep: bool) -> Iterator[Finding]:
     found = [name for name in (*DATASETS, "report") if workdir.exists(ledger_of(name)) or workdir.exists(name)]
     manifests: dict[str, Manifest] = {}
     empty = True
@@ -106,6 +108,8 @@ def _verify(workdir: Storage, *, repair: bool) -> Iterator[Finding]:
         empty = False
         manifests[name] = manifest
         _examine(workdir, manifest, manifests, finding)
+        if deep and name == "duplicates" and "clean" in manifests and not finding.problems:
+            finding.problems += _keeper_problems({name: DatasetReader(workdir, manifests[name]) for name in manifests})
         if repair and finding.damaged:
             Listing(workdir, name).distrust(finding.damaged)
         yield finding
@@ -284,6 +288,24 @@ def _decision_problems(source: DatasetReader, reader: DatasetReader) -> Iterator
             yield f"shard {shard}: {len(both)} documents to be kept are removed themselves, such as {both[0]}"
 
 
+def _keeper_problems(readers: Mapping[str, DatasetReader]) -> Iterator[str]:
+    """Each document to be kept that is of another run (a base, or a corpus compared with) is there."""
+    decisions, own = readers["duplicates"], readers["clean"].num_shards
+    kept_of_shard: dict[int, list[np.ndarray]] = {}
+    for batch in decisions.batches(columns=["kept_url_id", "kept_shard"]):
+        ids, shards = batch["kept_url_id"].to_numpy(), batch["kept_shard"].to_numpy()
+        for shard in np.unique(shards[shards >= own]).tolist():
+            kept_of_shard.setdefault(shard, []).append(ids[shards == shard])
+    for shard, found in sorted(kept_of_shard.items()):
+        keeper, there = keeper_of(readers, shard)
+        if keeper is None:
+            yield f"documents to be kept are in shard {shard}, which is of no run that is there"
+        elif not is_discarded(keeper.workdir, "clean"):
+            lost = np.setdiff1d(np.concatenate(found), _ids(keeper, there, "data"))
+            if len(lost):
+                yield f"{len(lost)} documents to be kept are not in {keeper.workdir}/clean, such as {lost[0]}"
+
+
 def _ids(reader: DatasetReader, shard: int, kind: str) -> np.ndarray:
     parts = [batch["url_id"].to_numpy() for batch in reader.batches(shard, kind=kind, columns=["url_id"], rows=1 << 16)]
     return np.concatenate(parts) if parts else np.array([], np.uint64)
@@ -307,7 +329,11 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="mark damaged files, so that the next run with the same settings makes them again",
     )
-    parser.add_argument("--deep", action="store_true", help="read every file of the runs that this one builds on, too")
+    parser.add_argument(
+        "--deep",
+        action="store_true",
+        help="examine the runs that this one builds on too, and look there for what duplicates repeat",
+    )
     console.add_flags(parser)
     return parser
 

@@ -128,6 +128,7 @@ def outputs(run: StageRun) -> dict[str, pa.Schema]:
 
 def check_split(run: StageRun, records: Sequence[ShardRecord]) -> None:
     held_out = sum(record.stats.get("documents_val", 0) for record in records)
+    held_out += sum(base.manifests["tokens"].stats.get("documents_val", 0) for base in run.bases)
     if run.options.val_fraction and not held_out and run.inputs["corpus"].rows():
         logger.warning("tokenize: no document fell into val/ at --val_fraction %s; give more", run.options.val_fraction)
 

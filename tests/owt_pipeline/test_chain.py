@@ -80,6 +80,8 @@ def test_verify_checks_the_bases_and_with_deep_their_files(
     said = capsys.readouterr().out
     assert "2024-01: " in said
     assert "2024-01: clean: holds" in said
+    owt("ls", runs / "2024-03")
+    assert f"builds on {runs / '2024-01'}, {runs / '2024-02'}" in capsys.readouterr().out
     assert "everything holds" in said
     copy = Path(shutil.copytree(runs, tmp_path / "copy"))
     path = next((copy / "2024-01/corpus").glob("part-*.parquet"))

@@ -77,6 +77,19 @@ def test_a_base_of_another_tokenizer_or_split_is_refused_before_anything_runs(ch
     assert not snapshot(tmp_path / "new")
 
 
+def test_a_month_without_validation_documents_is_no_worry_where_its_base_has_some(
+    chain: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_month(tmp_path / "new", 5, ["a text of some words"], [chain / "0"])
+    assert manifest_of(chain / "0", "tokens").stats["documents_val"]
+    tokenize(tmp_path / "new")
+    assert not manifest_of(tmp_path / "new", "tokens").stats.get("documents_val")
+    assert "val/" not in caplog.text
+    make_month(tmp_path / "alone", 5, ["a text of some words"])
+    tokenize(tmp_path / "alone")
+    assert "no document fell into val/" in caplog.text
+
+
 def test_a_base_without_tokens_is_refused(tmp_path: Path) -> None:
     make_month(tmp_path / "base", 0, ["a text of some words"])
     with pytest.raises(UserError, match="has no finished tokens/: run `owt tokenize --workdir"):
