@@ -399,8 +399,6 @@ def _archives(run: StageRun) -> Archives:
 
 def _sources(options: Options) -> list[dict[str, Any]]:
     """The archive files; raises UserError for options that cannot be, before an earlier run's pages are deleted."""
-    from owt_pipeline.fetch.addresses import parse_rules
-
     if "archive" in options.order and not options.pages_from:
         raise UsageError("--sources archive: give the WARC files with --pages_from")
     if bool(options.cc_index) != bool(options.cc_crawls):
@@ -417,7 +415,10 @@ def _sources(options: Options) -> list[dict[str, Any]]:
         raise UsageError(f"--user_agent: {agent!r} is not plain text such as {USER_AGENT_EXAMPLE}")
     if options.proxy and not _PROXY.fullmatch(options.proxy):
         raise UsageError(f"--proxy: {options.proxy!r} is not http://HOST:PORT")
-    parse_rules(options.resolve)
+    if options.resolve:  # not otherwise: that imports what fetches, for a stage that may be finished
+        from owt_pipeline.fetch.addresses import parse_rules
+
+        parse_rules(options.resolve)
     return [describe_source(file) for file in expand_globs(options.pages_from, "--pages_from")]
 
 
