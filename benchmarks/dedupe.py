@@ -5,21 +5,21 @@
 
 Documents are of 1,140 words, made of real posts; a fifth are copies or edited copies of others. Ours is the complete
 command `owt dedupe --workers 1` on one core, the interpreter's start included: wall-clock seconds, and CPU seconds,
-which other work on the machine stretches less. Then a sixteenth and a quarter of the documents, for the growth;
-the same with two workers on two cores, next to two processes that share nothing and have half of the documents each,
-which is all that two cores can do; and with --short, so many short documents, for the memory. The peers, on one
-core too: datatrove's MinhashDedupSignature alone, datasketch's MinHashLSH, text-dedup's MinHash.
+which other work on the machine stretches less. Then a quarter of the documents, for the growth: CPU seconds a
+document, without those that a run of 16 documents takes; the same with two workers on two cores, next to two processes
+that share nothing and have half of the documents each, which is all that two cores can do; and with --short, so many
+short documents, for the memory. The peers, on one core too: datatrove's MinhashDedupSignature alone, datasketch's
+MinHashLSH, text-dedup's MinHash.
 
 Exits 1 under 4,000 documents/s a core (CPU), under 40 times datatrove's signatures, over 1.15 times linear growth,
-over 4 GB, or with two workers under 1.7 times one: under 0.95 of what the processes that share nothing reach, where
-the machine is so busy that this is less.
+over 4 GB, or with two workers under 1.7 times one by the clock: under 0.95 of what the processes that share nothing
+reach, where the machine is so busy that this is less.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import json
 import os
 import resource
@@ -38,6 +38,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PEERS = REPOSITORY / "benchmarks" / "peers"
 PEER_PYTHON = REPOSITORY / ".venv-peers" / "bin" / "python"
 
+FEW = 16  # documents: what every run takes
 FLOOR, TIMES_DATATROVE, SPEEDUP, SHARE_OF_APART, GROWTH, MEMORY = 4000, 40, 1.7, 0.95, 1.15, 4 << 30
 
 
@@ -76,7 +77,7 @@ def main() -> int:
 
 def measure_ours(folder: Path, testdata: Path, count: int, repeats: int) -> tuple[float, list[str]]:
     """The complete stage on one core, on two, and its growth; returns its documents a CPU second, and what is amiss."""
-    sizes = [count // 16, count // 4, count]
+    sizes = [FEW, count // 4, count]
     for size in sizes:
         write_clean(folder / str(size), long_documents(testdata, size), size)
     halves = [folder / f"half {k}" for k in (0, 1)]
@@ -101,14 +102,14 @@ def measure_ours(folder: Path, testdata: Path, count: int, repeats: int) -> tupl
         figures = (size, workers, run.wall, run.cpu, size / run.wall, size / run.cpu, run.memory / 2**20)
         print("{:>11,}{:>11}{:>11.2f}{:>11.2f}{:>11,.0f}{:>11,.0f}{:>11,.0f}".format(*figures))
     # Without what every run takes, however small: the start of the interpreter and of the workers.
-    slopes = [(one[b].cpu - one[a].cpu) / (b - a) for a, b in itertools.pairwise(sizes)]
-    growth = slopes[1] / slopes[0]
+    each = [(one[size].cpu - one[FEW].cpu) / size for size in sizes[1:]]
+    growth = each[1] / each[0]
     more = one[count].wall - one[sizes[0]].wall
     speedup = more / (two[count].wall - two[sizes[0]].wall)
     most = more / (apart - one[sizes[0]].wall)
     rate = count / one[count].cpu
-    print(f"growth: {slopes[0] * 1e6:.0f} us a document from {sizes[0]:,} to {sizes[1]:,}, "
-          f"{slopes[1] * 1e6:.0f} us from {sizes[1]:,} to {sizes[2]:,} ({growth:.2f} times)")  # fmt: skip
+    print(f"growth: {each[0] * 1e6:.0f} CPU us a document of {sizes[1]:,}, {each[1] * 1e6:.0f} of {count:,} "
+          f"({growth:.2f} times)")  # fmt: skip
     print(f"two workers: {speedup:.2f} times one, from {sizes[0]:,} to {count:,} documents, and with the start "
           f"{one[count].wall / two[count].wall:.2f} times; two processes that share nothing, half of the documents "
           f"each: {most:.2f} and {one[count].wall / apart:.2f} times")  # fmt: skip

@@ -29,9 +29,8 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import require_manifest
+from owt_pipeline.engine.dataset import Outcome, require_manifest
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats import encoding as encodings
 from schemas import DATASETS

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from owt_pipeline.engine import console
+from owt_pipeline.engine.command_line import add_output_flags
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.stage import Stage
 from owt_pipeline.engine.storage import open_source
@@ -115,4 +115,4 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take the folder from another run, which then stops; for one whose job on a cluster has ended",
     )
-    console.add_flags(parser)
+    add_output_flags(parser)

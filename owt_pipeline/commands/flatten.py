@@ -29,9 +29,9 @@ from owt_pipeline.commands.stage import checked_workers, reporting_errors, run_s
 from owt_pipeline.dedupe.chain import SUPERSEDED
 from owt_pipeline.dedupe.collection import read_collection
 from owt_pipeline.dedupe.past import NOBODY, keep_sketches
-from owt_pipeline.engine import console, progress
+from owt_pipeline.engine import progress
 from owt_pipeline.engine.bases import open_chain, place_of
-from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.command_line import CommandParser, add_output_flags, configure_output
 from owt_pipeline.engine.commit import WARC, ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader, read_manifest, require_manifest
 from owt_pipeline.engine.errors import UsageError, UserError
@@ -69,7 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("run", metavar="RUN", help="folder of the last run of the chain")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run to make")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
-    console.add_flags(parser)
+    add_output_flags(parser)
     return parser
 
 
@@ -96,7 +96,7 @@ class Flattened:
 
 
 def _flatten(arguments: argparse.Namespace) -> int:
-    console.configure(arguments)
+    configure_output(arguments)
     workdir, last = Storage(arguments.workdir), Storage(arguments.run)
     workers = checked_workers(arguments.workers)
     bases = [base.workdir for base in open_chain(last)]

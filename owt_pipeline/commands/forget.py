@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from owt_pipeline.commands.history import readers_of
 from owt_pipeline.commands.stage import checked_workers, reporting_errors, run_stages
-from owt_pipeline.engine import console
 from owt_pipeline.engine.bases import FORGOTTEN, begin_revision, dependents_of
-from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.command_line import CommandParser, add_output_flags, configure_output
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.lease import hold
@@ -61,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes to tokenize with"
     )
-    console.add_flags(parser)
+    add_output_flags(parser)
     return parser
 
 
@@ -87,7 +86,7 @@ def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
 
 
 def _forget(arguments: argparse.Namespace) -> int:
-    console.configure(arguments)
+    configure_output(arguments)
     workdir, workers = Storage(arguments.workdir), checked_workers(arguments.workers)
     readers = readers_of(workdir)
     with hold(workdir):

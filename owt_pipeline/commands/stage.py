@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 from owt_pipeline import config
-from owt_pipeline.engine import console, runner, submission
+from owt_pipeline.engine import runner, submission
 from owt_pipeline.engine.bases import end_revision, pin
-from owt_pipeline.engine.command_line import CommandParser, interruptible
+from owt_pipeline.engine.command_line import CommandParser, complain, configure_output, interruptible
 from owt_pipeline.engine.errors import LedgerError, UsageError, UserError, explain_os_error
 from owt_pipeline.engine.lease import hold
 from owt_pipeline.engine.phases import Result
@@ -38,7 +38,7 @@ def main(stage: Stage, argv: Sequence[str] | None = None) -> int:
 def reporting_errors(command: Callable[[], int]) -> int:
     """Run `command`; print what a user can fix as one line. Returns one of the exit codes of `owt --help`."""
     logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
-    logger.setLevel(logging.WARNING)  # until console.configure: not every command has flags that say how much to say
+    logger.setLevel(logging.WARNING)  # until configure_output: not every command has flags that say how much to say
     try:
         code = interruptible(command)
         sys.stdout.flush()
@@ -85,7 +85,7 @@ def runtime_of(arguments: argparse.Namespace, rest: list[str], tables: Mapping[s
     beam = config.beam_flags(tables, rest)
     given = arguments.workers if arguments.workers is not None else table.get("workers", os.cpu_count() or 1)
     workers = checked_workers(given)
-    console.configure(arguments)
+    configure_output(arguments)
     return Runtime(Storage(workdir), workers, beam, allow_version_skew=arguments.allow_version_skew)
 
 
@@ -143,5 +143,5 @@ def _output_is_closed() -> bool:
 
 
 def _complain(message: str, code: int = ExitCode.ERROR) -> int:
-    console.complain(message)
+    complain(message)
     return code

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from owt_pipeline.commands.history import keeper_of
 from owt_pipeline.commands.stage import reporting_errors
-from owt_pipeline.engine import console, progress
+from owt_pipeline.engine import progress
 from owt_pipeline.engine.bases import BASES, open_chain, out_of_date
-from owt_pipeline.engine.command_line import CommandParser
+from owt_pipeline.engine.command_line import CommandParser, add_output_flags, configure_output
 from owt_pipeline.engine.commit import Listing
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest
 from owt_pipeline.engine.errors import UserError
@@ -334,7 +334,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="examine the runs that this one builds on too, and look there for what duplicates repeat",
     )
-    console.add_flags(parser)
+    add_output_flags(parser)
     return parser
 
 
@@ -344,7 +344,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print(arguments: argparse.Namespace) -> int:
-    console.configure(arguments)
+    configure_output(arguments)
     workdir = Storage(arguments.workdir)
     if arguments.repair:  # which writes marks that a run would not expect
         with hold(workdir):

@@ -34,7 +34,7 @@ from owt_pipeline.demo.inputs import (
 from owt_pipeline.demo.pages import DOMAIN, Expectation
 from owt_pipeline.demo.server import serving
 from owt_pipeline.demo.site import Site, build_site
-from owt_pipeline.engine import children
+from owt_pipeline.engine import workers
 from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.storage import Storage
@@ -225,7 +225,7 @@ def training_problem(code: int, stopped: bool, reached: int) -> str:
 
 def _python(command: list[str], seconds: float | None = None) -> tuple[int, bool]:
     """Run `python -m command`, which does not outlive this process; its exit code, and whether `seconds` were up."""
-    child = children.start(partial(_become, command))
+    child = workers.start_child(partial(_become, command))
     stopped = not select.select([child.socket], [], [], seconds)[0]
     if stopped:
         os.kill(child.pid, signal.SIGTERM)

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from owt_pipeline.engine import progress
-from owt_pipeline.engine.batches import Outcome
+from owt_pipeline.engine.dataset import Outcome
 from owt_pipeline.engine.errors import LedgerError, UserError
 from owt_pipeline.engine.exchange import SLICES, Slice, SliceWriter
 from owt_pipeline.engine.storage import Entry, HashingFile, Storage, at_once

@@ -25,8 +25,8 @@ from typing import Any
 
 import msgspec
 
+from owt_pipeline.engine.disk import Process, this_process
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.processes import Process, this_process
 from owt_pipeline.engine.storage import Storage
 
 logger = logging.getLogger("owt")

@@ -37,7 +37,7 @@ from owt_pipeline.engine.plan import (
 )
 from owt_pipeline.engine.stage import SHARDS, STOPPED_NAME, Runtime, Stage, StageRun
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.engine.without_pandas import keep_pandas_out
+from owt_pipeline.engine.workers import keep_pandas_out
 from schemas.manifest import Counts, Manifest, ManifestError, ShardFile, ShardRecord, ledger_of
 
 logger = logging.getLogger("owt")

@@ -2,22 +2,29 @@
 
 A stage that makes shard k from shard k of its inputs alone keeps the shards whose part of the inputs is as it was. So
 taking one document out of a corpus, or repairing one page, rewrites the shards it is in, and no others.
+
+Here too are the versions of what shapes bytes: of the process that started a run, and of the workers that do it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
+import importlib.metadata
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import platform
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from owt_pipeline.engine import versions
+import schemas
 from owt_pipeline.engine.bases import described, open_chain
 from owt_pipeline.engine.commit import Listing, record_name, work_of
 from owt_pipeline.engine.dataset import DISCARDED, DatasetReader, is_discarded, read_manifest
@@ -28,6 +35,7 @@ from schemas.manifest import MANIFEST_NAME, FileTable, Manifest, ManifestError, 
 
 if TYPE_CHECKING:
     from owt_pipeline.engine.stage import Stage
+
 
 logger = logging.getLogger("owt")
 
@@ -103,7 +111,7 @@ def make_plan(
         stage.shaping(options, workdir),
         {name: reader.manifest.digest for name, reader in inputs.items()},
         stage.sources(options) + lists + described(open_chain(workdir) if stage.bases else (), stage.bases),
-        versions.of_libraries(stage.libraries),
+        versions_of(stage.libraries),
     )
     return _as_begun(plan, stage, output, workdir)
 
@@ -343,3 +351,63 @@ def difference(old: Plan, new: Plan) -> str:
     )
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return f"the source files have changed: {shown or 'their order'}"
+
+
+OURS = "owt-pipeline"
+ALWAYS = ("pyarrow",)
+"""Distributions that shape every dataset; a stage names its own (`Stage.libraries`)."""
+MISSING = "not installed"
+
+
+def versions_of(names: Iterable[str]) -> dict[str, str]:
+    """The versions of distributions in this process."""
+    return {name: _version(name) for name in (*ALWAYS, *names)}
+
+
+def versions_of_everything(names: Iterable[str]) -> dict[str, str]:
+    """The versions of distributions, of Python, and of this code: an older wheel has the same number."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"python": python, OURS: f"{_version(OURS)} ({code_digest()})", **dict(sorted(versions_of(names).items()))}
+
+
+def version_skew(expected: Mapping[str, str], allowed: bool) -> dict[str, str]:
+    """The versions of this process where they are not those `expected`; nothing where they are.
+
+    Raises UserError with both lists where they differ, unless that is allowed.
+    """
+    found = versions_of_everything(name for name in expected if name not in ("python", OURS))
+    if found == dict(expected):
+        return {}
+    if not allowed:
+        raise UserError(
+            f"a worker on {platform.node()} has other versions of what shapes bytes than the process that started the "
+            f"run. There: {_listed(found, expected)}. Here: {_listed(expected, found)}. Install the same wheel and "
+            "versions in both (constraints.txt), or give --allow_version_skew"
+        )
+    return found
+
+
+def _listed(versions: Mapping[str, str], others: Mapping[str, str]) -> str:
+    """A list for a message, those that differ from the others first."""
+    names = sorted(versions, key=lambda name: (versions[name] == others.get(name), name))
+    return ", ".join(f"{name} {versions[name]}" for name in names)
+
+
+@functools.cache
+def code_digest() -> str:
+    """Eight hex digits of this package's own code."""
+    digest = hashlib.sha256()
+    package = sys.modules["owt_pipeline"]
+    for module in (package, schemas):
+        root = Path(str(module.__file__)).parent
+        for path in sorted(root.rglob("*.py")):
+            digest.update(f"{path.relative_to(root.parent).as_posix()}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+@functools.cache
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return MISSING

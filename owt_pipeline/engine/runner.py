@@ -35,8 +35,7 @@ from owt_pipeline.engine.phases import (
 from owt_pipeline.engine.plan import read_plan
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, Step, read_record
 from owt_pipeline.engine.storage import Storage, at_once
-from owt_pipeline.engine.without_pandas import importing
-from owt_pipeline.engine.workers import WorkerError, close_shared_pool, start_server
+from owt_pipeline.engine.workers import WorkerError, close_shared_pool, importing, start_server
 from schemas.manifest import MANIFEST_NAME, Manifest, ledger_of
 
 logger = logging.getLogger("owt")

@@ -25,14 +25,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from owt_pipeline.engine import versions
 from owt_pipeline.engine.bases import Base
-from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.dataset import DatasetReader, Outcome
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import Slice
-from owt_pipeline.engine.plan import Plan
+from owt_pipeline.engine.plan import Plan, version_skew, versions_of_everything
 from owt_pipeline.engine.storage import Storage, at_once
 from owt_pipeline.engine.workers import map_batches
 from schemas import DATASETS
@@ -73,7 +71,7 @@ class Runtime:
 
     def elsewhere(self, stages: Iterable[Stage]) -> Runtime:
         """The same for stages whose parts run where a runner places them, as they do on a cluster."""
-        found = versions.of_everything(name for stage in stages for name in stage.libraries)
+        found = versions_of_everything(name for stage in stages for name in stage.libraries)
         return dataclasses.replace(self, on_cluster=True, workers=1, versions=tuple(found.items()))
 
     def skew(self) -> dict[str, str]:
@@ -81,7 +79,7 @@ class Runtime:
 
         Raises UserError where they differ and may not.
         """
-        return versions.skew(dict(self.versions), self.allow_version_skew) if self.versions else {}
+        return version_skew(dict(self.versions), self.allow_version_skew) if self.versions else {}
 
 
 def _nothing(*_: Any) -> Any:

@@ -4,28 +4,47 @@ Each worker has a thread of this process, which gives it one task after the othe
 come back in the order of the batches whatever the number of workers, which is what makes the output's bytes
 independent of it. A worker that dies, or does not answer in time, is replaced; only the task that it was at is
 affected, and the caller learns how it died.
+
+    this process --control--> server --fork--> child --socket--> this process
+
+Child processes start in milliseconds and never outlive this process. The server is started once, imports what children
+will need, and forks them: a fork of this process would copy the locks that Beam's threads hold. When this process is
+gone, however it ended, the server kills the children, whatever C code they are in. Children share neither locks nor
+pipes with each other, so one that is killed at any moment harms no other one; nothing has a name in the file system,
+so nothing is left there. multiprocessing's fork server and the pools on it (Pebble, concurrent.futures, loky) promise
+none of this.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import copyreg
+import gc
+import importlib
+import os
 import pickle
 import signal
 import socket
+import sys
 import threading
+import time
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from multiprocessing import reduction, spawn
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from subprocess import DEVNULL, Popen
+from typing import Any, NoReturn, TypeVar
 
 import pyarrow as pa
 
-from owt_pipeline.engine import children, progress
-from owt_pipeline.engine.batches import from_ipc, to_ipc
+from owt_pipeline.engine import progress
+from owt_pipeline.engine.dataset import from_ipc, to_ipc
 from owt_pipeline.engine.errors import LedgerError, UserError
 
 R = TypeVar("R")
@@ -162,7 +181,7 @@ class _Worker:
     """One process and its socket."""
 
     def __init__(self) -> None:
-        self.child = children.start(_serve)
+        self.child = start_child(_be_worker)
         self._pipe = Connection(self.child.socket.detach())
 
     def ask(self, fn: bytes, argument: bytes, seconds: float | None, advance: Callable[[int], None]) -> Any:
@@ -182,7 +201,7 @@ class _Worker:
 _is_worker = False  # whether this process is one: it has no workers of its own
 
 
-def _serve(connection: socket.socket) -> None:
+def _be_worker(connection: socket.socket) -> None:
     """A worker's life: take a function and what to call it with, send back what comes of it."""
     global _is_worker
     _is_worker = True
@@ -201,11 +220,12 @@ def _serve(connection: socket.socket) -> None:
 
 
 def start_server(needed: Sequence[str] = ()) -> None:
-    """Let the process that workers are forked from load what they need, while the caller does something else.
+    """Let the process that workers are forked from load what they need, without waiting for it.
 
-    `needed` is what `Stage.preload` gives.
+    `needed` is what `Stage.preload` gives: modules to import, and `module:function`s to call, which keep what they
+    load. What fails there does no harm.
     """
-    children.prepare([__name__, *needed])
+    _ask("prepare", needed, answers=False)
 
 
 _shared: WorkerPool | None = None  # worker processes are costly to start: all stages of a process share them
@@ -244,3 +264,179 @@ def map_batches(
         if isinstance(result, WorkerDied):
             raise WorkerError.died(result)
         yield batch, result
+
+
+_lock = threading.Lock()
+_server: _Server | None = None  # of this process; a child that asks for children gets its own
+
+
+@dataclass(frozen=True)
+class Child:
+    """A child process: its id, and this process' end of its socket, at end of file once the child has ended."""
+
+    pid: int
+    socket: socket.socket
+
+    def end(self) -> int:
+        """Kill the child if it is alive; returns its exit code, negative for the signal it died of."""
+        try:
+            return int(_ask("end", self.pid))
+        except ChildProcessError:
+            return -signal.SIGKILL
+
+
+def start_child(target: Callable[[socket.socket], object], seconds: float = 0.0) -> Child:
+    """Call `target(socket)` in a new process, which ignores Ctrl-C and SIGTERM; `target` is picklable.
+
+    When this process is gone, it has so many `seconds` to end by itself before it is killed.
+    Raises ChildProcessError where the server was killed, or the system allows no more processes.
+    """
+    # As multiprocessing does it: the module path, and functions of `__main__` under `python -m`.
+    preparation = spawn.get_preparation_data("child")
+    del preparation["authkey"]
+    ours, theirs = socket.socketpair()
+    with theirs:
+        return Child(_ask("fork", (seconds, preparation, pickle.dumps(target)), theirs.fileno()), ours)
+
+
+def _ask(request: str, argument: Any, handle: int | None = None, *, answers: bool = True) -> Any:
+    global _server
+    with _lock:
+        _server = server = _server or _Server()
+        try:
+            server.control.send((request, argument))
+            if handle is not None:
+                reduction.send_handle(server.control, handle, None)
+            return server.control.recv() if answers else None
+        except BaseException as error:  # also Ctrl-C between question and answer
+            _server = None
+            server.close()
+            if isinstance(error, (EOFError, ConnectionError)):
+                raise ChildProcessError("the process that starts others has ended. Out of memory?") from error
+            raise
+
+
+class _Server:
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({theirs.fileno()})"
+        command = [sys.executable, "-c", code]
+        with theirs:  # a session of its own: a terminal's Ctrl-C is for this process, which tells the server
+            self._process = Popen(command, pass_fds=[theirs.fileno()], start_new_session=True, stdin=DEVNULL)
+        self.control = Connection(ours.detach())
+
+    def close(self) -> None:
+        self.control.close()
+        self._process.wait()
+
+
+@atexit.register
+def _close() -> None:
+    if _server is not None:
+        _server.close()
+
+
+def serve(control: int) -> None:
+    """Fork children as the process at the other end of `control` asks; end them when it is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    gc.disable()  # what is imported stays, and children share its memory as long as nobody looks for garbage in it
+    keep_pandas_out()
+    connection, children = Connection(control), dict[int, float]()  # seconds to end, by process id
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            request, argument = connection.recv()
+            if request == "prepare":
+                for needed in argument:
+                    module, _, function = needed.partition(":")
+                    with contextlib.suppress(Exception):
+                        imported = importlib.import_module(module)
+                        if function:
+                            getattr(imported, function)()
+                gc.freeze()
+            elif request == "fork":
+                seconds, *argument = argument
+                with socket.socket(fileno=reduction.recv_handle(connection)) as theirs:
+                    pid = os.fork()
+                    if pid == 0:
+                        connection.close()
+                        _be_child(theirs, *argument)
+                children[pid] = seconds
+                connection.send(pid)
+            elif children.pop(argument, None) is not None:
+                os.kill(argument, signal.SIGKILL)  # one that has ended keeps its id and its code until `waitpid`
+                connection.send(os.waitstatus_to_exitcode(os.waitpid(argument, 0)[1]))
+            else:  # it was ended before, or is a child of the server before this one
+                connection.send(-signal.SIGKILL)
+    gone = time.monotonic()
+    for seconds, pid in sorted((seconds, pid) for pid, seconds in children.items()):
+        while os.waitpid(pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() >= gone + seconds:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.002)
+
+
+def _be_child(connection: socket.socket, preparation: dict[str, Any], target: bytes) -> NoReturn:
+    code = 1
+    try:
+        gc.enable()
+        with contextlib.suppress(EOFError, ConnectionError):  # the process at the other end is gone
+            with warnings.catch_warnings():  # of a module that is run by `python -m`, and the server has imported
+                warnings.simplefilter("ignore", RuntimeWarning)
+                spawn.prepare(preparation)
+            pickle.loads(target)(connection)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+# pyarrow and Beam import pandas, where it is installed: 50 MB a process and half a second, for nothing here.
+
+
+def keep_pandas_out() -> None:
+    """Let pyarrow find no pandas when it first looks for it; `to_pandas` looks again, and works as ever."""
+    if "pandas" in sys.modules:
+        return
+    import pyarrow as pa
+
+    with _hidden():
+        pa.array([])
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Let the block import what is large, without pandas and without a search for garbage, of which imports make none.
+
+    Beam takes 0.9 s of the CPU so, 1.3 s otherwise. What was imported is left out of all later searches.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        with _hidden():
+            yield
+        gc.freeze()
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _hidden() -> Iterator[None]:
+    sys.meta_path.insert(0, _NoPandas)  # type: ignore[arg-type]  # the class is the finder
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(_NoPandas)  # type: ignore[arg-type]
+
+
+class _NoPandas:
+    """An import finder (importlib.abc.MetaPathFinder) to which there is no pandas."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)

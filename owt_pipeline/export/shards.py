@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.engine.batches import Outcome, rejects_batch
 from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.dataset import DatasetReader, Outcome, rejects_batch
 from owt_pipeline.export.card import LANGUAGE
 from owt_pipeline.export.takedowns import Takedowns
 from schemas import Reason

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from owt_pipeline.engine.batches import Outcome, rejects_batch, replace_columns
+from owt_pipeline.engine.dataset import Outcome, rejects_batch, replace_columns
 from owt_pipeline.extract.pages import Found, Rejected, Result
 from schemas import DATASETS
 

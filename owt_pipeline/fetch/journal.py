@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from isal import isal_zlib
 
-from owt_pipeline.engine.processes import Process
+from owt_pipeline.engine.disk import Process
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
 

@@ -23,9 +23,9 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from owt_pipeline.engine import children
+from owt_pipeline.engine import workers
+from owt_pipeline.engine.disk import Process, this_process
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.processes import Process, this_process
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerDied, WorkerError
 from owt_pipeline.fetch.answers import Answer, Page
@@ -89,7 +89,7 @@ class Recorder:
 
 async def start_recording() -> Recording:
     """A process at work: what is fetched before it is would be lost to a kill meanwhile."""
-    child = children.start(_serve, _SECONDS_TO_END)
+    child = workers.start_child(_serve, _SECONDS_TO_END)
     _, recording = await asyncio.get_running_loop().create_connection(lambda: Recording(child), sock=child.socket)
     await recording.begun.wait()
     if recording.error is not None:
@@ -101,7 +101,7 @@ class Recording(asyncio.Protocol):
     """The process, as the event loop sees it.
 
     Attributes:
-      child: what `children.start` gave.
+      child: what `workers.start_child` gave.
       process: which it is, once it has begun.
       begun: whether it is at work, or never will be.
       ready: whether it takes more, or never will again.
@@ -110,7 +110,7 @@ class Recording(asyncio.Protocol):
 
     process: Process
 
-    def __init__(self, child: children.Child):
+    def __init__(self, child: workers.Child):
         self.child = child
         self.begun, self.ready = asyncio.Event(), asyncio.Event()
         self.ready.set()

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from owt_pipeline.engine import progress
-from owt_pipeline.engine.batches import rejects_batch, replace_columns
 from owt_pipeline.engine.commit import ShardWriter, record_name, shard_name
-from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.dataset import DatasetReader, rejects_batch, replace_columns
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.answers import INDEXED, Answer, NoPage, Page
 from owt_pipeline.fetch.archives import Archives, Lookup

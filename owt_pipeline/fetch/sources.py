@@ -18,8 +18,8 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from owt_pipeline.engine import progress
+from owt_pipeline.engine.disk import this_process
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.processes import this_process
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.answers import Answer, NoPage
 from owt_pipeline.fetch.journal import Claim, Journal

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from owt_pipeline.engine.batches import Outcome
+from owt_pipeline.engine.dataset import Outcome
 from owt_pipeline.formats.urls import BadURL, canonical_url, url_id
 from owt_pipeline.import_text.records import Record
 from schemas import DATASETS, REJECTS, Reason

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.engine.batches import Outcome, rejects_batch
+from owt_pipeline.engine.dataset import Outcome, rejects_batch
 from owt_pipeline.formats.encoding import Encoding, load
 from schemas import DATASETS, Reason
 

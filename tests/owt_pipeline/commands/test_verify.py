@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from owt_pipeline.commands.verify import verify
-from owt_pipeline.engine.batches import Outcome, rejects_batch
 from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.dataset import Outcome, rejects_batch
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from owt_pipeline.commands.history import asked_for, differences, history, readers_of, side_by_side
 from owt_pipeline.commands.why import main
-from owt_pipeline.engine.batches import Outcome, rejects_batch
 from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.dataset import Outcome, rejects_batch
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage

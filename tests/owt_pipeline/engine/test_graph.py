@@ -16,9 +16,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from owt_pipeline.engine import graph
-from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader, read_manifest
+from owt_pipeline.engine.dataset import DatasetReader, Outcome, read_manifest
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.exchange import Slice, gather
 from owt_pipeline.engine.lease import hold

@@ -19,10 +19,10 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from owt_pipeline.engine import lease
 from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.disk import this_process
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.lease import LEASE_NAME, Job, Lease, LeaseLost, hold, name_job, renew, running
-from owt_pipeline.engine.processes import this_process
 from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.storage import Storage

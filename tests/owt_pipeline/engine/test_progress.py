@@ -18,10 +18,11 @@ from tests.owt_pipeline.runs import owt, run_owt
 
 WORK = """
 import argparse, logging, time
-from owt_pipeline.engine import console, progress
+from owt_pipeline.engine.command_line import add_output_flags, configure_output
+from owt_pipeline.engine import progress
 parser = argparse.ArgumentParser()
-console.add_flags(parser)
-console.configure(parser.parse_args())
+add_output_flags(parser)
+configure_output(parser.parse_args())
 with progress.step("a step whose name is rather long, as some are", shards=300, rows=300_000):
     for _ in range(150):
         progress.advance(1000)

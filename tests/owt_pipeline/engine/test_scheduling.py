@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from owt_pipeline.engine import progress
-from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.dataset import Outcome
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.runner import run_stage

@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from owt_pipeline.engine.batches import Outcome, rejects_batch
 from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader, read_manifest
+from owt_pipeline.engine.dataset import DatasetReader, Outcome, read_manifest, rejects_batch
 from owt_pipeline.engine.errors import LedgerError, UserError
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.runner import run_stage

@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from owt_pipeline.collect.stage import Options
-from owt_pipeline.engine import versions
 from owt_pipeline.engine.errors import UsageError, UserError
+from owt_pipeline.engine.plan import version_skew, versions_of_everything
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.submission import (
     CACHE_MILLISECONDS,
@@ -96,14 +96,14 @@ def test_a_job_that_has_failed_is_explained(error: Exception, kind: type[Excepti
 
 
 def test_other_versions_are_an_error_with_both_lists_unless_they_are_allowed() -> None:
-    here = versions.of_everything(["numpy"])
-    assert versions.skew(here, allowed=False) == {}
+    here = versions_of_everything(["numpy"])
+    assert version_skew(here, allowed=False) == {}
     there = here | {"numpy": "0.1"}
     with pytest.raises(UserError) as error:
-        versions.skew(there, allowed=False)
+        version_skew(there, allowed=False)
     for listed in (here, there):
         assert all(f"{name} {version}" in str(error.value) for name, version in listed.items())
-    assert versions.skew(there, allowed=True) == here
+    assert version_skew(there, allowed=True) == here
 
 
 def test_files_that_workers_read_have_absolute_paths() -> None:

@@ -16,7 +16,7 @@ def test_arrays_are_made_without_pandas_and_frames_with_it() -> None:
 import sys
 import pyarrow as pa
 import gc
-from owt_pipeline.engine.without_pandas import importing, keep_pandas_out
+from owt_pipeline.engine.workers import importing, keep_pandas_out
 
 with importing():
     import apache_beam

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.engine import children, progress
+from owt_pipeline.engine import progress, workers
 from owt_pipeline.engine.workers import WorkerDied, WorkerError, WorkerPool, map_batches
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.runs import owt
@@ -257,8 +257,8 @@ def test_a_batch_whose_worker_was_killed_from_outside_gets_another_try(tmp_path:
 def test_when_the_server_is_killed_the_run_says_so_and_the_next_one_works() -> None:
     batch = pa.record_batch({"i": [1]})
     assert [r for _, r in map_batches(hang_at_three, [batch], 2)] == [1]
-    assert children._server is not None
-    os.kill(children._server._process.pid, signal.SIGKILL)
+    assert workers._server is not None
+    os.kill(workers._server._process.pid, signal.SIGKILL)
     pool = WorkerPool(1)
     try:
         with pytest.raises(ChildProcessError, match=r"has ended\. Out of memory"):

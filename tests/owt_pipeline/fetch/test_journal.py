@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.processes import Process, this_process
+from owt_pipeline.engine.disk import Process, this_process
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch import journal as journal_module

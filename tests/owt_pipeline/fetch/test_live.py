@@ -22,7 +22,7 @@ import zstandard
 from fastwarc.warc import ArchiveIterator
 from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
-from owt_pipeline.engine import children, progress
+from owt_pipeline.engine import progress, workers
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
@@ -372,12 +372,12 @@ def test_when_the_recording_process_dies_a_rerun_continues(
 ) -> None:
     started = []
 
-    def start(target: Callable[[socket.socket], object], seconds: float) -> children.Child:
+    def start(target: Callable[[socket.socket], object], seconds: float) -> workers.Child:
         started.append(children_start(target, seconds))
         return started[-1]
 
-    children_start = children.start
-    monkeypatch.setattr(children, "start", start)
+    children_start = workers.start_child
+    monkeypatch.setattr(workers, "start_child", start)
 
     async def deadly(request: Request) -> None:
         if request.count == 1:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.engine import children
+from owt_pipeline.engine import workers
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerError
 from owt_pipeline.fetch import recorder as recorder_module
@@ -96,8 +96,8 @@ def test_a_segment_is_written_when_it_is_old_or_large_and_a_kill_costs_the_rest(
             await asyncio.sleep(0.01)
         os.kill(recording.child.pid, signal.SIGKILL)
 
-    folder, start = Storage(str(tmp_path)), children.start
-    monkeypatch.setattr(children, "start", lambda *_: start(partial(serve_with, name)))
+    folder, start = Storage(str(tmp_path)), workers.start_child
+    monkeypatch.setattr(workers, "start_child", lambda *_: start(partial(serve_with, name)))
     with pytest.raises(WorkerError, match=r"its process was killed by SIGKILL"):
         asyncio.run(take_ten(folder, kill))
     assert Journal(folder).ids.tolist() == list(range(10))

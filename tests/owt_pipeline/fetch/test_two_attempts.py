@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.engine import children, processes
+from owt_pipeline.engine import disk, workers
 from owt_pipeline.engine.dataset import require_manifest
 from owt_pipeline.engine.parts import Work
 from owt_pipeline.engine.phases import plan_stage, publish_stage
@@ -41,11 +41,11 @@ def options(rules: tuple[str, ...]) -> Options:
 
 def attempt(workdir: str, folder: str, machine: str, rules: tuple[str, ...]) -> None:
     """Make the shard, on a machine of this name: a process' life."""
-    processes._host = lambda: machine  # type: ignore[assignment]
+    disk._host = lambda: machine  # type: ignore[assignment]
     for name in ("TERM_SECONDS", "_VALID_SECONDS", "RENEW_SECONDS", "_LOOK_SECONDS"):
         setattr(journal, name, getattr(journal, name) / FASTER)
-    start = children.start
-    children.start = lambda *_: start(_record, 0.0)
+    start = workers.start_child
+    workers.start_child = lambda *_: start(_record, 0.0)
     runtime = Runtime(Storage(workdir), on_cluster=True)
     Work(STAGE, options(rules), runtime, len(STAGE.steps) - 1, folder).do(0, [])
 

@@ -22,8 +22,8 @@ from fastwarc.warc import ArchiveIterator
 from hypothesis import given
 from hypothesis import strategies as st
 
+from owt_pipeline.engine.disk import this_process
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.processes import this_process
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage

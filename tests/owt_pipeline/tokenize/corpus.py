@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.dataset import Outcome
 from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.making import write_dataset

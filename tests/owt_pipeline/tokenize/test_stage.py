@@ -13,9 +13,8 @@ import tiktoken
 from tokenizers import Tokenizer
 
 from owt_pipeline.commands.verify import verify
-from owt_pipeline.engine.batches import Outcome
 from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.dataset import DatasetReader, Outcome
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
