@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import math
 import re
 import types
 import typing
@@ -241,9 +242,11 @@ def _checked_scalar(f: dataclasses.Field[Any], kind: Any, scalar: type, value: A
     choices = f.metadata.get("choices")
     if choices and value not in choices:
         raise SettingsError(problem + _suggestion(str(value), choices))
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SettingsError(f"{where}: {value} is not finite; expected {_expected(f, kind)}")
     if isinstance(value, (int, float)):
         low, high = f.metadata.get("minimum"), f.metadata.get("maximum")
-        if value != value or (low is not None and value < low) or (high is not None and value > high):
+        if (low is not None and value < low) or (high is not None and value > high):
             raise SettingsError(problem)
     return value
 

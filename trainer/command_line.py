@@ -34,12 +34,19 @@ class CommandParser(argparse.ArgumentParser):
 
 def read_text(path: str, what: str) -> str:
     """The text of a file that the user named as `what`; raises SettingsError naming both."""
+    check_local(path, what, "file")
     try:
         return Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise SettingsError(f"{what}: {path} is not UTF-8 at byte {error.start}; convert it first (iconv)") from error
     except OSError as error:
         raise SettingsError(f"{what}: {path} cannot be read: {error.strerror}") from error
+
+
+def check_local(path: str, what: str, kind: str = "folder") -> None:
+    """Raise SettingsError where the user named a URI as `what`, which has to be a local `kind`."""
+    if "://" in path:
+        raise SettingsError(f"{what}: {path} is no local {kind}; copy it here first")
 
 
 def report(prog: str, error: Exception) -> ExitCode:

@@ -164,6 +164,8 @@ class TrainConfig:
     )
 
     def __post_init__(self) -> None:
+        if max(self.beta1, self.beta2) >= 1:
+            raise SettingsError(f"beta1 {self.beta1} and beta2 {self.beta2} must be below 1")
         if self.fsdp and self.optimizer == "adafactor":
             raise SettingsError("torch's Adafactor does not work on weights spread by fsdp; use adamw or muon")
         if self.document_mask and self.dropout:

@@ -181,14 +181,19 @@ def hellaswag(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_
     lengths: list[int] = []
     spans, labels = [], []
     for number, entry in _lines(path, _HELLASWAG):
-        label, endings = int(entry["label"]), [_tidy(ending) for ending in entry["endings"]]
-        if not 0 <= label < len(endings):
-            raise ValueError(f"{path}, line {number}: label {label} names none of {len(endings)} endings")
+        if not all(isinstance(ending, str) for ending in entry["endings"]):
+            raise ValueError(f"{path}, line {number}: endings are {entry['endings']!r}, expected a list of texts")
+        endings, label = [_tidy(ending) for ending in entry["endings"]], str(entry["label"])
+        if label not in map(str, range(len(endings))):
+            raise ValueError(
+                f"{path}, line {number}: label {entry['label']!r} is not the number of one of {len(endings)} endings, "
+                "from 0 on; take hellaswag_val.jsonl (the test set's labels are not public)"
+            )
         context = _tidy(f"{entry['activity_label']}: {entry['ctx_a']} {entry['ctx_b'].capitalize()}")
         spans.append(slice(len(pairs), len(pairs) + len(endings)))
         pairs += [_encode_pair(tokenizer, context, " " + ending) for ending in endings]
         lengths += [len(ending) for ending in endings]
-        labels.append(label)
+        labels.append(int(label))
     nats = score_continuations(model, pairs, ranks, micro_batch).nats
     by_character = nats / torch.tensor(lengths).clamp(min=1)
     chosen = zip(spans, labels, strict=True)

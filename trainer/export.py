@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from schemas import option
+from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
+from trainer.checkpoint import RECORD
 from trainer.command_line import CommandParser, report
 from trainer.pretrained import Pretrained, load_pretrained, save_huggingface
 from trainer.publish import Content, open_destination
@@ -36,8 +37,10 @@ def export(source: str, folder: str, options: ExportOptions, uri: str = "") -> N
     With `uri`, where the folder is to be sent, it gets a card too.
 
     Raises:
+      SettingsError: `folder` is a file, or has a model or a run in it that this would write over.
       ValueError: there is no such model, it is not signed as it should be, or transformers has no class for it.
     """
+    check_target(Path(folder), source)
     signer = Signer(options.sign_key) if options.sign_key else None
     trained = load_pretrained(source, verifier=Verifier(options.verify_key) if options.verify_key else None)
     save_huggingface(trained.model, Path(folder), trained.tokenizer, trained.eot)
@@ -45,6 +48,16 @@ def export(source: str, folder: str, options: ExportOptions, uri: str = "") -> N
         (Path(folder) / "README.md").write_text(card(trained, uri, options.license), encoding="utf-8")
     if signer:
         signer.sign(Path(folder))
+
+
+def check_target(folder: Path, source: str) -> None:
+    """Raise SettingsError unless the model may be written to `folder`: not over itself, a run or a checkpoint."""
+    if folder.exists() and not folder.is_dir():
+        raise SettingsError(f"{folder} is a file; give a folder, which is created if need be")
+    if folder.exists() and Path(source).exists() and folder.samefile(source):
+        raise SettingsError(f"{folder} is the model itself; give another folder to export it to")
+    if (folder / "checkpoints").exists() or (folder / RECORD).exists():
+        raise SettingsError(f"{folder} is a run or a checkpoint; give another folder, of its own")
 
 
 def publish(source: str, uri: str, options: ExportOptions) -> None:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from trainer.command_line import CommandParser, report
+from trainer.command_line import CommandParser, check_local, report
 from trainer.shards import Documents, ShardError, open_chain
 
 _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
@@ -96,13 +96,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m trainer.export_tokens", description="Write token shards in another trainer's layout."
     )
     parser.add_argument("tokens", metavar="TOKENS", help="folder of the token shards: WORKDIR/tokens")
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="where the files go")
+    parser.add_argument("folder", metavar="FOLDER", help="where the files go")
     parser.add_argument(
         "--format", choices=_LAYOUTS, default="bin", help="bin: nanoGPT's; megatron: Megatron-LM's (default: bin)"
     )
     try:
         namespace = parser.parse_args(arguments)
-        written = export_tokens(namespace.tokens, namespace.folder, namespace.format)
+        check_local(namespace.folder, "where the files go")
+        written = export_tokens(namespace.tokens, Path(namespace.folder), namespace.format)
     except (ValueError, OSError) as error:
         return report("trainer.export_tokens", error)
     for path in written:

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trainer.checkpoint import CheckpointError, load_model, resolve
+from trainer.command_line import check_local
 from trainer.documents import DocumentBlocks
 from trainer.model import GPT, ModelConfig
 from trainer.shards import TokenizerInfo, sha256_of
@@ -62,6 +63,7 @@ def load_pretrained(source: str, device: torch.device | str = "cpu", verifier: V
       SignatureError: the verifier does not accept it.
       CheckpointError, ValueError: none of these, damaged, or of a kind this package does not have.
     """
+    check_local(source, "model")
     huggingface = is_huggingface(Path(source))
     folder = Path(source) if huggingface else resolve(source)
     if verifier:

@@ -85,13 +85,13 @@ class RemoteFolder:
     def __init__(self, uri: str, cache: Cache) -> None:
         """Raises ShardError for a URI of no known kind, or that is none."""
         self.uri, self._cache = uri.rstrip("/"), cache
-        scheme = uri.split("://", 1)[0]
-        if scheme not in ("s3", "gs"):
-            raise ShardError(f"{uri}: unknown scheme {scheme}://; give a local folder, s3:// or gs://")
+        scheme, _, path = uri.partition("://")
+        if scheme not in ("s3", "gs") or not path.strip("/"):
+            raise ShardError(f"{uri}: give a local folder, s3://BUCKET/PATH or gs://BUCKET/PATH")
         try:
             self._fs, self._root = open_bucket(self.uri)
         except (pa.ArrowInvalid, OSError) as error:
-            raise ShardError(f"{uri} cannot be opened: {error}") from error
+            raise ShardError(f"{uri} cannot be opened: {why_not(error)}") from error
 
     def __str__(self) -> str:
         return self.uri
@@ -136,6 +136,12 @@ class RemoteFolder:
         with self._fs.open_input_stream(f"{self._root}/{name}") as stream:
             while piece := stream.read(_PIECE):
                 yield piece
+
+
+def why_not(error: Exception) -> str:
+    """What a bucket's client says in one line, and what to look at."""
+    said = " ".join(str(error).split())
+    return f"{said[:240]}{'…' * (len(said) > 240)}; check the bucket's name, the network and the credentials"
 
 
 class Chunks(Protocol):

@@ -16,7 +16,16 @@ import pyarrow as pa
 
 from schemas import DATASETS
 from trainer.manifest import MANIFEST_NAME, Base, ShardError, TokenFile, TokenManifest, ledger_of, read_manifest
-from trainer.remote import DEFAULT_CACHE_GB, Cache, Chunks, FetchedChunks, RemoteFolder, default_cache_folder, is_remote
+from trainer.remote import (
+    DEFAULT_CACHE_GB,
+    Cache,
+    Chunks,
+    FetchedChunks,
+    RemoteFolder,
+    default_cache_folder,
+    is_remote,
+    why_not,
+)
 
 __all__ = [
     "Documents",
@@ -157,7 +166,7 @@ def open_dataset(
     """
     if is_remote(str(folder)):
         kept = Cache(Path(cache) if cache else default_cache_folder(), int(cache_gb * 1e9))
-        return _open_remote(str(folder).rstrip("/"), kept, verify)
+        return _open_remote(str(folder), kept, verify)
     folder = Path(os.path.abspath(folder))  # links are kept: the ledger is next to the folder that was named
     ledger = Path(ledger_of(str(folder)))
     try:
@@ -181,8 +190,10 @@ def _open_remote(uri: str, cache: Cache, verify: bool) -> TokenDataset:
     try:
         manifest = read_manifest(ledger.read, str(ledger))
         sizes = folder.sizes()
+    except FileNotFoundError as error:
+        raise ShardError(f"no token shards can be read at {folder}: {ledger.path(MANIFEST_NAME)} is missing") from error
     except OSError as error:
-        raise ShardError(f"no token shards can be read at {folder}: {error}") from error
+        raise ShardError(f"no token shards can be read at {folder}: {why_not(error)}") from error
     tokenizer, asset = _tokenizer_of(manifest, ledger.path(MANIFEST_NAME))
     for files in manifest.files.values():
         for file in files:

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -180,6 +181,25 @@ def test_data_that_changes_at_a_resume_is_logged_and_gives_the_same_bytes_howeve
     assert [(phase["step"], len(phase["sources"])) for phase in history] == [(0, 1), (4, 2)]
     page = (tmp_path / "cut" / "training.html").read_text()
     assert f"<td>{folders[0]} (50.0%), {folders[1]} (50.0%)</td><th>since step 5</th>" in page
+
+
+@pytest.mark.slow
+def test_data_that_changes_at_a_resume_over_two_ranks_gives_the_losses_of_one_process(
+    folders: list[str], tmp_path: Path, run: Run, trainer: Any
+) -> None:
+    assert run("one", 3, folders[0]) == run("one", 6, *folders[:2]) == 0
+    common = ("--out", tmp_path / "two", "--preset", "tiny", "--context", CONTEXT, "--batch_tokens", 128)
+    common += ("--device", "cpu", "--tracker", "none", "--warmup_steps", 1, "--schedule", "constant")
+    for steps, data in ((3, folders[:1]), (6, folders[:2])):
+        result = trainer.run("--data", *data, *common, "--max_steps", steps, ranks=2)
+        assert result.returncode == 0, result.stderr
+    assert result.stdout.count("the data changes at step 3") == 1
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    history = [
+        json.loads((tmp_path / name / "checkpoints/step-00000006/checkpoint.json").read_text())["history"]
+        for name in ("one", "two")
+    ]
+    assert history[0] == history[1]
 
 
 def test_data_of_another_tokenizer_is_refused_at_a_resume(

@@ -207,6 +207,12 @@ def test_a_flag_cut_short_is_refused(
         ('out = "s3://bucket/run"', "out: s3://bucket/run is no local folder; .* give --publish s3://bucket/run"),
         ("seed = 99999999999999999999", "seed: 99999999999999999999 is not a whole number from 0 to 4294967295"),
         ("extend_steps = [5, 0]", "extend_steps: 0 is not"),
+        ("learning_rate = inf", "learning_rate: inf is not finite; expected a number of at least 0"),
+        ("weight_decay = nan", "weight_decay: nan is not finite"),
+        ("clip = -1.5", "clip: -1.5 is not a number of at least 0"),
+        ("beta2 = 1", "beta1 0.9 and beta2 1.0 must be below 1"),
+        ("init_from = 's3://bucket/run'", "model: s3://bucket/run is no local folder; copy it here first"),
+        ("val_data = 's3://bucket/text'", "val_data: s3://bucket/text is no local file; copy it here first"),
         ('preset = "big"', "preset: 'big' is not one of tiny, 124M, .*, algpt2$"),
         ("val_data = 'BINARY'", "val_data: .*binary is not UTF-8 at byte 0"),
     ],
@@ -222,6 +228,39 @@ def test_a_wrong_setting_is_one_line(
     assert main([str(tmp_path / "config.toml")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(message, line)
+
+
+@pytest.mark.parametrize("uri", ["hf://owner/name", "s3://", "gs:///", "file:///tmp/tokens"])
+def test_data_at_another_kind_of_address_says_which_are_known(
+    config: TrainConfig, capsys: pytest.CaptureFixture[str], uri: str
+) -> None:
+    wanted = f"{uri}: give a local folder, s3://BUCKET/PATH or gs://BUCKET/PATH"
+    assert error_of(capsys, *flags(config, data=uri)) == wanted
+
+
+def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
+    config: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(dataclasses.replace(config, max_steps=1))
+    run, exported, file = Path(config.out), tmp_path / "exported", tmp_path / "file"
+    (newest,) = checkpoint.checkpoints(run / "checkpoints")
+    assert export.main([str(run), str(exported)]) == 0
+    file.write_text("mine")
+    before = contents(tmp_path)
+    for source, folder, message in (
+        (run, run, "is the model itself; give another folder to export it to"),
+        (exported, exported, "is the model itself"),
+        (exported, run, "is a run or a checkpoint; give another folder, of its own"),
+        (run, newest, "is a run or a checkpoint"),
+        (run, file, "is a file; give a folder"),
+    ):
+        capsys.readouterr()
+        assert export.main([str(source), str(folder)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"trainer.export: {folder} {message}")
+    assert export_tokens.main([config.data[0], "s3://bucket/x"]) == 2
+    assert "s3://bucket/x is no local folder" in capsys.readouterr().err
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("key", ["reorder_and_upcast_attn", "add_cross_attention", "scale_attn_by_inverse_layer_idx"])

@@ -113,6 +113,27 @@ def test_a_file_of_another_format_is_refused(
         lambada(model, Tokenizer(tokenizer_file), path, ALONE, micro_batch=2)
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"label": "x"}, "line 1: label 'x' is not the number of one of 2 endings, from 0 on"),
+        ({"label": ""}, "take hellaswag_val.jsonl"),
+        ({"label": 2}, "label 2 is not the number of one of 2 endings"),
+        ({"label": True}, "label True is not"),
+        ({"label": 1.0}, "line 1 has no label; expected an object with"),
+        ({"endings": [1, 2]}, r"endings are \[1, 2\], expected a list of texts"),
+    ],
+)
+def test_a_wrong_label_or_ending_of_hellaswag_is_named(
+    model: GPT, tokenizer_file: Path, tmp_path: Path, changed: dict[str, object], message: str
+) -> None:
+    entry = {"activity_label": "a", "ctx_a": "b", "ctx_b": "c", "endings": ["d", "e"], "label": "1"} | changed
+    path = tmp_path / "hellaswag_val.jsonl"
+    path.write_text(json.dumps(entry) + "\n")
+    with pytest.raises(ValueError, match=message):
+        hellaswag(model, Tokenizer(tokenizer_file), path, ALONE, micro_batch=2)
+
+
 def test_published_perplexities_divide_by_words_and_line_ends() -> None:
     lines = [" ", " = Robert Boulter = ", " ", " He is <unk> @-@ tall , he said . ", " Next line . "]
     text = "".join(line + "\n" for line in lines)
