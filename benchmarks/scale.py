@@ -45,11 +45,12 @@ import msgspec
 import zstandard
 from synthetic_run import write_run
 
-from owt_pipeline.commands.estimate import FOREST_SECONDS, Machines, Prices, Work, forecast, rate_of, read_log, table
+from owt_pipeline.commands.estimate import FOREST_SECONDS, Work, forecast, rate_of, table
 from owt_pipeline.engine.commit import publish, record_name
-from owt_pipeline.engine.phases import plan_stage, publish_stage
+from owt_pipeline.engine.phases import plan_stage, publish_stage, read_log
 from owt_pipeline.engine.stage import SHARDS, Runtime, StageRun
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.submission import Machines, Prices
 from owt_pipeline.stages import ORDER, load
 from schemas import DATASETS
 from schemas.manifest import Counts, FileTable, Manifest, ShardFile, ShardRecord, ledger_of

@@ -89,7 +89,10 @@ def stats_reference() -> str:
     schema = stats_schema()
     parts = [_ABOUT_STATS]
     for name, section in schema["$defs"]["Stats"]["properties"].items():
-        parts.append(f"## `{name}`\n\n{section['description']}\n")
+        inner = _resolved(section, schema["$defs"])
+        more = _resolved(inner.get("items") or inner, schema["$defs"]).get("description")
+        text = section["description"] if more in (None, section["description"]) else f"{section['description']} {more}"
+        parts.append(f"## `{name}`\n\n{text}\n")
         if rows := list(_keys(section, "", schema["$defs"])):
             parts.append("| key | type | meaning |\n|---|---|---|\n" + "".join(rows))
     return "\n".join(parts)

@@ -57,20 +57,9 @@ class Stats(Figures):
     documents: Annotated[list[Document], _is("Documents of the corpus at random.")]
     training: Annotated[Training | None, _is("Losses of the training run that --training names, else null.")]
     settings: Annotated[dict[str, Settings], _is("By dataset.")]
-    comparison: Annotated[
-        Comparison | None,
-        _is(
-            "Two runs side by side, with --compare, else null. Of each pair, the first is this run's figure, the "
-            "second the other's."
-        ),
-    ]
-    months: Annotated[
-        list[Month] | None,
-        _is(
-            "The runs that this one builds on (--base), the oldest first, and this run; null for a run without any. "
-            "Each run's figures are of what it added."
-        ),
-    ]
+    times: Annotated[list[Time] | None, _is("When and where each stage ran last, with --times, else null.")]
+    comparison: Annotated[Comparison | None, _is("This run and another, with --compare, else null.")]
+    months: Annotated[list[Month] | None, _is("The runs that this one builds on, and this run; null without --base.")]
 
 
 class Row(Figures):
@@ -404,7 +393,7 @@ class DatasetSites(Figures):
 
 
 class Site(Figures):
-    site: Annotated[str, _is("its name")]
+    site: Annotated[str, _is("its name: that of its hosts without public suffix and subdomains")]
     reference: Annotated[int, _is("its count in the list")]
     urls: Rows = UNSET
     corpus: Rows = UNSET
@@ -419,10 +408,7 @@ class Sites(Figures):
 
 class Likeness(Figures):
     lengths: Annotated[list[LengthNextTo], _is("next to OpenWebText's published lengths")]
-    sites: Annotated[
-        Sites | None,
-        _is("next to the list of --reference_domains; a site is a host without its public suffix and subdomains"),
-    ]
+    sites: Annotated[Sites | None, _is("next to the list of --reference_domains")]
 
 
 class Document(Row):
@@ -469,6 +455,8 @@ _ShareBins = list[tuple[int, int, float]]
 
 
 class Comparison(Figures):
+    """Of each pair, the first is this run's figure, the second the other's."""
+
     other: Annotated[str, _is("the folder's name")]
     totals: Annotated[dict[str, tuple[int, int]], _is("as in totals")]
     bytes_per_token: Annotated[Numbers, _is("of text")]
@@ -486,7 +474,18 @@ class MonthDomains(Figures):
     top: Annotated[list[tuple[str, int]], _is("the 20 of most documents, and how many they have")]
 
 
+class Time(Figures):
+    stage: Annotated[str, _is("its name")]
+    started: Annotated[str, _is("ISO 8601, UTC")]
+    seconds: Annotated[float, _is("until its output was published")]
+    host: Annotated[str | None, _is("the machine, or on a cluster the runner; null where an earlier release ran it")]
+    workers: Annotated[str | None, _is("processes, or on Dataflow machines of which type; null for another cluster")]
+    dollars: Annotated[float | None, _is("on Dataflow, what its machines cost at most by list prices")]
+
+
 class Month(Figures):
+    """One run of the chain, the oldest first; its figures are of what it added."""
+
     run: Annotated[str, _is("the folder's name")]
     urls: Annotated[int | None, _is("new URLs; null for imported text, which has none")]
     seen_before: Annotated[int | None, _is("URLs that an earlier run had")]

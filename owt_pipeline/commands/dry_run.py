@@ -14,18 +14,16 @@ from owt_pipeline.commands.estimate import (
     FOREST_SECONDS,
     SHIPPED,
     SHIPPED_RATES,
-    Machines,
-    Prices,
     Rate,
     Work,
     busy,
     duration,
     forecast,
     rate_of,
-    read_log,
     size,
 )
 from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.phases import read_log
 from owt_pipeline.engine.plan import (
     INTERRUPTED,
     Output,
@@ -38,6 +36,7 @@ from owt_pipeline.engine.plan import (
 )
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.submission import Prices, machines_of
 from schemas.manifest import Manifest
 
 FINISHED = "finished"
@@ -166,20 +165,12 @@ def on_cluster(found: Sequence[Step], runtime: Runtime, prices: Prices) -> str:
     """What the steps take on the workers that the flags of Dataflow ask for; "" for another runner."""
     if not runtime.beam_flags:
         return ""  # without importing Beam
-    from apache_beam.options.pipeline_options import PipelineOptions, WorkerOptions
+    from apache_beam.options.pipeline_options import PipelineOptions
 
-    from owt_pipeline.engine.submission import is_dataflow
-
-    options = PipelineOptions(list(runtime.beam_flags))
+    machines = machines_of(PipelineOptions(list(runtime.beam_flags)))
     running = [step for step in found if step.verdict != FINISHED]
-    if not is_dataflow(options) or not running:
+    if machines is None or not running:
         return ""
-    asked = options.view_as(WorkerOptions)
-    machines = Machines(
-        int(asked.max_num_workers or asked.num_workers or 1),
-        str(asked.machine_type or Machines.type),
-        float(asked.disk_size_gb or Machines.disk_gb),
-    )
     works = [
         Work(
             step.stage,

@@ -13,17 +13,12 @@ on top, and is named: it does not get shorter with more workers. `benchmarks/sca
 from __future__ import annotations
 
 import heapq
-import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
-from owt_pipeline.engine.errors import UsageError
-from owt_pipeline.engine.phases import RUN_LOG
-from owt_pipeline.engine.storage import Storage
-from schemas.settings import did_you_mean
+from owt_pipeline.engine.submission import Machines, Prices
 
 SHIPPED_RATES = "the rates that ship"
 
@@ -67,8 +62,8 @@ def rate_of(stage: str, log: list[dict], *, live: bool = False) -> Rate:
     """The rate of the last complete run of `stage` in a run's log, or the one that ships."""
     shipped = SHIPPED["fetch from the web" if stage == "fetch" and live else stage]
     for entry in reversed(log):
-        whole = entry.get("shards_written", 0) == entry.get("shards", 0)
-        if entry.get("stage") == stage and whole and entry["seconds"] >= _LEAST_SECONDS and entry["entered"]:
+        complete = "workers" in entry and entry.get("shards_written", 0) == entry.get("shards", 0)
+        if entry.get("stage") == stage and complete and entry["seconds"] >= _LEAST_SECONDS and entry["entered"]:
             return Rate(
                 entry["entered"] / entry["seconds"] / busy(entry["workers"], live=live),
                 entry["left"] / entry["entered"],
@@ -81,19 +76,6 @@ def rate_of(stage: str, log: list[dict], *, live: bool = False) -> Rate:
 def busy(workers: int, *, live: bool = False) -> int:
     """Of so many workers, those that a stage has work for: the web is waited for."""
     return 1 if live else workers
-
-
-def read_log(workdir: Storage) -> list[dict]:
-    """The entries of a run's log; those that cannot be read are left out."""
-    if not workdir.exists(RUN_LOG):
-        return []
-    entries = []
-    for line in workdir.read(RUN_LOG).decode(errors="replace").splitlines():
-        try:
-            entries.append(json.loads(line))
-        except ValueError:
-            continue  # a line that a crash cut off
-    return entries
 
 
 def duration(seconds: float) -> str:
@@ -132,72 +114,6 @@ REQUEST_SECONDS = 0.05
 RECORD_BYTES = 1_000
 HANDLE_BYTES = 400
 """What goes through the runner's shuffle for each part: its record to Publish, its handle to Work and between steps."""
-
-
-@dataclass(frozen=True)
-class Prices:
-    """Dollars: list prices of Dataflow (batch) and Cloud Storage (standard, regional) in us-central1.
-
-    They change, and differ by region: https://cloud.google.com/dataflow/pricing, https://cloud.google.com/storage/pricing
-    """
-
-    vcpu_hour: float = 0.056
-    memory_gb_hour: float = 0.003557
-    disk_gb_hour: float = 0.000054
-    shuffle_gb: float = 0.011
-    thousand_writes: float = 0.005
-    thousand_reads: float = 0.0004
-    storage_gb_month: float = 0.02
-
-    @classmethod
-    def from_flags(cls, given: Sequence[str]) -> Prices:
-        """Prices with some of them set, as NAME=DOLLARS; raises UsageError."""
-        known = [field.name for field in fields(cls)]
-        found = {}
-        for item in given:
-            name, _, value = item.partition("=")
-            if name not in known:
-                raise UsageError(f"--prices {item}: unknown price '{name}'{did_you_mean(name, known)}")
-            try:
-                found[name] = float(value)
-            except ValueError:
-                raise UsageError(f"--prices {item}: {value!r} is not a number of dollars") from None
-        return cls(**found)
-
-
-@dataclass(frozen=True)
-class Machines:
-    """A pool of workers of one type.
-
-    Attributes:
-      workers: how many.
-      type: Google's name of the machine, which says how many cores and how much memory.
-      disk_gb: of each.
-      start_seconds: until the first part begins: machines start, the image is pulled.
-    """
-
-    workers: int
-    type: str = "n1-standard-1"
-    disk_gb: float = 25
-    start_seconds: float = 180
-
-    @property
-    def vcpus(self) -> int:
-        """Cores of a worker; raises UsageError for a type that does not say."""
-        found = re.search(r"-(\d+)(-\d+)?$", self.type)
-        if not found:
-            raise UsageError(
-                f"--machine_type {self.type}: how many cores it has is not known; give one such as n2-standard-4"
-            )
-        return int(found[1])
-
-    @property
-    def memory_gb(self) -> float:
-        if custom := re.search(r"custom-\d+-(\d+)", self.type):
-            return int(custom[1]) / 1024
-        of_n1 = self.type.startswith("n1-")
-        each = {"highmem": 6.5 if of_n1 else 8, "highcpu": 0.9 if of_n1 else 1}
-        return self.vcpus * next((gb for name, gb in each.items() if name in self.type), 3.75 if of_n1 else 4.0)
 
 
 @dataclass(frozen=True)
@@ -260,7 +176,7 @@ def forecast(works: Sequence[Work], machines: Machines, prices: Prices) -> list[
         seconds,
         sum(stage.alone for stage in found),
         sum(stage.busy * stage.seconds for stage in found) / seconds,
-        sum(stage.dollars for stage in found) + _machines(machines.start_seconds, machines, prices),
+        sum(stage.dollars for stage in found) + machines.dollars(machines.start_seconds, prices),
         *(sum(getattr(stage, name) for stage in found) for name in ("shuffled", "objects", "reads", "writes")),
     )
     return [*found, total]
@@ -302,7 +218,7 @@ def _stage(work: Work, machines: Machines, prices: Prices) -> Forecast:
     writes = work.parts * work.steps * work.writes + work.parts / 1_000  # listing counts as writing
     shuffled = work.parts * (RECORD_BYTES + work.steps * HANDLE_BYTES)
     dollars = (
-        _machines(seconds, machines, prices)
+        machines.dollars(seconds, prices)
         + shuffled / 1e9 * prices.shuffle_gb
         + writes / 1_000 * prices.thousand_writes
         + reads / 1_000 * prices.thousand_reads
@@ -327,8 +243,3 @@ def _makespan(work: Work, slots: int) -> float:
     for seconds in times.tolist():
         heapq.heapreplace(free, free[0] + seconds)
     return max(free)
-
-
-def _machines(seconds: float, machines: Machines, prices: Prices) -> float:
-    vcpus, memory = machines.vcpus * prices.vcpu_hour, machines.memory_gb * prices.memory_gb_hour
-    return machines.workers * seconds / 3600 * (vcpus + memory + machines.disk_gb * prices.disk_gb_hour)

@@ -11,7 +11,6 @@ from typing import Any
 
 from owt_pipeline import config
 from owt_pipeline.commands import dry_run
-from owt_pipeline.commands.estimate import Prices
 from owt_pipeline.commands.stage import check_flags, reporting_errors, run_stages, runtime_of
 from owt_pipeline.engine.bases import pin
 from owt_pipeline.engine.command_line import CommandParser
@@ -19,6 +18,7 @@ from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.phases import Result
 from owt_pipeline.engine.stage import Stage
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.submission import Prices
 from owt_pipeline.stages import ORDER, load
 from schemas.settings import add_flags, flags_given
 

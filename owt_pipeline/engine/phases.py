@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import os
+import socket
 import time
 import traceback
 from collections.abc import Mapping
@@ -273,22 +274,32 @@ def _drop_damaged(folder: Storage, records: Storage) -> None:
 
 
 def _log_run(run: StageRun, manifest: Manifest) -> None:
-    """Append the stage's times to the run's log; on a cluster the launcher's log has them."""
-    if run.runtime.on_cluster:
-        return
-    entry = {
+    """Append the stage's times to the run's log; on a cluster the launcher does."""
+    if not run.runtime.on_cluster:
+        entry = log_entry(
+            manifest,
+            run.started,
+            time.time() - run.started,
+            host=socket.gethostname(),
+            workers=run.runtime.workers,
+            shards_written=manifest.num_shards - run.kept,
+        )
+        append_to_log(run.workdir, entry)
+
+
+def log_entry(manifest: Manifest, started: float, seconds: float, **where: Any) -> dict[str, Any]:
+    """What the run's log says of a stage that was published; `where` it ran is `host` and `workers` or `machines`."""
+    return {
         "stage": manifest.stage,
         "fingerprint": manifest.fingerprint,
-        "started": round(run.started, 3),
-        "seconds": round(time.time() - run.started, 3),
-        "workers": run.runtime.workers,
+        "started": round(started, 3),
+        "seconds": round(seconds, 3),
+        **where,
         "shards": manifest.num_shards,
-        "shards_written": manifest.num_shards - run.kept,
         "entered": manifest.counts.entered,
         "left": manifest.counts.left,
         "bytes": manifest.total_bytes,
     }
-    append_to_log(run.workdir, entry)
 
 
 def append_to_log(workdir: Storage, entry: Mapping[str, Any]) -> None:
@@ -300,6 +311,19 @@ def append_to_log(workdir: Storage, entry: Mapping[str, Any]) -> None:
     else:
         before = workdir.read_version(RUN_LOG)
         workdir.write(RUN_LOG, (before[0] if before else b"") + line.encode())
+
+
+def read_log(workdir: Storage) -> list[dict]:
+    """The entries of a run's log; those that cannot be read are left out."""
+    if not workdir.exists(RUN_LOG):
+        return []
+    entries = []
+    for line in workdir.read(RUN_LOG).decode(errors="replace").splitlines():
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            continue  # a line that a crash cut off
+    return entries
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -29,6 +29,7 @@ from owt_pipeline.engine.phases import (
     failures,
     finished_output,
     forget_outcome,
+    log_entry,
     read_outcome,
     seconds,
 )
@@ -141,7 +142,7 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
     workdir = runtime.workdir
     with submission.explaining():
         options = submission.options_for(runtime.beam_flags, workdir, stages)
-        watch = Watch(stages, workdir)
+        watch = Watch(stages, workdir, submission.place_of(options))
         forget_outcome(workdir)
         later = submission.submits_later(options)
         pipeline = beam.Pipeline(options=options)
@@ -182,10 +183,13 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
 
 
 class Watch:
-    """What a job on a cluster has done so far, as the working directory shows it: stages published, parts recorded."""
+    """What a job on a cluster has done so far, as the working directory shows it: stages published, parts recorded.
 
-    def __init__(self, stages: Sequence[tuple[Stage, Any]], workdir: Storage):
-        self._stages, self._workdir = [stage for stage, _ in stages], workdir
+    Stages that are published are added to the run's log, with the `place` of `submission.place_of`.
+    """
+
+    def __init__(self, stages: Sequence[tuple[Stage, Any]], workdir: Storage, place: Mapping[str, Any]):
+        self._stages, self._workdir, self._place = [stage for stage, _ in stages], workdir, place
         self._before = {stage.name: self._content(stage) for stage in self._stages}
         self._results: dict[str, Result] = {}
         self._ended = threading.Event()
@@ -267,6 +271,7 @@ class Watch:
             if stage.name not in self._results and self._content(stage) != self._before[stage.name]:
                 seconds, self._since = time.monotonic() - self._since, time.monotonic()
                 manifest = require_manifest(self._workdir, stage.output)
+                append_to_log(self._workdir, log_entry(manifest, time.time() - seconds, seconds, **self._place))
                 self._results[stage.name] = Result(stage, manifest, seconds)
                 self._results[stage.name].log()
 

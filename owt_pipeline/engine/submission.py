@@ -87,6 +87,100 @@ def is_dataflow(options: PipelineOptions) -> bool:
     return (options.view_as(StandardOptions).runner or "").rpartition(".")[2] == DATAFLOW
 
 
+@dataclasses.dataclass(frozen=True)
+class Prices:
+    """Dollars: list prices of Dataflow (batch) and Cloud Storage (standard, regional) in us-central1.
+
+    They change, and differ by region: https://cloud.google.com/dataflow/pricing, https://cloud.google.com/storage/pricing
+    """
+
+    vcpu_hour: float = 0.056
+    memory_gb_hour: float = 0.003557
+    disk_gb_hour: float = 0.000054
+    shuffle_gb: float = 0.011
+    thousand_writes: float = 0.005
+    thousand_reads: float = 0.0004
+    storage_gb_month: float = 0.02
+
+    @classmethod
+    def from_flags(cls, given: Sequence[str]) -> Prices:
+        """Prices with some of them set, as NAME=DOLLARS; raises UsageError."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        found = {}
+        for item in given:
+            name, _, value = item.partition("=")
+            if name not in known:
+                raise UsageError(f"--prices {item}: unknown price '{name}'{did_you_mean(name, known)}")
+            try:
+                found[name] = float(value)
+            except ValueError:
+                raise UsageError(f"--prices {item}: {value!r} is not a number of dollars") from None
+        return cls(**found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Machines:
+    """A pool of workers of one type.
+
+    Attributes:
+      workers: how many.
+      type: Google's name of the machine, which says how many cores and how much memory.
+      disk_gb: of each.
+      start_seconds: until the first part begins: machines start, the image is pulled.
+    """
+
+    workers: int
+    type: str = "n1-standard-1"
+    disk_gb: float = 25
+    start_seconds: float = 180
+
+    @property
+    def vcpus(self) -> int:
+        """Cores of a worker; raises UsageError for a type that does not say."""
+        found = re.search(r"-(\d+)(-\d+)?$", self.type)
+        if not found:
+            raise UsageError(
+                f"--machine_type {self.type}: how many cores it has is not known; give one such as n2-standard-4"
+            )
+        return int(found[1])
+
+    @property
+    def memory_gb(self) -> float:
+        if custom := re.search(r"custom-\d+-(\d+)", self.type):
+            return int(custom[1]) / 1024
+        of_n1 = self.type.startswith("n1-")
+        each = {"highmem": 6.5 if of_n1 else 8, "highcpu": 0.9 if of_n1 else 1}
+        return self.vcpus * next((gb for name, gb in each.items() if name in self.type), 3.75 if of_n1 else 4.0)
+
+    def dollars(self, seconds: float, prices: Prices) -> float:
+        """What the machines themselves cost for so long."""
+        each = self.vcpus * prices.vcpu_hour + self.memory_gb * prices.memory_gb_hour
+        return self.workers * seconds / 3600 * (each + self.disk_gb * prices.disk_gb_hour)
+
+
+def machines_of(options: PipelineOptions) -> Machines | None:
+    """The workers that the flags of Dataflow ask for, at most; None for another runner."""
+    from apache_beam.options.pipeline_options import WorkerOptions
+
+    if not is_dataflow(options):
+        return None
+    asked = options.view_as(WorkerOptions)
+    return Machines(
+        int(asked.max_num_workers or asked.num_workers or 1),
+        str(asked.machine_type or Machines.type),
+        float(asked.disk_size_gb or Machines.disk_gb),
+    )
+
+
+def place_of(options: PipelineOptions) -> dict[str, Any]:
+    """What the run's log says of where the stages run: the runner as `host`, and Dataflow's `machines`."""
+    from apache_beam.options.pipeline_options import StandardOptions
+
+    machines = machines_of(options)
+    found: dict[str, Any] = {"host": str(options.view_as(StandardOptions).runner)}
+    return found | ({"machines": dataclasses.asdict(machines)} if machines else {})
+
+
 def submits_later(options: PipelineOptions) -> bool:
     """Whether the job is written to a file, which a Flex Template's launcher submits when this program has ended."""
     from apache_beam.options.pipeline_options import GoogleCloudOptions

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any
 
+from owt_pipeline.engine.submission import Machines, Prices
 from owt_pipeline.report.comparisons import Reference, likeness
 from owt_pipeline.report.losses import duplicates, fetching, filters
 from owt_pipeline.report.mixture import sampler
@@ -30,7 +32,7 @@ def figures(
     reference: Reference | None = None,
     training: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """All figures of one run as JSON values; `comparison` and `months`, of several, are to be added to them.
+    """All figures of one run as JSON values; the caller adds `times`, `comparison` and `months`.
 
     Args:
       manifests: of the datasets that are there, by name.
@@ -60,9 +62,31 @@ def figures(
         "documents": documents(summary, details),
         "training": training,
         "settings": {name: {key: getattr(manifest, key) for key in _IDENTITY} for name, manifest in manifests.items()},
+        "times": None,
         "comparison": None,
         "months": None,
     }
+
+
+def times(log: Sequence[Mapping[str, Any]], manifests: Mapping[str, Manifest]) -> list[dict[str, Any]]:
+    """When and where the stage that wrote each dataset ran last, by the run's log."""
+    last = {(entry["stage"], entry["fingerprint"]): entry for entry in log if "stage" in entry}
+    found = []
+    for manifest in manifests.values():
+        if entry := last.get((manifest.stage, manifest.fingerprint)):
+            machines = Machines(**entry["machines"]) if "machines" in entry else None
+            workers = f"{machines.workers} {machines.type}" if machines else entry.get("workers")
+            found.append(
+                {
+                    "stage": manifest.stage,
+                    "started": datetime.fromtimestamp(entry["started"], timezone.utc).isoformat(timespec="seconds"),
+                    "seconds": round(entry["seconds"], 1),
+                    "host": entry.get("host"),
+                    "workers": None if workers is None else str(workers),
+                    "dollars": round(machines.dollars(entry["seconds"], Prices()), 2) if machines else None,
+                }
+            )
+    return found
 
 
 _IDENTITY = ("stage", "stage_version", "fingerprint", "sources", "options", "versions")

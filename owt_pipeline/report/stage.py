@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from owt_pipeline.engine.exchange import Slice, read_slices
+from owt_pipeline.engine.phases import read_log
 from owt_pipeline.engine.stage import Stage, StageRun, Step
 from owt_pipeline.engine.storage import describe_source
 from owt_pipeline.report.comparisons import (
@@ -30,7 +31,7 @@ from owt_pipeline.report.comparisons import (
     read_stats,
     read_training,
 )
-from owt_pipeline.report.figures import figures
+from owt_pipeline.report.figures import figures, times
 from owt_pipeline.report.first_pass import (
     FAN_IN,
     Sizes,
@@ -80,6 +81,13 @@ class Options:
         "folder of a training run, whose losses to draw: its metrics.jsonl",
         metavar="DIR",
         shapes_bytes=False,  # what is in it does, and is among the sources
+    )
+
+    times: bool = option(
+        False,
+        "show when, where and for how many seconds each stage ran, and its price on Dataflow: then no two runs' pages "
+        "are the same",
+        added=True,
     )
 
 
@@ -137,6 +145,8 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
     )
     if options.compare:
         stats["comparison"] = comparison(stats, read_stats(options.compare)[1], _name_of(options.compare))
+    if options.times:
+        stats["times"] = times(read_log(run.workdir), own)
     stats["months"] = months(run.workdir, own, stats, run.bases)
     run.write_asset("stats.json", (json.dumps(stats, indent=1, ensure_ascii=False) + "\n").encode())
     run.write_asset("index.html", page(stats).encode())

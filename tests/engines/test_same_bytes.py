@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.engine.dataset import require_manifest
+from owt_pipeline.engine.phases import read_log
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import ORDER, load
 from tests.engines.conftest import Jobs, metrics
@@ -33,6 +34,7 @@ def test_an_engine_writes_the_files_of_a_run_on_this_machine(
     jobs.run(engine, engine.flags if place == "disk" else engine.runner, workdir)
     jobs.check(workdir)
     assert workdir.read("run-log.jsonl").count(b'"job"') == 1
+    assert [entry["stage"] for entry in read_log(workdir) if entry.get("host")] == list(ORDER)
     if place == "disk":  # elsewhere the runner has started, and ended, a job server of its own
         assert engine.jobs() == before + 1
     assert counted_by_the_runner(workdir) == counted_by_the_manifests(workdir)

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import jsonschema
@@ -16,11 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.phases import log_entry
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.report import first_pass, stage
 from owt_pipeline.report.comparisons import read_reference
+from owt_pipeline.report.figures import times
 from owt_pipeline.report.first_pass import Piece, summarize
 from owt_pipeline.report.second_pass import Wanted
 from owt_pipeline.report.stage import STAGE, Options
@@ -30,7 +33,7 @@ from schemas.stats import Stats, stats_schema
 from tests.owt_pipeline.report.browser import Browser
 from tests.owt_pipeline.report.queries import queries
 from tests.owt_pipeline.report.test_page import SECTIONS, Page
-from tests.owt_pipeline.runs import copy_of, differing, files_of, run_owt, work_of
+from tests.owt_pipeline.runs import copy_of, differing, files_of, manifest_of, run_owt, work_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -182,6 +185,35 @@ def test_the_losses_of_a_training_run_are_drawn_thinned(run: Path, tmp_path: Pat
     lines.write_text('{"step": 1}\n')
     with pytest.raises(UserError, match=r"--training .*metrics.jsonl is not a training run's \('loss'\)"):
         run_stage(STAGE, Options(training=str(lines.parent)), Runtime(Storage(str(copy))))
+
+
+def test_the_times_of_the_stages_are_shown_where_they_are_asked_for(
+    run: Path, stats: dict[str, Any], tmp_path: Path
+) -> None:
+    copy = copy_of(run, tmp_path / "run", without=("report",))
+    shutil.copy(run / "run-log.jsonl", copy)
+    run_stage(STAGE, Options(times=True), Runtime(Storage(str(copy))))
+    found = json.loads((copy / "report" / "stats.json").read_bytes())
+    validate(found)
+    assert stats["times"] is None
+    assert [row["stage"] for row in found["times"]] == [stage["stage"] for stage in stats["funnel"]]
+    assert {(row["host"], row["workers"], row["dollars"]) for row in found["times"]} == {(gethostname(), "2", None)}
+    log = {entry.get("stage"): entry for entry in map(json.loads, (run / "run-log.jsonl").read_text().splitlines())}
+    assert [row["seconds"] for row in found["times"]] == [
+        round(log[row["stage"]]["seconds"], 1) for row in found["times"]
+    ]
+    assert 'data-name="times"' in (copy / "report" / "index.html").read_text()
+
+
+def test_the_times_of_a_run_on_dataflow_have_their_price(run: Path) -> None:
+    manifest = manifest_of(run, "clean")
+    machines = {"workers": 10, "type": "n2-standard-4", "disk_gb": 50.0}
+    entry = log_entry(manifest, 1_700_000_000, 3600, host="DataflowRunner", machines=machines)
+    earlier = {**entry, "fingerprint": "another run", "seconds": 1}
+    (row,) = times([entry, earlier, {"job": "", "metrics": {}}], {"clean": manifest})
+    assert (row["started"], row["seconds"]) == ("2023-11-14T22:13:20+00:00", 3600)
+    assert (row["host"], row["workers"]) == ("DataflowRunner", "10 n2-standard-4")
+    assert row["dollars"] == round(10 * (4 * 0.056 + 16 * 0.003557 + 50 * 0.000054), 2)
 
 
 def test_a_run_without_a_report_cannot_be_compared_with(run: Path, tmp_path: Path) -> None:
