@@ -70,7 +70,10 @@ def _months(runs: Sequence[Stats]) -> dict[str, Chart]:
 
 
 def _chart(labels: Sequence[Any], series: Mapping[str, Sequence[Any]], x: str, y: str, **more: Any) -> Chart:
-    """Columns, next to each other; `more` is `kind` (line), `stacked`, `percent`, `marks`, `small`."""
+    """Columns, next to each other.
+
+    `more` is `kind` (line), `stacked`, `percent`, `marks`, `small`, `floating` (y not from 0).
+    """
     shown = [{"name": name, "values": list(values)} for name, values in series.items()]
     return {"labels": [str(label) for label in labels], "series": shown, "x": x, "y": y, **more}
 
@@ -243,13 +246,14 @@ def _training(training: Stats | None) -> Chart | None:
         "step",
         "loss (nats a token)",
         kind="line",
+        floating=True,
     )
 
 
 def span(low: int | None, high: int | None) -> str:
     """`≤ 0`, `3`, `5–6` or `≥ 5000`."""
     if low is None or high is None:
-        return f"≤ {high}" if low is None else f"≥ {low}"
+        return f"≤ {high}" if low is None else f"≥ {short(low)}"
     return short(low) if low == high else f"{short(low)}–{short(high)}"
 
 

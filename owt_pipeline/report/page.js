@@ -15,6 +15,7 @@ const marks = (spec) => ({
     ctx.save();
     Object.assign(ctx, { strokeStyle: colour("ink"), fillStyle: colour("faint"), font: "11px system-ui, sans-serif" });
     ctx.setLineDash([2, 3]);
+    let free = -Infinity; // up to where names are drawn: one that would cover another is left out
     for (const mark of spec.marks || []) {
       const at = x.getPixelForValue(0) + mark.at * step;
       ctx.beginPath();
@@ -22,7 +23,11 @@ const marks = (spec) => ({
       ctx.lineTo(at, area.bottom);
       ctx.stroke();
       ctx.textAlign = at > area.left + 0.85 * area.width ? "right" : at < area.left + 0.15 * area.width ? "left" : "center";
+      const width = ctx.measureText(mark.name).width;
+      const left = at - { left: 0, center: width / 2, right: width }[ctx.textAlign];
+      if (left < free) continue;
       ctx.fillText(mark.name, at, area.top - 4);
+      free = left + width + 4;
     }
     ctx.restore();
   },
@@ -67,7 +72,7 @@ function configuration(spec) {
         x: axis(spec.x, { stacked: !!spec.stacked, grid: { display: false }, ticks: { autoSkip: true, maxRotation: spec.small ? 0 : 45, font: { size: 11 } } }),
         y: axis(spec.y, {
           stacked: !!spec.stacked,
-          beginAtZero: spec.kind !== "line" || !!spec.percent,
+          beginAtZero: !spec.floating,
           grid: { color: line },
           ticks: spec.percent ? { callback: percent, precision: undefined } : { callback: (value) => value.toLocaleString("en") },
         }),
@@ -137,7 +142,8 @@ if (search) {
       const row = document.createElement("tr");
       for (const value of [name, documents, urls]) {
         const cell = row.insertCell();
-        cell.textContent = typeof value === "number" ? value.toLocaleString("en") : value ?? "–";
+        const shown = typeof value === "number" ? value.toLocaleString("en") : value ?? "–";
+        cell.append(...shown.split(/(?<=\.)/).flatMap((part) => [part, document.createElement("wbr")]));
         cell.className = value === name ? "name" : "number";
         if (value !== null) cell.dataset.v = value;
       }

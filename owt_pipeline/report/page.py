@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.resources import files
@@ -46,7 +47,7 @@ def page(stats: Stats) -> str:
     environment = Environment(
         loader=FunctionLoader(_own), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"number": number, "percent": percent, "json": _json_value}
+    environment.filters |= {"number": number, "percent": percent, "json": _json_value, "breakable": _breakable}
     shown = stages(stats)
     most = max((stage["entered"] for stage in shown), default=0)
     environment.globals |= {"raw": _own, "log_width": partial(_width, most=most)}
@@ -99,6 +100,11 @@ def percent(share: float | None) -> str:
     if share is None:
         return "–"
     return "<0.1 %" if 0 < share < 0.001 else f"{100 * share:.1f} %"
+
+
+def _breakable(name: str) -> list[str]:
+    """The parts of a name that lines may break between: after a dot, a slash or an underscore."""
+    return re.split(r"(?<=[./_])", name)
 
 
 def _json_value(value: Any) -> str:

@@ -76,6 +76,13 @@ OVERLAPPING = """(() => {
 BLANK = """[...document.querySelectorAll('.plot canvas')].filter(c => c.width < 200 ||
   !c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v)).length"""
 
+BROKEN_NAMES = """[...document.querySelectorAll('#domains td.name')].flatMap(cell => [...cell.childNodes])
+  .filter(node => node.nodeType === Node.TEXT_NODE).filter(node => {
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    return range.getClientRects().length > 1;
+  }).map(node => node.textContent)"""
+
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 390])
@@ -86,6 +93,7 @@ def test_the_page_draws_in_a_browser(run: Path, browser: Browser, width: int, da
     assert browser.evaluate(BLANK) == 0
     assert browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
     assert browser.evaluate(OVERLAPPING) == []
+    assert browser.evaluate(BROKEN_NAMES) == []  # lines end at dots
     paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", paper))) < 300) == dark
     colours = PIL.Image.open(io.BytesIO(browser.screenshot())).convert("RGB").getcolors(1 << 24)
