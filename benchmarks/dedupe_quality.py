@@ -29,9 +29,8 @@ from dedupe import PEER_PYTHON, PEERS, ask_peer
 from dedupe_documents import Planted, jsonl, planted, write_clean
 from scipy.sparse import csr_array
 
-from owt_pipeline.dedupe.shingles import shingle
+from owt_pipeline.dedupe.shingles import fold, shingle
 from owt_pipeline.dedupe.stage import STAGE, Options
-from owt_pipeline.dedupe.words import fold
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.runner import run_stage

@@ -92,7 +92,6 @@ def run_stages(folder: str, *bases: str) -> dict[str, float]:
     """Run dedupe, export and tokenize over a working directory, in this process."""
     import apache_beam as _  # noqa: F401
 
-    from owt_pipeline.dedupe import minhash_compiled as __  # noqa: F401
     from owt_pipeline.dedupe.stage import STAGE as DEDUPE
     from owt_pipeline.dedupe.stage import Options
     from owt_pipeline.engine import progress

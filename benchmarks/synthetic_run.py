@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.collect.spread import home_bucket
-from owt_pipeline.dedupe.lsh import choose_banding
+from owt_pipeline.dedupe.sketches import choose_banding
 from owt_pipeline.engine.commit import ShardWriter, publish, record_name, work_of
 from owt_pipeline.engine.dataset import rejects_batch
 from owt_pipeline.engine.storage import Storage

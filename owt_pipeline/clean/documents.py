@@ -1,19 +1,20 @@
-"""The work of one worker process: documents in, clean documents and rejects out."""
+"""The work of one worker process: documents in, clean documents, rejects and histograms out."""
 
 from __future__ import annotations
 
+import bisect
 import functools
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import xxhash
 
-from owt_pipeline.clean import signals
 from owt_pipeline.clean.contamination import EvaluationSets, n_grams_of, shared_n_gram
-from owt_pipeline.clean.filters import FILTERS
+from owt_pipeline.clean.filters import FILTERS, Limit
 from owt_pipeline.clean.judgement import TextView
 from owt_pipeline.clean.repair import fix_text, mask, tidy
 from owt_pipeline.engine.dataset import Outcome, rejects_batch, replace_columns
@@ -87,7 +88,7 @@ def clean_batch(batch: pa.RecordBatch, rules: Rules) -> Outcome:
         for name in ("text", "language", "language_score", "n_words")
     }
     ids, urls = batch["url_id"].to_pylist(), batch["url"].to_pylist()
-    stats = signals.count((document.reason is None, document.signals) for document in documents)
+    stats = count_signals((document.reason is None, document.signals) for document in documents)
     stats += _lost_tokens(documents)
     stats["changed_texts"] = sum(documents[index].text != texts[index] for index in kept)
     if rules.mask_addresses:
@@ -222,3 +223,73 @@ def _identifier() -> Any:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+_SHARES = (
+    *(0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.12, 0.15, 0.18),
+    *(0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.67, 0.7, 0.8, 0.9, 0.95, 0.99),
+)
+_COUNTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
+_LENGTHS = (2, 2.5, 3, 3.5, 4, 4.25, 4.5, 4.75, 5, 5.25, 5.5, 6, 7, 8, 10, 12)
+
+LIMITS: dict[str, Limit] = {
+    "words": Limit(),
+    "language_score": Limit(),
+    **{f"{name}.{signal}": limit for name, rule in FILTERS.items() for signal, limit in rule.limits.items()},
+}
+"""What every signal may be for its document to pass."""
+
+EDGES: dict[str, tuple[float, ...]] = {
+    # shares, but for those named below; a signal's limits are edges
+    **{
+        name: tuple(sorted({*_SHARES, *filter(math.isfinite, (limit.minimum, limit.maximum))}))
+        for name, limit in LIMITS.items()
+    },
+    "words": _COUNTS,
+    "gopher_quality.words": _COUNTS,
+    "gopher_quality.mean_word_length": _LENGTHS,
+    "gopher_quality.stop_words": (1, 2, 3, 4, 5, 6, 7, 8),
+    "c4.curly_brackets": _COUNTS,
+    "c4.lorem_ipsum": _COUNTS,
+    "c4.sentences": (1, 2, 3, *_COUNTS[2:]),
+}
+"""Edges of the bins of every signal."""
+
+
+def count_signals(signals: Iterable[tuple[bool, Mapping[str, float]]]) -> Counter[str]:
+    """The manifest's counts of documents, each (whether it stays, its signals by name).
+
+    A signal's histogram is in the manifest of `clean/` as `stats["signals.NAME.kept.BIN"]` and
+    `stats["signals.NAME.dropped.BIN"]`, for documents that stay and those that are rejected, for whatever reason; bins
+    without a document have no key. BIN counts the edges that the value is not below: bin 0 is `value < edges[0]`, bin k
+    `edges[k - 1] <= value < edges[k]`, the last one `value >= edges[-1]`.
+
+    NAME is `FILTER.SIGNAL`, or `words` (split at white space) or `language_score`, of the document itself.
+    `properties["signals"][NAME]` has the signal's `edges`, its limits `minimum` and `maximum` (null: none), its
+    `filter` (null: none), whether that is `on`, and the `measured_share` of the documents: all where the filter is on,
+    else a sample, so that a filter's effect is seen before it is turned on. A document that is too short, too long or
+    in another language is not measured further.
+    """
+    counts: Counter[str] = Counter()
+    for kept, values in signals:
+        fate = "kept" if kept else "dropped"
+        for name, value in values.items():
+            counts[f"signals.{name}.{fate}.{bisect.bisect_right(EDGES[name], value)}"] += 1
+    return counts
+
+
+def describe_signals(filters: Collection[str], measured_share: float) -> dict[str, dict[str, Any]]:
+    """What the manifest's properties say of each signal, where `filters` are on."""
+    return {name: _described(name, limit, filters, measured_share) for name, limit in LIMITS.items()}
+
+
+def _described(name: str, limit: Limit, filters: Collection[str], measured_share: float) -> dict[str, Any]:
+    of = name.partition(".")[0] if "." in name else None
+    return {
+        "filter": of,
+        "on": of in filters,
+        "measured_share": measured_share if of and of not in filters else 1.0,
+        "minimum": limit.minimum if math.isfinite(limit.minimum) else None,
+        "maximum": limit.maximum if math.isfinite(limit.maximum) else None,
+        "edges": list(EDGES[name]),
+    }

@@ -72,9 +72,8 @@ class Options:
 
 
 def prepare(run: StageRun) -> None:
-    from owt_pipeline.clean import signals
     from owt_pipeline.clean.contamination import n_grams_of
-    from owt_pipeline.clean.documents import known_languages
+    from owt_pipeline.clean.documents import describe_signals, known_languages
 
     options: Options = run.options
     asked = set(options.languages) - {ALL, "en"}
@@ -86,7 +85,7 @@ def prepare(run: StageRun) -> None:
         raise UserError(f"unaltered leaves text as it is, but {changing[0]} changes it; leave one of them out")
     if (sets := _evaluation_sets(options)) is not None:
         n_grams_of(sets)  # an unreadable file is an error here, and not of a worker
-    run.properties["signals"] = signals.describe(options.filters, options.measured_share)
+    run.properties["signals"] = describe_signals(options.filters, options.measured_share)
 
 
 def clean_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:

@@ -24,14 +24,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from owt_pipeline.dedupe.alarm import find_largest, host_of
 from owt_pipeline.dedupe.collection import Collection, read_collection
 from owt_pipeline.dedupe.components import find_candidates, forest_of
-from owt_pipeline.dedupe.lsh import Banding, choose_banding, star_edges
-from owt_pipeline.dedupe.minhash import COMPILED_FROM
 from owt_pipeline.dedupe.past import NOBODY, SKETCHES, Ranges, keep_sketches, write_section
-from owt_pipeline.dedupe.sketches import COLUMNS, Sketcher, precedence
-from owt_pipeline.dedupe.verification import CANDIDATES, Verifier
+from owt_pipeline.dedupe.sketches import (
+    COLUMNS,
+    COMPILED_FROM,
+    Banding,
+    Sketcher,
+    choose_banding,
+    precedence,
+    star_edges,
+)
+from owt_pipeline.dedupe.verification import CANDIDATES, Verifier, find_largest, host_of
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import Slice, by_partition, gather, read_slices

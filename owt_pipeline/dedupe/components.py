@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from owt_pipeline.dedupe.minhash import keep_freed_memory
 from owt_pipeline.dedupe.shingles import sorted_set
+from owt_pipeline.dedupe.sketches import keep_freed_memory
 
 _CHUNK_EDGES = 1 << 16
 _NO_EDGES = (np.empty(0, np.uint32), np.empty(0, np.uint32))

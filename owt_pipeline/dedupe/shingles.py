@@ -1,13 +1,260 @@
-"""Shingles: n-grams of words or of characters, as 64-bit hashes, for a complete batch of texts at once."""
+"""Words and shingles of many texts at once: words as byte ranges of one normalised buffer, without a loop over words or
+texts; and n-grams of words, or of characters, as 64-bit hashes."""
 
 from __future__ import annotations
 
+import functools
+import itertools
+import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
-from owt_pipeline.dedupe.words import PADDING, Folded, Words, find_words
+PADDING = 8
+"""Bytes after the last text, so that eight bytes can be read from any word's start."""
+
+_SPACE = 0x20
+_CHUNK_BYTES = 1 << 19
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A batch of texts in lower case.
+
+    Attributes:
+      letters: uint8, the texts' UTF-8 in lower case, what separates words as spaces, PADDING spaces at the end.
+      bounds: int64, text i has the bytes bounds[i] to bounds[i + 1].
+      ideographs: int64, the first byte of each character that is a word of its own.
+      after: int64, the byte after each of these.
+    """
+
+    letters: np.ndarray
+    bounds: np.ndarray
+    ideographs: np.ndarray
+    after: np.ndarray
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of a batch of texts, in order.
+
+    Attributes:
+      letters: of the folded texts.
+      starts: int64, first byte of each word in `letters`.
+      ends: int64, the byte after each word.
+      offsets: int64, text i has the words offsets[i] to offsets[i + 1].
+    """
+
+    letters: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    offsets: np.ndarray
+
+
+def chunked(texts: pa.Array) -> Iterator[pa.Array]:
+    """`texts` in slices of some _CHUNK_BYTES, whose words' arrays stay in the processor's second-level cache.
+
+    A longer text is a slice of its own.
+    """
+    ends = np.cumsum(pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False).astype(np.int64))
+    cuts = np.flatnonzero(np.diff(ends // _CHUNK_BYTES)) + 1
+    for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(texts)], strict=True):
+        if end > start:
+            yield texts.slice(start, end - start)
+
+
+def fold(texts: pa.Array) -> Folded:
+    """A string array without nulls in lower case, with what the two functions below need to know of it."""
+    data, bounds = _text_bytes(texts)
+    letters = _lower_ascii(data)
+    return Folded(letters, bounds, *_lower_beyond_ascii(letters))
+
+
+def find_words(folded: Folded) -> Words:
+    """The words of texts: maximal runs of letters, marks and numbers, in lower case.
+
+    Each ideograph, and each letter of a script written without spaces, is a word of its own.
+    """
+    letters, bounds = folded.letters, folded.bounds
+    is_word = letters != _SPACE
+    # A word starts where a letter follows a separator, and ends where a separator follows a letter:
+    #   letters   " one two"
+    #   is_start  01000100 0
+    #   is_end    00001000 1
+    size = len(letters) - PADDING
+    is_start, is_end = np.zeros(size + 1, bool), np.zeros(size + 1, bool)
+    is_start[0] = is_word[0]
+    np.greater(is_word[1 : size + 1], is_word[:size], out=is_start[1:])
+    np.less(is_word[1 : size + 1], is_word[:size], out=is_end[1:])
+    # Texts lie end to end, and ideographs side by side: there too, a word ends and the next one starts.
+    cuts = np.concatenate([bounds[1:-1], folded.ideographs, folded.after])
+    is_start[cuts] = is_word[cuts]
+    is_end[cuts] = is_word[cuts - 1]  # before the first byte, that is the padding: no letter
+    starts, ends = np.flatnonzero(is_start), np.flatnonzero(is_end)
+    return Words(letters, starts, ends, np.searchsorted(starts, bounds))
+
+
+def hash_texts(texts: pa.Array, folded: Folded) -> list[bytes]:
+    """XXH3-128 of each normalised text; of the text itself, with a byte before it, where it has no words.
+
+    Args:
+      texts: the texts.
+      folded: the same.
+    """
+    letters, starts, ends = _normalised(folded)
+    return [
+        xxhash.xxh3_128_digest(letters[start:end].data if end > start else b"\x00" + texts[i].as_py().encode())
+        for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True))
+    ]
+
+
+def _normalised(folded: Folded) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(uint8 of the normalised texts, starts, ends of each in them).
+
+    A normalised text is its words with a space between, but none next to an ideograph: so two are equal exactly
+    where the texts have the same words in the same order. A text without words is empty.
+    """
+    letters, bounds, ideographs, after = folded.letters, folded.bounds, folded.ideographs, folded.after
+    is_word = letters != _SPACE
+    keep = is_word.copy()
+    keep[1:] |= is_word[:-1]  # of several separators, the first
+    before = ideographs[~is_word[ideographs - 1]]
+    if len(before):
+        spaces = np.flatnonzero(keep & ~is_word)
+        first = np.searchsorted(spaces, before) - 1  # of the separators right before each, the one kept so far
+        keep[spaces[first[first >= 0]]] = False
+    for cuts in (bounds[:-1], after):  # what begins a text, or follows an ideograph, separates no two words
+        keep[cuts] = is_word[cuts]
+    keep[bounds[-1] :] = False
+    kept = letters[keep]
+    lengths = [np.count_nonzero(keep[a:b]) for a, b in itertools.pairwise(bounds.tolist())]
+    ends = np.cumsum([0, *lengths])
+    starts, ends = ends[:-1], ends[1:].copy()
+    trails = ends > starts
+    trails[trails] = kept[ends[trails] - 1] == _SPACE
+    ends[trails] -= 1
+    return kept, starts, ends
+
+
+def _text_bytes(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """(uint8 of all texts end to end, int64 bounds of each in them) of a string array, without a copy of the text."""
+    wide = pa.types.is_large_string(texts.type)
+    _, offsets_buffer, data_buffer = texts.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64 if wide else np.int32)
+    offsets = offsets[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
+    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
+    return data[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+
+def _lower_ascii(data: np.ndarray) -> np.ndarray:
+    buffer = bytearray(len(data) + PADDING)
+    buffer[: len(data)] = data.data
+    return np.frombuffer(buffer.translate(_ascii_table()), np.uint8)
+
+
+def _lower_beyond_ascii(letters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fold the characters beyond ASCII in place; returns the first byte of each ideograph, and the byte after it."""
+    lead = np.flatnonzero(letters >= 0xC0)
+    if not len(lead):
+        return lead, lead
+    table = character_table()
+    b0, b1, b2, b3 = (letters[lead + k].astype(np.int64) for k in range(4))
+    b1, b2, b3 = b1 & 0x3F, b2 & 0x3F, b3 & 0x3F
+    size = 2 + (b0 >= 0xE0).astype(np.int64) + (b0 >= 0xF0)
+    code = np.where(
+        size == 2,
+        (b0 & 0x1F) << 6 | b1,
+        np.where(size == 3, (b0 & 0x0F) << 12 | b1 << 6 | b2, (b0 & 0x07) << 18 | b1 << 12 | b2 << 6 | b3),
+    )
+    kind = table.kind[code]
+    for separator, length in ((lead[(kind == SEPARATOR) & (size >= 1 + k)], k) for k in range(4)):
+        letters[separator + length] = _SPACE
+    small = table.lower[code]
+    changed = np.flatnonzero(small != code)
+    _write_utf8(letters, lead[changed], size[changed], small[changed])
+    is_ideograph = kind == IDEOGRAPH
+    return lead[is_ideograph], lead[is_ideograph] + size[is_ideograph]
+
+
+def _write_utf8(letters: np.ndarray, at: np.ndarray, size: np.ndarray, code: np.ndarray) -> None:
+    """Write code points of 2 to 4 bytes each over those at `at`."""
+    for length, mark in ((2, 0xC0), (3, 0xE0), (4, 0xF0)):
+        of_length = size == length
+        where, rest = at[of_length], code[of_length]
+        for k in range(length - 1, 0, -1):
+            letters[where + k] = 0x80 | (rest & 0x3F)
+            rest = rest >> 6
+        letters[where] = mark | rest
+
+
+SEPARATOR, LETTER, IDEOGRAPH = 0, 1, 2
+
+# Scripts written without spaces: each character is a word of its own, as a run of them would be a complete sentence.
+_UNSPACED = (
+    (0x0E00, 0x0EFF),  # Thai, Lao
+    (0x1000, 0x109F),  # Myanmar
+    (0x1780, 0x17FF),  # Khmer
+    (0x3040, 0x30FF),  # Hiragana, Katakana
+    (0x31F0, 0x31FF),  # Katakana extensions
+    (0x3400, 0x4DBF),  # Han, extension A
+    (0x4E00, 0x9FFF),  # Han
+    (0xF900, 0xFAFF),  # Han, compatibility
+    (0x20000, 0x3FFFF),  # Han, further extensions
+)
+
+
+@dataclass(frozen=True)
+class CharacterTable:
+    """Lookup by code point.
+
+    Attributes:
+      kind: uint8[0x110000], SEPARATOR, LETTER or IDEOGRAPH.
+      lower: int64[0x110000], the lower-case code point.
+    """
+
+    kind: np.ndarray
+    lower: np.ndarray
+
+
+@functools.cache  # 10 MB and some 50 ms, needed in every process that sketches
+def character_table() -> CharacterTable:
+    """The table, from Python's Unicode database.
+
+    Letters, marks and numbers are LETTER; so is what the database does not know, since most of what Unicode
+    adds are letters, and another Python should not change a decision. A letter whose lower case has another
+    length in UTF-8 (a dozen of them, such as U+212A) is its own lower case: words are folded in place.
+    """
+    kind = np.full(0x110000, SEPARATOR, np.uint8)
+    lower = np.arange(0x110000, dtype=np.int64)
+    for code in range(0x80, 0x20000):
+        character = chr(code)
+        category = unicodedata.category(character)
+        if category[0] in "LMN" or category == "Cn":
+            kind[code] = LETTER
+            if category in ("Lu", "Lt"):
+                small = character.lower()
+                if len(small) == 1 and len(small.encode()) == len(character.encode()):
+                    lower[code] = ord(small)
+    kind[0xE0100:0xE01F0] = LETTER  # variation selectors belong to the ideograph before them
+    for first, last in _UNSPACED:
+        block = kind[first : last + 1]
+        block[:] = np.where((block == LETTER) | (first >= 0x20000), IDEOGRAPH, SEPARATOR)
+    return CharacterTable(kind, lower)
+
+
+@functools.cache
+def _ascii_table() -> bytes:
+    """For bytes.translate: ASCII letters in lower case, digits as they are, other ASCII a space, the rest as it is."""
+    table = bytearray(range(256))
+    for code in range(128):
+        character = chr(code)
+        table[code] = ord(character.lower()) if character.isalnum() else 0x20
+    return bytes(table)
+
 
 KINDS = ("words", "characters")
 

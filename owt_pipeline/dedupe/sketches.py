@@ -1,18 +1,246 @@
-"""Sketches: all that is known of a document once its text has been read: its text's hash, and its bands' hashes."""
+"""Sketches: all that is known of a document once its text has been read: its text's hash, and its bands' hashes.
+
+Signatures are MinHash by datasketch 2's `affine32` scheme, for a complete batch of texts at once:
+h_k(x) = a_k * fmix32(x) + b_k mod 2^32, a_k odd: see datasketch/minhash.py for why these are permutations and what is
+known of them. For the same 32-bit hashes the signatures are datasketch's own. They are cut into bands, whose hashes
+fall into buckets: locality-sensitive hashing, chapter 3 of Leskovec, Rajaraman and Ullman, Mining of Massive Datasets.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import ctypes
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.dedupe.lsh import Banding, band_hashes
-from owt_pipeline.dedupe.minhash import keep_freed_memory, signatures
-from owt_pipeline.dedupe.shingles import Shingles, shingle
-from owt_pipeline.dedupe.words import Folded, chunked, fold, hash_texts
+from owt_pipeline.dedupe.shingles import Folded, Shingles, chunked, fold, hash_texts, mix, shingle
+
+COMPILED_FROM = 1 << 25
+"""Hashes from which numba is worth its import and its compiler, 0.5 s, to a process: numpy takes 0.6 s for them."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_KEPT_BYTES = 128 << 20
+_ARRAY_BYTES = 32 << 20  # the most that glibc takes
+
+_BLOCK = 1 << 16  # hashes worked on at once: with the product they fit the second-level cache
+
+
+@functools.cache
+def permutations(num_perm: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """(a, b), uint32[num_perm] each: datasketch's for the same seed."""
+    generator = np.random.RandomState(seed)
+    a = generator.randint(0, 1 << 31, num_perm, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
+    b = generator.randint(0, 1 << 32, num_perm, dtype=np.uint32)
+    return a, b
+
+
+def signatures(
+    hashes: np.ndarray, offsets: np.ndarray, num_perm: int, seed: int = 1, *, compiled: bool = False
+) -> np.ndarray:
+    """uint32[num_perm, texts]: the least value of each permutation over each text's shingles.
+
+    Args:
+      hashes: uint32, the shingles of all texts end to end.
+      offsets: int64, text i has the shingles offsets[i] to offsets[i + 1]. A text without any gets 2^32 - 1.
+      num_perm: permutations.
+      seed: of the permutations.
+      compiled: by a loop that numba compiles, where it is there, a sixth of numpy's time; the values are the same.
+    """
+    result = np.full((num_perm, len(offsets) - 1), 0xFFFFFFFF, np.uint32)
+    a, b = permutations(num_perm, seed)
+    mixed = fmix32(hashes)
+    if compiled and (loop := least_values()) is not None:
+        loop(mixed, offsets, a, b, result)
+        return result
+    filled = np.flatnonzero(np.diff(offsets))
+    for block in _blocks(offsets, filled):
+        first, last = offsets[block[0]], offsets[block[-1] + 1]
+        values, product = mixed[first:last], np.empty(last - first, np.uint32)
+        starts = offsets[block] - first
+        minima = np.empty((num_perm, len(block)), np.uint32)
+        for k in range(num_perm):
+            np.multiply(values, a[k], out=product)
+            np.add(product, b[k], out=product)
+            np.minimum.reduceat(product, starts, out=minima[k])
+        result[:, block] = minima
+    return result
+
+
+@functools.cache
+def least_values() -> Callable[..., None] | None:
+    """The loop of `signatures`, compiled for the processor at hand; None where numba is not there.
+
+    `least_values()(mixed, offsets, a, b, result)` puts into result[k, i] the least of a[k] * x + b[k] modulo 2^32 over
+    the values x of text i.
+    """
+    try:
+        from numba import njit
+    except ImportError:  # it is an extra, and lags behind new versions of numpy
+        return None
+
+    # Not cached on disk: that saves 0.1 s, and fails where neither this folder nor a home may be written.
+    @njit("void(uint32[::1], int64[::1], uint32[::1], uint32[::1], uint32[:, ::1])")
+    def loop(mixed: np.ndarray, offsets: np.ndarray, a: np.ndarray, b: np.ndarray, result: np.ndarray) -> None:
+        for i in range(len(offsets) - 1):
+            values = mixed[offsets[i] : offsets[i + 1]]
+            for k in range(len(a)):
+                factor, term, least = a[k], b[k], np.uint32(0xFFFFFFFF)
+                for j in range(len(values)):  # by number, and without min(): only so it becomes vector instructions
+                    value = np.uint32(values[j] * factor + term)
+                    least = value if value < least else least
+                result[k, i] = least
+
+    return loop
+
+
+def fmix32(hashes: np.ndarray) -> np.ndarray:
+    """MurmurHash3's 32-bit finalizer."""
+    hashes = hashes ^ (hashes >> np.uint32(16))
+    hashes *= np.uint32(0x85EBCA6B)
+    hashes ^= hashes >> np.uint32(13)
+    hashes *= np.uint32(0xC2B2AE35)
+    hashes ^= hashes >> np.uint32(16)
+    return hashes
+
+
+def _blocks(offsets: np.ndarray, texts: np.ndarray) -> list[np.ndarray]:
+    """`texts` in runs of some _BLOCK shingles; a longer text is a run of its own."""
+    if not len(texts):
+        return []
+    block_of = offsets[texts] // _BLOCK
+    return np.split(texts, np.flatnonzero(np.diff(block_of)) + 1)
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Let this process keep up to 128 MB of what it frees, for the arrays of the next texts.
+
+    They are of a megabyte or so and come and go by the dozen; glibc returns each to the system and takes it again,
+    page by page. In worker processes that was a sixth of their time. Another C library goes its own way.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        libc.mallopt(_M_MMAP_THRESHOLD, _ARRAY_BYTES)
+
+
+_CHAIN = np.uint64(0x9E3779B97F4A7C15)
+
+SIMILARITIES = tuple(round(0.05 * step, 2) for step in range(21))
+"""Where the S-curve is given."""
+
+
+@dataclass(frozen=True)
+class Banding:
+    """How signatures are cut: `bands` bands of `rows` values; two documents are candidates if one band is equal."""
+
+    num_perm: int
+    bands: int
+    rows: int
+
+    def probability(self, similarity: float) -> float:
+        """That two documents of this Jaccard similarity are candidates."""
+        return float(1 - (1 - similarity**self.rows) ** self.bands)
+
+    def curve(self) -> list[tuple[float, float]]:
+        """(similarity, probability) at SIMILARITIES: the S-curve."""
+        return [(s, round(self.probability(s), 6)) for s in SIMILARITIES]
+
+
+def choose_banding(
+    threshold: float, num_perm: int, false_negative_weight: float, bands: int | None = None, rows: int | None = None
+) -> Banding:
+    """The banding that is given, or the one that costs least at the threshold: datasketch's choice.
+
+    Args:
+      threshold: Jaccard similarity from which documents are duplicates.
+      num_perm: permutations to spend.
+      false_negative_weight: from 0 to 1, what a missed pair weighs; a pair found in vain, which only costs its
+        verification, weighs the rest.
+      bands: with `rows`, given outright.
+      rows: with `bands`.
+
+    Raises ValueError where only one of bands and rows is given, or they need more permutations than there are.
+    """
+    if bands is None and rows is None:
+        return _cheapest(threshold, num_perm, false_negative_weight)
+    if bands is None or rows is None:
+        raise ValueError(f"bands={bands} and rows={rows}: give both, or neither")
+    if bands * rows > num_perm:
+        raise ValueError(f"bands={bands} times rows={rows} is {bands * rows}, more than num_perm={num_perm}")
+    return Banding(num_perm, bands, rows)
+
+
+def _cheapest(threshold: float, num_perm: int, false_negative_weight: float) -> Banding:
+    """The banding whose areas below and above the S-curve, left and right of the threshold, weigh least.
+
+    As datasketch's `_optimal_param` has it, which integrates by scipy: half a second to import.
+    """
+    bands, rows = np.array([(b, r) for b in range(1, num_perm + 1) for r in range(1, num_perm // b + 1)]).T
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    left, right = threshold / 2, (1 - threshold) / 2  # halves of the intervals of length 2 that nodes are for
+
+    def found(similarities: np.ndarray) -> np.ndarray:
+        return 1 - (1 - similarities ** rows[:, None]) ** bands[:, None]
+
+    in_vain = found(left * (1 + nodes)) @ weights * left
+    missed = (1 - found(threshold + right * (1 + nodes))) @ weights * right
+    least = int(np.argmin(in_vain * (1 - false_negative_weight) + missed * false_negative_weight))
+    return Banding(num_perm, int(bands[least]), int(rows[least]))
+
+
+def band_hashes(signatures: np.ndarray, banding: Banding) -> np.ndarray:
+    """uint64[bands, texts] of uint32[num_perm, texts]: equal where all of a band's rows are."""
+    result = np.empty((banding.bands, signatures.shape[1]), np.uint64)
+    for band in range(banding.bands):
+        hashes = np.full(signatures.shape[1], band + 1, np.uint64)
+        for row in range(band * banding.rows, (band + 1) * banding.rows):
+            hashes *= _CHAIN
+            hashes += signatures[row]
+            hashes ^= hashes >> np.uint64(29)
+        result[band] = mix(hashes)
+    return result
+
+
+def star_edges(
+    hashes: np.ndarray, documents: np.ndarray, oversized: int, further: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, Mapping[str, int]]:
+    """Edges from each bucket's least document to its others: m - 1 for a bucket of m, where pairs are m(m - 1) / 2.
+
+    Args:
+      hashes: uint64, of some bands (hashes of different bands are different).
+      documents: uint32, the numbers of the documents they are of.
+      oversized: buckets of more documents are counted as such.
+      further: uint64, the second half of hashes of 128 bits.
+
+    Returns: the other documents; for each, the least one of its bucket; and counts: buckets (of two or more),
+    oversized_buckets, pairs.
+    """
+    order = np.argsort(hashes) if further is None else np.lexsort((further, hashes))
+    is_first = np.ones(len(order), bool)
+    np.not_equal(hashes[order[1:]], hashes[order[:-1]], out=is_first[1:])
+    if further is not None:
+        is_first[1:] |= further[order[1:]] != further[order[:-1]]
+    starts = np.flatnonzero(is_first)
+    sizes = np.diff(starts, append=len(order))
+    shared = sizes > 1
+    counts = {
+        "buckets": int(shared.sum()),
+        "oversized_buckets": int((sizes > oversized).sum()),
+        "pairs": int((sizes * (sizes - 1) // 2).sum()),
+    }
+    members, sizes = documents[order[np.repeat(shared, sizes)]], sizes[shared]
+    if not len(sizes):
+        return members, members, counts
+    least = np.repeat(np.minimum.reduceat(members, np.cumsum(sizes) - sizes), sizes)
+    others = members != least
+    return members[others], least[others], counts
+
 
 COLUMNS = ["url_id", "text", "score", "created_utc"]
 """What is read of each document."""

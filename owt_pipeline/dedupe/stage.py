@@ -6,13 +6,12 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from owt_pipeline.dedupe import alarm, chain
+from owt_pipeline.dedupe import chain
 from owt_pipeline.dedupe.chain import banding_of, sketcher_of, worth_compiling
 from owt_pipeline.dedupe.collection import (
     SKETCH,
@@ -23,6 +22,7 @@ from owt_pipeline.dedupe.collection import (
     read_collection,
     write_collection,
 )
+from owt_pipeline.dedupe.verification import Largest, merge_largest
 from owt_pipeline.engine.bases import Base, relative_uri
 from owt_pipeline.engine.dataset import DatasetReader, require_manifest
 from owt_pipeline.engine.errors import UserError
@@ -34,6 +34,12 @@ from schemas.manifest import Counts
 
 if TYPE_CHECKING:
     from schemas.manifest import ShardRecord
+
+
+LEAST_DOCUMENTS = 1000
+"""Fewer raise no alarm, whatever their share."""
+
+_SHOWN_CHARACTERS = 100
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ def prepare(run: StageRun) -> None:
         if digest in bases:
             raise UserError(f"--against names {workdir}, a base of this run, with which it is compared anyway")
     if workers > 1 and worth_compiling(options, run.inputs["clean"], workers):
-        start_server(["owt_pipeline.dedupe.minhash_compiled"])
+        start_server(["owt_pipeline.dedupe.sketches:least_values"])
     earlier = [
         open_earlier(base.workdir.uri, base.reader("duplicates"), base.reader("clean"), made_with) for base in run.bases
     ]
@@ -135,7 +141,7 @@ def finish(run: StageRun, records: Sequence[ShardRecord]) -> None:
     collection, banding = read_collection(run), banding_of(options)
     verified = run.read_records("verify")
     files = [file.path for record in verified for file in record.files if file.kind == chain.LARGEST]
-    largest = alarm.merge(msgspec.json.decode(run.work.read(path), type=alarm.Largest) for path in files)
+    largest = merge_largest(msgspec.json.decode(run.work.read(path), type=Largest) for path in files)
     _raise_alarm(options, collection, largest)
     written = _summed(records)
     rejected = {str(Reason.EXACT_DUPLICATE): written["exact"], str(Reason.NEAR_DUPLICATE): written["near"]}
@@ -166,14 +172,29 @@ def _bases(run: StageRun) -> dict[str, Any]:
     return {"bases": [{"uri": uri, "shards": n} for uri, n in zip(uris, shards, strict=True)]} if uris else {}
 
 
-def _raise_alarm(options: Options, collection: Collection, largest: alarm.Largest) -> None:
-    documents = collection.own_documents
-    for cluster in largest.clusters[:1]:
-        what, shown = f"the cluster of url_id {cluster.kept_url_id}", partial(_read_sample, collection, cluster.sample)
-        alarm.check(what, "max_cluster_share", cluster.documents - 1, documents, options.max_cluster_share, shown)
-    for host in largest.hosts[:1]:
-        shown = partial(_read_sample, collection, host.sample)
-        alarm.check(f"the host {host.host}", "max_host_share", host.documents, documents, options.max_host_share, shown)
+def _raise_alarm(options: Options, collection: Collection, largest: Largest) -> None:
+    """Raise UserError for a cluster, or a host, so large that it is rather a mistake than duplicates."""
+    corpus = collection.own_documents
+    found = [
+        (f"the cluster of url_id {cluster.kept_url_id}", "max_cluster_share", cluster.documents - 1, cluster.sample)
+        for cluster in largest.clusters[:1]
+    ]
+    found += [(f"the host {host.host}", "max_host_share", host.documents, host.sample) for host in largest.hosts[:1]]
+    for what, name, documents, sample in found:
+        share = getattr(options, name)
+        if documents < LEAST_DOCUMENTS or documents <= share * corpus:
+            continue
+        texts = [(url, " ".join(text.split())) for url, text in _read_sample(collection, sample)]
+        shown = "".join(
+            f"\n  {url or '(no URL)'}: {text[:_SHOWN_CHARACTERS]}{'…' * (len(text) > _SHOWN_CHARACTERS)}"
+            for url, text in texts
+        )
+        raise UserError(
+            f"dedupe: {what} has {documents:,} documents that repeat others, {documents / corpus:.1%} of the corpus, "
+            f"more than --{name} {share:g} allows. Often that is one page under many URLs (an error, a consent form) "
+            f"that should have been rejected earlier. Some of them:{shown}\n"
+            f"If they are to go, give a greater --{name} (1 allows all); the run goes on from here."
+        )
 
 
 def _read_sample(collection: Collection, documents: list[int]) -> list[tuple[str, str]]:

@@ -149,7 +149,7 @@ def filters(manifests: Mapping[str, Manifest], summary: Summary) -> dict[str, An
 
 
 def _signals(clean: Manifest) -> list[dict[str, Any]]:
-    """The histograms that `clean` counts of what it measures; `owt_pipeline.clean.signals` says how it names them."""
+    """The histograms that `clean` counts of what it measures; `owt_pipeline.clean.documents` says how it names them."""
     rows = []
     signals = dict(clean.properties.get("signals", {}))
     if (least := clean.options.get("min_language_score")) and "language_score" in signals:

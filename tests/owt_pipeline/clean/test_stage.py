@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from owt_pipeline.clean.documents import EDGES
 from owt_pipeline.clean.filters import FILTERS
-from owt_pipeline.clean.signals import EDGES
 from owt_pipeline.clean.stage import STAGE, Options
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader

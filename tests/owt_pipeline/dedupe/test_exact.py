@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.dedupe.words import fold, hash_texts
+from owt_pipeline.dedupe.shingles import fold, hash_texts
 from tests.owt_pipeline.dedupe import plain
 from tests.owt_pipeline.dedupe.test_words import ALPHABET
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.dedupe.components import forest_of
-from owt_pipeline.dedupe.lsh import Banding, band_hashes, choose_banding, star_edges
+from owt_pipeline.dedupe.sketches import Banding, band_hashes, choose_banding, star_edges
 
 
 @pytest.mark.parametrize("false_negative_weight", [0.001, 0.5, 0.9, 0.999])

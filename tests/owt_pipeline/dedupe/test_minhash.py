@@ -11,7 +11,7 @@ from datasketch import MinHash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.dedupe.minhash import signatures
+from owt_pipeline.dedupe.sketches import signatures
 
 Sign = Callable[..., np.ndarray]
 HASHES = st.lists(st.integers(0, 2**32 - 1), max_size=40)

@@ -8,16 +8,7 @@ from typing import Any
 
 import pytest
 
-from owt_pipeline.dedupe import (
-    alarm,
-    chain,
-    collection,
-    minhash,
-    past,
-    prefix_index,
-    verification,
-    words,
-)
+from owt_pipeline.dedupe import chain, collection, past, shingles, stage, verification
 from owt_pipeline.engine import commit
 from owt_pipeline.engine.errors import UserError
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, prose, write_clean
@@ -39,10 +30,10 @@ def test_decisions_do_not_depend_on_how_the_work_is_cut(tmp_path: Path, monkeypa
         (past, "LEAST_RANGE_ROWS", 700),
         (chain, "_GROUP_SHINGLES", 1000),
         (chain, "_LEAST_SHINGLES", 1000),
-        (minhash, "COMPILED_FROM", 0),
-        (words, "_CHUNK_BYTES", 3000),
+        (chain, "COMPILED_FROM", 0),
+        (shingles, "_CHUNK_BYTES", 3000),
         (verification, "_SMALL", 1),
-        (prefix_index, "_COUNT_SLOTS", 16),
+        (verification, "_COUNT_SLOTS", 16),
     ):
         monkeypatch.setattr(module, name, value)
     write_clean(tmp_path / "cut", texts)
@@ -54,7 +45,7 @@ def test_decisions_do_not_depend_on_how_the_work_is_cut(tmp_path: Path, monkeypa
 def test_a_cluster_of_too_large_a_share_stops_the_run_and_shows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alarm, "LEAST_DOCUMENTS", 5)
+    monkeypatch.setattr(stage, "LEAST_DOCUMENTS", 5)
     rng = random.Random(0)
     texts = [" ".join(prose(rng, 50)) for _ in range(60)] + ["please accept our cookies to go on"] * 20
     write_clean(tmp_path, texts)
@@ -72,7 +63,7 @@ def test_a_cluster_of_too_large_a_share_stops_the_run_and_shows_it(
 def test_a_host_of_too_large_a_share_stops_the_run_and_shows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alarm, "LEAST_DOCUMENTS", 5)
+    monkeypatch.setattr(stage, "LEAST_DOCUMENTS", 5)
     rng = random.Random(0)
     texts = [" ".join(prose(rng, 50)) for _ in range(50)] * 2
     urls = [f"http://www.shop.com/{i}" if i % 50 < 30 else f"http://host-{i}.org/" for i in range(100)]

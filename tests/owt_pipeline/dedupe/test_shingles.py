@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.dedupe.shingles import KINDS, shingle
-from owt_pipeline.dedupe.words import fold
+from owt_pipeline.dedupe.shingles import KINDS, fold, shingle
 from tests.owt_pipeline.dedupe import plain
 
 WORDS = ["a", "b", "ab", "ba", "aa", "Ä", "漢", "eightlet", "nineletter", "sixteenletters16", "x" * 63, "x" * 64]

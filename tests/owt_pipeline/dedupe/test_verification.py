@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.dedupe import prefix_index, verification
-from owt_pipeline.dedupe.prefix_index import PrefixIndex
+from owt_pipeline.dedupe import verification
 from owt_pipeline.dedupe.shingles import mix
-from owt_pipeline.dedupe.verification import CANDIDATES, MEASURES, Decisions, Verifier
+from owt_pipeline.dedupe.verification import CANDIDATES, MEASURES, Decisions, PrefixIndex, Verifier
 
 SETS = st.lists(st.frozensets(st.integers(0, 25), min_size=1, max_size=12), min_size=1, max_size=14)
 
@@ -133,7 +132,7 @@ def test_copies_within_one_template_are_found_among_the_others() -> None:
 
 
 def test_work_on_one_document_is_bounded_and_what_is_left_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_index, "_MAX_ENTRIES", 50)
+    monkeypatch.setattr(verification, "_MAX_ENTRIES", 50)
     rng = np.random.default_rng(0)
     sets = [frozenset(rng.choice(40, 20, replace=False).tolist()) for _ in range(300)]
     index = PrefixIndex([np.array(sorted(s), np.uint64) for s in sets], Verifier(0.3).from_sizes, 0.3)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.dedupe.words import Words, find_words, fold
+from owt_pipeline.dedupe.shingles import Words, find_words, fold
 from tests.owt_pipeline.dedupe import plain
 
 # Letters, separators, a combining mark, ideographs, scripts without spaces, pairs whose case changes their length.
