@@ -1,17 +1,20 @@
-"""The parser of the trainer's commands: a mistake is one line, with the nearest flag that exists."""
+"""The trainer's commands: how they are parsed and run. A mistake is one line, with the nearest flag that exists."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from schemas import SettingsError
 from schemas.exit_codes import ExitCode
-from schemas.settings import FlagFormatter, shortened
+from schemas.settings import FlagFormatter, add_flags, flags_given, from_table, shortened
+
+Options = TypeVar("Options")
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -49,7 +52,54 @@ def check_local(path: str, what: str, kind: str = "folder") -> None:
         raise SettingsError(f"{what}: {path} is no local {kind}; copy it here first")
 
 
-def report(prog: str, error: Exception) -> ExitCode:
-    """Print what ended a command in one line; returns its exit code."""
-    print(f"{prog}: {error}", file=sys.stderr, flush=True)
-    return ExitCode.USAGE if isinstance(error, SettingsError) else ExitCode.ERROR
+def run_command(
+    parser: CommandParser,
+    options: type[Options],
+    work: Callable[[argparse.Namespace, Options], int | None],
+    arguments: Sequence[str] | None,
+) -> int:
+    """Parse `arguments`, the parser's own and the flags of the dataclass `options`, and do the command's `work`.
+
+    Returns:
+      The exit code: of `work`, or that of a mistake, which is one line on the error stream.
+    """
+    add_flags(parser, options)
+
+    def parse_and_work() -> int | None:
+        namespace = parser.parse_args(arguments)
+        return work(namespace, from_table(options, flags_given(options, namespace), "flags"))
+
+    return run_reporting(parser.prog.removeprefix("python -m "), parse_and_work)
+
+
+def run_reporting(prog: str, work: Callable[[], int | None], *expected: type[Exception]) -> int:
+    """The exit code of `work`: 0, its own, or that of an error which is reported in one line.
+
+    Such errors are `expected`, ValueError, OSError, and what a damaged cache of torch.compile causes.
+    """
+    try:
+        return work() or 0
+    except Exception as error:
+        damage = damaged_compile_cache(error)
+        if not (damage or isinstance(error, (ValueError, OSError, *expected))):
+            raise
+        reported = damage or error
+    print(f"{prog}: {reported}", file=sys.stderr, flush=True)
+    return ExitCode.USAGE if isinstance(reported, SettingsError) else ExitCode.ERROR
+
+
+def damaged_compile_cache(error: BaseException | None) -> str:
+    """What to do, where `error` comes from a library in torch.compile's cache that cannot be loaded; else nothing.
+
+    A process that is killed while it compiles can leave an empty library there, which torch loads without a check.
+    """
+    while error is not None:
+        found = re.match(r"(/.+\.so): (.+)", str(error)) if isinstance(error, (ImportError, OSError)) else None
+        if found:
+            cache = Path(found[1]).parents[1]  # a library is in a folder named by the first letters of its own name
+            return (
+                f"torch.compile left a damaged file ({found[1]}: {found[2]}), as when it is killed while it compiles; "
+                f"delete its cache, {cache}, and run the same command again"
+            )
+        error = error.__cause__ or error.__context__
+    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import json
@@ -16,8 +17,7 @@ from typing import Any
 import torch
 
 from schemas import SettingsError, option
-from schemas.settings import add_flags, flags_given, from_table
-from trainer.command_line import CommandParser, read_text, report
+from trainer.command_line import CommandParser, read_text, run_command
 from trainer.data import open_corpora
 from trainer.distributed import Ranks, autocast_of
 from trainer.model import GPT
@@ -345,16 +345,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "model", metavar="MODEL", help="a checkpoint, a run's folder for its newest, or a GPT-2 folder of Hugging Face"
     )
-    add_flags(parser, EvaluateOptions)
-    try:
-        namespace = parser.parse_args(arguments)
-        options = from_table(EvaluateOptions, flags_given(EvaluateOptions, namespace), "flags")
-        result = evaluate(namespace.model, options)
-    except (ValueError, OSError) as error:
-        return report("trainer.evaluate", error)
-    if result:
-        print(json.dumps(result, indent=1))
-    return 0
+
+    def work(given: argparse.Namespace, options: EvaluateOptions) -> None:
+        if result := evaluate(given.model, options):  # on rank 0
+            print(json.dumps(result, indent=1))
+
+    return run_command(parser, EvaluateOptions, work, arguments)
 
 
 def _exp(value: float) -> float:

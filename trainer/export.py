@@ -6,6 +6,7 @@ python -m trainer.export RUN hf://OWNER/NAME --yes
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -13,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas import SettingsError, option
-from schemas.settings import add_flags, flags_given, from_table
 from trainer.checkpoint import RECORD
-from trainer.command_line import CommandParser, report
+from trainer.command_line import CommandParser, run_command
 from trainer.pretrained import Pretrained, load_pretrained, save_huggingface
 from trainer.publish import Content, open_destination
 from trainer.signing import Signer, Verifier
@@ -113,18 +113,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser(prog="python -m trainer.export", description=__doc__)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder for its newest")
     parser.add_argument("folder", metavar="FOLDER", help="where the model goes: a folder, hf://…, s3://… or gs://…")
-    add_flags(parser, ExportOptions)
-    try:
-        namespace = parser.parse_args(arguments)
-        options = from_table(ExportOptions, flags_given(ExportOptions, namespace), "flags")
-        if "://" in namespace.folder:
-            publish(namespace.checkpoint, namespace.folder, options)
-            return 0
-        export(namespace.checkpoint, namespace.folder, options)
-    except (ValueError, OSError) as error:
-        return report("trainer.export", error)
-    print(f"{namespace.folder}: transformers.AutoModelForCausalLM.from_pretrained loads it")
-    return 0
+
+    def work(given: argparse.Namespace, options: ExportOptions) -> None:
+        if "://" in given.folder:
+            publish(given.checkpoint, given.folder, options)
+            return
+        export(given.checkpoint, given.folder, options)
+        print(f"{given.folder}: transformers.AutoModelForCausalLM.from_pretrained loads it")
+
+    return run_command(parser, ExportOptions, work, arguments)
 
 
 if __name__ == "__main__":

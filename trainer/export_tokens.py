@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from trainer.command_line import CommandParser, check_local, report
+from trainer.command_line import CommandParser, check_local, run_reporting
 from trainer.shards import Documents, ShardError, open_chain
 
 _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
@@ -100,15 +100,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--format", choices=_LAYOUTS, default="bin", help="bin: nanoGPT's; megatron: Megatron-LM's (default: bin)"
     )
-    try:
-        namespace = parser.parse_args(arguments)
-        check_local(namespace.folder, "where the files go")
-        written = export_tokens(namespace.tokens, Path(namespace.folder), namespace.format)
-    except (ValueError, OSError) as error:
-        return report("trainer.export_tokens", error)
-    for path in written:
-        print(f"{path}: {path.stat().st_size:,} bytes")
-    return 0
+
+    def work() -> None:
+        given = parser.parse_args(arguments)
+        check_local(given.folder, "where the files go")
+        for path in export_tokens(given.tokens, Path(given.folder), given.format):
+            print(f"{path}: {path.stat().st_size:,} bytes")
+
+    return run_reporting("trainer.export_tokens", work)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,9 +11,8 @@ from pathlib import Path
 
 import torch
 
-from schemas import SettingsError, option
-from schemas.settings import add_flags, flags_given, from_table
-from trainer.command_line import CommandParser, read_text, report
+from schemas import option
+from trainer.command_line import CommandParser, read_text, run_command
 from trainer.distributed import in_bfloat16
 from trainer.model import GPT, KVCache
 from trainer.pretrained import Tokenizer, load_pretrained
@@ -171,15 +171,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "model", metavar="MODEL", help="a checkpoint, a run's folder for its newest, or a GPT-2 folder of Hugging Face"
     )
-    add_flags(parser, SampleOptions)
-    try:
-        namespace = parser.parse_args(arguments)
-        options = from_table(SampleOptions, flags_given(SampleOptions, namespace), "flags")
-        for piece in sample(namespace.model, options):
+
+    def work(given: argparse.Namespace, options: SampleOptions) -> None:
+        for piece in sample(given.model, options):
             print(piece, end="", flush=True)
-    except (SettingsError, ValueError, OSError) as error:
-        return report("trainer.sample", error)
-    return 0
+
+    return run_command(parser, SampleOptions, work, arguments)
 
 
 if __name__ == "__main__":

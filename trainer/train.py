@@ -9,13 +9,10 @@ from contextlib import ExitStack
 
 import torch
 
-from schemas import SettingsError
-from trainer.checkpoint import CheckpointError
-from trainer.command_line import report
+from trainer.command_line import run_reporting
 from trainer.config import TrainConfig, parse
 from trainer.distributed import Ranks, StopSignals, clip_gradients, reduced_when
 from trainer.divergence import Diverged
-from trainer.manifest import ShardError
 from trainer.setup import Run, set_up
 
 
@@ -102,11 +99,10 @@ def _loop(run: Run, stop: StopSignals) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    try:
+    def work() -> None:
         train(parse(arguments))
-    except (SettingsError, ShardError, CheckpointError, Diverged, Interrupted, ValueError, OSError) as error:
-        return report("trainer.train", error)
-    return 0
+
+    return run_reporting("trainer.train", work, Diverged, Interrupted)
 
 
 if __name__ == "__main__":

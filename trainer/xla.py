@@ -9,9 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from schemas import SettingsError
 from trainer import train
-from trainer.command_line import report
+from trainer.command_line import run_reporting
 from trainer.config import parse
 from trainer.distributed import xla_package
 
@@ -24,13 +23,13 @@ def _process(index: int, arguments: Sequence[str] | None) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train on every XLA device of this host, one process each; the arguments are those of `trainer.train`."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        parse([*given, "--device", "xla"])  # a mistake is reported once, here
-        xla_package().launch(_process, args=([*given, "--device", "xla"],))
-    except SettingsError as error:
-        return report("trainer.xla", error)
-    return 0
+    given = [*(sys.argv[1:] if arguments is None else arguments), "--device", "xla"]
+
+    def work() -> None:
+        parse(given)  # a mistake is reported once, here
+        xla_package().launch(_process, args=(given,))
+
+    return run_reporting("trainer.xla", work)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import json
 import os
@@ -10,12 +11,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from trainer import checkpoint, evaluate, export, export_tokens, sample
+from trainer.command_line import run_reporting
 from trainer.config import TrainConfig
 from trainer.pretrained import load_huggingface
 from trainer.train import main, train
@@ -261,6 +265,28 @@ def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
     assert export_tokens.main([config.data[0], "s3://bucket/x"]) == 2
     assert "s3://bucket/x is no local folder" in capsys.readouterr().err
     assert contents(tmp_path) == before
+
+
+def test_a_library_cut_short_in_the_cache_of_torch_compile_is_one_line_that_names_the_cache(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = tmp_path / "inductor" / "7h" / "c7h2wq.main.so"
+    library.parent.mkdir(parents=True)
+    library.touch()  # as a process leaves it that is killed while the linker writes
+
+    @partial(torch.compile, backend=lambda *_: ctypes.CDLL(str(library)))  # what loading the compiled code does
+    def compiled(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    def work() -> None:
+        compiled(torch.ones(3))
+
+    assert run_reporting("trainer.train", work) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"({library}: file too short)" in line
+    assert line.endswith(f"delete its cache, {tmp_path / 'inductor'}, and run the same command again")
+    with pytest.raises(RuntimeError, match="something else"):
+        run_reporting("trainer.train", lambda: (_ for _ in ()).throw(RuntimeError("something else")))
 
 
 @pytest.mark.parametrize("key", ["reorder_and_upcast_attn", "add_cross_attention", "scale_attn_by_inverse_layer_idx"])

@@ -7,6 +7,7 @@ sums and is asked for all of them at the end.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from schemas import option
-from schemas.settings import add_flags, flags_given, from_table
-from trainer.command_line import CommandParser, report
+from trainer.command_line import CommandParser, run_command
 from trainer.demos.loop import Batch, device_of, fit
 from trainer.model import GPT, ModelConfig
 
@@ -74,22 +74,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Train a small GPT to add two-digit numbers, and ask it for all 10,000 sums.",
         epilog=f"Exit code 1 where fewer than {WANTED:.0%} of the answers are right.",
     )
-    add_flags(parser, AdditionOptions)
-    try:
-        options = from_table(AdditionOptions, flags_given(AdditionOptions, parser.parse_args(arguments)), "flags")
+
+    def work(given: argparse.Namespace, options: AdditionOptions) -> int:
         sums = all_sums()
-        known = (
-            torch.rand(len(sums), generator=torch.Generator().manual_seed(options.seed)).argsort() >= len(sums) // 10
-        )
+        order = torch.rand(len(sums), generator=torch.Generator().manual_seed(options.seed)).argsort()
+        known = order >= len(sums) // 10
         model = learn(sums[known], options, lambda message: print(message, flush=True))
-    except ValueError as error:
-        return report("trainer.demos.addition", error)
-    found = right(model, sums)
-    for name, own in (("trained on", known), ("never seen", ~known), ("all", torch.ones_like(known))):
-        print(f"{name:10}  {int(found[own].sum()):6,} of {int(own.sum()):6,} sums right")
-    for a, b, c, d, *answer in sums[~found][:5].tolist():
-        print(f"wrong: {a}{b} + {c}{d}, which is {int(''.join(map(str, reversed(answer))))}")
-    return int(found.double().mean().item() < WANTED)
+        found = right(model, sums)
+        for name, own in (("trained on", known), ("never seen", ~known), ("all", torch.ones_like(known))):
+            print(f"{name:10}  {int(found[own].sum()):6,} of {int(own.sum()):6,} sums right")
+        for a, b, c, d, *answer in sums[~found][:5].tolist():
+            print(f"wrong: {a}{b} + {c}{d}, which is {int(''.join(map(str, reversed(answer))))}")
+        return int(found.double().mean().item() < WANTED)
+
+    return run_command(parser, AdditionOptions, work, arguments)
 
 
 if __name__ == "__main__":

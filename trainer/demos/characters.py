@@ -6,15 +6,15 @@ first nine tenths of the text; the rest gives the validation loss, by contiguous
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from schemas import option
-from schemas.settings import SettingsError, add_flags, flags_given, from_table
-from trainer.command_line import CommandParser, read_text, report
+from schemas import SettingsError, option
+from trainer.command_line import CommandParser, read_text, run_command
 from trainer.demos.loop import Batch, device_of, fit
 from trainer.model import GPT, ModelConfig
 from trainer.sample import generate
@@ -93,20 +93,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Train a small GPT on the characters of a text, and let it write.",
         epilog=f"tinyshakespeare (1.1 MB):  curl -o input.txt {TINYSHAKESPEARE}",
     )
-    add_flags(parser, CharactersOptions)
-    try:
-        options = from_table(CharactersOptions, flags_given(CharactersOptions, parser.parse_args(arguments)), "flags")
+
+    def work(given: argparse.Namespace, options: CharactersOptions) -> None:
         text = Text.read(options.data)
         print(f"{len(text.train):,} characters to train on, {len(text.alphabet)} different ones", flush=True)
         model = learn(text, options, lambda message: print(message, flush=True))
-    except (ValueError, OSError) as error:
-        return report("trainer.demos.characters", error)
-    print(f"validation loss {validation_loss(model, text):.4f} (tinyshakespeare, 2,000 steps: nanoGPT {PUBLISHED})")
-    first = text.alphabet.find("\n")
-    generator = torch.Generator().manual_seed(options.seed)
-    ids = generate(model, [max(0, first)], options.characters, temperature=0.8, generator=generator)
-    print("".join(text.alphabet[k] for k in ids))
-    return 0
+        loss = validation_loss(model, text)
+        print(
+            f"validation loss {loss:.4f} after {options.steps:,} steps (nanoGPT on tinyshakespeare, 2,000: {PUBLISHED})"
+        )
+        first = text.alphabet.find("\n")
+        generator = torch.Generator().manual_seed(options.seed)
+        ids = generate(model, [max(0, first)], options.characters, temperature=0.8, generator=generator)
+        print("".join(text.alphabet[k] for k in ids))
+
+    return run_command(parser, CharactersOptions, work, arguments)
 
 
 if __name__ == "__main__":
