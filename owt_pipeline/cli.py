@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from owt_pipeline.engine.command_line import interruptible
+from owt_pipeline.command_line import interruptible
 from owt_pipeline.stages import ORDER
 from schemas.exit_codes import ExitCode
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from owt_pipeline.engine.command_line import add_output_flags
+from owt_pipeline.command_line import add_output_flags
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.stage import Stage
 from owt_pipeline.engine.storage import open_source

@@ -85,7 +85,7 @@ def layer(module: str) -> str:
         return "stage.py" if rest == f"{first}.stage" else "modules of a stage"
     if first in ("engine", "formats"):
         return first
-    return "pipeline" if first in ("pipeline", "stages", "config", "") else "commands"
+    return "pipeline" if first in ("pipeline", "stages", "config", "command_line", "") else "commands"
 
 
 def test_imports_go_one_way() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from owt_pipeline.cli import COMMANDS, STAGES
+from owt_pipeline.command_line import CommandParser
 from owt_pipeline.commands.stage import build_parser as stage_parser
 from owt_pipeline.commands.stage import reporting_errors
-from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.stages import load
 
 SHELLS = ("bash", "zsh", "fish")

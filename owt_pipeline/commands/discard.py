@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from owt_pipeline.command_line import CommandParser
 from owt_pipeline.commands.stage import reporting_errors
-from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, mark_discarded, require_manifest
 from owt_pipeline.engine.lease import hold
 from owt_pipeline.engine.storage import Storage

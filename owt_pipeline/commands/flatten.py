@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.collect.earlier import TEMPORARY
+from owt_pipeline.command_line import CommandParser, add_output_flags, configure_output
 from owt_pipeline.commands.forget import recorded_options
 from owt_pipeline.commands.stage import checked_workers, reporting_errors, run_stages
 from owt_pipeline.dedupe.chain import SUPERSEDED
@@ -31,7 +32,6 @@ from owt_pipeline.dedupe.collection import read_collection
 from owt_pipeline.dedupe.past import NOBODY, keep_sketches
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.bases import open_chain, place_of
-from owt_pipeline.engine.command_line import CommandParser, add_output_flags, configure_output
 from owt_pipeline.engine.commit import WARC, ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader, read_manifest, require_manifest
 from owt_pipeline.engine.errors import UsageError, UserError

@@ -8,8 +8,8 @@ import os
 import re
 from collections.abc import Sequence
 
+from owt_pipeline.command_line import CommandParser
 from owt_pipeline.commands.stage import reporting_errors
-from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.stages import ORDER, load
 from schemas.settings import describe, did_you_mean

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from owt_pipeline.command_line import CommandParser
 from owt_pipeline.commands.stage import reporting_errors
-from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader, read_manifest, reading
 from owt_pipeline.engine.errors import NotFound, UsageError, UserError
 from owt_pipeline.engine.lease import mention_running

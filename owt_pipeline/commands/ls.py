@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
+from owt_pipeline.command_line import CommandParser
 from owt_pipeline.commands.estimate import duration, size
 from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine.bases import folders_of_chain
-from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import is_discarded, read_manifest
 from owt_pipeline.engine.errors import NotFound
 from owt_pipeline.engine.lease import running

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from owt_pipeline import config
+from owt_pipeline.command_line import CommandParser
 from owt_pipeline.commands import dry_run
 from owt_pipeline.commands.stage import check_flags, reporting_errors, run_stages, runtime_of
 from owt_pipeline.engine.bases import pin
-from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.phases import Result
 from owt_pipeline.engine.stage import Stage

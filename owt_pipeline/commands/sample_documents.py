@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from owt_pipeline.command_line import CommandParser
 from owt_pipeline.commands.history import find_id, readers_of
 from owt_pipeline.commands.stage import reporting_errors
-from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import NotFound, UsageError
 from owt_pipeline.engine.lease import mention_running

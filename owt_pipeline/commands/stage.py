@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 from owt_pipeline import config
+from owt_pipeline.command_line import CommandParser, complain, configure_output, interruptible
 from owt_pipeline.engine import runner, submission
 from owt_pipeline.engine.bases import end_revision, pin
-from owt_pipeline.engine.command_line import CommandParser, complain, configure_output, interruptible
 from owt_pipeline.engine.errors import LedgerError, UsageError, UserError, explain_os_error
 from owt_pipeline.engine.lease import hold
 from owt_pipeline.engine.phases import Result

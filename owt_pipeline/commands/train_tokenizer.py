@@ -7,8 +7,8 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from owt_pipeline.command_line import CommandParser
 from owt_pipeline.commands.stage import reporting_errors
-from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.storage import Storage

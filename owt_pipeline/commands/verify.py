@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from owt_pipeline.command_line import CommandParser, add_output_flags, configure_output
 from owt_pipeline.commands.history import keeper_of
 from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.bases import BASES, open_chain, out_of_date
-from owt_pipeline.engine.command_line import CommandParser, add_output_flags, configure_output
 from owt_pipeline.engine.commit import Listing
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest
 from owt_pipeline.engine.errors import UserError

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from owt_pipeline.command_line import CommandParser
 from owt_pipeline.commands import run, verify
 from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.demo.inputs import (
@@ -35,7 +36,6 @@ from owt_pipeline.demo.pages import DOMAIN, Expectation
 from owt_pipeline.demo.server import serving
 from owt_pipeline.demo.site import Site, build_site
 from owt_pipeline.engine import workers
-from owt_pipeline.engine.command_line import CommandParser
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import BadURL, canonical_url

@@ -18,7 +18,7 @@ from tests.owt_pipeline.runs import owt, run_owt
 
 WORK = """
 import argparse, logging, time
-from owt_pipeline.engine.command_line import add_output_flags, configure_output
+from owt_pipeline.command_line import add_output_flags, configure_output
 from owt_pipeline.engine import progress
 parser = argparse.ArgumentParser()
 add_output_flags(parser)

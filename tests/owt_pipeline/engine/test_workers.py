@@ -26,7 +26,7 @@ _WORK = """
 import sys
 import pyarrow as pa
 from owt_pipeline.engine.workers import shared_pool
-from owt_pipeline.engine.command_line import interruptible
+from owt_pipeline.command_line import interruptible
 from tests.owt_pipeline.engine import test_workers
 
 def work():
