@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,9 @@ from trainer.distributed import Ranks, whole
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import load_pretrained
 from trainer.signing import Signer, Verifier
+
+# torch warns of a checkpoint that one process saves, even where that is what it was asked for (`no_dist`).
+warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
 
 TRAINING = "training"  # within a checkpoint
 

@@ -45,6 +45,7 @@ def test_the_documented_command_trains_and_the_loss_falls(text_tokens: Path, tmp
     result = trainer.run("--data", text_tokens, "--out", run, "--preset", "tiny", "--max_steps", 12, "--device", "cpu")
     assert result.returncode == 0, result.stderr
     assert "step 12/12  loss" in result.stdout
+    assert "Warning" not in result.stderr
     shown = losses(run)
     assert len(shown) == 12
     assert shown[-1] < shown[0] - 0.3
