@@ -123,6 +123,7 @@ def steps(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]:
     for stage, options in stages:
         if is_imported and stage.name in ("collect", "fetch", "extract"):
             continue
+        stage.sources(options)
         step, made = _step(stage, options, runtime, expected, log)
         expected[stage.output] = made
         found.append(step)

@@ -67,6 +67,8 @@ def run_stages(
         if imported is not None and imported.stage == "import":
             stages = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
         pin(runtime.workdir, bases, stages)
+        for stage, options in stages[1:]:
+            stage.sources(options)  # what cannot be read is an error now, not when the stage's turn comes
         results = runner.run_stages(stages, replace(runtime, owner=lease.owner), _build)
         end_revision(runtime.workdir)
         return results

@@ -130,10 +130,27 @@ def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: B
     options = Options(list(runtime.beam_flags))
     options.view_as(StandardOptions).runner = None
     pipeline = beam.Pipeline(FnApiRunner(), options=options)
-    build(pipeline, stages, runtime)
+    with _plain_labels():
+        build(pipeline, stages, runtime)
     result = pipeline.run()
     result.wait_until_finish()
     _log_metrics(stages, runtime.workdir, result)
+
+
+@contextlib.contextmanager
+def _plain_labels() -> Iterator[None]:
+    """Build a graph in a notebook as elsewhere: Beam would put the cell's number before each label.
+
+    It would import its interactive runner for that, which needs pandas, a version before 3.
+    """
+    from apache_beam import pipeline
+
+    original = pipeline.alter_label_if_ipython
+    pipeline.alter_label_if_ipython = lambda *_: None
+    try:
+        yield
+    finally:
+        pipeline.alter_label_if_ipython = original
 
 
 def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Build) -> list[Result]:
@@ -147,7 +164,8 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
         later = submission.submits_later(options)
         pipeline = beam.Pipeline(options=options)
         named = [(stage, submission.with_absolute_paths(given)) for stage, given in stages]
-        build(pipeline, named, replace(runtime, unattended=later))
+        with _plain_labels():
+            build(pipeline, named, replace(runtime, unattended=later))
     failed: Exception | None = None
     try:
         with submission.explaining():

@@ -214,6 +214,30 @@ def test_the_help_of_run_has_one_entry_for_each_flag(capsys: pytest.CaptureFixtu
     assert "(default: )" not in text
 
 
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (("--tokenizer", "nowhere.json"), "cannot read nowhere.json"),
+        (("--reference_domains", "nowhere.txt"), "cannot read nowhere.txt"),
+        (("--sources", "live", "--user_agent", ""), "--user_agent: missing"),
+    ],
+)
+def test_a_later_stages_mistake_ends_a_run_before_its_first_stage(
+    small_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], problem: str
+) -> None:
+    assert main(["run", str(small_config), "--workdir", str(tmp_path / "run"), *flags]) in (1, 2)
+    assert problem in capsys.readouterr().err
+    assert not (tmp_path / "run/urls").exists()
+
+
+def test_a_stage_runs_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Beam would import its interactive runner, which needs more than is installed."""
+    monkeypatch.setattr("apache_beam.utils.interactive_utils.is_in_ipython", lambda: True)
+    (tmp_path / "in.jsonl").write_text('{"text": "some text of my own"}\n')
+    assert main(["import", str(tmp_path / "in.jsonl"), "--workdir", str(tmp_path / "run"), "--workers", "1"]) == 0
+    assert manifest_of(tmp_path / "run", "documents").counts.left == 1
+
+
 def test_ls_shows_the_stages_of_a_run_on_one_screen(small_run: Path, tmp_path: Path) -> None:
     lines = run_owt("ls", small_run).splitlines()
     assert [line.split()[0] for line in lines[1:]] == [name for name in STAGES if name != "import"]
