@@ -46,7 +46,7 @@ docs: $(VENV)/installed .venv-docs/installed  ## the documentation as web pages,
 	$(BIN)/python docs/reference.py
 	.venv-docs/bin/python -m sphinx --fail-on-warning --quiet docs build/docs
 
-gpu-check:  ## on a GPU, with the torch that $(PYTHON) has: tests, 124M, checkpoints, resuming; writes benchmarks/gpu.md
+gpu-check:  ## on a GPU, with the torch that $(PYTHON) has, 8 minutes: 124M, checkpoints, resuming, tests; writes benchmarks/gpu.md
 	$(PYTHON) benchmarks/gpu_check.py
 
 gpu-check-all:  ## the rest too, in pieces of at most 8 minutes; goes on where it was interrupted

@@ -1,15 +1,15 @@
 """All that is to be shown on a GPU, by one command, without a network: benchmarks/gpu.md and gpu.json.
 
-    make gpu-check        the core, within 8 minutes on an H200: tests, 124M, checkpoints, resuming
-    make gpu-check-all    the rest too; each piece ends within 8 minutes
+    make gpu-check        the core, within 8 minutes in all: 124M, checkpoints, resuming, then as many tests as fit
+    make gpu-check-all    all of it; each piece ends within 8 minutes
     python benchmarks/gpu_check.py [PIECE …] [--all] [--again] [--data TOKENS] [--out FOLDER]
     python benchmarks/gpu_check.py --tiny --device cpu --out FOLDER     tries the command itself, on anything
 
 Each piece runs in processes of its own, and its result is written as soon as it is there: the same command
 continues where it was interrupted, and a piece that failed is tried again. A result counts for one commit, GPU
 and torch.
-Needs torch 2.9 or later with CUDA, numpy, pyarrow and safetensors; the tests also pytest, pytest-timeout and
-tokenizers. Exits 1 where a piece failed or an aim was missed.
+Needs torch 2.9 or later with CUDA, numpy, pyarrow and safetensors; the tests also pytest and tokenizers. Exits 1
+where a piece failed or an aim was missed.
 
 Rates are those of the trainer's own command, over made-up tokens of GPT-2's vocabulary in documents whose
 lengths are those of web pages (or over `--data`); `curve` trains on the bytes of Python's standard library.
@@ -33,12 +33,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from token_shards import write_shards
+try:
+    import numpy as np
+    import torch
+    from token_shards import write_shards
+except ImportError as error:
+    sys.exit(f"gpu-check: {error}; give the Python that has torch with CUDA: make gpu-check PYTHON=…")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-SECONDS = 480  # of a piece, at most
+SECONDS = 480  # of a piece at most, and of the core
 DETERMINISTIC = (
     "import sys, torch; torch.use_deterministic_algorithms(True, warn_only=True); "
     "from trainer.train import main; sys.exit(main(sys.argv[1:]))"
@@ -68,7 +71,8 @@ class Check:
     def train(self, name: str, *flags: object, steps: int, launcher: tuple[str, ...] = ("-m", "trainer.train")) -> Path:
         """A run of the trainer by its command; returns its folder, to which it adds output.txt."""
         run = self.scratch / name
-        own: list[object] = ["--data", self.data, "--out", run, "--device", self.device, "--compile"]
+        own: list[object] = [] if "--data" in flags else ["--data", self.data]
+        own += ["--out", run, "--device", self.device, "--compile"]
         own += ["--tracker", "none", "--sample_tokens", 0]
         own += ["--val_every", 0, "--save_every", 0, "--micro_batch", 32 if self.memory > 70 else 8, "--log_every", 5]
         own += ["--max_spike", 0, *flags, "--max_steps", min(steps, 12) if self.tiny else steps]
@@ -80,7 +84,16 @@ class Check:
 
     def call(self, *arguments: object) -> str:
         """What Python printed with `arguments`; raises RuntimeError with the end of it where it fails."""
-        done = subprocess.run(
+        done = self.run(*arguments)
+        if done.returncode:
+            lines = done.stdout.splitlines()
+            errors = [line for line in lines if re.search(r"Error|FAILED|trainer\.\w+: ", line)] or lines
+            raise RuntimeError(f"exit code {done.returncode}: {' / '.join(errors[-4:])[-600:]}")
+        return done.stdout
+
+    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """Python with `arguments`; raises TimeoutExpired, with what it had printed, at the deadline."""
+        return subprocess.run(
             [sys.executable, *map(str, arguments)],
             cwd=REPOSITORY,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
@@ -90,11 +103,6 @@ class Check:
             timeout=max(1.0, self.deadline - time.perf_counter()),
             check=False,
         )
-        if done.returncode:
-            lines = done.stdout.splitlines()
-            errors = [line for line in lines if re.search(r"Error|FAILED|trainer\.\w+: ", line)] or lines
-            raise RuntimeError(f"exit code {done.returncode}: {' / '.join(errors[-4:])[-600:]}")
-        return done.stdout
 
 
 def records(run: Path) -> list[dict[str, Any]]:
@@ -142,13 +150,26 @@ def sharded(preset: str, *flags: object, batch: int) -> Callable[[Check], Result
 
 
 def tests(check: Check) -> Result:
-    # The file alone: other tests want packages that a GPU's machine may lack.
+    """How many of the tests marked gpu passed; those that did by the deadline, where not all had run."""
+    # The file alone, without pyproject's options: other tests want packages that a GPU's machine may lack.
     folder = "tests/trainer"
-    output = check.call("-m", "pytest", f"{folder}/test_gpu.py", "--confcutdir", folder, "-p", "no:cacheprovider")
-    counts = {kind: int(number) for number, kind in re.findall(r"(\d+) (passed|failed|skipped)", output)}
-    if not check.tiny and not counts.get("passed"):
-        raise RuntimeError(f"no test ran: {output.splitlines()[-1]}")
-    return {"passed": 0, "failed": 0, "skipped": 0} | counts
+    options = ("-v", "-o", "addopts=", "--import-mode=importlib", "--confcutdir", folder, "-p", "no:cacheprovider")
+    problem = ""
+    try:
+        output = check.run("-u", "-m", "pytest", f"{folder}/test_gpu.py", *options).stdout
+    except subprocess.TimeoutExpired as error:
+        printed = error.stdout or b""
+        output = printed.decode(errors="replace") if isinstance(printed, bytes) else printed
+        problem = "not all ran in the time that was left"
+    found = re.findall(r"^\S+::(.+?) (PASSED|FAILED|ERROR|SKIPPED)\b", output, re.MULTILINE)
+    outcomes = [outcome for _, outcome in found]
+    bad = [name for name, outcome in found if outcome in ("FAILED", "ERROR")]
+    result = {"passed": outcomes.count("PASSED"), "failed": len(bad), "skipped": outcomes.count("SKIPPED")}
+    if bad:
+        problem = f"{', '.join(bad)}: {' / '.join(re.findall('^E  .*', output, re.MULTILINE))[-600:]}"
+    elif not problem and not (result["passed"] or (found and check.tiny)):
+        problem = f"no test ran: {' / '.join(output.splitlines()[-2:])}"
+    return result | ({"error": problem} if problem else {})
 
 
 def checkpoint_cost(check: Check) -> Result:
@@ -249,11 +270,12 @@ class Piece:
     core: bool = False
 
 
+# In the order in which they run: what the end of the core cuts off is the tests, of which a part is a result, too.
 PIECES: dict[str, Piece] = {
-    "tests": Piece("tests marked gpu", tests, core=True),
     "124M": Piece("124M, packed", rate_of("124M"), core=True),
     "checkpoint": Piece("checkpoint cost, 124M", checkpoint_cost, core=True),
     "resume": Piece("resume, 124M", resumed, core=True),
+    "tests": Piece("tests marked gpu", tests, core=True),
     "longbiased": Piece("124M, longbiased", rate_of("124M", "--sampler", "longbiased")),
     "mask": Piece("124M, document mask and positions", rate_of("124M", "--document_mask", "--reset_positions")),
     "uncompiled": Piece("124M, not compiled", rate_of("124M", "--no_compile", steps=15)),
@@ -280,6 +302,7 @@ AIM = 490_000  # tokens/s of 124M on an H200
 
 
 def main() -> int:
+    started = time.perf_counter()
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("pieces", nargs="*", metavar="PIECE", help=f"of {', '.join(PIECES)} (default: the core)")
     parser.add_argument("--all", action="store_true", help="every piece")
@@ -300,7 +323,7 @@ def main() -> int:
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     if found.get("machine") != machine or found.get("tiny", False) != arguments.tiny:
         found = {"machine": machine, "tiny": arguments.tiny, "pieces": {}}
-    failed = False
+    failed, together = False, not arguments.all and not arguments.pieces
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
         tokens = arguments.data or made_up_tokens(Path(scratch) / "tokens", arguments.tiny)
         for name in wanted:
@@ -309,9 +332,9 @@ def main() -> int:
                 continue
             print(f"{name}: {PIECES[name].title} …", flush=True)
             start = time.perf_counter()
-            result = in_time(name, arguments, tokens, Path(scratch) / name) | {
-                "wall_s": round(time.perf_counter() - start, 1)
-            }
+            deadline = (started if together else start) + SECONDS
+            result = in_time(name, arguments, tokens, Path(scratch) / name, deadline)
+            result["wall_s"] = round(time.perf_counter() - start, 1)
             failed |= "error" in result
             found["pieces"][name] = result
             path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -323,15 +346,15 @@ def main() -> int:
     return int(failed or bool(missed))
 
 
-def in_time(name: str, arguments: argparse.Namespace, tokens: Path, scratch: Path) -> Result:
-    """The result of a piece; an `error` where it failed or took too long."""
+def in_time(name: str, arguments: argparse.Namespace, tokens: Path, scratch: Path, deadline: float) -> Result:
+    """The result of a piece; an `error` where it failed or was not finished at the deadline."""
     scratch.mkdir()
     memory = torch.cuda.get_device_properties(0).total_memory / 1e9 if arguments.device == "cuda" else 0.0
-    check = Check(scratch, tokens, arguments.device, arguments.tiny, memory, time.perf_counter() + SECONDS)
+    check = Check(scratch, tokens, arguments.device, arguments.tiny, memory, deadline)
     try:
         return PIECES[name].run(check)
     except subprocess.TimeoutExpired:
-        return {"error": f"not finished in {SECONDS} s"}
+        return {"error": "not finished in the time that was left; the same command tries it again"}
     except Exception as error:  # of a piece: the next has its turn
         return {"error": f"{type(error).__name__}: {error}"}
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,15 @@ def test_every_piece_runs_and_a_second_call_repeats_none(tmp_path: Path) -> None
     assert again.stdout.count(": done already") == len(pieces)
 
 
+@pytest.mark.slow
+def test_the_curve_is_of_the_standard_library_alone_and_falls(tmp_path: Path) -> None:
+    done = gpu_check(tmp_path, "curve", "--tiny", "--device", "cpu")
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((tmp_path / "gpu.json").read_text())["pieces"]["curve"]
+    assert result["loss"] < result["first_loss"]  # of 257 entries: random ids of GPT-2's 50,257 begin at 10.8
+    assert result["first_loss"] < 6
+
+
 def test_a_piece_that_fails_says_why_and_the_next_has_its_turn(tmp_path: Path) -> None:
     done = gpu_check(tmp_path, "124M", "longbiased", "--tiny", "--device", "cpu", "--data", str(tmp_path / "none"))
     assert done.returncode == 1
@@ -58,3 +68,10 @@ def test_without_a_gpu_the_command_says_so(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr == "gpu-check: torch finds no CUDA device; run it where there is one\n"
     assert not list(tmp_path.iterdir())
+    # -S leaves out site-packages, and with them torch.
+    bare = [sys.executable, "-S", str(REPOSITORY / "benchmarks" / "gpu_check.py")]
+    done = subprocess.run(bare, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"gpu-check: No module named '\w+'; give the Python that has torch with CUDA: .*\n", done.stderr
+    )
