@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.owt_pipeline.runs import run_owt, write_sources
+from tests.owt_pipeline.runs import copy_of, made_once, run_owt, write_sources
 
 
 @pytest.fixture(autouse=True)
@@ -18,11 +18,14 @@ def _messages() -> None:
 
 @pytest.fixture(scope="session")
 def small_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_sources(tmp_path_factory.mktemp("small-sources"))
+    return made_once(tmp_path_factory, "small-sources", write_sources) / "config.toml"
 
 
 @pytest.fixture(scope="session")
 def small_run(small_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("small") / "run"
-    run_owt("run", small_config, "--workdir", folder, "--workers", 1)
-    return folder
+    made = made_once(
+        tmp_path_factory,
+        "small",
+        lambda folder: run_owt("run", small_config, "--workdir", folder / "run", "--workers", 1),
+    )
+    return copy_of(made / "run", tmp_path_factory.mktemp("small-run") / "run")  # commands lock a run, also to read it

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
+import io
+import logging
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import pytest
+
+from owt_pipeline.cli import main
 from schemas.manifest import FileTable, Manifest, ShardFile, ledger_of
 
 CONFIG = """\
@@ -45,6 +53,39 @@ def run_owt(*arguments: object, code: int = 0, env: dict[str, str] | None = None
     assert done.returncode == code, output
     assert "Traceback" not in output, output
     return output
+
+
+def ask_owt(*arguments: object, code: int = 0) -> str:
+    """What `owt` prints, run in this process: for commands that only answer, which saves the start of a process."""
+    root, printed = logging.getLogger(), io.StringIO()
+    handlers, level = root.handlers[:], root.level
+    try:
+        with redirect_stdout(printed), redirect_stderr(printed):
+            assert main([*map(str, arguments)]) == code, printed.getvalue()
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    assert "Traceback" not in printed.getvalue()
+    return printed.getvalue()
+
+
+def made_once(temporary: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """The folder `name` as `make(folder)` leaves it: the first of the processes that run tests makes it for all.
+
+    The others wait for it. It is to be read only: tests of another process may be reading it.
+    """
+    base = temporary.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    folder, finished = base / name, base / f"{name}.finished"
+    with open(base / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not finished.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            finished.touch()
+    return folder
 
 
 def folders_of(dataset: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import pytest
 from owt_pipeline.cli import COMMANDS, STAGES, main
 from owt_pipeline.commands.completion import SHELLS, whole_parser
 from schemas.exit_codes import ExitCode
-from tests.owt_pipeline.runs import copy_of, manifest_of, owt, run_owt
+from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, owt, run_owt
 
 EVERY = [*COMMANDS, *STAGES]
 
@@ -27,7 +27,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for shell in SHELLS:
         found[shell] = folder / f"owt.{shell}"
-        found[shell].write_text(run_owt("completion", shell))
+        found[shell].write_text(ask_owt("completion", shell))
     return found
 
 
@@ -239,16 +239,16 @@ def test_a_stage_runs_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_ls_shows_the_stages_of_a_run_on_one_screen(small_run: Path, tmp_path: Path) -> None:
-    lines = run_owt("ls", small_run).splitlines()
+    lines = ask_owt("ls", small_run).splitlines()
     assert [line.split()[0] for line in lines[1:]] == [name for name in STAGES if name != "import"]
     assert all(len(line) <= 105 and line.split()[2] == "finished" for line in lines[1:])
-    rows = {row["stage"]: row for row in json.loads(run_owt("ls", small_run, "--json"))}
+    rows = {row["stage"]: row for row in json.loads(ask_owt("ls", small_run, "--json"))}
     corpus = manifest_of(small_run, "corpus")
     assert rows["export"]["rows"] == corpus.counts.left
     assert rows["export"]["rejected"] == sum(corpus.counts.rejected.values())
     assert rows["export"]["bytes"] == corpus.total_bytes
     assert rows["export"]["finished"].startswith("20")
-    assert "is no run: no stage has written anything there" in run_owt("ls", tmp_path, code=3)
+    assert "is no run: no stage has written anything there" in ask_owt("ls", tmp_path, code=3)
 
 
 def test_ls_shows_what_is_interrupted_and_what_is_discarded(small_run: Path, tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_ls_shows_what_is_interrupted_and_what_is_discarded(small_run: Path, tmp
     (run / "ledger/tokens/manifest.json").unlink()
     (run / "ledger/tokens/.work/f00/shards").mkdir(parents=True)
     (run / "ledger/tokens/.work/f00/shards/part-00000.json").write_text("{}")
-    states = {row["stage"]: row["state"] for row in json.loads(run_owt("ls", run, "--json"))}
+    states = {row["stage"]: row["state"] for row in json.loads(ask_owt("ls", run, "--json"))}
     assert (states["fetch"], states["tokenize"], states["clean"]) == ("discarded", "interrupted", "finished")
 
 

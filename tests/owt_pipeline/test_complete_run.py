@@ -19,6 +19,7 @@ import pytest
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import ORDER, load
 from tests.owt_pipeline.runs import (
+    ask_owt,
     copy_of,
     differing,
     folders_of,
@@ -28,7 +29,6 @@ from tests.owt_pipeline.runs import (
     run_owt,
     shard_file,
     snapshot,
-    write_sources,
 )
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
@@ -36,71 +36,59 @@ from tests.servers.s3 import s3_bucket
 KILLS = 20
 
 
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_sources(tmp_path_factory.mktemp("sources"))
-
-
-@pytest.fixture(scope="module")
-def undisturbed(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "undisturbed"
-    run_owt("run", config, "--workdir", folder, "--workers", 1)
-    return folder
-
-
-def test_every_stage_keeps_and_rejects_something_and_the_run_verifies(undisturbed: Path) -> None:
+def test_every_stage_keeps_and_rejects_something_and_the_run_verifies(small_run: Path) -> None:
     for stage in ORDER[:-2]:
-        counts = manifest_of(undisturbed, load(stage).output).counts
+        counts = manifest_of(small_run, load(stage).output).counts
         assert counts.left > 0, stage
         assert counts.rejected, stage
-    tokens = manifest_of(undisturbed, "tokens")
-    assert tokens.counts.left == manifest_of(undisturbed, "corpus").counts.left > 100
-    assert "everything holds" in run_owt("verify", "--workdir", undisturbed)
+    tokens = manifest_of(small_run, "tokens")
+    assert tokens.counts.left == manifest_of(small_run, "corpus").counts.left > 100
+    assert "everything holds" in ask_owt("verify", "--workdir", small_run)
 
 
-def test_two_workers_write_the_bytes_of_one(config: Path, undisturbed: Path, tmp_path: Path) -> None:
-    run_owt("run", config, "--workdir", tmp_path / "run", "--workers", 2)
-    assert differing(undisturbed, tmp_path / "run") == []
+def test_two_workers_write_the_bytes_of_one(small_config: Path, small_run: Path, tmp_path: Path) -> None:
+    run_owt("run", small_config, "--workdir", tmp_path / "run", "--workers", 2)
+    assert differing(small_run, tmp_path / "run") == []
 
 
 @pytest.mark.slow
-def test_workers_that_share_no_memory_write_the_same_bytes(config: Path, undisturbed: Path, tmp_path: Path) -> None:
+def test_workers_that_share_no_memory_write_the_same_bytes(small_config: Path, small_run: Path, tmp_path: Path) -> None:
     """As on a distributed runner: each bundle goes to another process, by pickles and Beam's coders alone."""
     elsewhere = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
-    run_owt("run", config, "--workdir", tmp_path / "run", "--workers", 1, *elsewhere)
-    assert differing(undisturbed, tmp_path / "run") == []
+    run_owt("run", small_config, "--workdir", tmp_path / "run", "--workers", 1, *elsewhere)
+    assert differing(small_run, tmp_path / "run") == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("serve", [s3_bucket, gcs_bucket], ids=["s3", "gs"])
 def test_a_run_in_a_bucket_writes_the_bytes_of_one_on_a_disk(
-    config: Path, undisturbed: Path, serve: Callable[[], AbstractContextManager[str]]
+    small_config: Path, small_run: Path, serve: Callable[[], AbstractContextManager[str]]
 ) -> None:
     with serve() as bucket:
         run = Storage(f"{bucket}/run")
         for _ in range(2):
-            table = run_owt("run", config, "--workdir", run, "--workers", 2)
-            assert {name: run.read(name) for name in run.names() if is_same_in_all_runs(name)} == snapshot(undisturbed)
+            table = run_owt("run", small_config, "--workdir", run, "--workers", 2)
+            assert {name: run.read(name) for name in run.names() if is_same_in_all_runs(name)} == snapshot(small_run)
         assert table.count("(finished)") == len(ORDER)
-        assert "everything holds" in run_owt("verify", "--workdir", run)
+        assert "everything holds" in ask_owt("verify", "--workdir", run)
 
 
 def test_a_rerun_does_nothing_and_a_changed_option_only_what_it_must(
-    config: Path, undisturbed: Path, tmp_path: Path
+    small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
-    run = copy_of(undisturbed, tmp_path / "run")
-    table = run_owt("run", config, "--workdir", run, "--workers", 1)
+    run = copy_of(small_run, tmp_path / "run")
+    table = run_owt("run", small_config, "--workdir", run, "--workers", 1)
     assert [line.split()[3] for line in table.splitlines()[1 : 1 + len(ORDER)]] == ["finished"] * len(ORDER)
-    again = run_owt("run", config, "--workdir", run, "--workers", 1, "--min_tokens", 100)
+    again = run_owt("run", small_config, "--workdir", run, "--workers", 1, "--min_tokens", 100)
     assert "min_tokens is 100, was 64; running again" in again
     assert [line.split()[3] for line in again.splitlines() if line.startswith(ORDER[:3])] == ["finished"] * 3
-    assert "everything holds" in run_owt("verify", "--workdir", run)
-    run_owt("run", config, "--workdir", run, "--workers", 1)
-    assert differing(undisturbed, run) == []
+    assert "everything holds" in ask_owt("verify", "--workdir", run)
+    run_owt("run", small_config, "--workdir", run, "--workers", 1)
+    assert differing(small_run, run) == []
 
 
-def test_verify_finds_a_flipped_byte_in_any_file(undisturbed: Path, tmp_path: Path) -> None:
-    run = copy_of(undisturbed, tmp_path / "run")
+def test_verify_finds_a_flipped_byte_in_any_file(small_run: Path, tmp_path: Path) -> None:
+    run = copy_of(small_run, tmp_path / "run")
     rng = random.Random(7)
     paths = sorted([*run.rglob("part-*"), *run.rglob("files-*.parquet")])
     for path in rng.sample(paths, 6):
@@ -108,9 +96,9 @@ def test_verify_finds_a_flipped_byte_in_any_file(undisturbed: Path, tmp_path: Pa
         changed = bytearray(content)
         changed[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         path.write_bytes(changed)
-        assert f"{path} has other bytes than were written" in run_owt("verify", "--workdir", run, code=1)
+        assert f"{path} has other bytes than were written" in ask_owt("verify", "--workdir", run, code=1)
         path.write_bytes(content)
-    assert "everything holds" in run_owt("verify", "--workdir", run)
+    assert "everything holds" in ask_owt("verify", "--workdir", run)
 
 
 def kill_in_the_midst(command: list[str], delay: float) -> bool:
@@ -125,20 +113,22 @@ def kill_in_the_midst(command: list[str], delay: float) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(KILLS))
-def test_a_killed_stage_resumes_to_the_same_bytes(seed: int, config: Path, undisturbed: Path, tmp_path: Path) -> None:
+def test_a_killed_stage_resumes_to_the_same_bytes(
+    seed: int, small_config: Path, small_run: Path, tmp_path: Path
+) -> None:
     """Each seed kills one stage, in turn, at a random moment of its life, then once more, and lets it end."""
     rng = random.Random(seed)
     at = seed % len(ORDER)
     stage, output = ORDER[at], load(ORDER[at]).output
     later = tuple(load(name).output for name in ORDER[at:])
-    run = copy_of(undisturbed, tmp_path / "run", without=later)
-    command = owt(stage, "--config", config, "--workdir", run, "--workers", 1 + seed % 2)
+    run = copy_of(small_run, tmp_path / "run", without=later)
+    command = owt(stage, "--config", small_config, "--workdir", run, "--workers", 1 + seed % 2)
     started = time.monotonic()
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     seconds = time.monotonic() - started
     for part in (1.0, 0.5, 0.25):  # of the time it took: the machine may have been busier then
-        run = copy_of(undisturbed, tmp_path / f"killed-{part}", without=later)
-        command = owt(stage, "--config", config, "--workdir", run, "--workers", 1 + seed % 2)
+        run = copy_of(small_run, tmp_path / f"killed-{part}", without=later)
+        command = owt(stage, "--config", small_config, "--workdir", run, "--workers", 1 + seed % 2)
         killed = [kill_in_the_midst(command, rng.uniform(0.3, 0.97) * part * seconds) for _ in range(2)]
         if any(killed):
             break
@@ -146,32 +136,32 @@ def test_a_killed_stage_resumes_to_the_same_bytes(seed: int, config: Path, undis
         pytest.fail(f"{stage} was never killed")
     run_owt(*command[3:])
     for folder in folders_of(output):
-        assert differing(run / folder, undisturbed / folder) == []
+        assert differing(run / folder, small_run / folder) == []
 
 
-def test_a_wrong_option_is_one_clear_error(config: Path, tmp_path: Path) -> None:
+def test_a_wrong_option_is_one_clear_error(small_config: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert "--min_token; did you mean --min_tokens?" in run_owt(
-        "run", config, "--workdir", run, "--min_token", 3, code=2
+    assert "--min_token; did you mean --min_tokens?" in ask_owt(
+        "run", small_config, "--workdir", run, "--min_token", 3, code=2
     )
-    assert "min_tokens: -3 is not a whole number" in run_owt(
-        "run", config, "--workdir", run, "--min_tokens", -3, code=2
+    assert "min_tokens: -3 is not a whole number" in ask_owt(
+        "run", small_config, "--workdir", run, "--min_tokens", -3, code=2
     )
     bad = tmp_path / "bad.toml"
     bad.write_text("[clean]\nmin_tokenz = 3\n")
-    assert "[clean]: unknown key 'min_tokenz'; did you mean 'min_tokens'?" in run_owt(
+    assert "[clean]: unknown key 'min_tokenz'; did you mean 'min_tokens'?" in ask_owt(
         "run", bad, "--workdir", run, code=2
     )
     bad.write_text("[cleen]\n")
-    assert "unknown table [cleen]; did you mean 'clean'?" in run_owt("run", bad, "--workdir", run, code=2)
+    assert "unknown table [cleen]; did you mean 'clean'?" in ask_owt("run", bad, "--workdir", run, code=2)
     bad.write_text("[clean\n")
-    assert "is not valid TOML" in run_owt("run", bad, "--workdir", run, code=2)
-    assert "no file matches 'nowhere*.zst'" in run_owt("collect", "--workdir", run, "--dumps", "nowhere*.zst", code=1)
-    assert "unknown command 'tokenise'; did you mean 'tokenize'?" in run_owt("tokenise", code=2)
+    assert "is not valid TOML" in ask_owt("run", bad, "--workdir", run, code=2)
+    assert "no file matches 'nowhere*.zst'" in ask_owt("collect", "--workdir", run, "--dumps", "nowhere*.zst", code=1)
+    assert "unknown command 'tokenise'; did you mean 'tokenize'?" in ask_owt("tokenise", code=2)
 
 
 def test_a_missing_stage_is_named(tmp_path: Path) -> None:
-    assert "run `owt extract" in run_owt("clean", "--workdir", tmp_path, code=1)
+    assert "run `owt extract" in ask_owt("clean", "--workdir", tmp_path, code=1)
 
 
 def test_an_unreadable_file_is_one_clear_error(tmp_path: Path) -> None:
@@ -184,39 +174,39 @@ def test_an_unreadable_file_is_one_clear_error(tmp_path: Path) -> None:
     assert len(error.splitlines()) == 1
 
 
-def test_a_damaged_input_is_one_clear_error(config: Path, undisturbed: Path, tmp_path: Path) -> None:
-    run = copy_of(undisturbed, tmp_path / "run", without=("clean",))
+def test_a_damaged_input_is_one_clear_error(small_config: Path, small_run: Path, tmp_path: Path) -> None:
+    run = copy_of(small_run, tmp_path / "run", without=("clean",))
     path = shard_file(run, "documents", 1)
     path.write_bytes(path.read_bytes()[:100])
-    error = run_owt("clean", "--config", config, "--workdir", run, code=1)
+    error = run_owt("clean", "--config", small_config, "--workdir", run, code=1)
     assert f"{path} cannot be read" in error
     assert "owt verify" in error
 
 
 def test_a_full_disk_is_one_clear_error_and_the_rerun_continues(
-    config: Path, undisturbed: Path, tmp_path: Path
+    small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
     """The run's folder is on a file system of its own, too small for it; then there is room."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    kilobytes = sum(p.stat().st_size for p in undisturbed.rglob("*") if p.is_file()) // 1024
+    kilobytes = sum(p.stat().st_size for p in small_run.rglob("*") if p.is_file()) // 1024
     mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes // 2}k", "owt", disk]
     if shutil.which("mount") is None or subprocess.run(mount, check=False).returncode:
         pytest.skip("no permission to mount a small file system")
     try:
-        error = run_owt("run", config, "--workdir", disk / "run", "--workers", 1, code=1)
+        error = run_owt("run", small_config, "--workdir", disk / "run", "--workers", 1, code=1)
         assert "the disk is full" in error
         assert len(error.strip().splitlines()[-1]) < 300
         subprocess.run(["mount", "-o", "remount,size=1g", disk], check=True)
-        run_owt("run", config, "--workdir", disk / "run", "--workers", 1)
-        assert differing(undisturbed, disk / "run") == []
+        run_owt("run", small_config, "--workdir", disk / "run", "--workers", 1)
+        assert differing(small_run, disk / "run") == []
     finally:
         subprocess.run(["umount", disk], check=True)
 
 
-def test_why_shows_what_happened_to_kept_removed_and_rejected_urls(undisturbed: Path) -> None:
-    kept = pq.read_table(shard_file(undisturbed, "corpus", 0))["url"][0].as_py()
-    shown = json.loads(run_owt("why", kept, "--workdir", undisturbed, "--json"))
+def test_why_shows_what_happened_to_kept_removed_and_rejected_urls(small_run: Path) -> None:
+    kept = pq.read_table(shard_file(small_run, "corpus", 0))["url"][0].as_py()
+    shown = json.loads(ask_owt("why", kept, "--workdir", small_run, "--json"))
     entries = shown["stages"]
     stages = [entry["stage"] for entry in entries if entry["stage"] != "dedupe"]
     assert stages == ["collect", "fetch", "extract", "clean", "export", "tokenize"]
@@ -224,10 +214,10 @@ def test_why_shows_what_happened_to_kept_removed_and_rejected_urls(undisturbed: 
     assert {entry["verdict"] for entry in entries} == {"kept"}
     assert entries[-1]["n_tokens"] > 0
     for shard in range(3):
-        rejects = pq.read_table(shard_file(undisturbed, "corpus", shard, "rejects")).to_pylist()
+        rejects = pq.read_table(shard_file(small_run, "corpus", shard, "rejects")).to_pylist()
         removed = next((row["url"] for row in rejects if row["reason"] == "near_duplicate"), None)
         if removed:
-            text = run_owt("why", removed, "--workdir", undisturbed)
+            text = ask_owt("why", removed, "--workdir", small_run)
             assert "kept_url:" in text
             assert "similarity:" in text
             assert "side by side" in text
@@ -235,7 +225,7 @@ def test_why_shows_what_happened_to_kept_removed_and_rejected_urls(undisturbed: 
             break
     else:
         pytest.fail("no near-duplicate was removed")
-    assert "does not appear in any stage" in run_owt("why", "http://nobody.example/", "--workdir", undisturbed, code=3)
+    assert "does not appear in any stage" in ask_owt("why", "http://nobody.example/", "--workdir", small_run, code=3)
 
 
 def test_every_help_answers_in_about_a_second() -> None:

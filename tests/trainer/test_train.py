@@ -35,6 +35,11 @@ def losses(run: Path, key: str = "loss") -> list[float]:
     return [record[key] for record in records]
 
 
+def trained_here(*arguments: object) -> int:
+    """The exit code of the command in this process."""
+    return train.main([*map(str, arguments)])
+
+
 def test_the_loop_is_read_in_a_hundred_lines() -> None:
     assert len(inspect.getsource(train).splitlines()) < 120
     assert len(inspect.getsource(train._loop).splitlines()) <= 100
@@ -64,15 +69,14 @@ def test_the_documented_command_trains_and_the_loss_falls(text_tokens: Path, tmp
     }
 
 
-def test_settings_come_from_toml_and_flags_override_them(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
+def test_settings_come_from_toml_and_flags_override_them(text_tokens: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(f'[collect]\nmin_score = 3\n[train]\ndata = "{text_tokens}"\npreset = "tiny"\nmax_steps = 9\n')
-    result = trainer.run(config, "--out", tmp_path / "run", *SMALL, *QUIET, "--max_steps", 2)
-    assert result.returncode == 0, result.stderr
+    assert trained_here(config, "--out", tmp_path / "run", *SMALL, *QUIET, "--max_steps", 2) == 0
     assert len(losses(tmp_path / "run")) == 2
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.2])
 def test_a_killed_run_resumes_to_the_same_losses_bit_by_bit(
     text_tokens: Path, tmp_path: Path, trainer: Any, dropout: float
 ) -> None:
@@ -141,10 +145,10 @@ def test_a_signal_saves_the_step_and_exits_cleanly(
 
 
 def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
-    text_tokens: Path, tmp_path: Path, trainer: Any
+    text_tokens: Path, tmp_path: Path, trainer: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 14, "--save_every", 6, "--val_every", 7)
-    assert trainer.run(*arguments, "--out", tmp_path / "one").returncode == 0
+    assert trained_here(*arguments, "--out", tmp_path / "one") == 0
     result = trainer.run(*arguments, "--out", tmp_path / "two", ranks=2, program=AT_THE_END)
     assert result.returncode == 0, result.stdout + result.stderr
     assert_gloo_has_ended(tmp_path / "two")
@@ -152,15 +156,15 @@ def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
     assert json.loads((tmp_path / "two" / "metrics.jsonl").read_text().splitlines()[-1])["world_size"] == 2
 
     shutil.rmtree(tmp_path / "two" / "checkpoints" / "step-00000014")
-    result = trainer.run(*arguments, "--out", tmp_path / "two")
-    assert result.returncode == 0, result.stderr
-    assert "resumed from" in result.stdout
+    assert trained_here(*arguments, "--out", tmp_path / "two") == 0
+    assert "resumed from" in capsys.readouterr().out
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
     for run in ("one", "two"):
         records = [json.loads(line) for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines()]
         assert ["val_loss" in record for record in records] == [step in (7, 14) for step in range(1, 15)]
 
 
+@pytest.mark.slow  # after DDP's two ranks, make test looks for them above
 @pytest.mark.parametrize("arguments", [("--learning_rate", "1e30", "--clip", 0), ("--fsdp",)], ids=["diverged", "fsdp"])
 def test_no_thread_of_gloos_is_left_when_the_interpreter_ends(
     text_tokens: Path, tmp_path: Path, trainer: Any, arguments: tuple[object, ...]
@@ -196,6 +200,7 @@ def test_weights_sharded_over_two_ranks_train_as_one_and_any_ranks_continue_from
         shutil.rmtree(tmp_path / "spread" / "checkpoints" / "step-00000014")
 
 
+@pytest.mark.slow
 def test_a_signal_to_torchrun_saves_on_two_ranks(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
     arguments = ("--data", text_tokens, "--out", tmp_path, *SMALL, *QUIET, "--max_steps", 100_000, "--log_every", 5)
     process = trainer.start(*arguments, "--save_every", 0, ranks=2)

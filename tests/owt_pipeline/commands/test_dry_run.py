@@ -12,17 +12,17 @@ from owt_pipeline.commands.estimate import SHIPPED, SHIPPED_RATES, duration, rat
 from owt_pipeline.engine.plan import Plan, prepare
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import ORDER
-from tests.owt_pipeline.runs import copy_of, manifest_of, run_owt, snapshot, table_of
+from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, run_owt, snapshot, table_of
 
 
 def planned(config: Path, run: Path, *flags: object) -> dict[str, dict]:
-    text = run_owt("run", config, "--workdir", run, "--dry_run", "--log_json", *flags)
+    text = ask_owt("run", config, "--workdir", run, "--dry_run", "--log_json", *flags)
     return {step["stage"]: step for step in json.loads(text)}
 
 
 def test_a_finished_run_has_nothing_to_do(small_config: Path, small_run: Path) -> None:
     before = snapshot(small_run)
-    assert run_owt("run", small_config, "--workdir", small_run, "--dry_run").splitlines()[-1] == "nothing to do"
+    assert ask_owt("run", small_config, "--workdir", small_run, "--dry_run").splitlines()[-1] == "nothing to do"
     assert {step["verdict"] for step in planned(small_config, small_run).values()} == {"finished"}
     assert snapshot(small_run) == before
 
@@ -49,7 +49,7 @@ def test_the_dry_run_says_what_then_runs(small_config: Path, small_run: Path, tm
 
 
 def test_nothing_made_yet_is_estimated_from_the_dump_and_leaves_no_trace(small_config: Path, tmp_path: Path) -> None:
-    table = run_owt("run", small_config, "--workdir", tmp_path / "run", "--dry_run", "--runner", "DataflowRunner")
+    table = ask_owt("run", small_config, "--workdir", tmp_path / "run", "--dry_run", "--runner", "DataflowRunner")
     assert "nothing is made yet" in table
     assert "on Dataflow, by list prices" in table
     assert f"by {SHIPPED_RATES}" in table
@@ -106,7 +106,7 @@ def test_what_each_source_is_asked_for_is_counted_with_its_archives(
     assert urls > live["urls"] > wayback["urls"] > 0
     assert wayback["requests"] > wayback["urls"]
     assert step["seconds"] >= wayback["seconds"] == pytest.approx(2 * wayback["requests"])
-    text = run_owt("run", small_config, "--workdir", run, "--dry_run", *flags)
+    text = ask_owt("run", small_config, "--workdir", run, "--dry_run", *flags)
     assert f"fetch asks archive ({len(sizes)} file" in text
     assert "then wayback (~" in text
 

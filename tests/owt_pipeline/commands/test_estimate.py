@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from owt_pipeline.commands.estimate import REQUEST_SECONDS, Forecast, Work, forecast, table
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.submission import Machines, Prices
-from tests.owt_pipeline.runs import run_owt
+from tests.owt_pipeline.runs import ask_owt
 
 FREE = Prices(*(0.0 for _ in range(7)))
 works = st.builds(
@@ -94,9 +94,9 @@ def test_the_table_names_the_longest_thing_that_one_does_alone() -> None:
 
 def test_a_dry_run_on_dataflow_says_what_it_takes_there(small_config: Path, tmp_path: Path) -> None:
     flags = ["--workdir", tmp_path / "run", "--dry_run", "--runner", "DataflowRunner", "--num_workers=10"]
-    said = run_owt("run", small_config, *flags)
+    said = ask_owt("run", small_config, *flags)
     assert "10 workers of n1-standard-1: the longest that one works alone is" in said
-    dear = run_owt("run", small_config, *flags, "--prices", "vcpu_hour=560")
+    dear = ask_owt("run", small_config, *flags, "--prices", "vcpu_hour=560")
     total = {text: float(text.rsplit("in all ", 1)[1].split()[5].replace(",", "")) for text in (said, dear)}
     assert total[dear] > 1000 * total[said]
     assert not (tmp_path / "run").exists()

@@ -23,7 +23,7 @@ from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import url_id
 from schemas import DATASETS
 from tests.owt_pipeline.making import Options, stage_that_writes
-from tests.owt_pipeline.runs import copy_of, run_owt
+from tests.owt_pipeline.runs import ask_owt, copy_of
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def shown_by(run: Path, text: object) -> dict:
 
 
 def why(run: Path, text: object, code: int = 0) -> dict:
-    output = run_owt("why", text, "--workdir", run, "--json", code=code)
+    output = ask_owt("why", text, "--workdir", run, "--json", code=code)
     return json.loads(output.partition("\nowt: error:")[0])
 
 
@@ -102,7 +102,7 @@ def test_a_domain_is_summed_up_stage_by_stage(run: Path) -> None:
     kept = {row["url"].split("/")[2] for row in rows(run, "corpus")}
     host = next(host for host in shown["hosts"] if host in kept)  # the hosts with most URLs are listed
     assert why(run, host)["hosts"] == {host: shown["hosts"][host]}
-    text = run_owt("why", host, "--workdir", run)
+    text = ask_owt("why", host, "--workdir", run)
     assert "tokens" in text
     assert "export" in text
 
@@ -113,8 +113,8 @@ def test_an_unknown_url_is_reported_with_the_nearest_ones(run: Path) -> None:
     assert near["url"] == f"{url}x"
     assert near["verdict"] == "unknown"
     assert near["nearest"][0] == url
-    assert "no URL of nobody.example is known either" in run_owt("why", "nobody.example", "--workdir", run, code=3)
-    assert "is it the --workdir" in run_owt("why", url, "--workdir", run.parent / "elsewhere", code=1)
+    assert "no URL of nobody.example is known either" in ask_owt("why", "nobody.example", "--workdir", run, code=3)
+    assert "is it the --workdir" in ask_owt("why", url, "--workdir", run.parent / "elsewhere", code=1)
 
 
 def run_one_shard(run: Path, name: str, dataset: str, write: Callable[[int, ShardWriter], None]) -> None:
@@ -131,7 +131,7 @@ def test_what_redirected_to_a_url_is_shown(tmp_path: Path) -> None:
     run_one_shard(tmp_path, "fetch", "pages", lambda shard, writer: writer.add(1, Outcome(batch)))
     near = why(tmp_path, "long.example/article", code=3)
     assert near["redirected_from"] == ["https://short.example/a"]
-    assert "redirect from https://short.example/a" in run_owt(
+    assert "redirect from https://short.example/a" in ask_owt(
         "why", "long.example/article/", "--workdir", tmp_path, code=3
     )
 
@@ -146,7 +146,7 @@ def test_text_from_outside_cannot_control_the_terminal(capsys: pytest.CaptureFix
 
 def test_a_run_that_is_not_finished_says_what_is_pending(run: Path, tmp_path: Path) -> None:
     part = copy_of(run, tmp_path / "part", without=("duplicates", "corpus", "tokens", "report"))
-    shown = run_owt("why", rows(run, "corpus")[0]["url"], "--workdir", part)
+    shown = ask_owt("why", rows(run, "corpus")[0]["url"], "--workdir", part)
     assert "kept by clean; the stages after it have not run" in shown
 
 
@@ -181,8 +181,8 @@ def test_differences_are_the_words_that_differ() -> None:
 def test_domain_asks_for_the_funnel_even_where_the_url_itself_is_in_the_run(run: Path) -> None:
     url = next(row["url"] for row in rows(run, "corpus"))
     host = url.split("/")[2]
-    found = json.loads(run_owt("why", url, "--domain", "--workdir", run, "--json"))
+    found = json.loads(ask_owt("why", url, "--domain", "--workdir", run, "--json"))
     assert found["domain"] == host
-    assert "no URL of nobody.example appears in" in run_owt(
+    assert "no URL of nobody.example appears in" in ask_owt(
         "why", "nobody.example", "--domain", "--workdir", run, code=3
     )

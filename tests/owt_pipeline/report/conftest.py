@@ -14,19 +14,21 @@ import pytest
 
 from tests.owt_pipeline.report.browser import Browser
 from tests.owt_pipeline.report.queries import queries
-from tests.owt_pipeline.runs import run_owt, write_sources
+from tests.owt_pipeline.runs import copy_of, made_once, run_owt, write_sources
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("small")
-    reference = folder / "sites.txt"
-    reference.write_text("900 google\n500 demo\n300 example\n20\n70 python\n")
-    command = ["run", write_sources(folder), "--workdir", folder / "run", "--workers", 2]
-    run_owt(*command, "--reference_domains", reference)
-    return folder / "run"
+    def make(folder: Path) -> None:
+        reference = folder / "sites.txt"
+        reference.write_text("900 google\n500 demo\n300 example\n20\n70 python\n")
+        command = ["run", write_sources(folder), "--workdir", folder / "run", "--workers", 2]
+        run_owt(*command, "--reference_domains", reference)
+
+    made = made_once(tmp_path_factory, "small-with-sites", make)
+    return copy_of(made, tmp_path_factory.mktemp("sites") / "small") / "run"
 
 
 @pytest.fixture(scope="session")
