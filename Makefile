@@ -49,7 +49,7 @@ docs: $(VENV)/installed .venv-docs/installed  ## the documentation as web pages,
 gpu-check:  ## on a GPU, with the torch that $(PYTHON) has, 8 minutes: 124M, checkpoints, resuming, tests; writes benchmarks/gpu.md
 	$(PYTHON) benchmarks/gpu_check.py
 
-gpu-check-all:  ## the rest too, in pieces of at most 8 minutes; goes on where it was interrupted
+gpu-check-all:  ## the rest too, in pieces of at most 8 minutes; continues where it was interrupted
 	$(PYTHON) benchmarks/gpu_check.py --all
 
 PEERS := boilerpy3, datasketch, datatrove.pipeline.dedup, datatrove.pipeline.extractors, datatrove.pipeline.filters, \
