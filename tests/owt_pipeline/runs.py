@@ -56,17 +56,19 @@ def run_owt(*arguments: object, code: int = 0, env: dict[str, str] | None = None
 
 
 def ask_owt(*arguments: object, code: int = 0) -> str:
-    """What `owt` prints, run in this process: for commands that only answer, which saves the start of a process."""
-    root, printed = logging.getLogger(), io.StringIO()
+    """The same as `run_owt`, in this process: for commands that need no process of their own to show what they do."""
+    root, out, error = logging.getLogger(), io.StringIO(), io.StringIO()
     handlers, level = root.handlers[:], root.level
     try:
-        with redirect_stdout(printed), redirect_stderr(printed):
-            assert main([*map(str, arguments)]) == code, printed.getvalue()
+        with redirect_stdout(out), redirect_stderr(error):
+            ended = main([*map(str, arguments)])
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)
-    assert "Traceback" not in printed.getvalue()
-    return printed.getvalue()
+    output = out.getvalue() + error.getvalue()
+    assert ended == code, output
+    assert "Traceback" not in output, output
+    return output
 
 
 def made_once(temporary: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:

@@ -77,13 +77,13 @@ def test_a_rerun_does_nothing_and_a_changed_option_only_what_it_must(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
     run = copy_of(small_run, tmp_path / "run")
-    table = run_owt("run", small_config, "--workdir", run, "--workers", 1)
+    table = ask_owt("run", small_config, "--workdir", run, "--workers", 1)
     assert [line.split()[3] for line in table.splitlines()[1 : 1 + len(ORDER)]] == ["finished"] * len(ORDER)
-    again = run_owt("run", small_config, "--workdir", run, "--workers", 1, "--min_tokens", 100)
+    again = ask_owt("run", small_config, "--workdir", run, "--workers", 1, "--min_tokens", 100)
     assert "min_tokens is 100, was 64; running again" in again
     assert [line.split()[3] for line in again.splitlines() if line.startswith(ORDER[:3])] == ["finished"] * 3
     assert "everything holds" in ask_owt("verify", "--workdir", run)
-    run_owt("run", small_config, "--workdir", run, "--workers", 1)
+    ask_owt("run", small_config, "--workdir", run, "--workers", 1)
     assert differing(small_run, run) == []
 
 

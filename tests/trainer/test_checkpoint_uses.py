@@ -296,6 +296,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda: (counters["stats"]["unique_graphs"], len(counters["graph_break"]))
 
 
+@pytest.mark.slow
 def test_sampling_in_bfloat16_and_compiled_writes_text_by_few_graphs(run: Path, graphs: Any) -> None:
     options = SampleOptions(prompt=("def ", "import numpy as"), max_tokens=30, temperature=0, device="cpu")
     plain = "".join(sample.sample(str(run), options))

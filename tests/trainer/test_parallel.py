@@ -28,22 +28,26 @@ def found(trainer: Any) -> dict[str, Any]:
     return json.loads(result.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fsdp", "fsdp in bfloat16"])
 def test_fsdp_reduces_gradients_with_the_last_micro_batch_alone(found: dict[str, Any], kind: str) -> None:
     assert found[kind]["reduced"] == [0, 0, 9]  # of eight blocks, and of what is no block
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fsdp", "fsdp in bfloat16"])
 def test_blocks_compiled_before_they_are_sharded_are_one_graph_without_breaks(found: dict[str, Any], kind: str) -> None:
     assert (found[kind]["graphs"], found[kind]["breaks"]) == (2, 0)  # every block, and the output with its loss
     assert found[kind]["norm"] == pytest.approx(found[kind]["uncompiled norm"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_two_ranks_have_the_gradient_of_one(found: dict[str, Any]) -> None:
     assert found["fsdp"]["norm"] == pytest.approx(found["alone"], rel=1e-4)
     assert found["ddp"]["norm"] == pytest.approx(found["alone"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_fsdp_computes_in_bfloat16_and_adds_gradients_up_in_float32(found: dict[str, Any]) -> None:
     half = found["fsdp in bfloat16"]
     assert half["gradient"] == "torch.float32"
@@ -51,6 +55,7 @@ def test_fsdp_computes_in_bfloat16_and_adds_gradients_up_in_float32(found: dict[
     assert half["norm"] == pytest.approx(found["alone"], rel=1e-2)
 
 
+@pytest.mark.slow
 def test_ddp_sends_gradients_of_compiled_blocks_while_earlier_blocks_compute(found: dict[str, Any]) -> None:
     events = found["ddp"]["events"]
     assert found["ddp"]["reduced"] == [0, 0, events.count("sent")]
@@ -58,6 +63,7 @@ def test_ddp_sends_gradients_of_compiled_blocks_while_earlier_blocks_compute(fou
     assert events.count("sent") >= 4
 
 
+@pytest.mark.slow
 def test_the_preflight_of_weights_sharded_by_fsdp_counts_no_weight_as_an_activation(
     text_tokens: Path, tmp_path: Path, trainer: Any
 ) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 PACKAGE = """
@@ -58,6 +60,7 @@ dist.destroy_process_group()  # ends gloo's threads, which abort a process whose
 """
 
 
+@pytest.mark.slow
 def test_processes_agree_on_weights_gradients_and_decisions(tmp_path: Path) -> None:
     (tmp_path / "torch_xla" / "core").mkdir(parents=True)
     (tmp_path / "torch_xla" / "__init__.py").write_text(PACKAGE)

@@ -37,12 +37,16 @@ def busiest(submissions: list[dict[str, Any]]) -> str:
     return name
 
 
-def ask(server: RedditServer, workdir: Path, *flags: str) -> tuple[int, str]:
-    """Run `owt collect` with a praw.ini that names the server; returns its exit code and what it said."""
-    (workdir.parent / "praw.ini").write_text(
+def write_praw_ini(server: RedditServer, folder: Path) -> None:
+    (folder / "praw.ini").write_text(
         f"[loopback]\nclient_id=id\nclient_secret=secret\nuser_agent=owt test\n"
         f"reddit_url={server.url}\noauth_url={server.url}\n"
     )
+
+
+def ask(server: RedditServer, workdir: Path, *flags: str) -> tuple[int, str]:
+    """Run `owt collect` with a praw.ini that names the server; returns its exit code and what it said."""
+    write_praw_ini(server, workdir.parent)
     environment = {**os.environ, "PRAW_ALLOW_ENDPOINT_OVERRIDE": "1", "NO_PROXY": "*"}
     process = start(workdir, "--praw_site", "loopback", *flags, cwd=workdir.parent, env=environment)
     _, said = process.communicate(timeout=100)
@@ -131,7 +135,7 @@ def test_an_interrupted_run_continues_at_the_subreddit_where_it_stopped(
 
 
 def test_missing_credentials_are_named(server: RedditServer, tmp_path: Path) -> None:
-    ask(server, tmp_path / "run", "--subreddits", "programming", "--praw_limit", "1")
+    write_praw_ini(server, tmp_path)
     process = start(tmp_path / "other", "--subreddits", "programming", cwd=tmp_path)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1

@@ -47,7 +47,7 @@ def request_file(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="module")
 def forgotten(small_run: Path, request_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = copy_of(small_run, tmp_path_factory.mktemp("forgotten") / "run")
-    run_owt("forget", request_file, "--workdir", run, "--workers", 1, "--reason", "notice 17")
+    ask_owt("forget", request_file, "--workdir", run, "--workers", 1, "--reason", "notice 17")
     return run
 
 
@@ -99,7 +99,7 @@ def part(path: Path, run: Path) -> str:
 def test_only_the_shards_it_is_in_are_rewritten(small_run: Path, request_file: Path, tmp_path: Path) -> None:
     run = copy_of(small_run, tmp_path / "run")
     before = {path: path.stat().st_ino for path in run.rglob("part-*")}
-    run_owt("forget", request_file, "--workdir", run, "--workers", 1)
+    ask_owt("forget", request_file, "--workdir", run, "--workers", 1)
     written = {part(path, run) for path in run.rglob("part-*") if before.get(path) != path.stat().st_ino}
     gone = {part(path, run) for path in before if not path.exists()}
     clean = [set(pq.read_table(shard_file(run, "clean", k))["url_id"].to_pylist()) for k in range(3)]
@@ -115,15 +115,15 @@ def test_the_bytes_are_those_of_a_run_that_had_the_list_from_the_start(
     small_config: Path, forgotten: Path, tmp_path: Path
 ) -> None:
     run = copy_of(forgotten, tmp_path / "run", without=("corpus", "tokens", "report"))
-    run_owt("run", small_config, "--workdir", run, "--workers", 1)
+    ask_owt("run", small_config, "--workdir", run, "--workers", 1)
     assert differing(forgotten, run) == []
 
 
 def test_a_later_run_restores_nothing_and_does_nothing(small_config: Path, forgotten: Path, tmp_path: Path) -> None:
     run = copy_of(forgotten, tmp_path / "run")
-    assert run_owt("run", small_config, "--workdir", run, "--workers", 1).count("(finished)") == 8
+    assert ask_owt("run", small_config, "--workdir", run, "--workers", 1).count("(finished)") == 8
     assert differing(forgotten, run) == []
-    run_owt("export", "--workdir", run, "--rules", "none")
+    ask_owt("export", "--workdir", run, "--rules", "none")
     assert len(named(run)) == len(named(forgotten))
     assert not named(run) & {row["url_id"] for row in table(run, "corpus")}
 
@@ -133,7 +133,7 @@ def test_taking_the_lines_out_brings_the_documents_back(
 ) -> None:
     run = copy_of(forgotten, tmp_path / "run")
     (run / "forgotten.jsonl").unlink()
-    run_owt("run", small_config, "--workdir", run, "--workers", 1)
+    ask_owt("run", small_config, "--workdir", run, "--workers", 1)
     assert differing(small_run, run) == ["revisions.jsonl"]  # that a takedown changed the corpus once
 
 
@@ -141,11 +141,11 @@ def test_a_domain_goes_with_all_hosts_below_it(small_run: Path, tmp_path: Path) 
     run = copy_of(small_run, tmp_path / "run")
     host = host_of(table(run, "corpus")[0]["url"])
     (tmp_path / "list.txt").write_text(f"{host}\n")
-    said = run_owt("forget", tmp_path / "list.txt", "--workdir", run, "--dry_run")
+    said = ask_owt("forget", tmp_path / "list.txt", "--workdir", run, "--dry_run")
     assert differing(small_run, run) == []
     documents = sum(host_of(row["url"]) == host for row in table(run, "corpus"))
     assert f"{documents} documents would leave the corpus" in said
-    run_owt("forget", tmp_path / "list.txt", "--workdir", run, "--workers", 1)
+    ask_owt("forget", tmp_path / "list.txt", "--workdir", run, "--workers", 1)
     assert not any(host_of(row["url"]) == host for row in table(run, "corpus"))
     assert "everything holds" in ask_owt("verify", "--workdir", run)
 
@@ -153,20 +153,20 @@ def test_a_domain_goes_with_all_hosts_below_it(small_run: Path, tmp_path: Path) 
 def test_a_wrong_list_is_one_clear_error(small_run: Path, tmp_path: Path) -> None:
     path = tmp_path / "list.txt"
     path.write_text("https://example.org/a\nftp://example.org/b\n")
-    error = run_owt("forget", path, "--workdir", small_run, code=1)
+    error = ask_owt("forget", path, "--workdir", small_run, code=1)
     assert "list.txt:2: 'ftp://example.org/b' is no URL, id or domain" in error
     path.write_text("# nothing\n")
-    assert "nothing to forget" in run_owt("forget", path, "--workdir", small_run, code=1)
-    assert "cannot read" in run_owt("forget", tmp_path / "none.txt", "--workdir", small_run, code=1)
+    assert "nothing to forget" in ask_owt("forget", path, "--workdir", small_run, code=1)
+    assert "cannot read" in ask_owt("forget", tmp_path / "none.txt", "--workdir", small_run, code=1)
     assert not (small_run / "forgotten.jsonl").exists()
-    assert "is it the --workdir" in run_owt("forget", path, "--workdir", tmp_path / "elsewhere", code=1)
+    assert "is it the --workdir" in ask_owt("forget", path, "--workdir", tmp_path / "elsewhere", code=1)
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_what_is_not_in_the_corpus_is_reported_and_stays_on_the_list(small_run: Path, tmp_path: Path) -> None:
     run = copy_of(small_run, tmp_path / "run")
     (tmp_path / "list.txt").write_text("https://nobody.example/x\n")
-    assert "is no document of" in run_owt("forget", tmp_path / "list.txt", "--workdir", run, "--workers", 1)
+    assert "is no document of" in ask_owt("forget", tmp_path / "list.txt", "--workdir", run, "--workers", 1)
     assert str(url_id("https://nobody.example/x")) in (run / "forgotten.jsonl").read_text()
     assert "everything holds" in ask_owt("verify", "--workdir", run)
 
