@@ -248,12 +248,15 @@ class _Reader:
                 self._add(text)
 
     def _read_inline(self, element: etree._Element, tag: str, container: int, form: str, depth: int) -> None:
-        get = dict(element.items()).get
-        classes = get("class")
-        if is_hidden(classes, get("style"), get("hidden"), get("aria-hidden")):
-            return
+        items = element.items()
+        if items:
+            get = dict(items).get
+            classes, href = get("class"), get("href")
+            if is_hidden(classes, get("style"), get("hidden"), get("aria-hidden")):
+                return
+        else:
+            classes = href = None
         if tag == "a":
-            href = get("href")
             if href is not None:
                 if classes is not None and "#" in href and _NOTE_CLASS.search(classes) and self._read_note(element):
                     return
@@ -409,10 +412,12 @@ def _container(element: etree._Element, tag: str, parent: int) -> Container:
     items = element.items()  # one call into lxml; `element.get` would be seven
     if tag != "figure":  # most have no attribute, or classes alone
         if not items:
-            return Container(tag, parent, *read_name(tag, "", ""), "")
+            kind, content = read_name(tag, "", "")
+            return Container(tag, parent, kind, content, "")
         if len(items) == 1 and items[0][0] == "class":
             classes = items[0][1]
-            return Container(tag, parent, *read_name(tag, classes, ""), classes)
+            kind, content = read_name(tag, classes, "")
+            return Container(tag, parent, kind, content, classes)
     get = dict(items).get
     classes, identifier = get("class") or "", get("id") or ""
     if identifier and (

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,9 @@ _ENDS = tuple(".!?…。！？:;\"”»'’)")
 _TEXT_WORD = re.compile(r"\w+")
 _SHORT = 160  # characters up to which a text's words are looked up
 _FAR = 1000
+
+Columns = list[Any]
+"""Features: of each an array with a number a block, or one number for the page."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -
     tree = Tree(home, np.array(parent), np.array(end))
     depths = np.array(depth)
     signatures = tuple(np.array(values)[home] for values in (tag_paths, class_paths, local))
-    columns = _of_texts(blocks, containers, counts, head)
+    columns: Columns = _of_texts(blocks, containers, counts, head)
     columns += _of_head(blocks, counts, head)
     columns += _of_order(counts)
     columns += _of_containers(counts, tree)
@@ -96,9 +100,6 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -
     columns += of_kind
     columns += _of_kinds(counts, of_kind)
     columns += [depths[home], np.array(chrome_depth)[home], np.array(content_depth)[home]]
-    static = np.empty((len(columns), len(blocks)), dtype=np.float32)
-    for row, column in zip(static, columns, strict=True):
-        row[:] = column
     return PageView(
         weight=counts.words,
         container=home,
@@ -113,7 +114,7 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -
         heading=_headings(blocks),
         in_comments=of_kind[2],
         unshown=of_kind[4],
-        static=static.T,
+        static=matrix(columns, len(blocks)),
     )
 
 
@@ -140,9 +141,7 @@ def _count_texts(blocks: Sequence[Block]) -> _Counts:
     )
 
 
-def _of_texts(
-    blocks: Sequence[Block], containers: Sequence[Container], counts: _Counts, head: Head
-) -> list[np.ndarray]:
+def _of_texts(blocks: Sequence[Block], containers: Sequence[Container], counts: _Counts, head: Head) -> Columns:
     texts = [block.text for block in blocks]
     forms = [block.form for block in blocks]
     count = len(texts)
@@ -184,14 +183,14 @@ def _of_texts(
         np.array(levels),
         np.array(since_heading),
         np.array(since_after),
-        position - first_title if first_title < _FAR else np.full(count, -_FAR),
-        np.full(count, titles),
+        position - first_title if first_title < _FAR else -_FAR,
+        titles,
     ]
     columns += [np.array([form == name for form in forms]) for name in _FORMS]
     return columns
 
 
-def _of_head(blocks: Sequence[Block], counts: _Counts, head: Head) -> list[np.ndarray]:
+def _of_head(blocks: Sequence[Block], counts: _Counts, head: Head) -> Columns:
     """Where the page shows what its head says: the description, and the text that it gives as data."""
     count = len(blocks)
     position = np.arange(count)
@@ -211,13 +210,13 @@ def _of_head(blocks: Sequence[Block], counts: _Counts, head: Head) -> list[np.nd
     shares = np.array(in_body) * counts.chars
     return [
         np.array(described),
-        position - first if first >= 0 else np.full(count, -_FAR),
-        position - last if last >= 0 else np.full(count, -_FAR),
-        np.full(count, sum(described)),
+        position - first if first >= 0 else -_FAR,
+        position - last if last >= 0 else -_FAR,
+        sum(described),
         np.array(in_body),
-        np.full(count, shares.sum() / counts.chars.sum()),
-        np.full(count, shares.sum() / max(len(head.body), 1)),
-        *(np.full(count, (head.kinds >> bit) & 1) for bit in range(len(KINDS))),
+        shares.sum() / counts.chars.sum(),
+        shares.sum() / max(len(head.body), 1),
+        *((head.kinds >> bit) & 1 for bit in range(len(KINDS))),
         np.array([block.images for block in blocks]),
         np.array([block.links for block in blocks]),
     ]
@@ -237,7 +236,7 @@ def _sentences(text: str) -> int:
     return count(". ") + count("? ") + count("! ") + count("。") if len(text) > 20 else 0
 
 
-def _of_order(counts: _Counts) -> list[np.ndarray]:
+def _of_order(counts: _Counts) -> Columns:
     """Where a block is on the page, and what is next to it."""
     chars, links, prose = counts.chars, counts.links, counts.prose
     count = len(chars)
@@ -260,10 +259,10 @@ def _of_order(counts: _Counts) -> list[np.ndarray]:
     following = np.minimum.accumulate(np.where(prose, position, count + _FAR)[::-1])[::-1]
     columns += [np.minimum(position - last, _FAR), np.minimum(following - position, _FAR)]
     page = [count, total, links.sum() / total, prose_before[-1] / total, prose.sum(), chars.max(), prose_before[-1]]
-    return columns + [np.full(count, value) for value in page]
+    return columns + page
 
 
-def _of_containers(counts: _Counts, tree: Tree) -> list[np.ndarray]:
+def _of_containers(counts: _Counts, tree: Tree) -> Columns:
     """What the containers around a block hold."""
     chars = tree.below(counts.chars)
     links = tree.below(counts.links)
@@ -280,15 +279,15 @@ def _of_containers(counts: _Counts, tree: Tree) -> list[np.ndarray]:
     return columns + [siblings[level] for level in levels[1:]]
 
 
-def _of_kinds(counts: _Counts, of_kind: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _of_kinds(counts: _Counts, of_kind: Sequence[np.ndarray]) -> Columns:
     """Where the page's prose is, by what the names around it say."""
     prose = counts.chars * counts.prose
     elsewhere = float(prose[~(of_kind[0] | of_kind[1] | of_kind[2])].sum())
     shares = [float(prose[kind].sum()) / max(float(prose.sum()), 1.0) for kind in of_kind[:3]]
-    return [np.full(len(prose), value) for value in (elsewhere, *shares)]
+    return [elsewhere, *shares]
 
 
-def _of_signatures(counts: _Counts, signatures: tuple[np.ndarray, ...]) -> list[np.ndarray]:
+def _of_signatures(counts: _Counts, signatures: tuple[np.ndarray, ...]) -> Columns:
     """What the blocks with the same markup around them are, taken together."""
     prose = counts.chars * counts.prose
     all_prose, total = max(prose.sum(), 1.0), counts.chars.sum()
@@ -390,6 +389,14 @@ class Tree:
         for _ in range(count - 1):
             found.append(np.maximum(self.parent[found[-1]], 0))
         return found
+
+
+def matrix(columns: Columns, count: int) -> np.ndarray:
+    """`columns` of `count` blocks as one array (count, columns)."""
+    rows = np.empty((len(columns), count), dtype=np.float32)
+    for row, column in zip(rows, columns, strict=True):
+        row[:] = column
+    return rows.T
 
 
 def grouped(group: np.ndarray, values: np.ndarray) -> np.ndarray:

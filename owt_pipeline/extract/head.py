@@ -149,8 +149,9 @@ def linked_data(root: etree._Element) -> list[Any]:
     """The page's JSON-LD (schema.org), parsed; scripts that are no JSON are passed over."""
     found = []
     for script in root.iter("script"):
-        if script.text and (script.get("type") or "").strip().lower() == "application/ld+json":
-            value = _parse(_WRAPPING.sub("", script.text))
+        # Its text last: that of most scripts is long, and copied for each look at it.
+        if (script.get("type") or "").strip().lower() == "application/ld+json" and (text := script.text):
+            value = _parse(_WRAPPING.sub("", text))
             if value is not None:
                 found.append(value)
     return found

@@ -108,7 +108,10 @@ def _once(kept: Sequence[Block], containers: Sequence[Container]) -> list[Block]
             part = block.container
             for _ in range(2):
                 part = containers[part].parent if part >= 0 else part
-            known = parts.setdefault(" ".join(block.text.lower().split()), set())
+            text = block.text.lower()
+            if block.marked is not None or "\n" in text:
+                text = " ".join(text.split())
+            known = parts.setdefault(text, set())
             if known and part not in known:
                 continue
             known.add(part)

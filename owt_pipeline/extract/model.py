@@ -10,15 +10,16 @@ blocks with the same markup, before and after.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
 
 from owt_pipeline.extract.features import PageView
+from owt_pipeline.extract.names import words_of_name
 from owt_pipeline.extract.surroundings import contextual
 
 PATH = Path(__file__).with_name("model.npz")
@@ -87,8 +88,8 @@ def _odds(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, float]:
     return dict(zip(words, (arrays[f"{name}_odds"] / 100).tolist(), strict=True))
 
 
-_NAME = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _NAMES_KNOWN = 50_000
+_NOTHING_SAID = (0.0, 0.0, 0.0)
 
 
 def lexical(page: PageView, odds: Odds) -> np.ndarray:
@@ -148,18 +149,18 @@ class Odds:
         if found is None:
             if len(self._known) == _NAMES_KNOWN:
                 self._known.clear()
-            words = name_words(name)
-            found = self._known[name] = _summary([self.names[word] for word in words if word in self.names])
+            names = self.names
+            values = [names[word] for word in name_words(name) if word in names]
+            found = self._known[name] = _summary(values) if values else _NOTHING_SAID
         return found
 
     def of_words(self, words: tuple[str, ...]) -> tuple[float, float, float]:
         """Lowest, highest and mean of the words of a text; unknown ones count as saying nothing."""
-        get = self.texts.get
-        return _summary([get(word, 0.0) for word in words])
+        return _summary(list(map(self.texts.get, words, repeat(0.0)))) if words else _NOTHING_SAID
 
 
 def _summary(values: list[float]) -> tuple[float, float, float]:
-    return (min(values), max(values), sum(values) / len(values)) if values else (0.0, 0.0, 0.0)
+    return min(values), max(values), sum(values) / len(values)
 
 
 def name_words(name: str) -> list[str]:
@@ -168,8 +169,8 @@ def name_words(name: str) -> list[str]:
     words = {tag: None}
     for full in names.split():
         words[full.lower()] = None
-        for word in _NAME.findall(full):
-            words[word.lower()] = None
+        for word in words_of_name(full):
+            words[word] = None
     return list(words)
 
 
@@ -201,18 +202,18 @@ class Forest:
     def scores(self, values: np.ndarray) -> np.ndarray:
         """The log-odds, in units of 1/SCALE, of each column of `values` (features, rows)."""
         features, cuts, numbers = self._questions
-        asked = values.take(features, axis=0)
-        answers = np.greater(asked, cuts).view(np.uint8)
-        leaf = answers.take(numbers[0], axis=0)
+        answers = np.greater(values.take(features, axis=0), cuts).view(np.uint8)
+        leaf = answers.take(numbers[-1], axis=0)
         answer = np.empty_like(leaf)
-        for level in range(1, len(numbers)):
-            answers.take(numbers[level], axis=0, out=answer, mode="clip")  # "clip": "raise" would copy
-            np.left_shift(answer, level, out=answer)
+        for question in numbers[-2::-1]:
+            np.add(leaf, leaf, out=leaf)  # for a shift, numpy has no vector instructions
+            answers.take(question, axis=0, out=answer, mode="clip")  # "clip": "raise" would copy
             np.bitwise_or(leaf, answer, out=leaf)
         index = leaf.astype(np.intp)
         index += np.arange(0, self.leaves.size, self.leaves.shape[1])[:, None]
-        scores: np.ndarray = self.base + self.leaves.ravel().take(index).sum(axis=0, dtype=np.int64)
-        return scores
+        # In 32 bits, which is twice as fast: 500 trees of leaves below 2^20 cannot overflow.
+        found: np.ndarray = self.base + self.leaves.ravel().take(index).sum(axis=0, dtype=np.int32)
+        return found
 
     @cached_property
     def _questions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
