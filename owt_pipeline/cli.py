@@ -11,21 +11,27 @@ from owt_pipeline.stages import ORDER
 from schemas.exit_codes import ExitCode
 
 COMMANDS = {
-    "run": ("owt_pipeline.commands.run", "every stage in order, skipping finished ones; --dry_run says what would run"),
-    "demo": ("owt_pipeline.demo.command", "the complete job, offline, from a small web it serves itself"),
+    "run": (
+        "owt_pipeline.commands.run",
+        "run every stage in order, skipping finished ones; --dry_run says what would run",
+    ),
+    "demo": ("owt_pipeline.demo.command", "run the complete job offline, on a small web that it serves itself"),
     "init": ("owt_pipeline.commands.init", "write a commented CONFIG.toml to start from"),
-    "train-tokenizer": ("owt_pipeline.commands.train_tokenizer", "a byte-level BPE learned from the corpus"),
+    "train-tokenizer": ("owt_pipeline.commands.train_tokenizer", "learn a byte-level BPE from the corpus"),
     "verify": ("owt_pipeline.commands.verify", "check every sum, every checksum, and that every id is accounted for"),
     "discard": ("owt_pipeline.commands.discard", "remove a stage's files on purpose; later datasets keep working"),
     "migrate": ("owt_pipeline.commands.migrate", "convert a working directory that an earlier version wrote"),
-    "ls": ("owt_pipeline.commands.ls", "the stages of a run: state, rows, bytes, when"),
-    "why": ("owt_pipeline.commands.why", "what happened to a URL at every stage, or to a domain's URLs"),
-    "inspect": ("owt_pipeline.commands.inspect", "schema, counts and rows of a dataset or a file"),
-    "sample-documents": ("owt_pipeline.commands.sample_documents", "documents at random, kept or rejected, to read"),
-    "forget": ("owt_pipeline.commands.forget", "take documents out of the corpus and the tokens, for good"),
-    "flatten": ("owt_pipeline.commands.flatten", "one run out of a chain of runs (owt run --base)"),
-    "publish": ("owt_pipeline.commands.publish", "the corpus, or its URLs, as a dataset at the Hugging Face Hub"),
-    "completion": ("owt_pipeline.commands.completion", "completion for bash, zsh or fish"),
+    "ls": ("owt_pipeline.commands.ls", "list the stages of a run: state, rows, bytes, time"),
+    "why": ("owt_pipeline.commands.why", "show what happened to a URL at every stage, or to a domain's URLs"),
+    "inspect": ("owt_pipeline.commands.inspect", "print schema, counts and rows of a dataset or a file"),
+    "sample-documents": ("owt_pipeline.commands.sample_documents", "print random documents, kept or rejected, to read"),
+    "forget": ("owt_pipeline.commands.forget", "remove documents from the corpus and the tokens"),
+    "flatten": ("owt_pipeline.commands.flatten", "make one run from a chain of runs (owt run --base)"),
+    "publish": (
+        "owt_pipeline.commands.publish",
+        "publish the corpus, or its URLs, as a dataset on the Hugging Face Hub",
+    ),
+    "completion": ("owt_pipeline.commands.completion", "print a completion script for bash, zsh or fish"),
 }
 """Each command: the module whose `main(argv)` it is (`build_parser()` gives its flags), and what it is for."""
 

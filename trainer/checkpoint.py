@@ -52,7 +52,7 @@ class Record:
       data: digest of the token shards.
       history: what the run has read from which step on, as `trainer.data.Phase`; the last entry is of `data`.
       tokenizer: name, sha256, vocab_size, eot.
-      parent: digest of the checkpoint this run went on from, or "".
+      parent: digest of the checkpoint this run continued from, or "".
       world_size: ranks that wrote it.
       versions: of what shaped the numbers.
       files: length and SHA-256 of each file.
@@ -211,7 +211,7 @@ def move_aside(run: Path) -> Path | None:
 
 
 def prune(folder: Path, keep_last: int, keep_every: int = 0, keep_hours: float = 0) -> None:
-    """Delete all but the newest `keep_last` and, for ever, one of every `keep_every` steps and `keep_hours` hours."""
+    """Delete all but the newest `keep_last`, and one of every `keep_every` steps and of every `keep_hours` hours."""
     found = checkpoints(folder)
     kept = set(found[-keep_last:])
     kept |= {path for path in found if keep_every and _step_of(path) % keep_every == 0}

@@ -139,8 +139,8 @@ class TrainConfig:
     val_windows: int = option(64, "windows of the fixed validation set", minimum=1)
     save_every: int = option(1000, "steps between checkpoints; 0 for the last alone", minimum=0, shapes_bytes=False)
     keep_last: int = option(3, "checkpoints kept", minimum=1, shapes_bytes=False)
-    keep_every: int = option(0, "keep those of every so many steps for ever; 0 for none", minimum=0, shapes_bytes=False)
-    keep_hours: float = option(0.0, "keep one of so many hours for ever; 0 for none", minimum=0, shapes_bytes=False)
+    keep_every: int = option(0, "never delete those of every N steps; 0 for none", minimum=0, shapes_bytes=False)
+    keep_hours: float = option(0.0, "never delete one of every HOURS; 0 for none", minimum=0, shapes_bytes=False)
     max_spike: float = option(
         3.0, "stop when a loss is this far above the median of the last 100; 0 for never", minimum=0, shapes_bytes=False
     )
@@ -271,7 +271,7 @@ examples:
   TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes=1:8 --nproc-per-node=8 --max-restarts=100 \\
       --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 -m trainer.train CONFIG.toml
 
-The last one on every node, for nodes that join and leave; without the variable, torchrun 2.13 waits for ever
+The last one on every node, for nodes that join and leave; without the variable, torchrun 2.13 waits forever
 when one joins."""
 
 

@@ -102,7 +102,7 @@ class Corpora:
     ) -> Sampler:
         """The training samples, `packed` or `longbiased`: a mixture of those of each dataset.
 
-        A dataset that the run has read before goes on in its order where it was left, whatever it was mixed with; a
+        A dataset that the run has read before continues in its order where it stopped, whatever it was mixed with; a
         new one begins at its first sample. So the samples of a step follow from the seed and the history alone.
 
         Raises:
@@ -273,7 +273,7 @@ class Loader:
         return self._split(number, self._read(number))
 
     def batches(self, step: int) -> Generator[tuple[torch.Tensor, torch.Tensor], None, None]:
-        """The same from global batch `step` on for ever, fetched ahead.
+        """The same from global batch `step` on without end, fetched ahead.
 
         A thread of its own reads and pins; the copy to the device does not wait.
         """

@@ -134,7 +134,7 @@ class Ranks:
         if self.distributed:
             dist.destroy_process_group()
             self.saving = self._control = None
-            for mesh in self._meshes:  # which DTensor's caches keep for ever
+            for mesh in self._meshes:  # which DTensor's caches keep forever
                 getattr(mesh, "_pg_registry", {}).clear()
             gc.collect()  # modules are in cycles with their hooks
 
@@ -260,7 +260,7 @@ def clip_gradients(model: nn.Module, largest: float) -> torch.Tensor:
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
-def whole(state: Any, keep: bool = True) -> Any:
+def unsharded(state: Any, keep: bool = True) -> Any:
     """`state` with its spread tensors put together, in host memory where `keep`; every rank calls it."""
     if isinstance(state, DTensor):
         full = state.full_tensor()
@@ -268,8 +268,8 @@ def whole(state: Any, keep: bool = True) -> Any:
     if isinstance(state, torch.Tensor) and state.device.type == "xla":  # which nothing copies in the background
         return state.cpu() if keep else None
     if isinstance(state, dict):
-        return {key: whole(value, keep) for key, value in state.items()}
-    return [whole(value, keep) for value in state] if isinstance(state, list) else state
+        return {key: unsharded(value, keep) for key, value in state.items()}
+    return [unsharded(value, keep) for value in state] if isinstance(state, list) else state
 
 
 def autocast_of(dtype: str, device: torch.device) -> torch.autocast:

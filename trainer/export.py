@@ -81,7 +81,7 @@ def publish(source: str, uri: str, options: ExportOptions) -> None:
         try:
             destination.send(sent, "Export of a checkpoint")
         except Exception as error:  # of the package, its HTTP client or the file system
-            raise ValueError(f"{uri}: {str(error).splitlines()[0]}; the same command goes on") from error
+            raise ValueError(f"{uri}: {str(error).splitlines()[0]}; the same command continues") from error
     print(f"published: {uri}")
 
 

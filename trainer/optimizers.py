@@ -121,8 +121,8 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
             for p, update in zip(params, updates, strict=True):
                 update = update.bfloat16()
-                whole = update.full_tensor() if isinstance(update, DTensor) else update
-                pending.append((group, p, list(whole.chunk(group["split"]))))
+                full = update.full_tensor() if isinstance(update, DTensor) else update
+                pending.append((group, p, list(full.chunk(group["split"]))))
         orthogonal = iter(orthogonalize_shared([matrix for _, _, matrices in pending for matrix in matrices]))
         for group, p, matrices in pending:
             update = torch.cat([next(orthogonal) for _ in matrices])

@@ -93,7 +93,7 @@ class Page:
         last, curves = self._last, self._curves
         step = last.get("step", 0)
         title = f"Training of {self._path.parent.resolve().name}"
-        # A page read from a disk or bucket renews itself while the run goes on.
+        # A page read from a disk or bucket renews itself during the run.
         refresh = '<meta http-equiv="refresh" content="30">' if step < self._max_steps else ""
         facts = {"step": f"{step:,} of {self._max_steps:,}", "tokens seen": f"{self._tokens:,}"}
         for name, label, form in (

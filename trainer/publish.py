@@ -118,7 +118,7 @@ class Publisher:
                 problem: Any = error
             if number + 1 < _TRIES:
                 time.sleep(_PAUSE)
-        self._say(f"{what} could not be published ({problem}); training goes on, the next checkpoint is sent as well")
+        self._say(f"{what} could not be published ({problem}); training continues, the next checkpoint is sent as well")
 
     def _files(self, checkpoint: Path | None) -> dict[str, Content]:
         files: dict[str, Content] = {}
@@ -128,5 +128,5 @@ class Publisher:
                 files = {f"checkpoints/{path.relative_to(checkpoint.parent).as_posix()}": path for path in paths}
         for name in ("metrics.jsonl", "samples.jsonl", "training.html"):
             with contextlib.suppress(FileNotFoundError):
-                files[name] = (self._run / name).read_bytes()  # the run goes on writing them
+                files[name] = (self._run / name).read_bytes()  # the run keeps writing them
         return files

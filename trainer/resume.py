@@ -23,7 +23,7 @@ from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig, changes
 from trainer.data import Corpora, Phase
-from trainer.distributed import Ranks, whole
+from trainer.distributed import Ranks, unsharded
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import load_pretrained
 from trainer.signing import Signer, Verifier
@@ -43,7 +43,7 @@ class RunCheckpoints:
     Attributes:
       path: the checkpoint that this process continues from, or None.
       step: its step, or 0.
-      corpora: the data, going on where the checkpoint's left it.
+      corpora: the data, continuing where the checkpoint's stopped.
 
     Raises:
       SettingsError: the newest intact checkpoint is of another run.
@@ -143,7 +143,7 @@ class RunCheckpoints:
             self._after(path)
             checkpoint.prune(self._folder, config.keep_last, config.keep_every, config.keep_hours)
 
-        weights = whole(model.state_dict(), keep=ranks.main)
+        weights = unsharded(model.state_dict(), keep=ranks.main)
         state = training_state(optimizers, ranks)
         if ranks.main or ranks.saving:  # XLA's processes hold the same, which rank 0 writes
             self._saver.start(part / TRAINING, state, weights, finish if ranks.main else None)
@@ -168,7 +168,7 @@ Optimizers = list[torch.optim.Optimizer]
 
 
 class BackgroundSaver:
-    """Saves while training goes on: the loop waits for a copy to host memory (pinned, on CUDA), not for the disk."""
+    """Saves while training continues: the loop waits for a copy to host memory (pinned, on CUDA), not for the disk."""
 
     def __init__(self, ranks: Ranks) -> None:
         cuda = ranks.device.type == "cuda"

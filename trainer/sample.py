@@ -33,7 +33,7 @@ def generate(
 ) -> Iterator[int]:
     """Up to `max_tokens` ids that follow `prompt`, one by one, ending before `stop`.
 
-    Each costs one token's forward pass, by a KV cache. When the context is full, writing goes on from
+    Each costs one token's forward pass, by a KV cache. When the context is full, writing continues from
     its latest half.
 
     Args:
@@ -84,7 +84,7 @@ def _choose(
 class SampleOptions:
     """Settings of `trainer.sample`."""
 
-    prompt: tuple[str, ...] = option((), "texts to go on from (default: a new document)", metavar="TEXT")
+    prompt: tuple[str, ...] = option((), "texts to continue (default: a new document)", metavar="TEXT")
     prompts: str | None = option(None, "a file of prompts, one a line", metavar="FILE")
     num_samples: int = option(1, "samples of each prompt", minimum=1)
     max_tokens: int = option(200, "tokens of a sample at most", minimum=1)

@@ -1,6 +1,6 @@
 """Which tokens make up training sample i: pure functions of (seed, i), the same on any number of ranks.
 
-A sampler is anything with `windows(first, count)`. Its samples go on for ever; there is no state to
+A sampler is anything with `windows(first, count)`. Its samples never end; there is no state to
 save, and nothing to seek: sample 10**9 costs what sample 0 costs.
 """
 

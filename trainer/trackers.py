@@ -30,7 +30,7 @@ def open_tracker(
 
     Args:
       step: steps done already; what a tracker has of later ones, from a run that was killed, is replaced.
-      say: is called where TensorBoard, the default, is not installed; the run goes on without it.
+      say: is called where TensorBoard, the default, is not installed; the run continues without it.
 
     Raises:
       SettingsError: trackio or wandb is asked for and is not installed.

@@ -272,9 +272,9 @@ def count_signals(signals: Iterable[tuple[bool, Mapping[str, float]]]) -> Counte
     """
     counts: Counter[str] = Counter()
     for kept, values in signals:
-        fate = "kept" if kept else "dropped"
+        outcome = "kept" if kept else "dropped"
         for name, value in values.items():
-            counts[f"signals.{name}.{fate}.{bisect.bisect_right(EDGES[name], value)}"] += 1
+            counts[f"signals.{name}.{outcome}.{bisect.bisect_right(EDGES[name], value)}"] += 1
     return counts
 
 

@@ -52,7 +52,7 @@ def merge_submissions(
       min_score: a URL's least score; one from a list or a WARC file needs none.
       score_policy: `max` or `sum` of the scores of a URL's submissions.
       spread: tells `host_shards`.
-      earlier: what the runs that this one builds on know of these URLs: those they accepted are turned away, the
+      earlier: what the runs that this one builds on know of these URLs: those they accepted are rejected, the
         scores of the others count with these.
     """
     names = pa.array(source_names, pa.string()).take(rows["source"].combine_chunks())

@@ -85,12 +85,12 @@ class SubredditReader:
             for submission in _within(listing, _listed(_reddit(self._site), name, listing)):
                 yield orjson.dumps(_record(submission))
         except (prawcore.NotFound, prawcore.Forbidden, prawcore.Redirect, prawcore.UnavailableForLegalReasons) as error:
-            logger.warning("r/%s cannot be read, going on without: %s", name, error)
+            logger.warning("r/%s cannot be read, continuing without it: %s", name, error)
         except prawcore.PrawcoreException as error:
             raise UserError(
                 f"Reddit did not answer about r/{name}: {error}. Check the credentials (praw.ini, or "
                 "praw_client_id and praw_client_secret in the environment) and the network; then run the same "
-                "command again: it goes on at this subreddit"
+                "command again: it continues at this subreddit"
             ) from error
 
 

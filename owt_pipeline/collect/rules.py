@@ -22,13 +22,13 @@ from owt_pipeline.formats.urls import VERSION, BadURL, canonicalize, host_of
 
 @dataclass(frozen=True)
 class Rules:
-    """What is turned away; small, so that it travels to worker processes with each block.
+    """What is rejected; small, so that it travels to worker processes with each block.
 
     Attributes:
       over_18: keep submissions marked over 18.
-      allow_subreddits: if any, submissions elsewhere are turned away; in lower case.
-      deny_subreddits: submissions there are turned away; in lower case.
-      deny_domains: domains that are turned away with their subdomains.
+      allow_subreddits: if any, submissions elsewhere are rejected; in lower case.
+      deny_subreddits: submissions there are rejected; in lower case.
+      deny_domains: domains that are rejected with their subdomains.
       blocked_domain_files: lists of such domains, each a path with a digest by which a changed one is read again.
       extensions: endings of paths, in addition to the built-in ones.
       built_in: whether the built-in lists of media hosts and endings apply.

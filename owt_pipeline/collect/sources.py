@@ -86,7 +86,7 @@ class Tally(msgspec.Struct):
       bytes_decompressed: 0 where unknown.
       broken: where and why the source ends early.
       last_line: number of the last line that was read.
-      rejected: lines by the reason for which they are turned away by themselves.
+      rejected: lines by the reason for which they are rejected by themselves.
     """
 
     name: str

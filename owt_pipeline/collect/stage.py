@@ -409,7 +409,7 @@ STAGE = Stage(
     finish=finish,
     module="owt_pipeline.collect.stage",
     help="Collect URLs that people posted on Reddit and found good, one row a URL, from monthly dumps, Reddit's API,\n"
-    "lists of URLs or WARC files. Variants of a URL are one; every submission that is turned away is in rejects/.",
+    "lists of URLs or WARC files. Variants of a URL are one; every rejected submission is in rejects/.",
     sources=_describe_sources,
     num_shards=lambda options: options.num_shards,
     libraries=("msgspec", "idna", "xxhash"),

@@ -37,7 +37,7 @@ class Submission(msgspec.Struct, gc=False):
     num_comments: Any = None
 
 
-class WholeSubmission(Submission, gc=False):
+class FullSubmission(Submission, gc=False):
     """With the fields that replace others: read where one of those is missing."""
 
     permalink: Any = None
@@ -58,12 +58,12 @@ def read_block(block: Block, rules: Rules) -> pa.Table:
 
 def _read_piece(block: Block, rules: Rules) -> pa.RecordBatch:
     records, lines, problems = decode_block(block, Submission)
-    whole = cache(lambda: decode_block(block, WholeSubmission)[0])
+    full = cache(lambda: decode_block(block, FullSubmission)[0])
     reasons: list[str | None] = [None] * len(records)
     notes: list[str | None] = [None] * len(records)
     for i in [i for i, s in enumerate(records) if s.is_self is not False or s.over_18 is not False]:
         s = records[i]
-        if s.is_self is True or is_true(s.is_self) or (s.is_self is None and _looks_like_self_post(whole()[i])):
+        if s.is_self is True or is_true(s.is_self) or (s.is_self is None and _looks_like_self_post(full()[i])):
             reasons[i] = Reason.SELF_POST
         elif is_true(s.over_18) and not rules.over_18:
             reasons[i] = Reason.OVER_18
@@ -75,8 +75,8 @@ def _read_piece(block: Block, rules: Rules) -> pa.RecordBatch:
         reasons[i], notes[i] = Reason.BAD_LINE, problem
     columns = {
         "line": pa.array(lines),
-        "url": _urls(records, whole, reasons, notes),
-        "score": _scores(records, whole, reasons, notes),
+        "url": _urls(records, full, reasons, notes),
+        "score": _scores(records, full, reasons, notes),
         "reason": pa.array(reasons, pa.string()),
         "note": pa.array(notes, pa.string()),
         "submission_id": texts([s.id for s in records]),
@@ -88,7 +88,7 @@ def _read_piece(block: Block, rules: Rules) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in SUBMISSIONS.names], schema=SUBMISSIONS)
 
 
-def _looks_like_self_post(s: WholeSubmission) -> bool:
+def _looks_like_self_post(s: FullSubmission) -> bool:
     """For dumps without `is_self`: the domain is `self.SUBREDDIT`, or the URL is the submission's own page."""
     if isinstance(s.domain, str) and s.domain:
         return s.domain.startswith("self.")
@@ -99,7 +99,7 @@ def _looks_like_self_post(s: WholeSubmission) -> bool:
 
 def _urls(
     records: Sequence[Submission],
-    whole: Callable[[], Sequence[WholeSubmission]],
+    full: Callable[[], Sequence[FullSubmission]],
     reasons: list[str | None],
     notes: list[str | None],
 ) -> pa.StringArray:
@@ -113,20 +113,20 @@ def _urls(
         if urls[i]:  # newer dumps have crossposts and galleries relative to Reddit
             urls[i] = _REDDIT + urls[i]
             continue
-        permalink = whole()[i].permalink
+        permalink = full()[i].permalink
         urls[i] = _REDDIT + permalink if isinstance(permalink, str) and permalink else None
         if reasons[i] is None:
             reasons[i] = Reason.NO_URL
             if records[i].id is None:
                 reasons[i], notes[i] = Reason.BAD_LINE, "neither id nor url: not a submission"
-            elif whole()[i].link_id is not None and whole()[i].body is not None:
+            elif full()[i].link_id is not None and full()[i].body is not None:
                 reasons[i], notes[i] = Reason.BAD_LINE, "a comment, not a submission"
     return pa.array(urls, pa.string())
 
 
 def _scores(
     records: Sequence[Submission],
-    whole: Callable[[], Sequence[WholeSubmission]],
+    full: Callable[[], Sequence[FullSubmission]],
     reasons: list[str | None],
     notes: list[str | None],
 ) -> pa.Array:
@@ -136,7 +136,7 @@ def _scores(
         return score
     scores = score.to_pylist()
     for i in np.flatnonzero(score.is_null().to_numpy(zero_copy_only=False)).tolist():
-        ups, downs = integer(whole()[i].ups), integer(whole()[i].downs)
+        ups, downs = integer(full()[i].ups), integer(full()[i].downs)
         if ups is not None:
             scores[i] = ups - (downs or 0)
         elif reasons[i] != Reason.BAD_LINE:

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return reporting_errors(lambda: _print(build_parser().parse_args(argv)))
 
 
-def whole_parser() -> argparse.ArgumentParser:
+def full_parser() -> argparse.ArgumentParser:
     """All commands as one parser: what `owt` itself takes apart to start quickly."""
     parser = argparse.ArgumentParser(prog="owt", description="from Reddit submissions to token shards for training")
     parser.add_argument("--version", action="store_true", help="print the version")
@@ -66,5 +66,5 @@ def _add(commands: Any, name: str, text: str, parser: argparse.ArgumentParser) -
 def _print(arguments: argparse.Namespace) -> int:
     import shtab
 
-    print(shtab.complete(whole_parser(), shell=arguments.shell))
+    print(shtab.complete(full_parser(), shell=arguments.shell))
     return 0

@@ -20,7 +20,7 @@ def discard(workdir: Storage, dataset: str) -> int:
     """Remove a finished dataset's rows, and its WARC files; returns the bytes removed.
 
     Its manifest and rejects stay, so that what was made from it remains finished and every id is accounted for. The
-    mark comes first: killed at any moment, the command goes on when run again.
+    mark comes first: killed at any moment, the command continues when run again.
     """
     reader = DatasetReader(workdir, require_manifest(workdir, dataset))
     mark_discarded(workdir, dataset, True)

@@ -74,7 +74,7 @@ class Step:
 
     Attributes:
       stage: its name.
-      verdict: `finished`, `runs`, `goes on`, or `may run`: its input is made anew and may come out the same.
+      verdict: `finished`, `runs`, `continues`, or `may run`: its input is made anew and may come out the same.
       why: what differs, for one that runs.
       rows: rows that enter, known or estimated.
       bytes: bytes that are read.
@@ -266,7 +266,7 @@ def _verdict(stage: Stage, plan: Plan, output: Output, workdir: Storage) -> tupl
         return "runs", "nothing is made yet", 1.0
     share = 1 - len(kept) / max(plan.num_shards, 1)
     if why == INTERRUPTED:
-        return "goes on", f"{len(kept)} of {plan.num_shards} shards are finished", share
+        return "continues", f"{len(kept)} of {plan.num_shards} shards are finished", share
     if kept:
         return "runs", f"{why}; {plan.num_shards - len(kept)} of {plan.num_shards} shards", share
     return "runs", why, 1.0

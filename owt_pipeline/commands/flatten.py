@@ -58,10 +58,10 @@ def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt flatten`."""
     parser = CommandParser(
         prog="owt flatten",
-        description="Make one run of a chain of runs (owt run --base): the last one and all that it builds on. The\n"
-        "URLs are those of one run over all their dumps; of documents that repeat each other, the earliest month's\n"
-        "stays, or where no other went for it, the one that `owt dedupe --supersede` named.\n"
-        "The runs of the chain are only read. Killed at any moment, it goes on when run again.",
+        description="Make one run from a chain of runs (owt run --base): the last run and all that it builds on. The\n"
+        "URLs are those of one run over all their dumps. Of documents that repeat each other, the earliest month's\n"
+        "is kept, or the one that `owt dedupe --supersede` named, if no other document was removed in favour of the\n"
+        "earlier one. The runs of the chain are only read. If the command is killed, run it again and it continues.",
         epilog="example:\n  owt flatten runs/2024-03 --workdir runs/2024-q1\n\n"
         "The runs need the same --num_shards. corpus/, tokens/ and report/ are made with the options of the last run;\n"
         "change them afterwards as in any run (owt export --workdir runs/2024-q1 --rules exact).",
@@ -294,7 +294,7 @@ def _copy_warc(readers: Sequence[DatasetReader], shard: int, writer: ShardWriter
 
 
 def _as_repeated(rejects: pa.RecordBatch, known: np.ndarray) -> pa.RecordBatch:
-    """What was turned away since another run has the URL, or has accepted it, is a repeated URL of the one run."""
+    """What was rejected since another run has the URL, or has accepted it, is a repeated URL of the one run."""
     reasons = pa.array([str(Reason.SEEN_BEFORE), str(Reason.LOW_SCORE)])
     here = pa.array(np.isin(rejects["url_id"].to_numpy(), known))
     repeated = pc.and_(here, pc.is_in(rejects["reason"], reasons))

@@ -38,25 +38,25 @@ def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt forget`."""
     parser = CommandParser(
         prog="owt forget",
-        description="Take documents out of corpus/ and tokens/ (a takedown). What is named goes on the run's list,\n"
-        f"{FORGOTTEN}, and stays out whatever runs again; only the shards it is in are rewritten, and the\n"
-        "report is made anew. Duplicates of a document that goes, go with it: their text is the same.\n"
-        "Killed at any moment, it goes on when run again (as does owt run). It names the runs that build on this one:\n"
-        "run owt run again for each, so that they take the new revision.\n\n"
-        "pages/, documents/ and clean/ still hold the text: they are what the corpus was made from. Discard them once\n"
+        description="Remove documents from corpus/ and tokens/ (a takedown). They are added to the run's list,\n"
+        f"{FORGOTTEN}, and stay out whichever stages run again. Only their shards are rewritten; the report is\n"
+        "made again. Duplicates of a removed document are removed too, since their text is the same. If the command\n"
+        "is killed, run it or owt run again. It names the runs that build on this one: run owt run again for each,\n"
+        "so that they take the new revision.\n\n"
+        "pages/, documents/ and clean/ still have the text, since the corpus is made from them. Discard them once\n"
         "the corpus is final (owt discard fetch extract clean), or build the next corpus without the URLs (collect\n"
         "--deny_domains).",
         epilog="example:\n  owt forget takedown.txt --workdir runs/2013 --reason 'request of 2026-11-20'\n\n"
         "takedown.txt has one URL, id or domain (example.org, with all hosts below it) a line; # begins a comment.\n"
-        "What is not in the corpus goes on the list too: it will not come in. To bring a document back, take its\n"
-        f"line out of {FORGOTTEN} and run owt run again.",
+        "What is not in the corpus is added to the list too and stays out. To bring a document back, remove its\n"
+        f"line from {FORGOTTEN} and run owt run again.",
     )
     parser.add_argument("urls", metavar="URLS.txt", help="URLs, ids and domains, one a line; - reads them from stdin")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
     parser.add_argument(
-        "--reason", default="on request", metavar="TEXT", help="what the ledger says (default: %(default)s)"
+        "--reason", default="on request", metavar="TEXT", help="reason to record in the ledger (default: %(default)s)"
     )
-    parser.add_argument("--dry_run", action="store_true", help="say what would go, and change nothing")
+    parser.add_argument("--dry_run", action="store_true", help="say what would be removed, and change nothing")
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes to tokenize with"
     )

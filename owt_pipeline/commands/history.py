@@ -93,7 +93,7 @@ def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any
             url = url or found[0].row.get("url")
             entries += _entries(readers, reader, found)
         elif name == "duplicates" and shard is not None:
-            entries += _stands_for(readers, reader, asked.url_id)
+            entries += _removed_for(readers, reader, asked.url_id)
     if not entries:
         return None
     verdict = "rejected" if entries[-1]["verdict"] == "duplicate" else entries[-1]["verdict"]
@@ -182,7 +182,7 @@ def _entries(
             yield {"stage": stage, "verdict": "kept", **_shown(row), **again, **where}
 
 
-def _stands_for(
+def _removed_for(
     readers: Mapping[str, DatasetReader], decisions: DatasetReader, identifier: int
 ) -> Iterator[dict[str, Any]]:
     """The documents that were removed in favour of this one, if any were."""

@@ -2,7 +2,7 @@
 
 Version 1 kept a dataset's manifest, with all its files in it, and its rejects in the dataset's own folder, and named
 shards by their number alone. Files keep their bytes: they are linked (in a bucket copied) to their new names, then the
-new manifest is written, then the old names go. Killed at any moment, the command goes on when run again.
+new manifest is written, then the old names go. Killed at any moment, the command continues when run again.
 """
 
 from __future__ import annotations

@@ -45,13 +45,15 @@ def build_parser() -> argparse.ArgumentParser:
         prog="owt publish",
         description="Publish the corpus as a dataset at the Hugging Face Hub: Parquet files in the splits train and\n"
         "validation, and a card with the run's figures. Without --yes, print what would be sent and the card, and\n"
-        "send nothing. Interrupted, the same command goes on; published again, the dataset follows the corpus:\n"
-        "what is no longer in it is deleted there. The token is that of `hf auth login`, or $HF_TOKEN.",
+        "send nothing. After an interruption the same command continues. If you publish again, the dataset follows\n"
+        "the corpus: what is no longer in it is deleted there. The token is that of `hf auth login`, or $HF_TOKEN.",
         epilog="examples:\n"
         "  owt publish hf://someone/openwebtext-2013 --workdir runs/2013\n"
         "  owt publish hf://someone/openwebtext-2013 --workdir runs/2013 --urls_only --public --yes",
     )
-    parser.add_argument("destination", metavar="hf://OWNER/NAME", help="the dataset, which is made if it is not there")
+    parser.add_argument(
+        "destination", metavar="hf://OWNER/NAME", help="the dataset; it is created if it does not exist"
+    )
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
     parser.add_argument("--urls_only", action="store_true", help="withhold the texts: publish the list of their URLs")
     parser.add_argument("--license", default="other", metavar="ID", help="the Hub's name of a licence (default: other)")
@@ -156,7 +158,7 @@ def _send(
             raise
         refused = getattr(getattr(error, "response", None), "status_code", 0) in (401, 403)
         hint = "; `hf auth login` asks for a token" if refused else ""
-        raise UserError(f"{HUB}{name}: {str(error).splitlines()[0]}{hint}; the same command goes on") from error
+        raise UserError(f"{HUB}{name}: {str(error).splitlines()[0]}{hint}; the same command continues") from error
 
 
 def _batches(uploads: Sequence[Upload], present: set[str]) -> Iterator[tuple[Path, list[Upload]]]:

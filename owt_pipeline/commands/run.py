@@ -131,7 +131,7 @@ def _parser(stages: Sequence[Stage]) -> tuple[CommandParser, dict[str, list[str]
         prog="owt run",
         usage="owt run [CONFIG.toml] [--workdir DIR] [--until STAGE] [--workers N] [FLAGS]",
         description="Run every stage in order. A finished stage is skipped; an interrupted one\n"
-        "goes on at the shard where it stopped; a changed option reruns its stage and those after it.",
+        "continues at the shard where it stopped; a changed option reruns its stage and those after it.",
         epilog="examples:\n  owt run config.toml --workdir runs/2013 --dumps RS_2013-*.zst --workers 8\n"
         "  owt run config.toml --workdir runs/2013 --min_tokens 64 --dry_run\n\n"
         "Flags override the file. Flags of Apache Beam (--runner, --project, ...) pass through.",

@@ -327,17 +327,17 @@ def ngrams(units: np.ndarray, offsets: np.ndarray, n: int) -> tuple[np.ndarray, 
     total, lengths = len(units), np.diff(offsets)
     grams = np.zeros(total, np.uint64)
     if total >= n:
-        whole = units[: total - n + 1].copy()
+        hashes = units[: total - n + 1].copy()
         for k in range(1, n):
-            whole *= _CHAIN
-            whole += units[k : total - n + 1 + k]
-        grams[: total - n + 1] = whole
+            hashes *= _CHAIN
+            hashes += units[k : total - n + 1 + k]
+        grams[: total - n + 1] = hashes
     # An n-gram is there for each unit but the last n - 1 of a text: from those it would reach into the next one.
     keep = np.ones(total, bool)
     for k in range(1, n):
         keep[offsets[1:][lengths > k] - k] = False
     short = np.flatnonzero((lengths > 0) & (lengths < n))
-    grams[offsets[short]] = _whole_texts(units, offsets[short], lengths[short])
+    grams[offsets[short]] = _complete_texts(units, offsets[short], lengths[short])
     counts = np.where(lengths >= n, lengths - n + 1, np.minimum(lengths, 1))
     return mix(grams[keep]), np.concatenate([[0], np.cumsum(counts)])
 
@@ -360,7 +360,7 @@ def mix(hashes: np.ndarray) -> np.ndarray:
     return hashes
 
 
-def _whole_texts(units: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def _complete_texts(units: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """One hash of all units of each text; the texts have few."""
     hashes = lengths.astype(np.uint64)
     for k in range(int(lengths.max(initial=0))):

@@ -193,7 +193,7 @@ def _raise_alarm(options: Options, collection: Collection, largest: Largest) -> 
             f"dedupe: {what} has {documents:,} documents that repeat others, {documents / corpus:.1%} of the corpus, "
             f"more than --{name} {share:g} allows. Often that is one page under many URLs (an error, a consent form) "
             f"that should have been rejected earlier. Some of them:{shown}\n"
-            f"If they are to go, give a greater --{name} (1 allows all); the run goes on from here."
+            f"If they are to go, give a greater --{name} (1 allows all); the run continues from here."
         )
 
 

@@ -233,10 +233,10 @@ class Verifier:
                 one, other = members[i], members[j]
                 is_near[one], kept[one], similarity[one] = True, other, found
                 shared[one] = (bands[order[one]] == bands[order[other]]).sum()
-        heir = kept[is_copy]
-        passed_on = is_near[heir]
+        successor = kept[is_copy]
+        passed_on = is_near[successor]
         for values in (is_near, similarity, shared, kept):
-            values[np.flatnonzero(is_copy)[passed_on]] = values[heir[passed_on]]
+            values[np.flatnonzero(is_copy)[passed_on]] = values[successor[passed_on]]
         gone = np.flatnonzero(is_copy | is_near)
         return Decisions(order[gone], order[kept[gone]], is_near[gone], similarity[gone], shared[gone]), counts
 

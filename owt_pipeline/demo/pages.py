@@ -151,7 +151,7 @@ class Behaviour(str, Enum):
     BUSY = "busy"  # 503 with Retry-After at the first request, then the page
     STALL = "stall"  # headers and half the body, then silence
     RESET = "reset"  # the connection is reset before an answer
-    ENDLESS = "endless"  # a body that goes on far beyond any limit
+    ENDLESS = "endless"  # a body that continues far beyond any limit
     BROKEN_GZIP = "broken_gzip"  # announced as gzip, and is none
 
 

@@ -90,7 +90,7 @@ class _Handler:
             return await _endless(request, answer)
         if "Range" in request.headers:
             return _part(answer, request.http_range)
-        return _whole(answer)
+        return _complete(answer)
 
 
 def _page_path(path_qs: str) -> str:
@@ -111,7 +111,7 @@ def _headers(answer: Answer) -> dict[str, str]:
     return headers
 
 
-def _whole(answer: Answer) -> web.Response:
+def _complete(answer: Answer) -> web.Response:
     response = web.Response(status=answer.status, body=answer.body, headers=_headers(answer))
     if answer.compress:
         response.enable_compression()

@@ -3,7 +3,7 @@
 A part of one step sends rows to keys of the next one (`ShardWriter.send`). All that it sends lies in one file, rows of
 one key together as an Arrow IPC stream, and an index at the end says where. The runner groups the handles by key, some
 100 bytes each, so what it moves and holds in memory does not depend on how long the rows are: FnApiRunner's GroupByKey
-takes four times the bytes it groups. And the files outlive the job: one that is submitted again goes on with them.
+takes four times the bytes it groups. And the files outlive the job: one that is submitted again continues with them.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _RELEASE_SECONDS = 10.0
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A job on a cluster, which goes on when the process that started it ends.
+    """A job on a cluster, which continues when the process that started it ends.
 
     Attributes:
       runner: Beam's name of the runner.
@@ -203,7 +203,7 @@ class HeldLease:
         self._release()
 
     def _release(self) -> None:
-        """Delete it, unless its job goes on without this process."""
+        """Delete it, unless its job continues without this process."""
         with contextlib.suppress(LeaseLost, OSError, UserError):
             self.renew()  # so that nobody finds it dead between this line and the last
             lease = _read(self.workdir)[0]

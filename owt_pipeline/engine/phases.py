@@ -92,7 +92,7 @@ def plan_stage(stage: Stage, options: Any, runtime: Runtime) -> Manifest | Stage
     kept, why = finished_parts(workdir, stage.output, plan, output, stage.lists)
     if why == INTERRUPTED:
         if kept:
-            logger.info("%s: %d of %d shards are finished; going on", stage.name, len(kept), plan.num_shards)
+            logger.info("%s: %d of %d shards are finished; continuing", stage.name, len(kept), plan.num_shards)
     elif why:
         again = f"{plan.num_shards - len(kept)} of {plan.num_shards} shards run" if kept else "running"
         logger.info("%s: %s; %s again", stage.name, why, again)

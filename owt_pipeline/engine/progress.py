@@ -111,7 +111,7 @@ class _TerminalDisplay(_Display):
 
 _current: _Display | None = None  # the runner calls `advance` from deep within; one step runs at a time
 _display: type[_Display] = _LogDisplay
-_tell: Callable[[int], None] | None = None
+_report: Callable[[int], None] | None = None
 _lock = threading.Lock()
 
 
@@ -143,20 +143,20 @@ def advance(rows: int) -> None:
         with _lock:
             _current.rows_done += rows
             _current.update()
-    elif _tell is not None:
-        _tell(rows)
+    elif _report is not None:
+        _report(rows)
 
 
-def tell_instead(tell: Callable[[int], None]) -> None:
+def report_by(report: Callable[[int], None]) -> None:
     """In a process without a display: call `tell` with the rows that went in, for the process that has it."""
-    global _tell
-    _tell = tell
+    global _report
+    _report = report
 
 
-def doing(tell: Callable[[], str]) -> None:
-    """Let `tell` say what goes on, in a few words, at the end of the step's line."""
+def doing(report: Callable[[], str]) -> None:
+    """Let `tell` say what is happening, in a few words, at the end of the step's line."""
     if _current is not None:
-        _current.doing = tell
+        _current.doing = report
 
 
 def shard_done() -> None:

@@ -9,7 +9,7 @@ machine:
 
 While it works, `ledger/DATASET/.work/FINGERPRINT/` holds `plan.json` (what is being made), `prepared.json` (what the
 plan found out), and each step's records; the manifest comes last, and `.work` goes. So a rerun skips finished stages,
-and an interrupted stage goes on with the parts that have no record.
+and an interrupted stage continues with the parts that have no record.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _THIS_MACHINE = ("[local]", "[auto]", "[collection]", "local")  # masters that t
 
 
 class JobLost(UserError):
-    """The server that a job was submitted to has gone; the job itself may go on."""
+    """The server that a job was submitted to has gone; the job itself may continue."""
 
 
 def options_for(flags: Sequence[str], workdir: Storage, stages: Sequence[tuple[Any, Any]] = ()) -> PipelineOptions:
@@ -279,8 +279,8 @@ def _explained(error: Exception) -> Exception | None:
         )
     if isinstance(error, _error_of("grpc", "RpcError")):
         return JobLost(
-            f"its job server does not answer any more ({_one_line(error.details() or text)}): the job may go on; when "
-            "it has ended, or was cancelled, run the same command again with --take_over"
+            f"its job server does not answer any more ({_one_line(error.details() or text)}): the job may continue; "
+            "when it has ended, or was cancelled, run the same command again with --take_over"
         )
     if found := re.match(r"Pipeline \S+ failed in state (\w+): ", text):
         return _of_portable_job(found[1], text[found.end() :])

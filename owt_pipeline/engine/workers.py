@@ -206,7 +206,7 @@ def _be_worker(connection: socket.socket) -> None:
     global _is_worker
     _is_worker = True
     pipe = Connection(connection.detach())
-    progress.tell_instead(lambda rows: pipe.send_bytes(pickle.dumps(rows)))
+    progress.report_by(lambda rows: pipe.send_bytes(pickle.dumps(rows)))
     load = lru_cache(1)(pickle.loads)
     while True:
         fn, argument = pipe.recv_bytes(), pipe.recv_bytes()

@@ -367,7 +367,7 @@ class _Reader:
     def _end_block(self, form: str, container: int) -> None:
         joined = "".join(self._pieces)
         marked = None
-        self._has_marks = self._has_marks or CODE in joined  # of code that goes on in the next block
+        self._has_marks = self._has_marks or CODE in joined  # of code that continues in the next block
         if _BREAK in joined:
             lines = [" ".join(line.split()) for line in joined.split(_BREAK)]
             text = "\n".join(filter(None, lines))

@@ -64,7 +64,7 @@ def fetch_shard(shard: int, writer: ShardWriter, urls: DatasetReader, sources: S
             journaled = {name: journal.answers(ids) for name, journal in journals.items()}
             for url_id, created in zip(ids, batch["created_utc"].to_pylist(), strict=True):
                 known = {name: next(answers) for name, answers in journaled.items()}
-                told: dict[str, NoPage] = {}
+                answers: dict[str, NoPage] = {}
                 for name in sources.order:
                     answer = lookup.answer(url_id, created) if name == "archive" and lookup else known[name]
                     if answer is None and sources.captures is not None:
@@ -73,9 +73,9 @@ def fetch_shard(shard: int, writer: ShardWriter, urls: DatasetReader, sources: S
                     if isinstance(answer, Page):
                         yield answer
                         break
-                    told[name] = answer
+                    answers[name] = answer
                 else:
-                    yield nowhere(told)
+                    yield nowhere(answers)
             if not journals:
                 progress.advance(batch.num_rows)
 
@@ -93,15 +93,15 @@ def ask_first(
         yield batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), found)))
 
 
-def nowhere(told: dict[str, NoPage]) -> NoPage:
+def nowhere(answers: dict[str, NoPage]) -> NoPage:
     """Why no source has a page, given what each answered: the live web's reason first, and one that says more than that
     an archive lacks the URL; the detail has them all.
     """
-    if len(told) == 1:
-        return next(iter(told.values()))
-    reason = min(told, key=lambda name: (told[name].reason == Reason.NOT_ARCHIVED, name != "live"))
-    detail = "; ".join(f"{name}: {answer.reason}, {answer.detail}" for name, answer in told.items())
-    return NoPage(told[reason].reason, detail)
+    if len(answers) == 1:
+        return next(iter(answers.values()))
+    reason = min(answers, key=lambda name: (answers[name].reason == Reason.NOT_ARCHIVED, name != "live"))
+    detail = "; ".join(f"{name}: {answer.reason}, {answer.detail}" for name, answer in answers.items())
+    return NoPage(answers[reason].reason, detail)
 
 
 def _ask(

@@ -52,7 +52,7 @@ class Client(Protocol):
     async def close(self) -> None: ...
 
     def status(self) -> str:
-        """What goes on, for a person; empty where there is nothing to say."""
+        """What is happening, for a person; empty where there is nothing to say."""
 
 
 class Shared(Protocol):
@@ -121,7 +121,7 @@ class HeldBack:
         if len(self._held) >= self._most:
             raise UserError(
                 f"the archive failed {self._most} times in a row, at last: {answer.detail}; run again later: "
-                "it goes on where it stopped"
+                "it continues where it stopped"
             )
 
     async def succeed(self, begun: float) -> None:

@@ -247,7 +247,7 @@ class WaybackClient:
         if response.status in (429, 503) and (asked := retry_after(response) or 0.0) > LONGEST_PAUSE:
             raise UserError(
                 f"the Wayback Machine asks to come back in {asked:,.0f} s (status {response.status}): run again then, "
-                "it goes on where it stopped; and with a longer --wayback_delay"
+                "it continues where it stopped; and with a longer --wayback_delay"
             )
         return response
 

@@ -147,27 +147,27 @@ def _arc_captures(file: BinaryIO, copy: Callable[[bytes], int]) -> Iterator[Capt
 
 
 def _records(file: BinaryIO, size: int) -> Iterator[_Found]:
-    """All records; after a broken one goes on at the next place that begins like a record."""
+    """All records; after a broken one continues at the next place that begins like a record."""
     magic = _MAGICS.get(_peek(file, 2), _PLAIN_MAGIC)
     at: int | None = 0
     lost = False  # between a broken record and the next good one: what is tried there is not counted again
     while at is not None and at < size:
         source: Any = _RecentBytes(file, at)
-        begun, whole = at, True
+        begun, complete = at, True
         try:
             with panics_as_bad_records():
                 for record in ArchiveIterator(source, parse_http=False):
-                    begun, whole = record.stream_pos, False
+                    begun, complete = record.stream_pos, False
                     inside = not source.has(begun, magic)
                     least_end = source.head_end(begun) + record.content_length if magic == _PLAIN_MAGIC else 0
                     block = read_block(record) if _is_response(record) else None
                     yield _Found(begun, record, block, inside, least_end)
-                    whole, lost = True, False
+                    complete, lost = True, False
             return
         except (OSError, BadRecord):
             at = _find(file, magic, begun + 1)
         if not lost:
-            yield _Found(begun if not whole else size if at is None else at)
+            yield _Found(begun if not complete else size if at is None else at)
         lost = True
 
 

@@ -67,7 +67,7 @@ def parse_head(head: bytes) -> tuple[str, int, Headers]:
     headers: Headers = []
     for line in rest.decode("latin-1").split("\n"):
         name, colon, value = line.partition(":")
-        if line[:1] in (" ", "\t") and headers:  # a folded header goes on
+        if line[:1] in (" ", "\t") and headers:  # a folded header continues
             headers[-1] = (headers[-1][0], f"{headers[-1][1]} {line.strip()}")
         elif colon:
             headers.append((name.strip(), value.strip()))

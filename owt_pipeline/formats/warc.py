@@ -258,8 +258,8 @@ def single_member(data: bytes, max_bytes: int) -> tuple[bytes | None, bytes]:
     if gzip.unconsumed_tail:
         raise TooLarge(f"a record of more than {max_bytes:,} bytes")
     match = _RECORD_HEAD.match(content)
-    whole = gzip.eof and match is not None and len(content) == match.end() + int(match[1]) + 4
-    return (data[: len(data) - len(gzip.unused_data)] if whole else None), content
+    complete = gzip.eof and match is not None and len(content) == match.end() + int(match[1]) + 4
+    return (data[: len(data) - len(gzip.unused_data)] if complete else None), content
 
 
 def rewritten(data: bytes) -> bytes:

@@ -197,7 +197,7 @@ def _signal(row: Stats) -> Chart:
     }
     low, high = min([used[0], *limits.values()]), max([used[-1] + 1, *limits.values()])
     labels = [_between(edges, k) for k in range(low, high)]
-    series = {fate: row[fate][low:high] for fate in ("kept", "dropped") if any(row[fate])}
+    series = {outcome: row[outcome][low:high] for outcome in ("kept", "dropped") if any(row[outcome])}
     marks = [{"at": at - low - 0.5, "name": name} for name, at in limits.items()]
     return _chart(labels, series, "", "documents", stacked=True, marks=marks, small=True)
 

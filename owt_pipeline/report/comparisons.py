@@ -215,8 +215,8 @@ def _rejected(ours: Stats, theirs: Stats) -> list[dict[str, Any]]:
 
 def _shares(distribution: Mapping[str, Any]) -> list[list[float]]:
     """The bins of a histogram with the share of all that each holds."""
-    whole = distribution["count"] or 1
-    return [[low, high, round(count / whole, 6)] for low, high, count in distribution["histogram"]]
+    total = distribution["count"] or 1
+    return [[low, high, round(count / total, 6)] for low, high, count in distribution["histogram"]]
 
 
 def _domains(ours: Stats, theirs: Stats) -> list[dict[str, Any]]:

@@ -156,8 +156,8 @@ def _signals(clean: Manifest) -> list[dict[str, Any]]:
         signals["language_score"] = {**signals["language_score"], "minimum": least}
     for name, about in signals.items():
         counts = {
-            fate: [clean.stats.get(f"signals.{name}.{fate}.{k}", 0) for k in range(len(about["edges"]) + 1)]
-            for fate in ("kept", "dropped")
+            outcome: [clean.stats.get(f"signals.{name}.{outcome}.{k}", 0) for k in range(len(about["edges"]) + 1)]
+            for outcome in ("kept", "dropped")
         }
         if any(map(any, counts.values())):
             outside = sum(

@@ -183,9 +183,9 @@ def _decoded(kind: type, value: Any) -> Any:
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 
 
-def share(part: float, whole: float) -> float | None:
-    """`part / whole` to six digits, None of nothing."""
-    return round(part / whole, 6) if whole else None
+def share(part: float, total: float) -> float | None:
+    """`part / total` to six digits, None of nothing."""
+    return round(part / total, 6) if total else None
 
 
 def distribution(summary: Summary, name: str) -> dict[str, Any]:

@@ -15,8 +15,6 @@ from tests.conftest import REPOSITORY
 
 PACKAGES = ("owt_pipeline", "trainer", "schemas", "dags", "flex", "docs", "tests", "benchmarks")
 
-NAMED = ("schemas", "dags", "flex", "docs", "tests", "benchmarks")
-
 AVOID = {
     r"besides?": "next to, in addition to",
     r"(?:fore)?told": "said, shown, distinguished",
@@ -95,7 +93,7 @@ def test_no_word_that_reads_as_translated(package: str) -> None:
     assert not wrong, "\n".join(["write it with the words of CONTRIBUTING.md:", *wrong])
 
 
-@pytest.mark.parametrize("package", NAMED)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_no_name_that_reads_as_translated(package: str) -> None:
     wrong = [
         f"{path.relative_to(REPOSITORY)}:{number}: {name}"

@@ -183,7 +183,7 @@ def test_a_job_submitted_again_after_its_job_server_died_continues(cluster: Flin
         printed, _ = job.launcher.communicate(timeout=120)
         assert job.launcher.returncode == 1, printed
         assert "Traceback" not in printed
-        assert "the job may go on" in printed
+        assert "the job may continue" in printed
     cluster.start_job_server()
     with running([*command, "--take_over"], tmp_path) as job:
         job.wait()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.cli import COMMANDS, STAGES, main
-from owt_pipeline.commands.completion import SHELLS, whole_parser
+from owt_pipeline.commands.completion import SHELLS, full_parser
 from schemas.exit_codes import ExitCode
 from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, owt, run_owt
 
@@ -41,7 +41,7 @@ def test_every_help_has_a_usage_an_example_and_says_what_each_flag_is(
     text = capsys.readouterr().out
     assert text.startswith(f"usage: owt {name}")
     assert re.search(rf"examples?:\n.*owt {name} ", text, re.DOTALL)
-    (parser,) = whole_parser()._subparsers._group_actions  # type: ignore[union-attr]
+    (parser,) = full_parser()._subparsers._group_actions  # type: ignore[union-attr]
     for action in parser.choices[name]._actions:  # type: ignore[union-attr, index, call-overload]
         assert action.help, f"{name}: {action.dest} has no help"
 

@@ -59,7 +59,7 @@ def test_listings_of_many_subreddits_are_read_to_their_ends(
     names = [busiest, "programming", "no_such_subreddit"]
     code, said = ask(server, tmp_path / "run", "--subreddits", *names, "--min_score", "0", "--praw_listing", "new")
     assert code == 0, said
-    assert "r/no_such_subreddit cannot be read, going on without" in said
+    assert "r/no_such_subreddit cannot be read, continuing without it" in said
     expected = [r for r in submissions if r["subreddit"].lower() in {name.lower() for name in names}]
     run = collected(tmp_path / "run")
     assert run.manifest.counts.entered == len(expected)

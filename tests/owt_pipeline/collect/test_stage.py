@@ -161,7 +161,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
         assert not (tmp_path / "killed/ledger/urls/manifest.json").exists()
     last = start(tmp_path / "killed", *flags)
     assert last.wait(60) == 0
-    assert "shards are finished; going on" in (last.stderr.read() if last.stderr else "")
+    assert "shards are finished; continuing" in (last.stderr.read() if last.stderr else "")
     assert collected(tmp_path / "killed").bytes() == collected(tmp_path / "complete").bytes()
 
 

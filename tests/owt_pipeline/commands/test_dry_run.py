@@ -64,7 +64,7 @@ def test_an_interrupted_stage_says_how_far_it_is(small_config: Path, small_run: 
     assert planned(small_config, run)["clean"]["why"] == "nothing is made yet"
     prepare(Storage(str(run)), "clean", plan, {record.shard: record for record in records[:2]})
     step = planned(small_config, run)["clean"]
-    assert (step["verdict"], step["why"]) == ("goes on", "2 of 3 shards are finished")
+    assert (step["verdict"], step["why"]) == ("continues", "2 of 3 shards are finished")
 
 
 def test_a_runs_own_rates_count_where_it_ran_long_enough() -> None:

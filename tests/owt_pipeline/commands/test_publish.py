@@ -72,7 +72,7 @@ def test_the_corpus_is_published_and_again_after_a_takedown(small_run: Path, tmp
     run = copy_of(small_run, tmp_path / "run")
     with hub_server() as hub:
         hub.commits_left = 1
-        assert "the same command goes on" in published(hub, run, "--yes", code=1)
+        assert "the same command continues" in published(hub, run, "--yes", code=1)
         assert len(hub.commits) == 1
         hub.commits_left = None
         assert f"published: hf://{NAME}" in published(hub, run, "--yes", "--contact", "web@example.org")
@@ -135,7 +135,7 @@ def test_a_hub_that_cannot_be_reached_is_one_line(
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     monkeypatch.setenv("HF_TOKEN", "hf_test")
     assert publish.main([f"hf://{NAME}", "--workdir", str(small_run), "--yes"]) == 1
-    assert re.search(rf"hf://{NAME}: .*; the same command goes on$", capsys.readouterr().err.strip())
+    assert re.search(rf"hf://{NAME}: .*; the same command continues$", capsys.readouterr().err.strip())
 
 
 @pytest.mark.parametrize("destination", ["someone/name", "hf://name", "hf://a/b/c", "s3://a/b"])

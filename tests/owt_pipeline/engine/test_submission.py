@@ -77,7 +77,7 @@ FAILED = "Pipeline job-1 failed in state FAILED: "
 @pytest.mark.parametrize(
     ("error", "kind", "said"),
     [
-        (Unavailable(), JobLost, "the job may go on"),
+        (Unavailable(), JobLost, "the job may continue"),
         (RuntimeError("Pipeline job-1 failed in state CANCELLED: x"), UserError, "the job was cancelled"),
         (RuntimeError(FAILED + "ModuleNotFoundError: No module named 'owt_pipeline'"), UserError, "install the wheel"),
         (RuntimeError(FAILED + "java.lang.RuntimeException: Traceback (most recent\n"), WorkerError, "Traceback"),
