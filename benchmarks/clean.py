@@ -24,9 +24,10 @@ from typing import Any
 import ftfy
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
-from owt_pipeline.clean.documents import Rules, clean_document, detect
+from owt_pipeline.clean.documents import clean_document, detect
 from owt_pipeline.clean.filters import FILTERS
 from owt_pipeline.clean.repair import fix_text, tidy
+from owt_pipeline.clean.stage import Options
 from owt_pipeline.extract.extractor import Page, Settings, load
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -72,9 +73,9 @@ def measure_ftfy(raw: Sequence[str]) -> bool:
 
 def measure_stage(raw: Sequence[str]) -> None:
     for title, rules in {
-        "as by default": Rules(),
-        "no signals": Rules(measured_share=0.0),
-        "every filter": Rules(filters=tuple(FILTERS)),
+        "as by default": Options(),
+        "no signals": Options(measured_share=0.0),
+        "every filter": Options(filters=tuple(FILTERS)),
     }.items():
         _, seconds = timed(lambda text, rules=rules: clean_document(text, rules), raw)  # type: ignore[misc]
         print(f"clean, {title:14}{len(raw) / seconds:6.0f} texts/s")

@@ -8,51 +8,25 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import xxhash
 
-from owt_pipeline.clean.contamination import EvaluationSets, n_grams_of, shared_n_gram
+from owt_pipeline.clean.contamination import n_grams_of, shared_n_gram
 from owt_pipeline.clean.filters import FILTERS, Limit
 from owt_pipeline.clean.judgement import TextView
 from owt_pipeline.clean.repair import fix_text, mask, tidy
 from owt_pipeline.engine.dataset import Outcome, rejects_batch, replace_columns
 from schemas import DATASETS, Reason
 
+if TYPE_CHECKING:
+    from owt_pipeline.clean.contamination import EvaluationSets
+    from owt_pipeline.clean.stage import Options
 
-@dataclass(frozen=True)
-class Rules:
-    """What is done to a document, and what it must be to stay; picklable.
 
-    Attributes:
-      fix_text: repair mojibake and the like.
-      normalization: `NFC`, `NFKC` or `none`.
-      leave_unfixed: other rules of ftfy's that are left out.
-      uncurl_quotes: make curly quotes straight, which ftfy does unless asked not to.
-      mask_addresses: replace e-mail and IP addresses.
-      min_tokens, max_tokens: in tokens of GPT-2; 0 for no limit.
-      languages: codes of the languages that stay; empty for all.
-      min_language_score: the least confidence in the detected language.
-      filters: names of `FILTERS`.
-      measured_share: share of documents that the filters which are not on measure, too.
-      evaluation_sets: documents that share an n-gram with one go; None for none.
-      unaltered: leave every byte of the text as it is.
-    """
-
-    fix_text: bool = True
-    normalization: str = "NFC"
-    leave_unfixed: frozenset[str] = frozenset()
-    uncurl_quotes: bool = False
-    mask_addresses: bool = False
-    min_tokens: int = 128
-    max_tokens: int = 0
-    languages: frozenset[str] = frozenset({"en"})
-    min_language_score: float = 0.0
-    filters: tuple[str, ...] = ()
-    measured_share: float = 0.2
-    evaluation_sets: EvaluationSets | None = None
-    unaltered: bool = False
+ALL = "all"
+"""In place of a language: every one."""
 
 
 @dataclass
@@ -78,10 +52,10 @@ class Document:
     detail: str = ""
 
 
-def clean_batch(batch: pa.RecordBatch, rules: Rules) -> Outcome:
-    """Rows of `clean/` from rows of `documents/`."""
+def clean_batch(batch: pa.RecordBatch, options: Options, sets: EvaluationSets | None = None) -> Outcome:
+    """Rows of `clean/` from rows of `documents/`; `sets` as in `clean_document`."""
     texts = batch["text"].to_pylist()
-    documents = [clean_document(text, rules) for text in texts]
+    documents = [clean_document(text, options, sets) for text in texts]
     kept = [index for index, document in enumerate(documents) if document.reason is None]
     columns = {
         name: [getattr(documents[index], name) for index in kept]
@@ -91,7 +65,7 @@ def clean_batch(batch: pa.RecordBatch, rules: Rules) -> Outcome:
     stats = count_signals((document.reason is None, document.signals) for document in documents)
     stats += _lost_tokens(documents)
     stats["changed_texts"] = sum(documents[index].text != texts[index] for index in kept)
-    if rules.mask_addresses:
+    if options.mask_addresses:
         stats["masked_addresses"] = sum(documents[index].masked for index in kept)
     return Outcome(
         replace_columns(batch.take(pa.array(kept, pa.int64())), DATASETS["clean"].schema, **columns),
@@ -104,47 +78,51 @@ def clean_batch(batch: pa.RecordBatch, rules: Rules) -> Outcome:
     )
 
 
-def clean_document(text: str, rules: Rules) -> Document:
-    """The document repaired, and judged. It depends on `text` and `rules` alone."""
-    if rules.fix_text and not rules.unaltered:
-        without = rules.leave_unfixed if rules.uncurl_quotes else rules.leave_unfixed | {"uncurl_quotes"}
-        text = fix_text(text, rules.normalization, without)
-    text, masked = mask(text) if rules.mask_addresses else (text, 0)
-    document = Document(text if rules.unaltered else tidy(text), 0, masked)
-    for judge in (_by_length, _by_language, _by_filters, _by_evaluation_sets):
-        judge(document, rules)
+def clean_document(text: str, options: Options, sets: EvaluationSets | None = None) -> Document:
+    """The document repaired, and judged: one that shares an n-gram with `sets` goes. It depends on these alone."""
+    if options.fix_text and not options.unaltered:
+        without = [*options.leave_unfixed, *(["uncurl_quotes"] if not options.uncurl_quotes else [])]
+        text = fix_text(text, options.normalization, without)
+    text, masked = mask(text) if options.mask_addresses else (text, 0)
+    document = Document(text if options.unaltered else tidy(text), 0, masked)
+    for judge in (_by_length, _by_language, _by_filters):
+        judge(document, options)
         if document.reason is not None:
-            break
+            return document
+    shared = shared_n_gram(document.text, n_grams_of(sets), sets.n) if sets is not None else None
+    if shared is not None:
+        document.reason, document.detail = Reason.CONTAMINATED, shared
     return document
 
 
-def _by_length(document: Document, rules: Rules) -> None:
+def _by_length(document: Document, options: Options) -> None:
     document.n_words = len(document.text.split())
     document.signals["words"] = document.n_words
     if not document.text:
         document.reason, document.detail = Reason.TOO_SHORT, "no text"
         return
-    enough, not_too_many, tokens = within(document.text, document.n_words, rules.min_tokens, rules.max_tokens)
+    enough, not_too_many, tokens = within(document.text, document.n_words, options.min_tokens, options.max_tokens)
     if not enough:
-        document.reason, document.detail = Reason.TOO_SHORT, f"{tokens:,} tokens, fewer than {rules.min_tokens:,}"
+        document.reason, document.detail = Reason.TOO_SHORT, f"{tokens:,} tokens, fewer than {options.min_tokens:,}"
     elif not not_too_many:
-        document.reason, document.detail = Reason.TOO_LONG, f"{tokens:,} tokens, more than {rules.max_tokens:,}"
+        document.reason, document.detail = Reason.TOO_LONG, f"{tokens:,} tokens, more than {options.max_tokens:,}"
 
 
-def _by_language(document: Document, rules: Rules) -> None:
+def _by_language(document: Document, options: Options) -> None:
     language, score = detect(document.text)
     document.language, document.language_score = language, score
     document.signals["language_score"] = score
-    if (rules.languages and language not in rules.languages) or score < rules.min_language_score:
+    wanted = () if ALL in options.languages else options.languages
+    if (wanted and language not in wanted) or score < options.min_language_score:
         document.reason, document.detail = Reason.WRONG_LANGUAGE, f"{language}, confidence {score:.2f}"
 
 
-def _by_filters(document: Document, rules: Rules) -> None:
+def _by_filters(document: Document, options: Options) -> None:
     view = TextView(document.text)
-    sampled = xxhash.xxh3_64_intdigest(view.text.encode("utf-8", "replace")) < rules.measured_share * 2**64
+    sampled = xxhash.xxh3_64_intdigest(view.text.encode("utf-8", "replace")) < options.measured_share * 2**64
     for name, rule in FILTERS.items():
-        on = name in rules.filters and document.reason is None
-        if name not in rules.filters and not sampled:
+        on = name in options.filters and document.reason is None
+        if name not in options.filters and not sampled:
             continue
         judgement = rule.judge(view)
         document.signals.update((f"{name}.{signal}", value) for signal, value in judgement.signals.items())
@@ -154,14 +132,7 @@ def _by_filters(document: Document, rules: Rules) -> None:
             view = TextView(judgement.kept)
     if document.reason is None and view.text != document.text:
         document.text = view.text
-        _by_length(document, rules)
-
-
-def _by_evaluation_sets(document: Document, rules: Rules) -> None:
-    if rules.evaluation_sets is not None:
-        shared = shared_n_gram(document.text, n_grams_of(rules.evaluation_sets), rules.evaluation_sets.n)
-        if shared is not None:
-            document.reason, document.detail = Reason.CONTAMINATED, shared
+        _by_length(document, options)
 
 
 def _lost_tokens(documents: Sequence[Document]) -> Counter[str]:

@@ -16,11 +16,9 @@ from schemas.settings import did_you_mean
 
 if TYPE_CHECKING:
     from owt_pipeline.clean.contamination import EvaluationSets
-    from owt_pipeline.clean.documents import Rules
     from owt_pipeline.engine.commit import ShardWriter
     from owt_pipeline.engine.exchange import Slice
 
-ALL = "all"
 _MODELS = ("owt_pipeline.clean.documents:known_languages", "owt_pipeline.formats.encoding:tiktoken_encoding")
 
 
@@ -73,7 +71,7 @@ class Options:
 
 def prepare(run: StageRun) -> None:
     from owt_pipeline.clean.contamination import n_grams_of
-    from owt_pipeline.clean.documents import describe_signals, known_languages
+    from owt_pipeline.clean.documents import ALL, describe_signals, known_languages
 
     options: Options = run.options
     asked = set(options.languages) - {ALL, "en"}
@@ -91,27 +89,8 @@ def prepare(run: StageRun) -> None:
 def clean_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     from owt_pipeline.clean.documents import clean_batch
 
-    run.map_batches(shard, writer, partial(clean_batch, rules=_rules(run.options)), rows=64)
-
-
-def _rules(options: Options) -> Rules:
-    from owt_pipeline.clean.documents import Rules
-
-    return Rules(
-        fix_text=options.fix_text,
-        normalization=options.normalization,
-        leave_unfixed=frozenset(options.leave_unfixed),
-        uncurl_quotes=options.uncurl_quotes,
-        mask_addresses=options.mask_addresses,
-        min_tokens=options.min_tokens,
-        max_tokens=options.max_tokens,
-        languages=frozenset() if ALL in options.languages else frozenset(options.languages),
-        min_language_score=options.min_language_score,
-        filters=options.filters,
-        measured_share=options.measured_share,
-        evaluation_sets=_evaluation_sets(options),
-        unaltered=options.unaltered,
-    )
+    clean = partial(clean_batch, options=run.options, sets=_evaluation_sets(run.options))
+    run.map_batches(shard, writer, clean, rows=64)
 
 
 def _evaluation_sets(options: Options) -> EvaluationSets | None:

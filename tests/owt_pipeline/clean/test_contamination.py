@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from owt_pipeline.clean import contamination
 from owt_pipeline.clean.contamination import evaluation_sets, n_grams_of, shared_n_gram
-from owt_pipeline.clean.documents import Rules, clean_document
+from owt_pipeline.clean.documents import clean_document
+from owt_pipeline.clean.stage import Options
 from owt_pipeline.engine.errors import UserError
 from schemas import Reason
 
@@ -31,12 +32,12 @@ def test_documents_that_hold_text_of_an_evaluation_set_are_rejected(tmp_path: Pa
     if name == "set.json":
         data = json.dumps([question, {"short": ["one"]}], indent=1).encode()
     path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    rules = Rules(evaluation_sets=evaluation_sets([str(path)], 13))
-    leaked = clean_document(ENGLISH + question.upper().replace(",", " -"), rules)
+    options, sets = Options(), evaluation_sets([str(path)], 13)
+    leaked = clean_document(ENGLISH + question.upper().replace(",", " -"), options, sets)
     assert leaked.reason == Reason.CONTAMINATED
     assert leaked.detail == "which of the four travellers first saw the lights of the harbour on"
-    assert clean_document(ENGLISH + " ".join(question.split()[:12]), rules).reason is None
-    assert clean_document(ENGLISH + " short one", rules).reason is None
+    assert clean_document(ENGLISH + " ".join(question.split()[:12]), options, sets).reason is None
+    assert clean_document(ENGLISH + " short one", options, sets).reason is None
 
 
 def test_an_evaluation_set_that_cannot_be_read_is_one_clear_error(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from owt_pipeline.clean.documents import Rules, clean_document
+from owt_pipeline.clean.documents import clean_document
 from owt_pipeline.clean.filters import FILTERS
 from owt_pipeline.clean.judgement import Filter
+from owt_pipeline.clean.stage import Options
 from schemas import Reason
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "new-filter.md"
@@ -33,7 +34,7 @@ def test_the_guides_filter_passes_the_guides_test(example: dict[str, Any]) -> No
 def test_the_guides_filter_rejects_documents(example: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FILTERS, "shouting", Filter(example["shouting"], example["LIMITS"], Reason.GOPHER_QUALITY))
     text = "THE RIVER RAN PAST THE OLD MILL AND NOBODY KNEW FOR HOW LONG IT HAD DONE SO. " * 20
-    rules = Rules(languages=frozenset(), filters=("shouting",))
+    rules = Options(languages=("all",), filters=("shouting",))
     assert clean_document(text, rules).detail == "upper_case_words is 1.0000, more than 0.3"
     assert clean_document(text.lower(), rules).signals["shouting.upper_case_words"] == 0.0
     assert clean_document(text.lower(), rules).reason is None
