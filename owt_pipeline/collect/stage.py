@@ -15,7 +15,7 @@ import msgspec
 
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.errors import UsageError, UserError
-from owt_pipeline.engine.stage import Stage, StageRun, Step
+from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part
 from owt_pipeline.engine.storage import Storage, describe_source, expand_globs, open_source
 from schemas import option
 
@@ -401,7 +401,7 @@ STAGE = Stage(
             rows=lambda run: {},  # not known before they are read
             together=lambda run: min(_SOURCES_TOGETHER, run.runtime.workers),
         ),
-        Step(spread_hosts, _SPREAD, keys=lambda run: [0]),
+        Step(spread_hosts, _SPREAD, keys=one_part),
         Step(merge_shard, spread="shards"),
     ),
     shaping=_shaping,

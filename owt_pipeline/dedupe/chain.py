@@ -17,6 +17,7 @@ documents that are found there go through the steps after it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -107,8 +108,8 @@ def sketch(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) 
     """
     options: Options = run.options
     collection, sketcher = read_collection(run), sketcher_of(options)
-    compiled = worth_compiling(options, run.inputs["clean"], run.runtime.workers)
-    rows, first = _compiled(sketcher, compiled).sketch(_advancing(collection.read(number, COLUMNS)), options.survivor)
+    sketcher = replace(sketcher, compiled=worth_compiling(options, run.inputs["clean"], run.runtime.workers))
+    rows, first = sketcher.sketch(_advancing(collection.read(number, COLUMNS)), options.survivor)
     file, count = writer.open_file(".arrow", SKETCHES)
     with pa.ipc.new_file(file, rows.schema) as arrow:
         arrow.write_batch(rows)
@@ -399,10 +400,6 @@ def _write_superseded(shard: int, sent: pa.Table, writer: ShardWriter) -> None:
     pq.write_table(rows, file, compression="zstd")
     count[0] = len(rows)
     writer.count({"superseded": len(rows)})
-
-
-def _compiled(sketcher: Sketcher, compiled: bool) -> Sketcher:
-    return Sketcher(sketcher.banding, sketcher.n, sketcher.kind, compiled)
 
 
 def _shingles(options: Options, clean: DatasetReader) -> float:

@@ -26,7 +26,7 @@ from owt_pipeline.dedupe.verification import Largest, merge_largest
 from owt_pipeline.engine.bases import Base, relative_uri
 from owt_pipeline.engine.dataset import DatasetReader, require_manifest
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
+from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part, rows_of_input, what_was_sent
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import start_server
 from schemas import Reason, option
@@ -235,14 +235,6 @@ def _rows_of_parts(run: StageRun) -> list[int]:
     return [part.rows for part in read_collection(run).own_parts]
 
 
-def _what_was_sent_to(run: StageRun) -> tuple[int, ...]:
-    return ()
-
-
-def _one(run: StageRun) -> tuple[int, ...]:
-    return (0,)
-
-
 STAGE = Stage(
     name="dedupe",
     output="duplicates",
@@ -251,11 +243,11 @@ STAGE = Stage(
     version=4,
     steps=(
         Step(chain.sketch, SKETCH, keys=_parts, rows=_rows_of_parts, spread="shards"),
-        Step(chain.find_edges, "buckets", keys=_what_was_sent_to, spread="shards"),
-        Step(chain.merge_forests, "forests", keys=_what_was_sent_to, spread="shards"),
-        Step(chain.join_components, "join", keys=_one),
-        Step(chain.shingle, "shingle", keys=_what_was_sent_to, spread="shards"),
-        Step(chain.verify, "verify", keys=_what_was_sent_to, spread="shards"),
+        Step(chain.find_edges, "buckets", keys=what_was_sent, spread="shards"),
+        Step(chain.merge_forests, "forests", keys=what_was_sent, spread="shards"),
+        Step(chain.join_components, "join", keys=one_part),
+        Step(chain.shingle, "shingle", keys=what_was_sent, spread="shards"),
+        Step(chain.verify, "verify", keys=what_was_sent, spread="shards"),
         Step(chain.write_decisions, rows=rows_of_input, spread="shards"),
     ),
     prepare=prepare,

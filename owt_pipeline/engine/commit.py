@@ -357,7 +357,8 @@ def publish(
         path, problem = next(iter(gone.items()))
         raise UserError(f"{workdir.path(path)} {problem}, since the stage wrote it: run the same command again")
     content = table.to_parquet()
-    listed = _file_list(dataset, content, len(table.files))
+    digest = hashlib.sha256(content).hexdigest()
+    listed = FileList(f"{ledger_of(dataset)}/files-{digest[:8]}.parquet", len(content), digest, len(table.files))
     workdir.write(listed.path, content)
     manifest = Manifest(files=listed, digest=table.digest, totals=table.totals, **about)  # type: ignore[arg-type]
     path = f"{ledger_of(dataset)}/{MANIFEST_NAME}"
@@ -371,8 +372,3 @@ def publish(
 def work_of(workdir: Storage, dataset: str) -> Storage:
     """The folder of a dataset's unfinished work: below it, one for each plan, by the plan's fingerprint."""
     return workdir / ledger_of(dataset) / ".work"
-
-
-def _file_list(dataset: str, content: bytes, files: int) -> FileList:
-    digest = hashlib.sha256(content).hexdigest()
-    return FileList(f"{ledger_of(dataset)}/files-{digest[:8]}.parquet", len(content), digest, files)

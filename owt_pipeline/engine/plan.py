@@ -110,7 +110,7 @@ def make_plan(
         stage.version,
         stage.shaping(options, workdir),
         {name: reader.manifest.digest for name, reader in inputs.items()},
-        stage.sources(options) + lists + described(open_chain(workdir) if stage.bases else (), stage.bases),
+        [*stage.sources(options), *lists, *described(open_chain(workdir) if stage.bases else (), stage.bases)],
         versions_of(stage.libraries),
     )
     return _as_begun(plan, stage, output, workdir)

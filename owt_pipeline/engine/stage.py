@@ -86,8 +86,8 @@ def _nothing(*_: Any) -> Any:
     return None
 
 
-def _no_sources(options: Any) -> list[dict[str, Any]]:
-    return []
+def _none(*_: Any) -> tuple[Any, ...]:
+    return ()
 
 
 def _shaping(options: Any, workdir: Storage) -> dict[str, Any]:
@@ -98,16 +98,18 @@ def _lists_nothing(*_: Any) -> Callable[[int], Any]:
     return _nothing
 
 
-def _no_modules(*_: Any) -> Sequence[str]:
-    return ()
-
-
 def _shards(run: StageRun) -> Iterable[int]:
     return range(run.num_shards)
 
 
-def _replaceable(options: Any) -> bool:
-    return False
+def what_was_sent(_: StageRun) -> Iterable[int]:
+    """`Step.keys` of a step whose parts are those that something was sent to."""
+    return ()
+
+
+def one_part(_: StageRun) -> Iterable[int]:
+    """`Step.keys` of a step that is one part, whatever was sent."""
+    return (0,)
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ class Stage:
     version: int
     steps: tuple[Step, ...]
     help: str
-    sources: Callable[[Any], list[dict[str, Any]]] = _no_sources
+    sources: Callable[[Any], Sequence[dict[str, Any]]] = _none
     shaping: Callable[[Any, Storage], dict[str, Any]] = _shaping
     prepare: Callable[[StageRun], None] = _nothing
     finish: Callable[[StageRun, Sequence[ShardRecord]], None] = _nothing
@@ -194,12 +196,12 @@ class Stage:
     optional_inputs: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     shard_local: bool = False
-    irreplaceable: Callable[[Any], bool] = _replaceable
+    irreplaceable: Callable[[Any], bool] = _nothing
     lists: tuple[str, ...] = ()
     listed: Callable[[Storage, Mapping[str, DatasetReader]], Callable[[int], Any]] = _lists_nothing
     bases: tuple[str, ...] = ()
     fits: Callable[[Any, Base], None] = _nothing
-    preload: Callable[[Any], Sequence[str]] = _no_modules
+    preload: Callable[[Any], Sequence[str]] = _none
     positional: str = ""
     example: str = ""
     module: str = ""

@@ -94,7 +94,9 @@ class Storage:
         return self._files.open(name)
 
     def read(self, name: str) -> bytes:
-        return self._found(name, self._files.read_version(name))[0]
+        if (found := self.read_version(name)) is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", self.path(name))
+        return found[0]
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         """Some bytes of a file, fewer where it ends before."""
@@ -166,11 +168,6 @@ class Storage:
     def delete_all(self) -> None:
         """Delete the folder and all below it; a missing one is no error."""
         self._files.delete_all()
-
-    def _found(self, name: str, found: tuple[bytes, str] | None) -> tuple[bytes, str]:
-        if found is None:
-            raise FileNotFoundError(2, "No such file or directory", self.path(name))
-        return found
 
 
 def _unpickled(uri: str) -> Storage:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine.commit import record_name
 from owt_pipeline.engine.errors import UsageError
-from owt_pipeline.engine.stage import SHARDS, Stage, StageRun, Step, rows_of_input
+from owt_pipeline.engine.stage import SHARDS, Stage, StageRun, Step, rows_of_input, what_was_sent
 from owt_pipeline.engine.storage import describe_source, expand_globs
 from schemas import option
 
@@ -299,10 +299,6 @@ def _shards_to_ask(run: StageRun) -> list[int]:
     return [shard for shard in range(run.num_shards) if record_name(shard) not in finished]
 
 
-def _nothing_sent(run: StageRun) -> range:
-    return range(0)
-
-
 def _wayback(options: Options, url_rules: int) -> WaybackSource:
     from owt_pipeline.fetch.live import archive_requests
     from owt_pipeline.fetch.wayback import LONGEST_PAUSE, PAUSE_TURNS, WaybackSource
@@ -433,7 +429,7 @@ STAGE = Stage(
         Step(read_footers, "footers", keys=_index_files, spread="shards", together=_together_at_the_index),
         Step(divide, "ranges", keys=_one),
         Step(ask_first, "ask", keys=_shards_to_ask, rows=rows_of_input, spread="shards", together=_together),
-        Step(match, "match", keys=_nothing_sent, spread="shards", together=_together_at_the_index),
+        Step(match, "match", keys=what_was_sent, spread="shards", together=_together_at_the_index),
         Step(fetch_shard, rows=rows_of_input, spread="shards", together=_together),
     ),
     prepare=prepare,

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from owt_pipeline.engine.exchange import Slice, read_slices
 from owt_pipeline.engine.phases import read_log
-from owt_pipeline.engine.stage import Stage, StageRun, Step
+from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part, what_was_sent
 from owt_pipeline.engine.storage import describe_source
 from owt_pipeline.report.comparisons import (
     TRAINING_METRICS,
@@ -197,14 +197,6 @@ def _over(of: Callable[..., Any], kinds: Callable[..., Any], run: StageRun) -> A
     return of(readers, kinds(readers))
 
 
-def _no_keys(run: StageRun) -> tuple[int, ...]:
-    return ()
-
-
-def _one_key(run: StageRun) -> tuple[int, ...]:
-    return (0,)
-
-
 def _sources(options: Options) -> list[dict[str, Any]]:
     """What the report follows from apart from the run itself."""
     found = []
@@ -232,10 +224,10 @@ STAGE = Stage(
     version=5,
     steps=(
         _pass("statistics", gather_statistics, kinds_of_first_pass),
-        Step(merge_statistics, "statistics_merged", keys=_no_keys, spread="shards"),
-        Step(write_totals, "totals", keys=_one_key),
+        Step(merge_statistics, "statistics_merged", keys=what_was_sent, spread="shards"),
+        Step(write_totals, "totals", keys=one_part),
         _pass("details", gather_details, kinds_of_second_pass),
-        Step(merge_details, "details_merged", keys=_no_keys, spread="shards"),
+        Step(merge_details, "details_merged", keys=what_was_sent, spread="shards"),
     ),
     prepare=prepare,
     finish=finish,
