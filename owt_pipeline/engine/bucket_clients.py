@@ -15,12 +15,11 @@ import re
 import time
 import uuid
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import pyarrow.fs
 
@@ -48,53 +47,14 @@ class Failure:
     detail: str
 
 
-class Bucket(ABC):
-    """A bucket by one client. Versions are those of the service: an etag, a generation.
+class ObstoreBucket:
+    """A bucket of S3, or a container of Azure. Versions of objects are etags.
 
     Methods raise what the client raises; `failure` says what it means.
     """
 
-    @abstractmethod
     def __init__(self, scheme: str, name: str, anonymous: bool, seconds: float):
         """The bucket, where failing requests are made again for some seconds."""
-
-    @classmethod
-    @abstractmethod
-    def failure(cls, error: Exception) -> Failure | None:
-        """What an exception means, or None where it is not the client's."""
-
-    @abstractmethod
-    def size(self, key: str) -> int: ...
-
-    @abstractmethod
-    def read(self, key: str) -> tuple[bytes, str]: ...
-
-    @abstractmethod
-    def read_range(self, key: str, start: int, length: int) -> bytes: ...
-
-    @abstractmethod
-    def list(self, prefix: str, limit: int | None = None) -> Iterator[tuple[str, int, str]]:
-        """Key, bytes and version of the objects whose keys begin with `prefix`."""
-
-    @abstractmethod
-    def put(self, key: str, content: bytes) -> None: ...
-
-    @abstractmethod
-    def put_file(self, key: str, path: str) -> None: ...
-
-    @abstractmethod
-    def put_if(self, key: str, content: bytes, version: str | None) -> str | None:
-        """Write if the object has this version (None: if there is none); the new version, or None if it has another."""
-
-    @abstractmethod
-    def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; a missing one is no error."""
-
-
-class ObstoreBucket(Bucket):
-    """A bucket of S3, or a container of Azure."""
-
-    def __init__(self, scheme: str, name: str, anonymous: bool, seconds: float):
         try:
             from obstore.store import AzureStore, S3Store
         except ImportError as error:
@@ -127,6 +87,7 @@ class ObstoreBucket(Bucket):
 
     @classmethod
     def failure(cls, error: Exception) -> Failure | None:
+        """What an exception means, or None where it is not the client's."""
         from obstore import exceptions
 
         if not isinstance(error, exceptions.BaseError | FileNotFoundError):
@@ -161,6 +122,7 @@ class ObstoreBucket(Bucket):
         return bytes(obstore.get_range(self._store, key, start=start, length=length))
 
     def list(self, prefix: str, limit: int | None = None) -> Iterator[tuple[str, int, str]]:
+        """Key, bytes and version of the objects whose keys begin with `prefix`."""
         import obstore
 
         folder = prefix.rpartition("/")[0]  # obstore takes folders only
@@ -182,6 +144,7 @@ class ObstoreBucket(Bucket):
             obstore.put(self._store, key, file, chunk_size=piece, max_concurrency=4)
 
     def put_if(self, key: str, content: bytes, version: str | None) -> str | None:
+        """Write if the object has this version (None: if there is none); the new version, or None if it has another."""
         import obstore
         from obstore import exceptions
 
@@ -197,6 +160,7 @@ class ObstoreBucket(Bucket):
             raise
 
     def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; a missing one is no error."""
         import obstore
 
         try:
@@ -278,8 +242,8 @@ def _aws_profile() -> dict[str, str]:
     return found
 
 
-class GoogleBucket(Bucket):
-    """A bucket of Google Cloud Storage."""
+class GoogleBucket:
+    """A bucket of Google Cloud Storage, with the methods of `ObstoreBucket`. Versions of objects are generations."""
 
     def __init__(self, scheme: str, name: str, anonymous: bool, seconds: float):
         try:
@@ -414,3 +378,6 @@ class GoogleBucket(Bucket):
 
         with contextlib.suppress(NotFound):
             self._bucket.blob(key).delete(**self._limits)
+
+
+Bucket: TypeAlias = ObstoreBucket | GoogleBucket

@@ -1,14 +1,14 @@
-"""Shingles: equal hashes for equal n-grams, and for no others."""
+"""Words, as plain Python finds them; hashes of texts and of n-grams: equal where the words are, and nowhere else."""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.dedupe.shingles import KINDS, fold, shingle
+from owt_pipeline.dedupe.shingles import KINDS, Words, find_words, fold, hash_texts, shingle
 from tests.owt_pipeline.dedupe import plain
 
 WORDS = ["a", "b", "ab", "ba", "aa", "Ä", "漢", "eightlet", "nineletter", "sixteenletters16", "x" * 63, "x" * 64]
@@ -32,3 +32,78 @@ def test_a_text_has_the_same_shingles_in_any_batch(texts: list[str]) -> None:
     for i, text in enumerate(texts):
         alone = shingle(fold(pa.array([text])), 3)
         assert alone.hashes.tolist() == together.hashes[together.offsets[i] : together.offsets[i + 1]].tolist()
+
+
+# Letters, separators, a combining mark, ideographs, scripts without spaces, pairs whose case changes their length.
+ALPHABET = "aBz09 .,'\n\t\x00ÄßéñĞžЖж“”—…漢字かナไทย한국اب́\u200b\u00a0KſIıẞȺ😀𝒳𠀀"
+
+
+def listed(words: Words) -> list[list[str]]:
+    cut = [bytes(words.letters[start:end]).decode() for start, end in zip(words.starts, words.ends, strict=True)]
+    return [cut[a:b] for a, b in zip(words.offsets[:-1], words.offsets[1:], strict=True)]
+
+
+@given(st.lists(st.one_of(st.text(ALPHABET), st.text(st.characters(exclude_categories=["Cs"])))))
+def test_words_of_a_batch_are_those_of_each_text(texts: list[str]) -> None:
+    assert listed(find_words(fold(pa.array(texts, pa.string())))) == [plain.words(text) for text in texts]
+
+
+@given(st.lists(st.text(ALPHABET), min_size=3), st.booleans())
+def test_a_slice_of_a_column_is_read_as_its_own_rows(texts: list[str], wide: bool) -> None:
+    column = pa.array(texts, pa.large_string() if wide else pa.string())
+    assert listed(find_words(fold(column[1:-1]))) == [plain.words(text) for text in texts[1:-1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Don’t stop — “now”…", ["don", "t", "stop", "now"]),
+        ("Ärger im Straßenbahnhof", ["ärger", "im", "straßenbahnhof"]),
+        ("ЖУРНАЛ №5", ["журнал", "5"]),
+        ("漢字とかな", ["漢", "字", "と", "か", "な"]),
+        ("한국어 문장", ["한국어", "문장"]),
+        ("naïve café", ["naïve", "café"]),
+        ("e\u0301te\u0301", ["e\u0301te\u0301"]),
+        ("a_b-c.d", ["a", "b", "c", "d"]),
+        ("😀😀 !?", []),
+        ("", []),
+    ],
+)
+def test_what_a_word_is(text: str, words: list[str]) -> None:
+    assert listed(find_words(fold(pa.array([text])))) == [words]
+
+
+def hashed(*texts: str) -> list[bytes]:
+    column = pa.array(texts, pa.string())
+    return hash_texts(column, fold(column))
+
+
+ANY_TEXTS = st.lists(st.one_of(st.text("aB漢か .\n\u00a0é", max_size=6), st.text(ALPHABET), st.text()), max_size=8)
+
+
+@settings(deadline=None)  # the first one builds the table of characters
+@given(ANY_TEXTS)
+def test_text_hashes_are_equal_exactly_for_the_same_words(texts: list[str]) -> None:
+    same: dict[object, bytes] = {}
+    for text, found in zip(texts, hashed(*texts), strict=True):
+        what = tuple(plain.words(text)) or text
+        assert same.setdefault(what, found) == found
+        assert found == hashed(text)[0]
+    assert len(set(same.values())) == len(same)
+
+
+def test_case_punctuation_and_spacing_do_not_distinguish_texts() -> None:
+    same = hashed("One, two — three!", "  one TWO\n\nthree", "one two four", "onetwo three")
+    assert same[0] == same[1]
+    assert len(set(same)) == 3
+
+
+def test_spaces_next_to_ideographs_do_not_distinguish_texts() -> None:
+    same = hashed("漢字 and かな", "漢 字and、か な", "漢字an dかな")
+    assert same[0] == same[1] != same[2]
+
+
+def test_texts_without_words_are_the_same_only_if_they_are_equal() -> None:
+    hashes = hashed("!!!", "???", "!!!", "")
+    assert hashes[0] == hashes[2]
+    assert len(set(hashes)) == 3
