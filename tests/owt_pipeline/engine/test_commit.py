@@ -162,8 +162,7 @@ def test_an_attempt_killed_between_its_files_and_its_record_counts_for_nothing(w
     assert len([name for name in workdir.names() if name.startswith("clean/")]) == 1
 
 
-def write_once(uri: str, number: int, ready: Any, results: Any) -> None:
-    workdir = Storage(uri)
+def write_once(workdir: Storage, number: int, ready: Any, results: Any) -> None:
     attempt = Attempt(workdir, f"attempt {number}")
     ready.wait()
     attempt.end("succeeds")
@@ -173,11 +172,12 @@ def write_once(uri: str, number: int, ready: Any, results: Any) -> None:
 def test_of_eight_processes_at_one_part_a_single_one_wins(workdir: Storage) -> None:
     context = multiprocessing.get_context("fork" if workdir.is_local else "spawn")
     ready, results = context.Barrier(8), context.Queue()
-    processes = [context.Process(target=write_once, args=(workdir.uri, n, ready, results)) for n in range(8)]
+    processes = [context.Process(target=write_once, args=(workdir, n, ready, results)) for n in range(8)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
+    assert [process.exitcode for process in processes] == [0] * 8
     assert sorted(results.get() for _ in processes) == list(range(8))
     assert records_of(workdir).names() == [record_name(0)]
     record = read_record(records_of(workdir), record_name(0))
