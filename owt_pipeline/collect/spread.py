@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -25,14 +26,18 @@ WORTH_SPREADING = 1_000
 """A host with fewer rows is never spread: one visit a second gets through them in a quarter of an hour."""
 
 
-_SORTED_BYTES = 32 << 20  # rows are put in the order of their buckets once this many bytes wait
+_SORTED_BYTES = 32 << 10  # rows are put in the order of their buckets once this many bytes wait for each,
+_MOST_SORTED_BYTES = (
+    32 << 20
+)  # or this many in all: few while they are in the cache, or many where there are many buckets
 
 
 class BucketWriter:
     """Writes rows into a partitioned file of the exchange, by bucket."""
 
-    def __init__(self, slices: SliceWriter):
+    def __init__(self, slices: SliceWriter, num_buckets: int):
         self._slices = slices
+        self._sorted_bytes = min(num_buckets * _SORTED_BYTES, _MOST_SORTED_BYTES)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
 
@@ -40,7 +45,7 @@ class BucketWriter:
         """Write rows that have a column `bucket`."""
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes >= _SORTED_BYTES:
+        if self._waiting_bytes >= self._sorted_bytes:
             self._flush()
 
     def close(self) -> None:
@@ -49,12 +54,13 @@ class BucketWriter:
 
     def _flush(self) -> None:
         if sum(rows.num_rows for rows in self._waiting):
-            table = pa.Table.from_batches(self._waiting)
-            order = np.argsort(table["bucket"].to_numpy(), kind="stable")
-            (rows,) = table.take(order).combine_chunks().to_batches()
-            buckets, starts = np.unique(rows["bucket"].to_numpy(), return_index=True)
-            for bucket, start, end in zip(buckets.tolist(), starts, [*starts[1:], len(order)], strict=True):
-                self._slices.send(bucket, rows.slice(start, end - start))
+            (rows,) = pa.Table.from_batches(self._waiting).combine_chunks().to_batches()
+            buckets = rows["bucket"].to_numpy()
+            order = np.argsort(buckets, kind="stable")
+            rows, buckets = rows.take(pa.array(order)), buckets[order]
+            starts = [0, *(np.flatnonzero(np.diff(buckets)) + 1).tolist(), len(order)]
+            for start, end in pairwise(starts):
+                self._slices.send(int(buckets[start]), rows.slice(start, end - start))
         self._waiting, self._waiting_bytes = [], 0
 
 

@@ -153,7 +153,7 @@ def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWri
     source = sources[number]
     tally, hosts = Tally(source.name, source.kind), HostCounter()
     file, count = writer.open_file(".rows", _ROWS)
-    buckets = BucketWriter(SliceWriter(file))
+    buckets = BucketWriter(SliceWriter(file), run.num_shards)
 
     def write(rows: RecordBatch) -> None:
         buckets.write(rows)
@@ -209,7 +209,7 @@ def _read_base(run: StageRun, number: int, shards: range, writer: ShardWriter) -
     reader = BaseReader(run.bases[number], number, version_of(run.plan.options), run.num_shards, failed_before)
     hosts = HostCounter()
     files = [writer.open_file(f".{kind}", kind) for kind in (_KNOWN, _AGAIN)]
-    known, again = (BucketWriter(SliceWriter(file)) for file, _ in files)
+    known, again = (BucketWriter(SliceWriter(file), run.num_shards) for file, _ in files)
     for shard in shards:
         for seen, taken in reader.known(shard):
             known.write(seen)

@@ -59,6 +59,7 @@ class SliceWriter:
         self._waiting: dict[int, list[pa.RecordBatch]] = {}
         self._waiting_bytes = 0
         self._index: list[tuple[int, str, int, int, int]] = []
+        self._buffer = pa.allocate_buffer(0)
 
     def send(self, key: int, rows: pa.RecordBatch) -> int:
         """Send rows to `key`; returns how many."""
@@ -92,12 +93,19 @@ class SliceWriter:
     def _write(self, batches: Sequence[pa.RecordBatch]) -> tuple[int, int]:
         self._file.write(b"\0" * (-self._file.bytes % _ALIGNMENT))
         start = self._file.bytes
-        sink = pa.BufferOutputStream()  # for one call of ours a slice, where Arrow's pieces are a dozen
-        with pa.ipc.new_stream(sink, batches[0].schema) as stream:
-            for batch in batches:
-                stream.write_batch(batch)
-        self._file.write(memoryview(sink.getvalue()))
+        size = pa.MockOutputStream()
+        _write_stream(size, batches)
+        if self._buffer.size < size.size():  # else used again: memory that is new costs more than what is copied there
+            self._buffer = pa.allocate_buffer(size.size())
+        _write_stream(pa.FixedSizeBufferWriter(self._buffer), batches)
+        self._file.write(memoryview(self._buffer)[: size.size()])  # one call a slice, where Arrow's pieces are a dozen
         return start, self._file.bytes - start
+
+
+def _write_stream(sink: pa.NativeFile, batches: Sequence[pa.RecordBatch]) -> None:
+    with pa.ipc.new_stream(sink, batches[0].schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
 
 
 def read_index(work: Storage, path: str) -> list[tuple[int, Slice]]:

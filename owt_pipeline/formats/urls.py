@@ -288,18 +288,21 @@ _WITH_QUERY = rf"{_PREFIX}{_SIMPLE_HOST}{_PATH}+\?(?:[{SAFE}?&]|{KEPT_ESCAPE})*$
 
 
 @cache
-def _doubtful(version: int) -> tuple[str, str, frozenset[str]]:
-    """(regular expression of URLs that may have to change, of sites with parameters of their own, their names).
+def _doubtful(version: int) -> tuple[str, str, str]:
+    """Regular expressions of URLs that may have to change, of sites with parameters of their own, and of those.
 
     A query after a slash, or that ends in one, or has an empty parameter or one that tracks readers.
     """
     tracking = _tracking(version)
-    names, stems = ("|".join(map(re.escape, sorted(some))) for some in (tracking.names, tracking.prefixes))
+    own = frozenset().union(*tracking.of_domain.values())
+    names, stems, own_names = (
+        "|".join(map(re.escape, sorted(some))) for some in (tracking.names, tracking.prefixes, own)
+    )
     hosts = [re.escape(d).replace(r"\.\*", r"\.[a-z]+(?:\.[a-z]+)?") for d in sorted(tracking.of_domain)]
     return (
         rf"/\?|/$|&amp;|[?&](?:&|$|(?i:(?:{names})(?:[=&]|$)|{stems}))",
         rf"^https?://(?:[^/?]*\.)?(?:{'|'.join(hosts)})[/?]" if hosts else "^$",
-        frozenset().union(*tracking.of_domain.values()),
+        rf"[?&](?i:{own_names})(?:[=&]|$)" if own else "^$",
     )
 
 
@@ -310,40 +313,36 @@ def canonicalize_column(
 
     A URL that cannot be parsed has neither canonical URL nor host, and `problems` says why at its index.
     """
-    simple = _mask(pc.and_(pc.match_substring_regex(urls, _SIMPLE_TEXT), _short(urls)))  # nothing to unescape in these
-    others = _unescaped(urls.filter(pa.array(~simple)))
-    queried = pc.and_(pc.match_substring_regex(others, _WITH_QUERY), pc.invert(_may_track(others, version)))
-    queried = _mask(pc.and_(queried, _short(others)))
-    plain = pa.concat_arrays([urls.filter(pa.array(simple)), others.filter(pa.array(queried))])
-    canonical, host, odd = _canonicalize_plain(plain)
-    rest = pa.concat_arrays([plain.filter(pa.array(odd)), others.filter(pa.array(~queried))])
-    of_simple, of_others = np.flatnonzero(simple), np.flatnonzero(~simple)
-    of_plain = np.concatenate([of_simple, of_others[queried]])
-    of_rest = np.concatenate([of_plain[odd], of_others[~queried]])
+    simple = pc.fill_null(pc.and_(pc.match_substring_regex(urls, _SIMPLE_TEXT), _short(urls)), False)
+    plain = simple  # nothing to unescape in these
+    if not pc.all(simple).as_py():
+        others = _unescaped(urls.filter(pc.invert(simple)))
+        queried = pc.and_(pc.match_substring_regex(others, _WITH_QUERY), pc.invert(_may_track(others, version)))
+        urls = pc.replace_with_mask(urls, pc.invert(simple), others)
+        plain = pc.replace_with_mask(simple, pc.invert(simple), pc.fill_null(pc.and_(queried, _short(others)), False))
+    canonical, host, odd = _canonicalize_plain(pc.if_else(plain, urls, "https://example.com/"))
+    rest = pa.array(odd | ~_mask(plain))
     problems: dict[int, str] = {}
     parsed: list[tuple[str | None, str | None]] = []
-    for i, url in zip(of_rest.tolist(), rest.to_pylist(), strict=True):
+    for i, url in zip(np.flatnonzero(rest).tolist(), urls.filter(rest).to_pylist(), strict=True):
         try:
             parsed.append(canonicalize(url or "", version))
         except BadURL as problem:
             problems[i] = str(problem)
             parsed.append((None, None))
-    order = np.empty(len(urls), np.int64)
-    order[of_plain] = np.arange(len(plain))
-    order[of_rest] = np.arange(len(rest)) + len(plain)
-    first = plain, canonical, host
-    second = rest, *(pa.array([pair[k] for pair in parsed], pa.string()) for k in (0, 1))
-    urls, canonical, host = (pa.concat_arrays(parts).take(pa.array(order)) for parts in zip(first, second, strict=True))
+    if parsed:
+        canonical, host = (
+            pc.replace_with_mask(column, rest, pa.array([pair[k] for pair in parsed], pa.string()))
+            for k, column in enumerate((canonical, host))
+        )
     return urls, canonical, host, problems
 
 
 def _may_track(urls: pa.StringArray, version: int) -> pa.BooleanArray:
     anywhere, sites, names = _doubtful(version)
-    on_site = np.flatnonzero(_mask(pc.match_substring_regex(urls, sites)))
-    found = np.zeros(len(urls), bool)
-    for i, url in zip(on_site.tolist(), urls.take(pa.array(on_site)).to_pylist(), strict=True):
-        found[i] = any(field.partition("=")[0] in names for field in url.partition("?")[2].lower().split("&"))
-    return pc.or_(pc.match_substring_regex(urls, anywhere), pa.array(found))
+    named = pc.fill_null(pc.match_substring_regex(urls, names), False)
+    on_site = pc.replace_with_mask(named, named, pc.match_substring_regex(urls.filter(named), sites))
+    return pc.or_(pc.match_substring_regex(urls, anywhere), on_site)
 
 
 def _mask(values: pa.BooleanArray) -> np.ndarray:
