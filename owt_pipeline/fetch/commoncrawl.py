@@ -24,13 +24,13 @@ import pyarrow as pa
 from yarl import URL
 
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.fetch.answers import Answer, NoPage, Origin, Page, wanted_moment
+from owt_pipeline.fetch.answers import Answer, NoPage, Origin, wanted_moment
 from owt_pipeline.fetch.archives import page_of_record
 from owt_pipeline.fetch.client import Limits, Received
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
 from owt_pipeline.fetch.manners import Failed
 from owt_pipeline.fetch.recorder import Recorder
-from owt_pipeline.fetch.sources import Shared, ask_each
+from owt_pipeline.fetch.sources import Shared, archive_failed, ask_each, first_page
 from owt_pipeline.formats.messages import is_html
 from owt_pipeline.formats.urls import BadURL, canonical_url
 from schemas import Reason
@@ -39,9 +39,6 @@ _EVER = (0, 1 << 40)
 
 _MAX_ANSWER_BYTES = 8 << 20
 """Of an index: some 25,000 captures of one URL in one collection, a site's first page at most."""
-
-_CAPTURES_TRIED = 3
-"""Captures of a URL that are read, where the nearest turn out to be no pages."""
 
 
 class BadIndex(ValueError):
@@ -152,30 +149,14 @@ class ArchiveClient:
 
     async def fetch(self, url: str, posted: str, created_utc: int | None) -> Answer:
         """The page of a canonical URL: its capture nearest in time to `created_utc`, or the last without a date; or,
-        as the options have it, the earliest or the latest.
-
-        Where there is none, the URL as it was `posted` is looked up: indexes keep parameters that canonical URLs lack,
-        such as those for tracking. A capture that is no page makes way for the next. Where index or data do not answer
-        as they should, the reason is `archive_failed`.
+        as the options have it, the earliest or the latest. See `first_page`.
         """
         moment = wanted_moment(self.options.choice, created_utc)
-        try:
-            captures, asked = await self._captures(url, url, moment)
-            if not captures and posted.partition("?")[2] != url.partition("?")[2]:
-                captures, asked = await self._captures(posted, url, moment)
-            first: NoPage | None = None
-            for capture in captures[:_CAPTURES_TRIED]:
-                answer = await self._page(capture, url)
-                if isinstance(answer, Page):
-                    return answer
-                first = first or answer
-        except Failed as failure:
-            return NoPage(failure.reason, failure.detail)
-        if first is None:
-            return NoPage(Reason.NOT_ARCHIVED, f"no capture of a page in {', '.join(asked)}")
-        return first
+        return await first_page(
+            lambda address: self._captures(address, url, moment), lambda capture: self._page(capture, url), url, posted
+        )
 
-    async def _captures(self, url: str, canonical: str, moment: int) -> tuple[list[IndexedCapture], list[str]]:
+    async def _captures(self, url: str, canonical: str, moment: int) -> tuple[list[IndexedCapture], str]:
         """The captures found under `url`, the nearest first, and the names of the collections asked.
 
         The nearest collections are asked, as long as the next may have a capture nearer than those known.
@@ -189,7 +170,8 @@ class ArchiveClient:
             asked.append(collection.name)
             found += await self._ask(collection, url, canonical)
             nearest = min((abs(capture.date - moment) for capture in found), default=math.inf)
-        return sorted(found, key=lambda capture: (abs(capture.date - moment), capture.date, capture.file)), asked
+        found.sort(key=lambda capture: (abs(capture.date - moment), capture.date, capture.file))
+        return found, ", ".join(asked)
 
     async def _ask(self, collection: Collection, url: str, canonical: str) -> list[IndexedCapture]:
         limits = replace(self._limits, wire_bytes=_MAX_ANSWER_BYTES, body_bytes=_MAX_ANSWER_BYTES)
@@ -198,12 +180,12 @@ class ArchiveClient:
             return []
         if response.status != 200:
             about = " ".join(response.body[:200].decode("utf-8", "replace").split())
-            raise _failed(f"the index {collection.name}", f"status {response.status} {about}".strip())
+            raise archive_failed(f"the index {collection.name}", f"status {response.status} {about}".strip())
         try:
             found = parse_captures(response.body, canonical, self.options.url_rules)
             return [replace(capture, crawl=collection.name) for capture in found]
         except BadIndex as error:
-            raise _failed(f"the index {collection.name}", str(error)) from error
+            raise archive_failed(f"the index {collection.name}", str(error)) from error
 
     async def _page(self, capture: IndexedCapture, url: str) -> Answer:
         where = f"{capture.length:,} bytes at {capture.offset} of {capture.file}"
@@ -215,7 +197,7 @@ class ArchiveClient:
         limits = replace(self._limits, body_bytes=self._limits.wire_bytes)  # of the record; the page's is judged below
         response = await self._get(where, source, limits, headers=headers)
         if response.status != 206:
-            raise _failed(where, f"status {response.status} where a part (206) was asked for")
+            raise archive_failed(where, f"status {response.status} where a part (206) was asked for")
         if len(response.body) != capture.length:
             return NoPage(Reason.BAD_RESPONSE, f"{where}: only {len(response.body):,} bytes came")
         origin = Origin("commoncrawl", capture.crawl, capture.file, capture.offset)
@@ -238,11 +220,7 @@ class ArchiveClient:
                 url, limits, gate, lambda status, _: "headers" in how and status != 206, **how
             )
         except Failed as failure:
-            raise _failed(what, f"{failure.reason}, {failure.detail}") from failure
-
-
-def _failed(what: str, problem: str) -> Failed:
-    return Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
+            raise archive_failed(what, f"{failure.reason}, {failure.detail}") from failure
 
 
 def is_list_of_collections(url: str) -> bool:

@@ -64,7 +64,7 @@ def fetch_shard(shard: int, writer: ShardWriter, urls: DatasetReader, sources: S
             journaled = {name: journal.answers(ids) for name, journal in journals.items()}
             for url_id, created in zip(ids, batch["created_utc"].to_pylist(), strict=True):
                 known = {name: next(answers) for name, answers in journaled.items()}
-                answers: dict[str, NoPage] = {}
+                no_pages: dict[str, NoPage] = {}
                 for name in sources.order:
                     answer = lookup.answer(url_id, created) if name == "archive" and lookup else known[name]
                     if answer is None and sources.captures is not None:
@@ -73,9 +73,9 @@ def fetch_shard(shard: int, writer: ShardWriter, urls: DatasetReader, sources: S
                     if isinstance(answer, Page):
                         yield answer
                         break
-                    answers[name] = answer
+                    no_pages[name] = answer
                 else:
-                    yield nowhere(answers)
+                    yield nowhere(no_pages)
             if not journals:
                 progress.advance(batch.num_rows)
 
@@ -93,15 +93,15 @@ def ask_first(
         yield batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), found)))
 
 
-def nowhere(answers: dict[str, NoPage]) -> NoPage:
+def nowhere(no_pages: dict[str, NoPage]) -> NoPage:
     """Why no source has a page, given what each answered: the live web's reason first, and one that says more than that
     an archive lacks the URL; the detail has them all.
     """
-    if len(answers) == 1:
-        return next(iter(answers.values()))
-    reason = min(answers, key=lambda name: (answers[name].reason == Reason.NOT_ARCHIVED, name != "live"))
-    detail = "; ".join(f"{name}: {answer.reason}, {answer.detail}" for name, answer in answers.items())
-    return NoPage(answers[reason].reason, detail)
+    if len(no_pages) == 1:
+        return next(iter(no_pages.values()))
+    reason = min(no_pages, key=lambda name: (no_pages[name].reason == Reason.NOT_ARCHIVED, name != "live"))
+    detail = "; ".join(f"{name}: {answer.reason}, {answer.detail}" for name, answer in no_pages.items())
+    return NoPage(no_pages[reason].reason, detail)
 
 
 def _ask(

@@ -346,8 +346,8 @@ def _bulk_options(options: Options, url_rules: int) -> BulkSource:
 def _online(run: StageRun) -> dict[str, Source]:
     """The sources on the network, by name."""
     from owt_pipeline.fetch.commoncrawl import CdxSource, Collection
-    from owt_pipeline.fetch.crawl import LiveSource
     from owt_pipeline.fetch.live import archive_requests, live_options
+    from owt_pipeline.fetch.sources import LiveSource
 
     options: Options = run.options
     found: dict[str, Source] = {}

@@ -26,14 +26,14 @@ import pyarrow as pa
 from yarl import URL
 
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.fetch.answers import Answer, NoPage, Origin, Page, judge, wanted_moment
+from owt_pipeline.fetch.answers import Answer, NoPage, Origin, judge, wanted_moment
 from owt_pipeline.fetch.client import Received, parse_url
 from owt_pipeline.fetch.connections import Stop
 from owt_pipeline.fetch.journal import RENEW_SECONDS
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
 from owt_pipeline.fetch.manners import Failed, Gate, retry_after
 from owt_pipeline.fetch.recorder import Recorder
-from owt_pipeline.fetch.sources import Shared, ask_each
+from owt_pipeline.fetch.sources import Shared, archive_failed, ask_each, first_page
 from owt_pipeline.formats.messages import REDIRECTS, BadMessage, Headers, TooLarge, charset_of, decode_body, is_html
 from owt_pipeline.formats.urls import BadURL, canonical_url
 from owt_pipeline.formats.warc import Response, response_record
@@ -46,7 +46,6 @@ PAUSE_TURNS = 24
 """Turns that are missed where the archive is busy (429, 503) and does not say for how long: a minute's."""
 
 _CAPTURES_ASKED = 10
-_CAPTURES_TRIED = 3  # where the nearest turn out to be no pages
 _MAX_ANSWER_BYTES = 1 << 20  # of the index
 _REPLAY_REDIRECTS = 3
 _COUNTED_SECONDS = 1.2 * RENEW_SECONDS
@@ -125,25 +124,13 @@ class WaybackClient:
         await ask_each(self.fetch, urls, recorder, requests.host_connections, requests.host_failures)
 
     async def fetch(self, url: str, posted: str, created_utc: int | None) -> Answer:
-        """The page of a canonical URL: the capture of a page that is the nearest to the time wanted.
-
-        Where there is none, the URL as it was `posted` is looked up, with the parameters that canonical URLs lack. A
-        capture that is no page makes way for the next.
-        """
+        """The page of a canonical URL: its capture that is the nearest to the time wanted; see `first_page`."""
         moment = wanted_moment(self._source.choice, created_utc)
-        try:
-            captures = await self._captures(url, url, moment)
-            if not captures and posted.partition("?")[2] != url.partition("?")[2]:
-                captures = await self._captures(posted, url, moment)
-            first: NoPage | None = None
-            for capture in captures[:_CAPTURES_TRIED]:
-                answer = await self._page(capture, url)
-                if isinstance(answer, Page):
-                    return answer
-                first = first or answer
-        except Failed as failure:
-            return NoPage(failure.reason, failure.detail)
-        return first or NoPage(Reason.NOT_ARCHIVED, "no capture of a page in the Wayback Machine")
+
+        async def look_up(address: str) -> tuple[list[Capture], str]:
+            return await self._captures(address, url, moment), "the Wayback Machine"
+
+        return await first_page(look_up, lambda capture: self._page(capture, url), url, posted)
 
     async def _captures(self, url: str, canonical: str, moment: int) -> list[Capture]:
         """The captures found under `url`, the nearest first."""
@@ -155,11 +142,11 @@ class WaybackClient:
             return []
         if response.status != 200:
             about = " ".join(response.body[:200].decode("utf-8", "replace").split())
-            raise _failed(what, f"status {response.status} {about}".strip())
+            raise archive_failed(what, f"status {response.status} {about}".strip())
         try:
             found = parse_captures(response.body, canonical, self._source.url_rules)
         except BadIndex as error:
-            raise _failed(what, str(error)) from error
+            raise archive_failed(what, str(error)) from error
         return sorted(found, key=lambda capture: (abs(capture.date - moment), capture.date, capture.url))
 
     async def _page(self, capture: Capture, canonical: str) -> Answer:
@@ -179,7 +166,7 @@ class WaybackClient:
         if response.status in REDIRECTS:
             return NoPage(Reason.REDIRECT_LOOP, f"{where}: more than {_REPLAY_REDIRECTS} redirects")
         if response.status in (429, 503) or response.status >= 500:
-            raise _failed(where, f"status {response.status}")
+            raise archive_failed(where, f"status {response.status}")
         if response.status != 200:
             return NoPage(Reason.NOT_ARCHIVED, f"{where} is not given: status {response.status}")
         try:
@@ -243,7 +230,7 @@ class WaybackClient:
         except Failed as failure:
             if failure.reason == Reason.TOO_LARGE:
                 raise
-            raise _failed(what, f"{failure.reason}, {failure.detail}") from failure
+            raise archive_failed(what, f"{failure.reason}, {failure.detail}") from failure
         if response.status in (429, 503) and (asked := retry_after(response) or 0.0) > LONGEST_PAUSE:
             raise UserError(
                 f"the Wayback Machine asks to come back in {asked:,.0f} s (status {response.status}): run again then, "
@@ -327,7 +314,3 @@ def _memento_date(replay: Received) -> int | None:
         return int(email.utils.parsedate_to_datetime(replay.header("memento-datetime") or "").timestamp())
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-def _failed(what: str, problem: str) -> Failed:
-    return Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}")

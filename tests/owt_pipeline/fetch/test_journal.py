@@ -23,10 +23,10 @@ from owt_pipeline.fetch import journal as journal_module
 from owt_pipeline.fetch.addresses import Addresses
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
 from owt_pipeline.fetch.client import ClientOptions, Limits
-from owt_pipeline.fetch.crawl import LiveSource
 from owt_pipeline.fetch.journal import Claim, Journal, SegmentWriter
 from owt_pipeline.fetch.live import LiveOptions
 from owt_pipeline.fetch.shards import Sources, fetch_shard
+from owt_pipeline.fetch.sources import LiveSource
 from owt_pipeline.formats.warc import response_record
 from schemas import DATASETS, Reason
 from schemas.manifest import ShardRecord

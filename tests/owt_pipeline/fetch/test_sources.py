@@ -6,12 +6,17 @@ import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from owt_pipeline.engine.dataset import read_manifest
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.fetch.sources import rows_by_host
 from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.formats.warc import response_record
 from tests.owt_pipeline.fetch.archive_server import ArchiveServer, capture_row
@@ -113,3 +118,23 @@ def test_options_that_cannot_be_are_a_clear_error_and_cost_no_page(
     with pytest.raises(UserError, match=message):
         run_stage(STAGE, options, runtime)
     assert read_manifest(runtime.workdir, "pages") == manifest
+
+
+@given(st.lists(st.lists(st.sampled_from(["a.com", "b.com", "c.com", "d.com"]), max_size=8), max_size=4).filter(any))
+def test_hosts_with_the_most_urls_begin_and_each_keeps_the_order_of_its_rows(chunks: list[list[str]]) -> None:
+    names = np.array([host for chunk in chunks for host in chunk], dtype=object)
+    found = [rows.tolist() for rows in rows_by_host(pa.chunked_array(chunks, pa.string()))]
+    assert sorted(row for rows in found for row in rows) == list(range(len(names)))
+    for rows in found:
+        assert rows == np.flatnonzero(names == names[rows[0]]).tolist()
+    assert [len(rows) for rows in found] == sorted(map(len, found), reverse=True)
+
+
+def test_the_order_does_not_hold_the_hosts_names() -> None:
+    before = pa.total_allocated_bytes()
+    hosts = pa.chunked_array([pa.array([f"host{n % 1000}.example.com" for n in range(50_000)])])
+    assert pa.total_allocated_bytes() - before > 1_000_000
+    order = rows_by_host(hosts)
+    del hosts
+    assert pa.total_allocated_bytes() - before < 1_000
+    assert len(next(order)) == 50
