@@ -245,7 +245,7 @@ def _asked(options: Any, urls: float, files: Sequence[Mapping[str, Any]]) -> tup
         if name == "archive":
             asked = Asked(name, len(files), sum(file["bytes"] for file in files), urls)
         elif options.in_bulk and name == "commoncrawl":  # one request a record, at most; the index comes on top of that
-            of = f"{name}: {', '.join(options.cc_crawls)} of {options.cc_index}"
+            of = f"{name}: {', '.join(options.cc_crawls)} of {options.cc_index}{_index_size(options)}"
             asked = Asked(of, urls=urls, requests=urls * kept, seconds=urls * kept * options.cc_delay)
         elif name == "commoncrawl":  # index and data are asked at the same time
             asked = Asked(name, urls=urls, requests=urls * (1 + kept), seconds=urls * options.cdx_delay)
@@ -257,6 +257,17 @@ def _asked(options: Any, urls: float, files: Sequence[Mapping[str, Any]]) -> tup
         found.append(asked)
         urls *= 1 - kept
     return tuple(found)
+
+
+def _index_size(options: Any) -> str:
+    """How large the index is in which URLs are looked up in bulk; "" over HTTP, where it cannot be listed.
+
+    Only the row groups that have keys of the URLs are read of it: how many is known once their footers are read.
+    """
+    from owt_pipeline.fetch.cc_index import index_size
+
+    found = index_size(options.cc_index, options.cc_crawls)
+    return f", {found[0]:,} files of {size(found[1])}, read in part" if found else ""
 
 
 def _verdict(stage: Stage, plan: Plan, output: Output, workdir: Storage) -> tuple[str, str, float]:

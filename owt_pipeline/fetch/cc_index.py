@@ -80,6 +80,15 @@ def list_files(index: str, crawls: Sequence[str], read_all: Callable[[str, int],
     return found
 
 
+def index_size(index: str, crawls: Sequence[str]) -> tuple[int, int] | None:
+    """(files, bytes) of an index' crawls; None over HTTP, where folders cannot be listed."""
+    if is_http(index):
+        return None
+    folders = (Storage(index).list(f"crawl={crawl}/subset=warc/") for crawl in crawls)
+    sizes = [entry.bytes for folder in folders for entry in folder if entry.name.endswith(".parquet")]
+    return len(sizes), sum(sizes)
+
+
 def root_of(index: str) -> str:
     """What the names of an index and of its WARC files are below; raises UserError where that cannot be seen."""
     root, middle, _ = index.rstrip("/").partition("/cc-index/")

@@ -120,3 +120,15 @@ def test_crawls_that_would_be_looked_through_are_named(small_config: Path, tmp_p
     assert bulk["source"] == f"commoncrawl: CC-MAIN-2013-20, CC-MAIN-2013-48 of {index}"
     assert live["urls"] > bulk["urls"] > bulk["requests"] > 0
     assert bulk["seconds"] == pytest.approx(0.5 * bulk["requests"])
+
+
+def test_the_files_of_an_index_that_can_be_listed_are_counted(small_config: Path, tmp_path: Path) -> None:
+    index = tmp_path / "cc-index" / "table" / "cc-main" / "warc"
+    for crawl, kilobytes in (("CC-MAIN-2013-20", 3), ("CC-MAIN-2013-48", 4), ("CC-MAIN-2014-10", 100)):
+        folder = index / f"crawl={crawl}" / "subset=warc"
+        folder.mkdir(parents=True)
+        (folder / "part-0.parquet").write_bytes(bytes(kilobytes * 1000))
+    crawls = ("--cc_index", index, "--cc_crawls", "CC-MAIN-2013-20", "CC-MAIN-2013-48")
+    flags = ("--sources", "commoncrawl", "--user_agent", "a/1 (+mailto:a@b.example)", *crawls)
+    (bulk,) = planned(small_config, tmp_path / "run", *flags)["fetch"]["asked"]
+    assert bulk["source"].endswith(f" of {index}, 2 files of 7.0 kB, read in part")
