@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from owt_pipeline.command_line import interruptible
 from owt_pipeline.stages import ORDER
-from schemas.exit_codes import ExitCode
+from schemas.settings import ExitCode
 
 COMMANDS = {
     "run": (

@@ -20,8 +20,7 @@ from typing import Any, NoReturn, TextIO
 
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.errors import UsageError
-from schemas.exit_codes import ExitCode
-from schemas.settings import FlagFormatter, shortened
+from schemas.settings import ExitCode, FlagFormatter, shortened
 
 
 class CommandParser(argparse.ArgumentParser):

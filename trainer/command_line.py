@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from schemas import SettingsError
-from schemas.exit_codes import ExitCode
-from schemas.settings import FlagFormatter, add_flags, flags_given, from_table, shortened
+from schemas.settings import ExitCode, FlagFormatter, add_flags, flags_given, from_table, shortened
 
 Options = TypeVar("Options")
 

@@ -24,8 +24,7 @@ from owt_pipeline.engine.runner import check_beam_flags
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerError
-from schemas.exit_codes import ExitCode
-from schemas.settings import add_flags, flags_given
+from schemas.settings import ExitCode, add_flags, flags_given
 
 logger = logging.getLogger("owt")
 

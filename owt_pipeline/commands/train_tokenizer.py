@@ -67,7 +67,7 @@ def _run(argv: Sequence[str] | None) -> int:
 def _texts(corpus: DatasetReader, sample: float) -> Iterator[str]:
     import pyarrow as pa
 
-    from owt_pipeline.tokenize.documents import is_validation
+    from owt_pipeline.tokenize.stage import is_validation
 
     for batch in corpus.batches(columns=["url_id", "text"]):
         if sample < 1:

@@ -28,8 +28,8 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.lease import hold, mention_running
 from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS, REJECTS
-from schemas.exit_codes import ExitCode
 from schemas.manifest import MANIFEST_NAME, Manifest, ShardFile, ledger_of
+from schemas.settings import ExitCode
 
 _UPSTREAM = {
     "pages": "urls",

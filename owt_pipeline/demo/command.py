@@ -32,9 +32,8 @@ from owt_pipeline.demo.inputs import (
     write_dump,
     write_later_dump,
 )
-from owt_pipeline.demo.pages import DOMAIN, Expectation
 from owt_pipeline.demo.server import serving
-from owt_pipeline.demo.site import Site, build_site
+from owt_pipeline.demo.site import DOMAIN, Expectation, Site, build_site
 from owt_pipeline.engine import workers
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.storage import Storage

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from owt_pipeline.demo.pages import DOMAIN, Answer, Behaviour, Expectation
-from owt_pipeline.demo.site import Site
+from owt_pipeline.demo.site import DOMAIN, Answer, Behaviour, Expectation, Site
 from owt_pipeline.formats.warc import response_record
 from schemas import Reason
 from schemas.reasons import http_reason

@@ -22,8 +22,7 @@ from urllib.parse import parse_qsl, unquote, urlencode
 from aiohttp import web
 
 from owt_pipeline.demo.inputs import common_crawl
-from owt_pipeline.demo.pages import Answer, Behaviour
-from owt_pipeline.demo.site import Site, build_site
+from owt_pipeline.demo.site import Answer, Behaviour, Site, build_site
 
 ENDLESS_BYTES = 200 * 2**20
 """Where the body without end does end, so that a client without a limit finds out as well."""

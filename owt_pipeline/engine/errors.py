@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from schemas.exit_codes import ExitCode
+from schemas.settings import ExitCode
 
 
 class UserError(Exception):

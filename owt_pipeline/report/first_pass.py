@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.formats import encoding
-from owt_pipeline.report.summaries import MOST_REMOVALS, SCORE_EDGES, SIMILARITY_BINS, Summary
+from owt_pipeline.report.sketches import MOST_REMOVALS, SCORE_EDGES, SIMILARITY_BINS, Summary
 from schemas import Reason
 
 EXCERPT_CHARACTERS = 3000

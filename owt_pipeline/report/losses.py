@@ -7,8 +7,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from owt_pipeline.report.sketches import LogHistogram
-from owt_pipeline.report.summaries import SIMILARITY_BINS, Details, Summary, by_count, by_key, distribution, share
+from owt_pipeline.report.sketches import (
+    SIMILARITY_BINS,
+    Details,
+    LogHistogram,
+    Summary,
+    by_count,
+    by_key,
+    distribution,
+    share,
+)
 from schemas import Reason
 from schemas.manifest import Manifest
 

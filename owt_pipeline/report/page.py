@@ -1,16 +1,22 @@
-"""The report as one HTML file that needs no other: page.html, filled in, with its style, scripts and charts in it."""
+"""The report as one HTML file that needs no other: page.html, filled in, with its style, scripts and charts in it.
+
+The charts are JSON that page.js hands to Chart.js, in the colours of the style sheet.
+"""
 
 from __future__ import annotations
 
+import bisect
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 from math import log10
 from typing import Any
 
-from owt_pipeline.report.charts import charts
+import numpy as np
+
+from owt_pipeline.report.sketches import coarse_edges
 
 Stats = Mapping[str, Any]
 
@@ -109,3 +115,257 @@ def _breakable(name: str) -> list[str]:
 
 def _json_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+Chart = dict[str, Any]
+"""`labels` along x, `series` of values (None: nothing), titles of the axes, and `marks`: dotted lines at an index."""
+
+_MOST_LANGUAGES = 20
+_MOST_POINTS = 300
+
+
+def charts(stats: Stats) -> dict[str, Chart]:
+    """The charts of stats.json by name; those without data are left out."""
+    fetch, duplicates, compared = stats["fetch"], stats["duplicates"], stats["comparison"]
+    found = {
+        "years": _through(stats["years"], "year"),
+        "languages": _through(_frequent(stats["languages"]), "language"),
+        "scores": _scores(stats["scores"]),
+        **{name: _histogram(stats["lengths"][name], name, "documents") for name in ("tokens", "words", "characters")},
+        "occurrences": _occurrences(stats["tokens"]),
+        **{f"signal-{k}": _signal(row) for k, row in enumerate(stats["filters"]["signals"])},
+        "sampler": _sampler(stats["sampler"]),
+        "training": _training(stats["training"]),
+    }
+    if duplicates:
+        sizes = duplicates["clusters"]["sizes"]
+        found["similarities"] = _similarities(duplicates)
+        found["clusters"] = _chart(list(sizes), {"clusters": sizes.values()}, "documents in the cluster", "clusters")
+    if fetch:
+        found["milliseconds"] = _histogram(fetch["milliseconds"], "milliseconds", "pages")
+        found["body_bytes"] = _histogram(fetch["body_bytes"], "bytes", "pages")
+        found["ages"] = _ages(fetch["ages"])
+        found["distances"] = _overlaid(
+            {row["source"]: row["days"]["histogram"] for row in fetch["distances"]}, "days", "pages"
+        )
+    if compared:
+        both = dict(zip(("this run", compared["other"]), compared["token_histograms"], strict=True))
+        found["compared"] = _overlaid(both, "tokens", "share of documents", percent=True)
+    if stats["months"]:
+        found |= _months(stats["months"])
+    return {name: chart for name, chart in found.items() if chart is not None and chart["labels"]}
+
+
+def _months(runs: Sequence[Stats]) -> dict[str, Chart]:
+    """What each run added, and what of it was repeated."""
+    names = [run["run"] for run in runs]
+
+    def chart(y: str, *series: tuple[str, str]) -> Chart:
+        return _chart(names, {said: [run[key] or 0 for run in runs] for key, said in series}, "", y, stacked=True)
+
+    return {
+        "months-urls": chart("URLs", ("urls", "new"), ("seen_before", "seen before")),
+        "months-documents": chart(
+            "documents",
+            ("documents", "kept"),
+            ("repeat_month", "repeat their month"),
+            ("repeat_past", "repeat the past"),
+        ),
+        "months-tokens": chart("tokens", ("tokens", "new tokens")),
+    }
+
+
+def _chart(labels: Sequence[Any], series: Mapping[str, Sequence[Any]], x: str, y: str, **more: Any) -> Chart:
+    """Columns, next to each other.
+
+    `more` is `kind` (line), `stacked`, `percent`, `marks`, `small`, `floating` (y not from 0).
+    """
+    shown = [{"name": name, "values": list(values)} for name, values in series.items()]
+    return {"labels": [str(label) for label in labels], "series": shown, "x": x, "y": y, **more}
+
+
+def _histogram(distribution: Stats, unit: str, what: str) -> Chart | None:
+    """A distribution whose bins grow with the values: four an octave."""
+    bins = _with_empty([row for row in distribution["histogram"] if row[1] > 1])
+    lows = [low for low, *_ in bins]
+    marks = [
+        {"at": bisect.bisect(lows, value) - 1, "name": f"{q} %"}
+        for q in ("5", "50", "95")
+        if (value := distribution["percentiles"][q])
+    ]
+    labels, counts = [span(low, high - 1) for low, high, _ in bins], [count for *_, count in bins]
+    return _chart(labels, {what: counts}, unit, what, marks=marks)
+
+
+def _with_empty(bins: Sequence[Sequence[float]]) -> list[tuple[int, int, float]]:
+    """The bins with those between them, which are empty."""
+    filled: list[tuple[int, int, float]] = []
+    for low, high, count in bins:
+        while filled and filled[-1][1] < low:
+            filled.append((*coarse_edges(filled[-1][1], 4), 0))
+        filled.append((int(low), int(high), count))
+    return filled
+
+
+def _overlaid(distributions: Mapping[str, Sequence[Sequence[float]]], unit: str, what: str, **more: Any) -> Chart:
+    """Histograms of one kind as lines, over the bins of all."""
+    edges = {int(low): int(high) for bins in distributions.values() for low, high, _ in bins}
+    bins = _with_empty([(low, high, 0) for low, high in sorted(edges.items())])
+    series = {}
+    for name, rows in distributions.items():
+        counted = {int(low): count for low, _, count in rows}
+        series[name] = [counted.get(low, 0) for low, *_ in bins]
+    return _chart([span(low, high - 1) for low, high, _ in bins], series, unit, what, kind="line", **more)
+
+
+_DATASETS = {
+    "urls": "collected",
+    "pages": "fetched",
+    "documents": "declared",
+    "clean": "clean",
+    "corpus": "in the corpus",
+}
+
+
+def _through(rows: Sequence[Stats], key: str) -> Chart | None:
+    if not rows:
+        return None
+    series = {_DATASETS[name]: [row[name] for row in rows] for name in rows[0] if name != key}
+    return _chart([row[key] for row in rows], series, key, "rows")
+
+
+def _frequent(rows: Sequence[Stats]) -> Sequence[Stats]:
+    return sorted(rows, key=lambda row: -max(v for v in row.values() if isinstance(v, int)))[:_MOST_LANGUAGES]
+
+
+def _scores(rows: Sequence[Stats]) -> Chart | None:
+    rows = [row for row in rows if row["survival"] is not None]
+    labels, shares = [span(row["low"], row["high"]) for row in rows], [row["survival"] for row in rows]
+    return _chart(labels, {"in the corpus": shares}, "score", "share of the URLs", percent=True)
+
+
+_OUTCOMES = {
+    "gone (404, 410)": ("http_404", "http_410"),
+    "no answer": ("dns", "connect", "tls", "timeout"),
+    "not archived": ("not_archived",),
+}
+
+
+def _ages(rows: Sequence[Stats]) -> Chart:
+    """Of the URLs of each age: a page, gone, no answer, not archived, another reason."""
+    counts = {"page": [row["pages"] for row in rows]}
+    for name, reasons in _OUTCOMES.items():
+        counts[name] = [sum(row["failures"].get(reason, 0) for reason in reasons) for row in rows]
+    urls = [row["urls"] for row in rows]
+    counts["another reason"] = [
+        total - sum(some) for total, *some in zip(urls, *counts.values(), strict=True)
+    ]  # fmt: skip
+    shares = {
+        name: [round(value / total, 6) for value, total in zip(values, urls, strict=True)]
+        for name, values in counts.items()
+        if any(values)
+    }
+    x = "years from the submission to the capture"
+    return _chart([row["years"] for row in rows], shares, x, "share of the URLs", percent=True, stacked=True)
+
+
+def _similarities(duplicates: Stats) -> Chart | None:
+    """The near-duplicates that were found, and the probability that such a pair is compared at all."""
+    curve = duplicates["lsh"]["curve"]
+    if not curve:
+        return None
+    found = {row["low"]: row for row in duplicates["similarities"]}
+    width = 1 / 50
+    threshold = duplicates["lsh"]["threshold"]
+    first = int(max(0, min([*found, threshold]) - 0.2) / width)
+    lows = [round(k * width, 4) for k in range(first, 50)]
+    points = np.array(curve)
+    chances = np.interp(np.array(lows) + width / 2, points[:, 0], points[:, 1]).round(4).tolist()
+    chart = _chart(
+        [f"{low:.2f}" for low in lows],
+        {"near-duplicates found": [found[low]["count"] if low in found else 0 for low in lows]},
+        "similarity",
+        "documents",
+        marks=[{"at": bisect.bisect_left(lows, threshold - 1e-9) - 0.5, "name": "threshold"}],
+    )
+    chart["series"].append({"name": "probability of being compared", "values": chances, "right": True})
+    return chart
+
+
+def _signal(row: Stats) -> Chart:
+    """What documents measure by one signal, kept and dropped, with its limits."""
+    edges = row["edges"]
+    used = [k for k in range(len(edges) + 1) if row["kept"][k] or row["dropped"][k]]
+    limits = {
+        f"{said} {row[key]:g}": _place(edges, row[key], key == "maximum")
+        for key, said in (("minimum", "at least"), ("maximum", "at most"))
+        if row[key] is not None
+    }
+    low, high = min([used[0], *limits.values()]), max([used[-1] + 1, *limits.values()])
+    labels = [_between(edges, k) for k in range(low, high)]
+    series = {outcome: row[outcome][low:high] for outcome in ("kept", "dropped") if any(row[outcome])}
+    marks = [{"at": at - low - 0.5, "name": name} for name, at in limits.items()]
+    return _chart(labels, series, "", "documents", stacked=True, marks=marks, small=True)
+
+
+def _place(edges: Sequence[float], limit: float, is_maximum: bool) -> int:
+    """Where a limit lies between the bins; one that is no edge, at the end of its bin that is allowed."""
+    return 1 + edges.index(limit) if limit in edges else bisect.bisect(edges, limit) + is_maximum
+
+
+def _between(edges: Sequence[float], k: int) -> str:
+    """Bin k as a range; its first value is in it, its last one not."""
+    if k == 0:
+        return f"under {edges[0]:g}"
+    return f"{edges[k - 1]:g} to {edges[k]:g}" if k < len(edges) else f"{edges[-1]:g} or more"
+
+
+def _occurrences(tokens: Stats | None) -> Chart | None:
+    """How many token ids occur how often."""
+    if not tokens or not (bins := tokens["occurrences"]):
+        return None
+    never = (tokens["vocabulary"] or 0) - tokens["vocabulary_used"]
+    labels = ["never", *(span(low, high - 1) for low, high, _ in bins)]
+    return _chart(labels, {"token ids": [never, *(ids for *_, ids in bins)]}, "times the id occurs", "token ids")
+
+
+def _sampler(mixture: Stats | None) -> Chart | None:
+    """How much of what is shown comes from documents of each length."""
+    if not mixture:
+        return None
+    rows = mixture["rows"]
+    labels = [span(row["at_least"], None if row["below"] is None else row["below"] - 1) for row in rows]
+    series = {"of the documents": [row["documents"] for row in rows]}
+    for name in ("packed", "longbiased"):
+        series[f"of the tokens, {name}"] = [row[name]["tokens"] if row[name] else None for row in rows]
+    return _chart(labels, series, "tokens of the document", "share", percent=True)
+
+
+def _training(training: Stats | None) -> Chart | None:
+    """The losses of a training run by step, thinned."""
+    if not training:
+        return None
+    steps = training["steps"]
+    return _chart(
+        [step for step, *_ in steps],
+        {"training loss": [loss for _, loss, _ in steps], "validation loss": [val for *_, val in steps]},
+        "step",
+        "loss (nats a token)",
+        kind="line",
+        floating=True,
+    )
+
+
+def span(low: int | None, high: int | None) -> str:
+    """`≤ 0`, `3`, `5–6` or `≥ 5000`."""
+    if low is None or high is None:
+        return f"≤ {high}" if low is None else f"≥ {short(low)}"
+    return short(low) if low == high else f"{short(low)}–{short(high)}"
+
+
+def short(value: int) -> str:
+    """From 10,000 on, in thousands or millions: 16384 is 16.4k."""
+    for unit, name in ((10**6, "M"), (10**3, "k")):
+        if abs(value) >= unit and abs(value) >= 10_000:
+            return f"{value / unit:.1f}{name}"
+    return str(value)

@@ -16,8 +16,7 @@ from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.formats.warc import Response, read_record
 from owt_pipeline.report.first_pass import Piece, host_of, keys_of, site_of
-from owt_pipeline.report.sketches import Candidates
-from owt_pipeline.report.summaries import Details, Summary
+from owt_pipeline.report.sketches import Candidates, Details, Summary
 
 _ROWS = 1 << 14
 _TEXT_CHARACTERS = 20_000

@@ -27,9 +27,11 @@ from owt_pipeline.report.comparisons import (
     TRAINING_METRICS,
     Reference,
     comparison,
+    months,
     read_reference,
     read_stats,
     read_training,
+    with_base_reports,
 )
 from owt_pipeline.report.figures import figures, times
 from owt_pipeline.report.first_pass import (
@@ -41,10 +43,9 @@ from owt_pipeline.report.first_pass import (
     rows_of_parts,
     summarize,
 )
-from owt_pipeline.report.months import months, with_base_reports
 from owt_pipeline.report.page import page
 from owt_pipeline.report.second_pass import Wanted, kinds_of_second_pass, look_up
-from owt_pipeline.report.summaries import Details, Summary, T, pack, unpack
+from owt_pipeline.report.sketches import Details, Summary, T, pack, unpack
 from schemas import DATASETS, option
 from schemas.manifest import Counts, ShardRecord
 

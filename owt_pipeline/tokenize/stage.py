@@ -10,18 +10,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from owt_pipeline.engine.bases import relative_uri
+from owt_pipeline.engine.dataset import Outcome, rejects_batch
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
-from schemas import option
+from owt_pipeline.formats.encoding import Encoding, load, tokenizer_file
+from schemas import DATASETS, Reason, option
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from owt_pipeline.engine.bases import Base
     from owt_pipeline.engine.commit import ShardWriter
     from owt_pipeline.engine.exchange import Slice
     from schemas.manifest import ShardRecord
+
 
 logger = logging.getLogger("owt")
 
@@ -45,16 +50,12 @@ def sources(options: TokenizeOptions) -> list[dict[str, Any]]:
     """The tokenizer's file, where it is one of the user's own."""
     if options.tokenizer == "gpt2":
         return []
-    from owt_pipeline.formats.encoding import tokenizer_file
-
     content = tokenizer_file(options.tokenizer)
     name = options.tokenizer.rpartition("/")[2]
     return [{"name": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}]
 
 
 def prepare(run: StageRun) -> None:
-    from owt_pipeline.formats.encoding import load
-
     options: TokenizeOptions = run.options
     encoding = load(options.tokenizer, options.eot_token)
     file = run.write_asset(TOKENIZER_FILE, encoding.tokenizer_json, named_by_content=True)
@@ -87,8 +88,6 @@ def _reference(run: StageRun, base: Base) -> dict[str, Any]:
 
 def fits(options: TokenizeOptions, base: Base) -> None:
     """Raise UserError where a base's tokens are of another tokenizer, or its split is of another size."""
-    from owt_pipeline.formats.encoding import load
-
     manifest = base.manifests["tokens"]
     theirs, encoding = manifest.properties["tokenizer"], load(options.tokenizer, options.eot_token)
     ours = hashlib.sha256(encoding.tokenizer_json).hexdigest()
@@ -106,8 +105,6 @@ def fits(options: TokenizeOptions, base: Base) -> None:
 
 
 def tokenize_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    from owt_pipeline.tokenize.documents import tokenize_batch
-
     tokenize = partial(
         tokenize_batch,
         tokenizer=_tokenizer(run),
@@ -119,9 +116,6 @@ def tokenize_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardW
 
 
 def outputs(run: StageRun) -> dict[str, pa.Schema]:
-    from owt_pipeline.formats.encoding import load
-    from owt_pipeline.tokenize.documents import schema_for
-
     schema = schema_for(load(_tokenizer(run), run.options.eot_token))
     return {"train": schema, "val": schema}
 
@@ -140,8 +134,7 @@ def _tokenizer(run: StageRun) -> str:
 
 
 def _preload(options: TokenizeOptions) -> list[str]:
-    gpt2 = ["owt_pipeline.formats.encoding:tiktoken_encoding"] if options.tokenizer == "gpt2" else []
-    return ["owt_pipeline.tokenize.documents", *gpt2]
+    return ["owt_pipeline.formats.encoding:tiktoken_encoding"] if options.tokenizer == "gpt2" else []
 
 
 STAGE = Stage(
@@ -164,6 +157,57 @@ STAGE = Stage(
     libraries=("tiktoken", "tokenizers"),
     example="owt tokenize --workdir runs/2013 --val_fraction 0.005",
 )
+
+
+def tokenize_batch(batch: pa.RecordBatch, *, tokenizer: str, eot_token: str, val_fraction: float) -> Outcome:
+    """The documents' ids as rows of `train` and `val`; those without a token are rejected.
+
+    Args:
+      batch: columns `url_id`, `url` and `text`.
+      tokenizer: see `encoding.load`, as `eot_token`.
+      val_fraction: see `split.is_validation`.
+    """
+    encoding = load(tokenizer, eot_token)
+    ids, offsets = encoding.encode_batch(batch["text"].to_pylist())
+    n_tokens = np.diff(offsets).astype(np.uint32)
+    url_ids = batch["url_id"].to_numpy()
+    tokens = pa.ListArray.from_arrays(offsets, pa.array(ids), type=schema_for(encoding).field("tokens").type)
+    rows = pa.RecordBatch.from_arrays([batch["url_id"], pa.array(n_tokens), tokens], schema=schema_for(encoding))
+    some, val = n_tokens > 0, is_validation(url_ids, val_fraction)
+    kept = {"train": rows.filter(pa.array(some & ~val)), "val": rows.filter(pa.array(some & val))}
+    stats = {f"documents_{split}": part.num_rows for split, part in kept.items()}
+    stats |= {f"tokens_{split}": int(pc.sum(part["n_tokens"]).as_py() or 0) for split, part in kept.items()}
+    stats["text_bytes"] = int(pc.sum(pc.binary_length(batch["text"].filter(pa.array(some)))).as_py() or 0)
+    empty = batch.filter(pa.array(~some))
+    rejects = [(row["url_id"], row["url"], Reason.NO_TOKENS, None) for row in empty.to_pylist()]
+    return Outcome(kept, rejects_batch(rejects), stats)
+
+
+def schema_for(encoding: Encoding) -> pa.Schema:
+    """The schema of `tokens/`, with ids as wide as the vocabulary needs."""
+    schema = DATASETS["tokens"].schema
+    if encoding.dtype == np.uint16:
+        return schema
+    index = schema.get_field_index("tokens")
+    wide = schema.field(index).with_type(pa.list_(pa.field("item", pa.uint32(), nullable=False)))
+    return schema.set(index, wide)
+
+
+def is_validation(url_ids: np.ndarray, fraction: float) -> np.ndarray:
+    """Whether each document is in the validation split; url_ids uint64 (n,), the result bool (n,).
+
+    A pure function of the id, so a document never moves between the splits, whatever else the corpus holds,
+    and a larger fraction only adds documents. The ids are mixed first (the finalizer of SplitMix64, Steele,
+    Lea and Flood 2014): an id's bits also decide its shard, and text may be imported with ids of any kind.
+    """
+    mixed = url_ids.astype(np.uint64)
+    with np.errstate(over="ignore"):
+        mixed = mixed + np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed = mixed ^ (mixed >> np.uint64(31))
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53 < fraction
+
 
 if __name__ == "__main__":
     from owt_pipeline.commands.stage import main

@@ -15,7 +15,7 @@ import pytest
 
 from owt_pipeline.cli import COMMANDS, STAGES, main
 from owt_pipeline.commands.completion import SHELLS, full_parser
-from schemas.exit_codes import ExitCode
+from schemas.settings import ExitCode
 from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, owt, run_owt
 
 EVERY = [*COMMANDS, *STAGES]

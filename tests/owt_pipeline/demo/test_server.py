@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import aiohttp
 import pytest
 
-from owt_pipeline.demo.pages import Behaviour
 from owt_pipeline.demo.server import serving
-from owt_pipeline.demo.site import Site
+from owt_pipeline.demo.site import Behaviour, Site
 from schemas import Reason
 
 

@@ -14,8 +14,7 @@ import pytest
 import trafilatura
 
 from owt_pipeline.demo.inputs import dump_lines
-from owt_pipeline.demo.pages import BOILERPLATE, HOSTS, HTML, TEMPLATES, Behaviour, Expectation
-from owt_pipeline.demo.site import Site, build_site
+from owt_pipeline.demo.site import BOILERPLATE, HOSTS, HTML, TEMPLATES, Behaviour, Expectation, Site, build_site
 from owt_pipeline.demo.texts import Article, articles, edited, mixed, mojibake, originals
 from schemas import Reason
 

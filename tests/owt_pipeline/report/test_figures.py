@@ -17,9 +17,9 @@ from scipy.stats import spearmanr
 from owt_pipeline.clean.filters import FILTERS
 from owt_pipeline.formats.encoding import tiktoken_encoding as tiktoken
 from owt_pipeline.report.comparisons import rank_correlation
+from owt_pipeline.report.figures import realised_mixture
 from owt_pipeline.report.first_pass import site_of
-from owt_pipeline.report.mixture import realised_mixture
-from owt_pipeline.report.summaries import SCORE_EDGES
+from owt_pipeline.report.sketches import SCORE_EDGES
 
 
 def test_the_funnel_is_what_the_files_hold(stats: dict[str, Any], sql: Callable) -> None:

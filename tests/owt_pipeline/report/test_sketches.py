@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.report.sketches import Frequencies, LogHistogram, Sample
-from owt_pipeline.report.summaries import Details, Summary, pack, unpack
+from owt_pipeline.report.sketches import Details, Frequencies, LogHistogram, Sample, Summary, pack, unpack
 
 VALUES = st.lists(st.integers(0, 2**40) | st.integers(0, 300), min_size=1, max_size=60)
 KEYS = st.lists(st.sampled_from(["a.org", "b.org", "c.org", "d.org", "ü.org", ""]) | st.none(), max_size=60)
