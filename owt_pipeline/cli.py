@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from owt_pipeline.command_line import interruptible
 from owt_pipeline.stages import ORDER
@@ -16,24 +17,27 @@ COMMANDS = {
         "run every stage in order, skipping finished ones; --dry_run says what would run",
     ),
     "demo": ("owt_pipeline.demo.command", "run the complete job offline, on a small web that it serves itself"),
-    "init": ("owt_pipeline.commands.init", "write a commented CONFIG.toml to start from"),
+    "init": ("owt_pipeline.commands.setup", "write a commented CONFIG.toml to start from"),
     "train-tokenizer": ("owt_pipeline.commands.train_tokenizer", "learn a byte-level BPE from the corpus"),
     "verify": ("owt_pipeline.commands.verify", "check every sum, every checksum, and that every id is accounted for"),
-    "discard": ("owt_pipeline.commands.discard", "remove a stage's files on purpose; later datasets keep working"),
+    "discard": (
+        "owt_pipeline.commands.datasets:discard",
+        "remove files of a stage; later datasets keep working",
+    ),
     "migrate": ("owt_pipeline.commands.migrate", "convert a working directory that an earlier version wrote"),
-    "ls": ("owt_pipeline.commands.ls", "list the stages of a run: state, rows, bytes, time"),
+    "ls": ("owt_pipeline.commands.datasets", "list the stages of a run: state, rows, bytes, time"),
     "why": ("owt_pipeline.commands.why", "show what happened to a URL at every stage, or to a domain's URLs"),
     "inspect": ("owt_pipeline.commands.inspect", "print schema, counts and rows of a dataset or a file"),
-    "sample-documents": ("owt_pipeline.commands.sample_documents", "print random documents, kept or rejected, to read"),
+    "sample-documents": ("owt_pipeline.commands.inspect:sample", "print random documents, kept or rejected, to read"),
     "forget": ("owt_pipeline.commands.forget", "remove documents from the corpus and the tokens"),
     "flatten": ("owt_pipeline.commands.flatten", "make one run from a chain of runs (owt run --base)"),
     "publish": (
         "owt_pipeline.commands.publish",
         "publish the corpus, or its URLs, as a dataset on the Hugging Face Hub",
     ),
-    "completion": ("owt_pipeline.commands.completion", "print a completion script for bash, zsh or fish"),
+    "completion": ("owt_pipeline.commands.setup:completion", "print a completion script for bash, zsh or fish"),
 }
-"""Each command: the module whose `main(argv)` it is (`build_parser()` gives its flags), and what it is for."""
+"""Each command: where `functions_of` finds it, and what it is for."""
 
 STAGES = {
     "collect": "URLs from Reddit dumps, Reddit's API or lists",
@@ -46,6 +50,16 @@ STAGES = {
     "tokenize": "token shards for training",
     "report": "statistics of the run as one HTML page and stats.json",
 }
+
+
+def functions_of(command: str) -> tuple[Callable[[], argparse.ArgumentParser], Callable[[Sequence[str]], int]]:
+    """What gives a command's flags, and what runs it: `build_parser` and `main` of its module, or those of a name."""
+    module, _, name = COMMANDS[command][0].partition(":")
+    found = importlib.import_module(module)
+    return (
+        getattr(found, f"{name}_parser" if name else "build_parser"),
+        getattr(found, f"{name}_main" if name else "main"),
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +83,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
         return int(importlib.import_module("owt_pipeline.commands.stage").main(load(name), rest))
     if name in COMMANDS:
-        return int(importlib.import_module(COMMANDS[name][0]).main(rest))
+        return functions_of(name)[1](rest)
     from schemas.settings import did_you_mean
 
     print(f"owt: error: unknown command {name!r}{did_you_mean(name, [*COMMANDS, *STAGES])}", file=sys.stderr)

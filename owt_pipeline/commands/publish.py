@@ -23,8 +23,8 @@ from owt_pipeline.engine.dataset import DatasetReader, read_manifest
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.lease import mention_running
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.tokenize.stage import is_validation
 from schemas import DATASETS, Reason
+from schemas.datasets import is_validation
 from schemas.manifest import Manifest, ShardFile
 
 HUB = "hf://"

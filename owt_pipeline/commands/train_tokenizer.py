@@ -7,6 +7,8 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from owt_pipeline.command_line import CommandParser
 from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine.dataset import DatasetReader
@@ -14,6 +16,7 @@ from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.encoding import END_OF_TEXT
 from schemas import SettingsError, option
+from schemas.datasets import is_validation
 from schemas.settings import add_flags, flags_given, from_table
 
 
@@ -51,8 +54,6 @@ def _run(argv: Sequence[str] | None) -> int:
         options = from_table(TrainTokenizerOptions, given, "flags")
     except SettingsError as error:
         raise UsageError(str(error)) from error
-    from owt_pipeline.commands.train_tokenizer import train_tokenizer
-
     workdir = Storage(options.workdir)
     corpus = DatasetReader.open(workdir, "corpus")
     out = options.out or workdir.path("tokenizer.json")
@@ -65,10 +66,6 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _texts(corpus: DatasetReader, sample: float) -> Iterator[str]:
-    import pyarrow as pa
-
-    from owt_pipeline.tokenize.stage import is_validation
-
     for batch in corpus.batches(columns=["url_id", "text"]):
         if sample < 1:
             batch = batch.filter(pa.array(is_validation(batch["url_id"].to_numpy(), sample)))

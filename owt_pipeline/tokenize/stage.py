@@ -20,6 +20,7 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.formats.encoding import Encoding, load, tokenizer_file
 from schemas import DATASETS, Reason, option
+from schemas.datasets import is_validation
 
 if TYPE_CHECKING:
     from owt_pipeline.engine.bases import Base
@@ -165,7 +166,7 @@ def tokenize_batch(batch: pa.RecordBatch, *, tokenizer: str, eot_token: str, val
     Args:
       batch: columns `url_id`, `url` and `text`.
       tokenizer: see `encoding.load`, as `eot_token`.
-      val_fraction: see `split.is_validation`.
+      val_fraction: see `schemas.datasets.is_validation`.
     """
     encoding = load(tokenizer, eot_token)
     ids, offsets = encoding.encode_batch(batch["text"].to_pylist())
@@ -191,22 +192,6 @@ def schema_for(encoding: Encoding) -> pa.Schema:
     index = schema.get_field_index("tokens")
     wide = schema.field(index).with_type(pa.list_(pa.field("item", pa.uint32(), nullable=False)))
     return schema.set(index, wide)
-
-
-def is_validation(url_ids: np.ndarray, fraction: float) -> np.ndarray:
-    """Whether each document is in the validation split; url_ids uint64 (n,), the result bool (n,).
-
-    A pure function of the id, so a document never moves between the splits, whatever else the corpus holds,
-    and a larger fraction only adds documents. The ids are mixed first (the finalizer of SplitMix64, Steele,
-    Lea and Flood 2014): an id's bits also decide its shard, and text may be imported with ids of any kind.
-    """
-    mixed = url_ids.astype(np.uint64)
-    with np.errstate(over="ignore"):
-        mixed = mixed + np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed = mixed ^ (mixed >> np.uint64(31))
-    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53 < fraction
 
 
 if __name__ == "__main__":

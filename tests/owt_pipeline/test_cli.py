@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.cli import COMMANDS, STAGES, main
-from owt_pipeline.commands.completion import SHELLS, full_parser
+from owt_pipeline.commands.setup import SHELLS, full_parser
 from schemas.settings import ExitCode
 from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, owt, run_owt
 

@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from owt_pipeline.commands import inspect, sample_documents
+from owt_pipeline.commands import inspect
 from schemas import DATASETS
 from tests.owt_pipeline.runs import shard_file
 
@@ -22,7 +22,7 @@ def inspected(capsys: pytest.CaptureFixture[str], *arguments: object, code: int 
 
 
 def sampled(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
-    assert sample_documents.main([str(argument) for argument in arguments]) == code
+    assert inspect.sample_main([str(argument) for argument in arguments]) == code
     output = capsys.readouterr()
     return output.out + output.err
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.commands import discard, verify
 from owt_pipeline.commands import run as owt_run
+from owt_pipeline.commands import verify
+from owt_pipeline.commands.datasets import discard_main
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.runner import run_stage
@@ -161,7 +162,7 @@ def test_discarded_files_stay_away_and_later_datasets_stay_finished(
     small_run: Path, small_config: Path, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = (run / "run-log.jsonl").stat().st_size
-    assert discard.main(["fetch", "extract", "--workdir", str(run)]) == 0
+    assert discard_main(["fetch", "extract", "--workdir", str(run)]) == 0
     assert not list(run.glob("warc/*")) + list(run.glob("pages/*")) + list(run.glob("documents/*"))
     assert rerun(small_config, run) == 0
     assert stages_since(run, log) == []
@@ -171,14 +172,14 @@ def test_discarded_files_stay_away_and_later_datasets_stay_finished(
     assert said.count("discarded on purpose") == 2
     assert rerun(small_config, run, "--min_tokens", "65") == 1
     assert "clean has to run and reads documents/, which was discarded: `owt discard extract" in capsys.readouterr().err
-    assert discard.main(["fetch", "extract", "--undo", "--workdir", str(run)]) == 0
+    assert discard_main(["fetch", "extract", "--undo", "--workdir", str(run)]) == 0
     assert rerun(small_config, run) == 0
     assert differing(run, small_run) == []
 
 
 def test_discarding_what_is_not_there_changes_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(run / "ledger/tokens")
-    assert discard.main(["clean", "tokenize", "--workdir", str(run)]) == 1
+    assert discard_main(["clean", "tokenize", "--workdir", str(run)]) == 1
     assert "tokens is missing or not finished" in capsys.readouterr().err
     assert list(run.glob("clean/part-*"))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.commands.discard import discard
+from owt_pipeline.commands.datasets import discard
 from owt_pipeline.engine import phases
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Runtime

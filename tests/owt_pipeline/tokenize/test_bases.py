@@ -14,7 +14,8 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.encoding import gpt2_tokenizer_json
-from owt_pipeline.tokenize.stage import STAGE, TokenizeOptions, is_validation
+from owt_pipeline.tokenize.stage import STAGE, TokenizeOptions
+from schemas.datasets import is_validation
 from tests.owt_pipeline.dedupe.corpora import make_month
 from tests.owt_pipeline.runs import manifest_of, snapshot
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.tokenize.stage import is_validation
+from schemas.datasets import is_validation
 
 IDS = st.lists(st.integers(0, 2**64 - 1), max_size=50)
 

@@ -1,4 +1,4 @@
-"""`owt ls`: the stages of a run on one screen: their state, rows, bytes, and when they finished."""
+"""`owt ls` and `owt discard`: the datasets of a run on one screen, and their files removed on purpose."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from owt_pipeline.command_line import CommandParser
 from owt_pipeline.commands.estimate import duration, size
 from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine.bases import folders_of_chain
-from owt_pipeline.engine.dataset import is_discarded, read_manifest
+from owt_pipeline.engine.dataset import DatasetReader, is_discarded, mark_discarded, read_manifest, require_manifest
 from owt_pipeline.engine.errors import NotFound
-from owt_pipeline.engine.lease import running
+from owt_pipeline.engine.lease import hold, running
 from owt_pipeline.engine.phases import read_log
 from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
@@ -133,3 +133,60 @@ def _moment(seconds: float) -> str:
 def _local(moment: str) -> str:
     """A moment in ISO 8601 as this machine's local time, to the minute."""
     return datetime.datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M") if moment else ""
+
+
+_CONTENT = ("data", "warc", "sketches")
+_DATASET_OF = {dataset.stage: name for name, dataset in DATASETS.items()} | {"import": "documents"}
+
+
+def discard(workdir: Storage, dataset: str) -> int:
+    """Remove a finished dataset's rows, and its WARC files; returns the bytes removed.
+
+    Its manifest and rejects stay, so that what was made from it remains finished and every id is accounted for. The
+    mark comes first: killed at any moment, the command continues when run again.
+    """
+    reader = DatasetReader(workdir, require_manifest(workdir, dataset))
+    mark_discarded(workdir, dataset, True)
+    removed = 0
+    for file in (file for kind in _CONTENT for file in reader.files(kind)):
+        if workdir.exists(file.path):
+            workdir.delete(file.path)
+            removed += file.bytes
+    return removed
+
+
+def discard_parser() -> argparse.ArgumentParser:
+    """The flags of `owt discard`."""
+    parser = CommandParser(
+        prog="owt discard",
+        description="Remove the files of finished stages, such as the pages after a takedown, or what the disk needs.\n"
+        "Stages made from them stay finished. A stage that has to run again and needs them says so.",
+        epilog="examples:\n  owt discard fetch extract --workdir runs/2013\n"
+        "  owt discard extract --undo --workdir runs/2013    # the next run makes it again",
+    )
+    parser.add_argument("stages", nargs="+", choices=tuple(_DATASET_OF), metavar="STAGE", help=", ".join(_DATASET_OF))
+    parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
+    parser.add_argument("--undo", action="store_true", help="let the next run make the files again")
+    return parser
+
+
+def discard_main(argv: Sequence[str] | None = None) -> int:
+    """`owt discard` with the flags of `argv`; returns the exit code."""
+    return reporting_errors(lambda: _discard(discard_parser().parse_args(argv)))
+
+
+def _discard(arguments: argparse.Namespace) -> int:
+    workdir = Storage(arguments.workdir)
+    datasets = [_DATASET_OF[stage] for stage in arguments.stages]
+    with hold(workdir):
+        for dataset in datasets:
+            require_manifest(workdir, dataset)  # all of them, before anything is removed
+        for dataset in datasets:
+            if not arguments.undo:
+                print(f"{dataset}/: {discard(workdir, dataset):,} bytes removed")
+            elif is_discarded(workdir, dataset):
+                mark_discarded(workdir, dataset, False)
+                print(f"{dataset}/: the next run makes it again")
+            else:
+                print(f"{dataset}/ was not discarded")
+    return 0

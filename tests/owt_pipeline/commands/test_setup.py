@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.commands.init import commented_config, main, preset_names
+from owt_pipeline.commands.setup import commented_config, main, preset_names
 from owt_pipeline.config import read_config, stage_options
 from owt_pipeline.stages import ORDER, load
 from schemas.settings import describe
