@@ -11,8 +11,8 @@ pins clash with it.
 stopped. So trigger a failed run again with the same `workdir`; retries lose nothing. A changed parameter runs its
 stage and those after it again.
 
-**One run a working directory.** Runs of different directories go side by side. A second run of a directory waits for
-none: the directory's lease refuses it, and its task is tried again.
+**One run a working directory.** Runs of different directories run at the same time. A second run of the same
+directory is refused by the directory's lease, and Airflow retries its task.
 
 **Assets.** `export`, `tokenize` and `report` update the assets `owt_corpus`, `owt_tokens` and `owt_report`, with the
 run's `workdir` as extra: schedule another DAG by them to continue from there.

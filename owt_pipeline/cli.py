@@ -81,7 +81,7 @@ def _main(argv: Sequence[str] | None) -> int:
     if name in STAGES:
         from owt_pipeline.stages import load
 
-        return int(importlib.import_module("owt_pipeline.commands.stage").main(load(name), rest))
+        return int(importlib.import_module("owt_pipeline.commands.run").stage_main(load(name), rest))
     if name in COMMANDS:
         return functions_of(name)[1](rest)
     from schemas.settings import did_you_mean

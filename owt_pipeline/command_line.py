@@ -12,6 +12,7 @@ import datetime
 import json
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -19,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TextIO
 
 from owt_pipeline.engine import progress
-from owt_pipeline.engine.errors import UsageError
+from owt_pipeline.engine.errors import LedgerError, UsageError, UserError, explain_os_error
 from schemas.settings import ExitCode, FlagFormatter, shortened
 
 
@@ -75,6 +76,43 @@ def interruptible(command: Callable[[], int]) -> int:
         os._exit(code)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def reporting_errors(command: Callable[[], int]) -> int:
+    """Run `command`; print what a user can fix as one line. Returns one of the exit codes of `owt --help`."""
+    from owt_pipeline.engine.workers import WorkerError  # not before the command is known, which may need none
+
+    logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
+    logger.setLevel(logging.WARNING)  # until configure_output: not every command has flags that say how much to say
+    try:
+        code = interruptible(command)
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        return _complain(str(error), error.exit_code)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) and _output_is_closed():
+            return ExitCode.NO_READER
+        return _complain(explain_os_error(error))
+    except WorkerError as error:
+        return _complain(f"a worker process failed:\n{error}")
+    except LedgerError as error:
+        return _complain(f"{error}. This is a bug of the stage: please report it with the input that shows it")
+
+
+def _output_is_closed() -> bool:
+    """Whether standard output is a pipe whose other end is closed; if so, what is left goes nowhere."""
+    poll = select.poll()
+    poll.register(sys.stdout, 0)
+    if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
+
+
+def _complain(message: str, code: int = ExitCode.ERROR) -> int:
+    complain(message)
+    return code
 
 
 class _Terminated(KeyboardInterrupt):

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from owt_pipeline.command_line import CommandParser
+from owt_pipeline.command_line import CommandParser, reporting_errors
 from owt_pipeline.commands.estimate import duration, size
-from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine.bases import folders_of_chain
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, mark_discarded, read_manifest, require_manifest
 from owt_pipeline.engine.errors import NotFound

@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.collect.earlier import TEMPORARY
-from owt_pipeline.command_line import CommandParser, add_output_flags, configure_output
+from owt_pipeline.command_line import CommandParser, add_output_flags, configure_output, reporting_errors
 from owt_pipeline.commands.forget import recorded_options
-from owt_pipeline.commands.stage import checked_workers, reporting_errors, run_stages
+from owt_pipeline.commands.run import checked_workers, run_stages
 from owt_pipeline.dedupe.chain import SUPERSEDED
 from owt_pipeline.dedupe.collection import read_collection
 from owt_pipeline.dedupe.past import NOBODY, keep_sketches

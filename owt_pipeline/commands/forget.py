@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.command_line import CommandParser, add_output_flags, configure_output
+from owt_pipeline.command_line import CommandParser, add_output_flags, configure_output, reporting_errors
 from owt_pipeline.commands.history import readers_of
-from owt_pipeline.commands.stage import checked_workers, reporting_errors, run_stages
+from owt_pipeline.commands.run import checked_workers, run_stages
 from owt_pipeline.engine.bases import FORGOTTEN, begin_revision, dependents_of
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest
 from owt_pipeline.engine.errors import UserError

@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from owt_pipeline.command_line import CommandParser
+from owt_pipeline.command_line import CommandParser, reporting_errors
 from owt_pipeline.commands.history import find_id, readers_of
-from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine.dataset import DatasetReader, read_manifest, reading
 from owt_pipeline.engine.errors import NotFound, UsageError, UserError
 from owt_pipeline.engine.lease import mention_running

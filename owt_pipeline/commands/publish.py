@@ -17,8 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from owt_pipeline.command_line import CommandParser
-from owt_pipeline.commands.stage import reporting_errors
+from owt_pipeline.command_line import CommandParser, reporting_errors
 from owt_pipeline.engine.dataset import DatasetReader, read_manifest
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.lease import mention_running

@@ -1,22 +1,26 @@
-"""`owt run`: every stage in order; finished stages are skipped."""
+"""`owt run`, every stage in order, and `owt STAGE`, one of them (also `python -m owt_pipeline.STAGE.stage`)."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import logging
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from owt_pipeline import config
-from owt_pipeline.command_line import CommandParser
-from owt_pipeline.commands import dry_run
-from owt_pipeline.commands.stage import check_flags, reporting_errors, run_stages, runtime_of
-from owt_pipeline.engine.bases import pin
+from owt_pipeline.command_line import CommandParser, configure_output, reporting_errors
+from owt_pipeline.engine import runner, submission
+from owt_pipeline.engine.bases import end_revision, pin
 from owt_pipeline.engine.errors import UsageError
+from owt_pipeline.engine.lease import hold
 from owt_pipeline.engine.phases import Result
-from owt_pipeline.engine.stage import Stage
+from owt_pipeline.engine.plan import usable_manifest
+from owt_pipeline.engine.runner import check_beam_flags
+from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.submission import Prices
 from owt_pipeline.stages import ORDER, load
@@ -70,6 +74,8 @@ def _run(argv: Sequence[str] | None) -> int:
     prices = Prices.from_flags(arguments.prices)
     bases = config.bases_of(tables, arguments.base)
     if arguments.dry_run:
+        from owt_pipeline.commands import dry_run
+
         pin(runtime.workdir, bases, planned, write=False)
         found = dry_run.steps(planned, runtime)
         if arguments.log_json:
@@ -121,8 +127,6 @@ def _options(stage: Stage, arguments: argparse.Namespace, path: str | None, tabl
 
 def _parser(stages: Sequence[Stage]) -> tuple[CommandParser, dict[str, list[str]]]:
     """The parser, and the names of options that several stages have: those need the stage's name in the flag."""
-    import dataclasses
-
     owners: dict[str, list[str]] = {}
     for stage in stages:
         for field in dataclasses.fields(stage.options):
@@ -156,3 +160,87 @@ def _parser(stages: Sequence[Stage]) -> tuple[CommandParser, dict[str, list[str]
     for stage in stages:
         add_flags(parser.add_argument_group(stage.name), stage.options, prefix=f"{stage.name}.", bare=unique)
     return parser, {name: stages_of for name, stages_of in owners.items() if len(stages_of) > 1}
+
+
+def stage_main(stage: Stage, argv: Sequence[str] | None = None) -> int:
+    """Run one stage with the flags of `argv`; returns the exit code."""
+    return reporting_errors(lambda: _run_stage(stage, argv))
+
+
+def run_stages(
+    stages: Sequence[tuple[Stage, Any]], runtime: Runtime, take_over: bool = False, bases: Sequence[str] = ()
+) -> list[Result]:
+    """Run stages with their options, in order, holding the lease on the working directory, which builds on `bases`.
+
+    Text that was imported takes the place of what collect, fetch and extract would make: they are left out.
+    """
+    with hold(runtime.workdir, take_over, partial(submission.job_runs, runtime.beam_flags)) as lease:
+        imported = usable_manifest(runtime.workdir, "documents")
+        if imported is not None and imported.stage == "import":
+            stages = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
+        pin(runtime.workdir, bases, stages)
+        for stage, options in stages[1:]:
+            stage.sources(options)  # what cannot be read is an error now, not when the stage's turn comes
+        results = runner.run_stages(stages, dataclasses.replace(runtime, owner=lease.owner), _build)
+        end_revision(runtime.workdir)
+        return results
+
+
+def _build(pipeline: Any, stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
+    from owt_pipeline.pipeline import Run, build  # which imports Beam: not for a run with nothing to do
+
+    build(pipeline, Run({stage.name: (stage, options) for stage, options in stages}, runtime))
+
+
+def runtime_of(arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]) -> Runtime:
+    """How to run, from the flags, Beam's `rest`, and the tables `[run]` and `[beam]`; raises UsageError."""
+    table = tables.get("run", {})
+    workdir = config.workdir_of(tables, arguments.workdir)
+    beam = config.beam_flags(tables, rest)
+    given = arguments.workers if arguments.workers is not None else table.get("workers", os.cpu_count() or 1)
+    workers = checked_workers(given)
+    configure_output(arguments)
+    return Runtime(Storage(workdir), workers, beam, allow_version_skew=arguments.allow_version_skew)
+
+
+def checked_workers(workers: Any) -> int:
+    """The number of processes that was asked for; raises UsageError where it is none."""
+    if type(workers) is not int or workers < 1:
+        raise UsageError(f"workers: {workers!r} is not a whole number of at least 1")
+    return workers
+
+
+def check_flags(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:
+    """Raise UsageError for a flag in `rest`, which `parser` did not know, that is not Beam's either."""
+    check_beam_flags(rest, [name for action in parser._actions for name in action.option_strings])
+
+
+def stage_parser(stage: Stage) -> CommandParser:
+    """The flags of `owt STAGE`: its options, and those that say how to run."""
+    parser = CommandParser(
+        prog=f"owt {stage.name}",
+        description=stage.help,
+        epilog=f"example:\n  {stage.example}\n\nFlags of Apache Beam (--runner, --project, ...) pass through.",
+    )
+    add_flags(parser.add_argument_group("options"), stage.options)
+    config.add_run_flags(parser)
+    parser.add_argument("--config", metavar="CONFIG.toml", help=f"read the tables [{stage.name}], [run] and [beam]")
+    if stage.positional:
+        parser.add_argument("positional", nargs="*", metavar="FILE", help=f"the same as --{stage.positional}")
+    return parser
+
+
+def _run_stage(stage: Stage, argv: Sequence[str] | None) -> int:
+    parser = stage_parser(stage)
+    arguments, files, rest = parser.parse_with_files(argv)
+    given = flags_given(stage.options, arguments)
+    if files and not stage.positional:
+        parser.error(f"unexpected {files[0]!r}")
+    if files and stage.positional:
+        given[stage.positional] = [*files, *given.get(stage.positional, [])]
+    check_flags(parser, rest)
+    tables = config.read_config(arguments.config)
+    runtime = runtime_of(arguments, rest, tables)
+    options = config.stage_options(stage, arguments.config, tables, given)
+    run_stages([(stage, options)], runtime, arguments.take_over, config.bases_of(tables, arguments.base))
+    return 0

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from owt_pipeline.cli import COMMANDS, STAGES, functions_of
-from owt_pipeline.command_line import CommandParser
-from owt_pipeline.commands.stage import build_parser as stage_parser
-from owt_pipeline.commands.stage import reporting_errors
+from owt_pipeline.command_line import CommandParser, reporting_errors
+from owt_pipeline.commands.run import stage_parser
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.stages import ORDER, load
 from schemas.settings import describe, did_you_mean

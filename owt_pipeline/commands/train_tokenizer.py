@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from owt_pipeline.command_line import CommandParser
-from owt_pipeline.commands.stage import reporting_errors
+from owt_pipeline.command_line import CommandParser, reporting_errors
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.storage import Storage

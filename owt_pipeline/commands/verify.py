@@ -17,9 +17,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.command_line import CommandParser, add_output_flags, configure_output
+from owt_pipeline.command_line import CommandParser, add_output_flags, configure_output, reporting_errors
 from owt_pipeline.commands.history import keeper_of
-from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.bases import BASES, open_chain, out_of_date
 from owt_pipeline.engine.commit import Listing

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.command_line import CommandParser
+from owt_pipeline.command_line import CommandParser, reporting_errors
 from owt_pipeline.commands.history import (
     arrow_ids,
     asked_for,
@@ -24,7 +24,6 @@ from owt_pipeline.commands.history import (
     readers_of,
     side_by_side,
 )
-from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import NotFound, UsageError
 from owt_pipeline.engine.lease import mention_running

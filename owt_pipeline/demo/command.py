@@ -17,9 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from owt_pipeline.command_line import CommandParser
+from owt_pipeline.command_line import CommandParser, reporting_errors
 from owt_pipeline.commands import run, verify
-from owt_pipeline.commands.stage import reporting_errors
 from owt_pipeline.demo.inputs import (
     ARCHIVE_NAME,
     CRAWL,

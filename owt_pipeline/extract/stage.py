@@ -131,6 +131,6 @@ STAGE = Stage(
 )
 
 if __name__ == "__main__":
-    from owt_pipeline.commands.stage import main
+    from owt_pipeline.commands.run import stage_main
 
-    sys.exit(main(STAGE))
+    sys.exit(stage_main(STAGE))
