@@ -78,6 +78,13 @@ def interruptible(command: Callable[[], int]) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
+def command(
+    parser: Callable[[], argparse.ArgumentParser], run: Callable[[argparse.Namespace], int]
+) -> Callable[[Sequence[str] | None], int]:
+    """The `main(argv)` of a command that `run`s with what its `parser` makes of `argv`; it returns the exit code."""
+    return lambda argv: reporting_errors(lambda: run(parser().parse_args(argv)))
+
+
 def reporting_errors(command: Callable[[], int]) -> int:
     """Run `command`; print what a user can fix as one line. Returns one of the exit codes of `owt --help`."""
     from owt_pipeline.engine.workers import WorkerError  # not before the command is known, which may need none

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from owt_pipeline.command_line import CommandParser, reporting_errors
+from owt_pipeline.command_line import CommandParser, command
 from owt_pipeline.commands.estimate import duration, size
 from owt_pipeline.engine.bases import folders_of_chain
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, mark_discarded, read_manifest, require_manifest
@@ -103,11 +103,6 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """`owt ls` with the flags of `argv`; returns the exit code."""
-    return reporting_errors(lambda: _list(build_parser().parse_args(argv)))
-
-
 def _list(arguments: argparse.Namespace) -> int:
     workdir = Storage(arguments.workdir)
     rows = list(rows_of(workdir))
@@ -169,11 +164,6 @@ def discard_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def discard_main(argv: Sequence[str] | None = None) -> int:
-    """`owt discard` with the flags of `argv`; returns the exit code."""
-    return reporting_errors(lambda: _discard(discard_parser().parse_args(argv)))
-
-
 def _discard(arguments: argparse.Namespace) -> int:
     workdir = Storage(arguments.workdir)
     datasets = [_DATASET_OF[stage] for stage in arguments.stages]
@@ -189,3 +179,8 @@ def _discard(arguments: argparse.Namespace) -> int:
             else:
                 print(f"{dataset}/ was not discarded")
     return 0
+
+
+main = command(build_parser, _list)
+
+discard_main = command(discard_parser, _discard)

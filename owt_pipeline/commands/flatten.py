@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.collect.earlier import TEMPORARY
-from owt_pipeline.command_line import CommandParser, add_output_flags, configure_output, reporting_errors
+from owt_pipeline.command_line import CommandParser, add_output_flags, command, configure_output
 from owt_pipeline.commands.forget import recorded_options
 from owt_pipeline.commands.run import checked_workers, run_stages
 from owt_pipeline.dedupe.chain import SUPERSEDED
@@ -71,11 +71,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
     add_output_flags(parser)
     return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`owt flatten` with the flags of `argv`; returns the exit code."""
-    return reporting_errors(lambda: _flatten(build_parser().parse_args(argv)))
 
 
 @dataclass(frozen=True)
@@ -405,3 +400,6 @@ def _count_decisions(options: Flattened, run: StageRun, records: Sequence[ShardR
         against=list(others),
         against_shards=list(others.values()),
     )
+
+
+main = command(build_parser, _flatten)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.command_line import CommandParser, add_output_flags, configure_output, reporting_errors
+from owt_pipeline.command_line import CommandParser, add_output_flags, command, configure_output
 from owt_pipeline.commands.history import readers_of
 from owt_pipeline.commands.run import checked_workers, run_stages
 from owt_pipeline.engine.bases import FORGOTTEN, begin_revision, dependents_of
@@ -62,11 +62,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_output_flags(parser)
     return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`owt forget` with the flags of `argv`; returns the exit code."""
-    return reporting_errors(lambda: _forget(build_parser().parse_args(argv)))
 
 
 def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
@@ -242,3 +237,6 @@ def _copies(decisions: DatasetReader, named: Mapping[int, str | None]) -> dict[i
 
 def _urls(batch: pa.RecordBatch, rows: list[int]) -> dict[int, str | None]:
     return {batch["url_id"][row].as_py(): batch["url"][row].as_py() for row in rows}
+
+
+main = command(build_parser, _forget)

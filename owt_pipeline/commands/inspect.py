@@ -7,7 +7,7 @@ import json
 import os
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from owt_pipeline.command_line import CommandParser, reporting_errors
+from owt_pipeline.command_line import CommandParser, command
 from owt_pipeline.commands.history import find_id, readers_of
 from owt_pipeline.engine.dataset import DatasetReader, read_manifest, reading
 from owt_pipeline.engine.errors import NotFound, UsageError, UserError
@@ -57,11 +57,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print JSON: one object, with complete texts")
     return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`owt inspect` with the flags of `argv`; returns the exit code."""
-    return reporting_errors(lambda: _inspect(build_parser().parse_args(argv)))
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
@@ -296,11 +291,6 @@ def sample_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def sample_main(argv: Sequence[str] | None = None) -> int:
-    """`owt sample-documents` with the flags of `argv`; returns the exit code."""
-    return reporting_errors(lambda: _sample(sample_parser().parse_args(argv)))
-
-
 def _sample(arguments: argparse.Namespace) -> int:
     if arguments.n < 1:
         raise UsageError(f"--n: {arguments.n} is not a whole number of at least 1")
@@ -404,3 +394,8 @@ def _mixed(ids: np.ndarray, seed: int) -> np.ndarray:
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return mixed ^ (mixed >> np.uint64(31))
+
+
+main = command(build_parser, _inspect)
+
+sample_main = command(sample_parser, _sample)

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pyarrow.parquet as pq
 
-from owt_pipeline.command_line import CommandParser, reporting_errors
+from owt_pipeline.command_line import CommandParser, command
 from owt_pipeline.engine.commit import WARC, publish, work_of
 from owt_pipeline.engine.dataset import DatasetReader, read_manifest, reading
 from owt_pipeline.engine.errors import UserError
@@ -251,14 +251,12 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """`owt migrate` with the flags of `argv`; returns the exit code."""
-    return reporting_errors(lambda: _run(build_parser().parse_args(argv)))
-
-
 def _run(arguments: argparse.Namespace) -> int:
     workdir = Storage(arguments.workdir)
     with hold(workdir):
         converted = migrate(workdir)
     print(f"converted: {', '.join(converted)}" if converted else f"{workdir} needs no conversion")
     return 0
+
+
+main = command(build_parser, _run)

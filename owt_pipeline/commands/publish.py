@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from owt_pipeline.command_line import CommandParser, reporting_errors
+from owt_pipeline.command_line import CommandParser, command
 from owt_pipeline.engine.dataset import DatasetReader, read_manifest
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.lease import mention_running
@@ -60,11 +60,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--public", action="store_true", help="make a new repository public (default: private)")
     parser.add_argument("--yes", action="store_true", help="send it")
     return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`owt publish` with the flags of `argv`; returns the exit code."""
-    return reporting_errors(lambda: _publish(build_parser().parse_args(argv)))
 
 
 @dataclass(frozen=True)
@@ -219,3 +214,6 @@ def _sources(manifests: dict[str, Manifest]) -> list[str]:
     """The names of the files that the URLs came from."""
     first = next(iter(manifests.values()))
     return [str(source["name"]) for source in first.sources]
+
+
+main = command(build_parser, _publish)

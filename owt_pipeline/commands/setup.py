@@ -6,11 +6,10 @@ import argparse
 import importlib.resources
 import os
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from owt_pipeline.cli import COMMANDS, STAGES, functions_of
-from owt_pipeline.command_line import CommandParser, reporting_errors
+from owt_pipeline.command_line import CommandParser, command
 from owt_pipeline.commands.run import stage_parser
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.stages import ORDER, load
@@ -81,11 +80,6 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """`owt init`."""
-    return reporting_errors(lambda: _write(build_parser().parse_args(argv)))
-
-
 def _write(arguments: argparse.Namespace) -> int:
     path = arguments.path
     if os.path.exists(path) and not arguments.force:
@@ -118,11 +112,6 @@ def completion_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def completion_main(argv: Sequence[str] | None = None) -> int:
-    """`owt completion` with the flags of `argv`; returns the exit code."""
-    return reporting_errors(lambda: _print(completion_parser().parse_args(argv)))
-
-
 def full_parser() -> argparse.ArgumentParser:
     """All commands as one parser: what `owt` itself takes apart to start quickly."""
     parser = argparse.ArgumentParser(prog="owt", description="from Reddit submissions to token shards for training")
@@ -152,3 +141,8 @@ def _print(arguments: argparse.Namespace) -> int:
 
     print(shtab.complete(full_parser(), shell=arguments.shell))
     return 0
+
+
+main = command(build_parser, _write)
+
+completion_main = command(completion_parser, _print)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.command_line import CommandParser, add_output_flags, configure_output, reporting_errors
+from owt_pipeline.command_line import CommandParser, add_output_flags, command, configure_output
 from owt_pipeline.commands.history import keeper_of
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.bases import BASES, open_chain, out_of_date
@@ -337,11 +337,6 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """`owt verify`; exit code 1 where anything does not hold."""
-    return reporting_errors(lambda: _print(build_parser().parse_args(argv)))
-
-
 def _print(arguments: argparse.Namespace) -> int:
     configure_output(arguments)
     workdir = Storage(arguments.workdir)
@@ -366,3 +361,6 @@ def _report(workdir: Storage, repair: bool, deep: bool) -> int:
         todo = "are marked" if repair else "are damaged or missing: --repair marks them"
         print(f"{marked} file(s) {todo}; `owt run` with the same settings then makes them again")
     return ExitCode.ERROR if failed else ExitCode.DONE
+
+
+main = command(build_parser, _print)

@@ -7,14 +7,14 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.command_line import CommandParser, reporting_errors
+from owt_pipeline.command_line import CommandParser, command
 from owt_pipeline.commands.history import (
     arrow_ids,
     asked_for,
@@ -52,11 +52,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--domain", action="store_true", help="the funnel of all URLs of the domain, or of the URL's")
     parser.add_argument("--json", action="store_true", help="print JSON: one object")
     return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`owt why`; exit code 3 where the URL does not appear in the run."""
-    return reporting_errors(lambda: _why(build_parser().parse_args(argv)))
 
 
 def _why(arguments: argparse.Namespace) -> int:
@@ -268,3 +263,6 @@ def _urls(reader: DatasetReader, pattern: str, ids: dict[int, np.ndarray]) -> li
                 if len(urls) == _EXAMPLES:
                     return urls
     return urls
+
+
+main = command(build_parser, _why)

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from owt_pipeline.command_line import CommandParser, reporting_errors
+from owt_pipeline.command_line import CommandParser, command
 from owt_pipeline.commands import run, verify
 from owt_pipeline.demo.inputs import (
     ARCHIVE_NAME,
@@ -79,11 +79,6 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"write {DUMP_NAME} and {ARCHIVE_NAME}, the web's pages, into DIR, and stop: to try other commands on",
     )
     return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`owt demo` with the flags of `argv`; returns the exit code."""
-    return reporting_errors(lambda: _demo(build_parser().parse_args(argv)))
 
 
 def write_inputs(folder: Path) -> int:
@@ -290,3 +285,6 @@ def _canonical(url: str) -> str:
         return canonical_url(url)
     except BadURL:
         return url
+
+
+main = command(build_parser, _demo)
