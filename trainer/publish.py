@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from schemas import SettingsError
-from schemas.buckets import open_bucket
+from trainer.remote import open_bucket
 
 HUB = "hf://"
 _TRIES, _PAUSE = 3, 5.0  # of one push, and seconds between them

@@ -13,11 +13,11 @@ import pyarrow.fs
 import pytest
 
 from schemas import SettingsError
-from schemas.buckets import open_bucket
 from tests.servers.hub import environment_of, hub_server
 from tests.servers.s3 import s3_bucket
 from trainer import export
 from trainer.publish import Publisher, open_destination
+from trainer.remote import open_bucket
 
 FLAGS: Sequence[object] = (
     *("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 256, "--max_steps", 4, "--save_every", 2),

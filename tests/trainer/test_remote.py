@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow.fs
 import pytest
 
-from schemas.buckets import open_bucket
 from schemas.manifest import ShardFile
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
@@ -19,7 +18,7 @@ from tests.trainer.chains import add_bases
 from trainer.data import Corpora, open_corpora
 from trainer.divergence import url_ids_by_sample
 from trainer.manifest import ShardError
-from trainer.remote import Cache
+from trainer.remote import Cache, open_bucket
 from trainer.samplers import Packed
 from trainer.shards import open_dataset
 from trainer.train import main
