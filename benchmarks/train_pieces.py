@@ -12,8 +12,8 @@ seeds are paired. A piece helps where that difference is negative by more than t
 
 The full size is 33 runs. A run takes some 14 minutes of one core in float32; in bfloat16, which is the default where
 the CPU has instructions for it and is what GPUs compute in, some 7: four hours. With `--results` nothing is made twice:
-`--minutes` ends a call after so long, within a run too, and the next call goes on there. The table holds what there is,
-the first seed of all rows first.
+`--minutes` ends a call after so long, within a run too, and the next call continues there. The table holds what
+there is, the first seed of all rows first.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def main() -> int:
     missing = sum(f"{row} {seed} {form}" not in known for row in arguments.rows for seed in range(arguments.seeds))
     if missing:
         total = len(arguments.rows) * arguments.seeds
-        print(f"\n{missing} of {total} runs are still to be made; the same command goes on")
+        print(f"\n{missing} of {total} runs are still to be made; the same command continues")
     return 0
 
 

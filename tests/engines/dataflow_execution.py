@@ -129,7 +129,7 @@ class _SdkProcess(GrpcWorkerHandler):
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        """Answer for a process that has died: Beam would wait for it for ever."""
+        """Answer for a process that has died: Beam would wait for it forever."""
         code = self.process.wait()
         self.alive = False
         error = f"The worker {self.worker_id} lost contact with the service: its process ended with exit code {code}."

@@ -135,7 +135,7 @@ def test_a_task_manager_killed_in_each_stage_costs_the_parts_in_flight(
             cluster.kill(cluster.task_managers()[number % 2])
             before = job.records(stage)
             cluster.start_task_manager()
-            job.wait_for(lambda before=before, stage=stage: job.records(stage) != before, "the job goes on")
+            job.wait_for(lambda before=before, stage=stage: job.records(stage) != before, "the job continues")
             assert made_again(finished) == []
         job.wait()
     assert len(finished) > len(ORDER)
@@ -157,7 +157,7 @@ def test_a_worker_that_dies_is_replaced(cluster: Flink, jobs: Jobs, tmp_path: Pa
 def test_an_attempt_that_wakes_up_when_its_stage_is_published_changes_nothing(
     cluster: Flink, jobs: Jobs, tmp_path: Path
 ) -> None:
-    """A TaskManager and its worker hang: Flink gives its tasks to another. Then they go on with what they were at."""
+    """A TaskManager and its worker hang: Flink gives its tasks to another. Then they continue where they were."""
     cluster.start_task_manager()
     with running(jobs.command(cluster.flags, Storage(str(tmp_path))), tmp_path) as job:
         job.wait_for_records("extract")

@@ -175,7 +175,7 @@ class TrainerProcess:
 
     def environment(self) -> dict[str, str]:
         own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "TOKENIZERS_PARALLELISM": "false"}
-        own["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # shared, torchrun 2.13 waits for ever when a node joins
+        own["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # shared, torchrun 2.13 waits forever when a node joins
         return {**os.environ, **own}
 
     def run(

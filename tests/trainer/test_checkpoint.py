@@ -94,7 +94,7 @@ def test_a_checkpoint_holds_the_step_it_was_asked_for_at_though_written_later(tm
     for number in (1, 2):
         state = training_state([optimizer], Ranks.join("cpu"))
         saver.start(tmp_path / str(number), state, {"w": weight}, finish)
-        weight.add_(1)  # the loop goes on
+        weight.add_(1)  # the loop continues
         average.add_(1)
         go.set()
     saver.wait()

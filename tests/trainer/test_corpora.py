@@ -290,7 +290,7 @@ def test_no_document_changes_its_split_when_a_run_builds_on_another(months: list
     assert windows is not None
     assert set(corpus_of(windows.numpy()).tolist()) == {0, 1}
     val = sum(int((windows[:, 1:] == k).sum()) for k in range(2))
-    assert 49 + 30 <= val <= 49 + 30 + 2 * CONTEXT  # the last window of each goes on with its first documents
+    assert 49 + 30 <= val <= 49 + 30 + 2 * CONTEXT  # the last window of each continues with its first documents
     alone = validation_windows(open_corpora([str(months[0])]), CONTEXT, 1000)
     assert torch.equal(windows[torch.tensor(corpus_of(windows.numpy()) == 0)], alone)
 

@@ -169,7 +169,7 @@ def test_a_checkpoint_is_copied_by_pinned_memory_and_holds_its_step(tmp_path: Pa
     for number in (1, 2):
         saver.start(tmp_path / str(number), training_state([optimizer], ranks), {"p": p.detach()}, finish)
         with torch.no_grad():
-            p.fill_(number + 1)  # the loop goes on
+            p.fill_(number + 1)  # the loop continues
         average.add_(1)
     saver.wait()
     assert [entry[0] for entry in written] == ["cpu", "cpu"]

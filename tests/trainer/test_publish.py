@@ -1,4 +1,4 @@
-"""--publish: checkpoints and the page at a hub and in a bucket, while training goes on."""
+"""--publish: checkpoints and the page at a hub and in a bucket, during training."""
 
 from __future__ import annotations
 

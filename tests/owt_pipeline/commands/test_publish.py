@@ -68,7 +68,7 @@ def test_without_yes_nothing_is_sent_and_the_card_is_printed(
 
 
 def test_the_corpus_is_published_and_again_after_a_takedown(small_run: Path, tmp_path: Path, published: Run) -> None:
-    """An interrupted upload goes on, a second one sends nothing, and one after a takedown deletes."""
+    """An interrupted upload continues, a second one sends nothing, and one after a takedown deletes."""
     run = copy_of(small_run, tmp_path / "run")
     with hub_server() as hub:
         hub.commits_left = 1

@@ -104,7 +104,7 @@ def test_a_revision_is_accepted_by_each_dependent_in_turn(runs: Storage) -> None
             UserError, match=r"1 is not finished: its forgotten.jsonl has changed since corpus/ was made"
         ):
             open_chain(second)
-        begin_revision(first, "a killed one goes on")
+        begin_revision(first, "a killed one continues")
         make(first, "corpus", 2 - number)
         end_revision(first)
     with pytest.raises(UserError, match=r"/1, a base of .*/2, was revised \(notice 7; notice 8\): run `owt run` for"):

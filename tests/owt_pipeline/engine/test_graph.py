@@ -121,7 +121,7 @@ def test_a_user_s_mistake_found_in_a_worker_is_one_line_and_its_exit_code_on_eve
     with pytest.raises(UserError, match=r"^no such dump"):  # without a launcher that holds the lease, the graph raises
         run_stage(FAILING, Options(fault=fault.__name__), Runtime(workdir, 2, flags))
     assert read_manifest(workdir, "documents") is None
-    # Mended, the run goes on with what was finished.
+    # Once repaired, the run continues with what was finished.
     assert run_stage(FAILING, Options(), Runtime(workdir, 1, flags))[1]
     run_stage(STAGE, Options(), Runtime(Storage(str(tmp_path / "other"))))
     assert (

@@ -51,7 +51,7 @@ def sleep(_: pa.RecordBatch) -> None:
 
 
 def hang_in_c(_: pa.RecordBatch) -> None:
-    """Holds the interpreter's lock for ever, and ignores all that can be ignored."""
+    """Holds the interpreter's lock forever, and ignores all that can be ignored."""
     os.write(1, b"at work\n")  # at once, as `print` may not
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if number < 32:

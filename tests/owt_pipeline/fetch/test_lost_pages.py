@@ -90,7 +90,7 @@ def test_what_an_earlier_version_fetched_is_not_fetched_again(
         patch.setattr(test_live, "STAGE", replace(STAGE, module="", finish=finish, shaping=shaping))
         web = Web(serve, write_urls)
         fetch(web.runtime, web.server)
-    phases._opened = None  # another process goes on
+    phases._opened = None  # another process continues
     begun = Counter(HOSTS)
     assert web.asked == begun
     manifest = fetch(web.runtime, web.server)

@@ -1,4 +1,4 @@
-"""Two processes at the same shard, as a cluster has them: one asks at a time, and each goes on with what is known."""
+"""Two processes at the same shard, as a cluster has them: one asks at a time, and each continues with what is known."""
 
 from __future__ import annotations
 
