@@ -32,7 +32,7 @@ from typing import Any
 import torch
 
 from trainer.config import TrainConfig
-from trainer.documents import DocumentBlocks
+from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
 from trainer.optimizers import make_optimizers
 

@@ -15,7 +15,6 @@ from schemas.settings import add_flags, flags_given, from_table
 from trainer.command_line import CommandParser
 from trainer.model import PRESETS, ModelConfig, preset
 from trainer.optimizers import OPTIMIZERS, SCHEDULES, learning_rate
-from trainer.trackers import TRACKERS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -157,7 +156,10 @@ class TrainConfig:
         shapes_bytes=False,
     )  # fmt: skip
     tracker: str = option(
-        "tensorboard", "where else figures go than training.html, metrics.jsonl", choices=TRACKERS, shapes_bytes=False
+        "tensorboard",
+        "where else figures go than training.html, metrics.jsonl",
+        choices=("tensorboard", "trackio", "wandb", "none"),
+        shapes_bytes=False,
     )
     sample_tokens: int = option(
         64, "tokens of each of two samples written at a validation; 0 for none", minimum=0, shapes_bytes=False

@@ -52,17 +52,14 @@ class Ranks:
         """
         if device == "xla":
             return _join_xla()
-        if device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device is cuda, but torch finds no CUDA device; use --device cpu")
-        kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+        place = device_of(device)
         if "RANK" not in os.environ:
-            return cls(0, 1, torch.device(kind))
-        if kind == "cuda":
+            return cls(0, 1, place)
+        if place.type == "cuda":
             place = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(place)
             dist.init_process_group("nccl", device_id=place)
         else:
-            place = torch.device("cpu")
             dist.init_process_group("gloo")
         # Decisions travel on a group of the CPU's: they never make it wait for the device.
         control = dist.new_group(backend="gloo")
@@ -144,6 +141,13 @@ class Ranks:
     def __exit__(self, kind: Any, error: Any, trace: TracebackType | None) -> None:
         traceback.clear_frames(trace)  # where the block failed, these hold the model, and so the group
         self.leave()
+
+
+def device_of(name: str) -> torch.device:
+    """The device called `name`: auto, cpu or cuda; raises ValueError where there is no such device."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is cuda, but torch finds no CUDA device; use --device cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def _join_xla() -> XlaRanks:

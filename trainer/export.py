@@ -2,23 +2,30 @@
 
 python -m trainer.export RUN FOLDER
 python -m trainer.export RUN hf://OWNER/NAME --yes
+
+While a run trains, `Publisher` sends its page, its figures and each checkpoint to the same places.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from schemas import SettingsError, option
-from trainer.checkpoint import RECORD
+from trainer.checkpoint import RECORD, Signer, Verifier
 from trainer.command_line import CommandParser, run_command
 from trainer.pretrained import Pretrained, load_pretrained, save_huggingface
-from trainer.publish import Content, open_destination
-from trainer.signing import Signer, Verifier
+from trainer.remote import open_bucket
 
 
 @dataclass(frozen=True)
@@ -107,6 +114,124 @@ prejudices of web pages included, and was not taught to follow instructions or t
 
     print(pipeline("text-generation", model="{uri.removeprefix("hf://")}")("The council"))
 """
+
+
+HUB = "hf://"
+_TRIES, _PAUSE = 3, 5.0  # of one push, and seconds between them
+
+
+Content = Path | bytes
+"""A file, or what is in it."""
+
+
+class Destination(Protocol):
+    """Where files are sent; `send` adds or replaces {path there: content} and raises any error of its client."""
+
+    def send(self, files: dict[str, Content], message: str) -> None: ...
+
+
+def open_destination(uri: str) -> Destination:
+    """`hf://OWNER/NAME`, `s3://BUCKET/PATH` or `gs://BUCKET/PATH`; raises SettingsError for another form."""
+    if uri.startswith(HUB):
+        return _Hub(uri.removeprefix(HUB))
+    if uri.partition("://")[0] in ("s3", "gs"):
+        return _Bucket(uri)
+    raise SettingsError(f"publish: {uri} is neither hf://OWNER/NAME nor s3://BUCKET/PATH nor gs://BUCKET/PATH")
+
+
+class _Hub:
+    """A model repository at the Hugging Face Hub: a push is one commit. The token is huggingface_hub's own."""
+
+    def __init__(self, name: str) -> None:
+        try:
+            from huggingface_hub import HfApi
+        except ImportError:
+            raise SettingsError(
+                "publish to hf:// needs huggingface_hub, which is not installed: pip install huggingface_hub"
+            ) from None
+        if name.count("/") != 1 or not all(name.split("/")):
+            raise SettingsError(f"publish: {HUB}{name} is not {HUB}OWNER/NAME")
+        self._api, self._name, self._created = HfApi(), name, False
+
+    def send(self, files: dict[str, Content], message: str) -> None:
+        from huggingface_hub import CommitOperationAdd
+
+        if not self._created:
+            self._api.create_repo(self._name, exist_ok=True)
+            self._created = True
+        operations = [CommitOperationAdd(name, content) for name, content in files.items()]
+        self._api.create_commit(self._name, operations, commit_message=message)
+
+
+class _Bucket:
+    """A folder in a bucket. The page goes last, so that it never shows what is not there yet."""
+
+    def __init__(self, uri: str) -> None:
+        self._fs, self._root = open_bucket(uri.rstrip("/"))
+
+    def send(self, files: dict[str, Content], message: str) -> None:
+        for name, content in files.items():
+            opened = content.open("rb") if isinstance(content, Path) else io.BytesIO(content)
+            with opened as source, self._fs.open_output_stream(f"{self._root}/{name}") as sink:
+                while piece := source.read(8 << 20):
+                    sink.write(piece)
+
+
+class Publisher:
+    """Sends the run's folder in the background: what fails is reported and sent again with the next checkpoint.
+
+    Args:
+      destination: where it goes.
+      run: the run's folder.
+      say: prints a line for people.
+    """
+
+    def __init__(self, destination: Destination, run: Path, say: Callable[[str], None]) -> None:
+        self._destination, self._run, self._say = destination, run, say
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
+        self._lock = threading.Lock()
+        self._waiting: Path | None = None
+
+    def push(self, checkpoint: Path) -> None:
+        """Send this checkpoint and the run's page; one that waits for an earlier push gives way to a newer one."""
+        with self._lock:
+            self._waiting = checkpoint
+        self._thread.submit(self._push_newest)
+
+    def close(self) -> None:
+        """Wait for what is being sent, then send the page as it is now."""
+        self._thread.submit(self._push, None)
+        self._thread.shutdown()
+
+    def _push_newest(self) -> None:
+        with self._lock:
+            checkpoint, self._waiting = self._waiting, None
+        if checkpoint:
+            self._push(checkpoint)
+
+    def _push(self, checkpoint: Path | None) -> None:
+        what = checkpoint.name if checkpoint else "the page"
+        for number in range(_TRIES):
+            try:
+                self._destination.send(self._files(checkpoint), f"{self._run.resolve().name}: {what}")
+                self._say(f"published {what}")
+                return
+            except Exception as error:  # of the package, its HTTP client or the file system
+                problem: Any = error
+            if number + 1 < _TRIES:
+                time.sleep(_PAUSE)
+        self._say(f"{what} could not be published ({problem}); training continues, the next checkpoint is sent as well")
+
+    def _files(self, checkpoint: Path | None) -> dict[str, Content]:
+        files: dict[str, Content] = {}
+        if checkpoint:
+            with contextlib.suppress(FileNotFoundError):  # pruned since: a newer one follows
+                paths = sorted(path for path in checkpoint.rglob("*") if path.is_file())
+                files = {f"checkpoints/{path.relative_to(checkpoint.parent).as_posix()}": path for path in paths}
+        for name in ("metrics.jsonl", "samples.jsonl", "training.html"):
+            with contextlib.suppress(FileNotFoundError):
+                files[name] = (self._run / name).read_bytes()  # the run keeps writing them
+        return files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,7 +14,8 @@ from typing import BinaryIO
 import numpy as np
 
 from trainer.command_line import CommandParser, check_local, run_reporting
-from trainer.shards import Documents, ShardError, open_chain
+from trainer.manifest import ShardError
+from trainer.shards import Documents, open_chain
 
 _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 _MEGATRON_VERSION = 1

@@ -1,24 +1,28 @@
-"""What a run reports: a JSON line for every step, a page, a tracker's events, and a progress line."""
+"""What a run reports: a JSON line for every step, a page, a tracker's events, a progress line; and when it diverges."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import json
 import math
 import os
 import re
 import resource
+import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
+from schemas import SettingsError
+from trainer import checkpoint
 from trainer.distributed import Ranks
-from trainer.divergence import LossWatch
 from trainer.page import Page
-from trainer.trackers import Tracker
 
 PEAK_TFLOPS: dict[str, float] = {
     "A100": 312.0,
@@ -111,6 +115,58 @@ class StepLog:
     def close(self) -> None:
         if self._metrics:
             self._metrics.close()
+
+
+class Diverged(RuntimeError):
+    """The loss or the gradient is no longer a number, or the loss has leapt up."""
+
+
+class LossWatch:
+    """Stops a run whose loss or gradient is not finite, or whose loss leaps `max_spike` above its recent median.
+
+    Args:
+      max_spike: in nats; 0 for none.
+      run: the run's folder.
+      url_ids: of each sample of a step's batch.
+      saved: waits until the checkpoint being written is there.
+      main: whether this rank is the one that writes `diverged.json`.
+    """
+
+    def __init__(
+        self,
+        max_spike: float,
+        run: Path,
+        url_ids: Callable[[int], dict[int, list[int]]],
+        saved: Callable[[], None],
+        main: bool,
+    ) -> None:
+        self._max_spike, self._run, self._url_ids, self._saved, self._main = max_spike, run, url_ids, saved, main
+        self._recent: deque[float] = deque(maxlen=100)
+
+    def check(self, step: int, loss: float, norm: float) -> None:
+        """Raises Diverged, naming the step, its samples and their documents, and the last good checkpoint."""
+        usual = statistics.median(self._recent) if len(self._recent) >= 20 else math.inf
+        self._recent.append(loss)
+        spike = self._max_spike and loss > usual + self._max_spike
+        if math.isfinite(loss) and math.isfinite(norm) and not spike:
+            return
+        self._saved()  # the last good one may be on its way
+        saved = checkpoint.checkpoints(self._run / "checkpoints")
+        good = str(saved[-1]) if saved else "none"
+        samples = self._url_ids(step)
+        ids = list(dict.fromkeys(url_id for own in samples.values() for url_id in own))
+        found = {"step": step, "last_good": good, "url_ids_by_sample": samples}
+        path = self._run / "diverged.json"
+        if self._main:
+            path.write_text(json.dumps(found) + "\n", encoding="utf-8")
+        raise Diverged(
+            f"step {step} (samples {min(samples)} to {max(samples)}, of {len(ids)} documents: url_id "
+            f"{', '.join(map(str, ids[:5]))}{', …' if len(ids) > 5 else ''}): "
+            f"loss {loss:.4g}{f', usually {usual:.4g}' if spike else ''}, gradient norm {norm:.4g}; "
+            f"the last good checkpoint is {good}. Look at these documents ({path} names those of each sample; "
+            f"`owt why URL_ID --workdir …` tells of one), try a lower learning_rate or a longer warm-up"
+            f"{', or allow it by max_spike' if spike else ''}"
+        )
 
 
 class Metrics:
@@ -235,3 +291,79 @@ def _kept_until(path: Path, step: int) -> list[dict[str, Any]]:
     part.write_text("".join(kept), encoding="utf-8")
     os.replace(part, path)
     return records
+
+
+class Tracker(Protocol):
+    """Where the figures of steps go."""
+
+    def log(self, step: int, values: dict[str, float]) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def open_tracker(
+    name: str, folder: Path, step: int, settings: dict[str, Any], say: Callable[[str], None]
+) -> Tracker | None:
+    """The tracker `name` for the run in `folder`, from which it takes the run's name; None for `none`.
+
+    Args:
+      step: steps done already; what a tracker has of later ones, from a run that was killed, is replaced.
+      say: is called where TensorBoard, the default, is not installed; the run continues without it.
+
+    Raises:
+      SettingsError: trackio or wandb is asked for and is not installed.
+    """
+    if name == "none":
+        return None
+    if name == "tensorboard":
+        try:
+            return _TensorBoard(folder, step)
+        except ImportError:
+            say("no TensorBoard events: the package tensorboard is not installed (pip install tensorboard)")
+            return None
+    try:
+        return _Hosted(importlib.import_module(name), folder, settings)
+    except ImportError as error:
+        raise SettingsError(
+            f"tracker {name} needs the package {name}, which is not installed: pip install {name}"
+        ) from error
+
+
+class _TensorBoard:
+    def __init__(self, folder: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Hosted:
+    """Trackio and Weights & Biases, which share their interface; where they send figures is their own settings'."""
+
+    def __init__(self, package: Any, folder: Path, settings: dict[str, Any]) -> None:
+        place = folder.resolve()
+        own: dict[str, Any] = {"name": place.name, "resume": "allow"}
+        if package.__name__ == "wandb":  # its runs are distinguished by id, Trackio's by name
+            own |= {"id": hashlib.sha256(str(place).encode()).hexdigest()[:16], "dir": str(folder)}
+        self._package = package
+        package.init(project="owt", config=settings, **own)
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        self._package.log(dict(values), step=step)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._package.finish()

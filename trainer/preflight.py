@@ -15,7 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
 
 from trainer.config import TrainConfig
-from trainer.documents import DocumentBlocks
+from trainer.data import DocumentBlocks
 from trainer.metrics import duration
 from trainer.model import GPT
 

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from trainer.checkpoint import CheckpointError, load_model, resolve
+from trainer.checkpoint import CheckpointError, Verifier, load_model, resolve
 from trainer.command_line import check_local
-from trainer.documents import DocumentBlocks
+from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
 from trainer.shards import TokenizerInfo, sha256_of
-from trainer.signing import Verifier
 
 
 @dataclass(frozen=True)

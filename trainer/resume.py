@@ -20,13 +20,12 @@ from torch.distributed.tensor import DTensor
 
 from schemas import SettingsError
 from trainer import checkpoint
-from trainer.checkpoint import CheckpointError
+from trainer.checkpoint import CheckpointError, Signer, Verifier
 from trainer.config import TrainConfig, changes
 from trainer.data import Corpora, Phase
 from trainer.distributed import Ranks, unsharded
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import load_pretrained
-from trainer.signing import Signer, Verifier
 
 # torch warns of a checkpoint that one process saves, even where that is what it was asked for (`no_dist`).
 warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)

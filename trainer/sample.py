@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 
 from schemas import option
+from trainer.checkpoint import Verifier
 from trainer.command_line import CommandParser, read_text, run_command
-from trainer.distributed import in_bfloat16
+from trainer.distributed import device_of, in_bfloat16
 from trainer.model import GPT, KVCache
 from trainer.pretrained import Tokenizer, load_pretrained
-from trainer.signing import Verifier
 
 
 @torch.no_grad()
@@ -100,11 +100,9 @@ class SampleOptions:
 
 def sample(folder: str, options: SampleOptions) -> Iterator[str]:
     """Pieces of text as they are written; raises ValueError for a folder or file that does not serve."""
-    device = "cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
-    if options.device == "cuda" and device == "cpu":
-        raise ValueError("device is cuda, but torch finds no CUDA device; use --device cpu")
+    device = device_of(options.device)
     trained = load_pretrained(folder, device, Verifier(options.verify_key) if options.verify_key else None)
-    if in_bfloat16(options.dtype, torch.device(device)):
+    if in_bfloat16(options.dtype, device):
         trained.model.to(torch.bfloat16)
     if options.compile:
         trained.model.next_logits = torch.compile(trained.model.next_logits, dynamic=True)  # type: ignore[method-assign]

@@ -19,20 +19,16 @@ from torch import nn
 
 from schemas import SettingsError
 from trainer.config import TrainConfig
-from trainer.data import Corpora, Loader, open_corpora
+from trainer.data import Corpora, DocumentBlocks, Loader, open_corpora, url_ids_by_sample
 from trainer.distributed import Ranks, autocast_of, averaging, in_bfloat16, shard
-from trainer.divergence import LossWatch, url_ids_by_sample
-from trainer.documents import DocumentBlocks
-from trainer.loss import best_chunk
-from trainer.metrics import Metrics, StepLog
-from trainer.model import GPT
+from trainer.evaluate import validation_loss, validation_windows, windows_of_text
+from trainer.export import Publisher, open_destination
+from trainer.metrics import LossWatch, Metrics, StepLog, open_tracker
+from trainer.model import GPT, best_chunk
 from trainer.optimizers import make_optimizers
 from trainer.preflight import Passes, micro_batch_that_fits, optimizer_bytes, report
-from trainer.publish import Publisher, open_destination
 from trainer.resume import RunCheckpoints
 from trainer.sample import write_texts
-from trainer.trackers import open_tracker
-from trainer.validation import validation_loss, validation_windows, windows_of_text
 
 
 @dataclass(frozen=True)
@@ -110,7 +106,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     Raises:
       SettingsError, ShardError, CheckpointError, ValueError: what cannot be trained, and what to do.
     """
-    say = _print_now if ranks.main else _silent
+    say: Callable[[str], None] = partial(print, flush=True) if ranks.main else lambda message: None
     device = ranks.device
     if "://" in config.out:
         raise SettingsError(f"out: {config.out} is no local folder; train in one, and give --publish {config.out}")
@@ -147,7 +143,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     if ranks.main and config.publish and not config.preflight:
         publisher = Publisher(open_destination(config.publish), Path(config.out), say)
         ending.callback(publisher.close)
-    checkpoints = RunCheckpoints(config, corpora, shape, ranks, say, publisher.push if publisher else _ignore)
+    checkpoints = RunCheckpoints(config, corpora, shape, ranks, say, publisher.push if publisher else lambda path: None)
     ending.callback(checkpoints.wait)
     corpora = checkpoints.corpora
     sampler = sampler_of(corpora)
@@ -236,18 +232,6 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         log,
         step,
     )
-
-
-def _print_now(message: str) -> None:
-    print(message, flush=True)
-
-
-def _silent(message: str) -> None:
-    pass
-
-
-def _ignore(path: Path) -> None:
-    pass
 
 
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}

@@ -15,28 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from schemas import DATASETS
+from trainer import remote
 from trainer.manifest import MANIFEST_NAME, Base, ShardError, TokenFile, TokenManifest, ledger_of, read_manifest
-from trainer.remote import (
-    DEFAULT_CACHE_GB,
-    Cache,
-    Chunks,
-    FetchedChunks,
-    RemoteFolder,
-    default_cache_folder,
-    is_remote,
-    why_not,
-)
-
-__all__ = [
-    "Documents",
-    "ShardError",
-    "TokenDataset",
-    "TokenizerInfo",
-    "check_same_tokenizer",
-    "open_chain",
-    "open_dataset",
-    "sha256_of",
-]
 
 
 @dataclass(frozen=True)
@@ -71,7 +51,7 @@ class TokenDataset:
       bases: the earlier runs of its chain, the oldest first.
     """
 
-    folder: Path | RemoteFolder
+    folder: Path | remote.RemoteFolder
     digest: str
     tokenizer: TokenizerInfo
     files: dict[str, list[TokenFile]]
@@ -86,7 +66,7 @@ class TokenDataset:
         """The documents of one split; raises ShardError naming a file that is not what it should be."""
         if split not in self._opened:
             files = self.files.get(split, [])
-            if isinstance(self.folder, RemoteFolder):
+            if isinstance(self.folder, remote.RemoteFolder):
                 self._opened[split] = Documents.open_remote(self.folder, files, self.tokenizer.vocab_size)
             else:
                 self._opened[split] = Documents.open(self.folder, files, self.tokenizer.vocab_size)
@@ -147,7 +127,7 @@ def open_dataset(
     *,
     verify: bool = False,
     cache: str | Path | None = None,
-    cache_gb: float = DEFAULT_CACHE_GB,
+    cache_gb: float = remote.DEFAULT_CACHE_GB,
 ) -> TokenDataset:
     """The token shards in `folder` itself, without those of the runs that its run builds on, by its manifest.
 
@@ -164,8 +144,8 @@ def open_dataset(
       ShardError: no manifest, an unknown schema version or tokenizer, or a file that is missing, cut
         short or (with `verify`) changed. It names the file.
     """
-    if is_remote(str(folder)):
-        kept = Cache(Path(cache) if cache else default_cache_folder(), int(cache_gb * 1e9))
+    if remote.is_remote(str(folder)):
+        kept = remote.Cache(Path(cache) if cache else remote.default_cache_folder(), int(cache_gb * 1e9))
         return _open_remote(str(folder), kept, verify)
     folder = Path(os.path.abspath(folder))  # links are kept: the ledger is next to the folder that was named
     ledger = Path(ledger_of(str(folder)))
@@ -185,15 +165,15 @@ def open_dataset(
     return TokenDataset(folder, manifest.digest, tokenizer, manifest.files, manifest.sha256, manifest.bases)
 
 
-def _open_remote(uri: str, cache: Cache, verify: bool) -> TokenDataset:
-    folder, ledger = RemoteFolder(uri, cache), RemoteFolder(ledger_of(uri), cache)
+def _open_remote(uri: str, cache: remote.Cache, verify: bool) -> TokenDataset:
+    folder, ledger = remote.RemoteFolder(uri, cache), remote.RemoteFolder(ledger_of(uri), cache)
     try:
         manifest = read_manifest(ledger.read, str(ledger))
         sizes = folder.sizes()
     except FileNotFoundError as error:
         raise ShardError(f"no token shards can be read at {folder}: {ledger.path(MANIFEST_NAME)} is missing") from error
     except OSError as error:
-        raise ShardError(f"no token shards can be read at {folder}: {why_not(error)}") from error
+        raise ShardError(f"no token shards can be read at {folder}: {remote.why_not(error)}") from error
     tokenizer, asset = _tokenizer_of(manifest, ledger.path(MANIFEST_NAME))
     for files in manifest.files.values():
         for file in files:
@@ -213,7 +193,7 @@ class Documents:
 
     def __init__(
         self,
-        chunks: Chunks,
+        chunks: remote.Chunks,
         starts: np.ndarray,
         lengths: np.ndarray,
         first: np.ndarray,
@@ -247,7 +227,7 @@ class Documents:
         return cls(chunks, *_index(starts, lengths), dtype)
 
     @classmethod
-    def open_remote(cls, folder: RemoteFolder, files: Sequence[TokenFile], vocab_size: int) -> Documents:
+    def open_remote(cls, folder: remote.RemoteFolder, files: Sequence[TokenFile], vocab_size: int) -> Documents:
         """Read the lengths of `files`; each file is fetched when a document of it is asked for."""
         starts: list[np.ndarray] = []
         lengths: list[np.ndarray] = []
@@ -266,7 +246,7 @@ class Documents:
                     raise ShardError(f"{folder.path(files[number].path)}: n_tokens is not the length of tokens")
             return [tokens for _, _, tokens in columns]
 
-        chunks = FetchedChunks(open_shard, batches, folder.shards_kept(files))
+        chunks = remote.FetchedChunks(open_shard, batches, folder.shards_kept(files))
         wide = any(chunk.dtype == np.uint32 for chunk in open_shard(0)) if files else False
         return cls(chunks, *_index(starts, lengths), np.uint32 if wide else np.uint16)
 

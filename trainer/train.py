@@ -12,7 +12,7 @@ import torch
 from trainer.command_line import run_reporting
 from trainer.config import TrainConfig, parse
 from trainer.distributed import Ranks, StopSignals, clip_gradients, reduced_when
-from trainer.divergence import Diverged
+from trainer.metrics import Diverged
 from trainer.setup import Run, set_up
 
 

@@ -19,13 +19,11 @@ from schemas import SettingsError
 from tests.trainer.chains import add_bases
 from tests.trainer.conftest import TOKENIZER, write_token_dataset
 from trainer.config import TrainConfig
-from trainer.data import Corpora, Loader, Phase, open_corpora
-from trainer.divergence import url_ids_by_sample
-from trainer.manifest import Base
+from trainer.data import Corpora, Loader, Phase, open_corpora, url_ids_by_sample
+from trainer.evaluate import validation_windows
+from trainer.manifest import Base, ShardError
 from trainer.optimizers import SCHEDULES
-from trainer.shards import ShardError
 from trainer.train import main
-from trainer.validation import validation_windows
 
 CONTEXT = 16
 WriteTokens = Callable[..., Path]

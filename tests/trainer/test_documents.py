@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trainer import train
 from trainer.config import TrainConfig
-from trainer.documents import DocumentBlocks, attention_mask, block_mask, document_numbers, positions_within
+from trainer.data import DocumentBlocks, attention_mask, block_mask, document_numbers, positions_within
 from trainer.model import GPT, ModelConfig
 
 EOT = 202

@@ -16,10 +16,10 @@ import torch
 from schemas import SettingsError
 from trainer import checkpoint
 from trainer.config import TrainConfig
+from trainer.evaluate import windows_of_text
 from trainer.pretrained import Tokenizer
 from trainer.shards import TokenizerInfo, open_dataset
 from trainer.train import train
-from trainer.validation import windows_of_text
 
 Run = Callable[..., str]
 REPOSITORY = Path(__file__).resolve().parents[2]

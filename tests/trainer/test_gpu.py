@@ -16,9 +16,8 @@ from torch._dynamo.utils import counters
 
 from trainer import evaluate, sample
 from trainer.config import TrainConfig
-from trainer.data import Loader, open_corpora
+from trainer.data import DocumentBlocks, Loader, block_mask, document_numbers, open_corpora
 from trainer.distributed import Ranks
-from trainer.documents import DocumentBlocks, block_mask, document_numbers
 from trainer.evaluate import EvaluateOptions
 from trainer.model import GPT, ModelConfig
 from trainer.optimizers import orthogonalize_shared

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from schemas import SettingsError
 from trainer.config import TrainConfig
+from trainer.metrics import open_tracker
 from trainer.page import Curve, Page, chart, commit
-from trainer.trackers import open_tracker
 from trainer.train import train
 
 VOID = {"meta", "line", "circle", "polyline", "polygon"}
@@ -165,7 +165,7 @@ def test_tensorboard_gets_every_step_once_over_a_resume(tmp_path: Path) -> None:
 def test_wandb_gets_the_figures_offline(tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="an extra: pip install wandb")
     program = (
-        "from pathlib import Path; from trainer.trackers import open_tracker\n"
+        "from pathlib import Path; from trainer.metrics import open_tracker\n"
         f"tracker = open_tracker('wandb', Path({str(tmp_path / 'run')!r}), 0, {{'preset': 'tiny'}}, print)\n"
         "for step in (1, 2): tracker.log(step, {'loss': 3.0 - step})\n"
         "import wandb; print(wandb.run.name, wandb.run.config['preset'])\n"
@@ -181,7 +181,7 @@ def test_wandb_gets_the_figures_offline(tmp_path: Path) -> None:
 def test_trackio_gets_the_figures_in_its_own_database(tmp_path: Path) -> None:
     pytest.importorskip("trackio", reason="an extra: pip install trackio")
     program = (
-        "from pathlib import Path; from trainer.trackers import open_tracker\n"
+        "from pathlib import Path; from trainer.metrics import open_tracker\n"
         f"tracker = open_tracker('trackio', Path({str(tmp_path / 'run')!r}), 0, {{'preset': 'tiny'}}, print)\n"
         "for step in (1, 2): tracker.log(step, {'loss': 3.0 - step})\n"
         "tracker.close()\n"

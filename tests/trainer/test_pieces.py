@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from trainer import checkpoint
 from trainer.config import TrainConfig, parse
-from trainer.documents import DocumentBlocks, attention_mask, block_mask
+from trainer.data import DocumentBlocks, attention_mask, block_mask
 from trainer.model import GPT, PRESETS, KVCache, ModelConfig
 from trainer.sample import generate
 from trainer.train import train

@@ -10,7 +10,7 @@ import torch
 from schemas import SettingsError
 from trainer import preflight
 from trainer.config import TrainConfig
-from trainer.documents import DocumentBlocks
+from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
 from trainer.optimizers import OPTIMIZERS, make_optimizers
 from trainer.preflight import Passes, activation_bytes, micro_batch_that_fits, optimizer_bytes

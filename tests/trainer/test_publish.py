@@ -16,7 +16,7 @@ from schemas import SettingsError
 from tests.servers.hub import environment_of, hub_server
 from tests.servers.s3 import s3_bucket
 from trainer import export
-from trainer.publish import Publisher, open_destination
+from trainer.export import Publisher, open_destination
 from trainer.remote import open_bucket
 
 FLAGS: Sequence[object] = (

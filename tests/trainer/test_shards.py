@@ -14,7 +14,8 @@ import pytest
 from schemas.manifest import Counts, ShardRecord
 from tests.trainer.conftest import describe_file, write_ledger
 from trainer.data import open_corpora
-from trainer.shards import ShardError, open_dataset
+from trainer.manifest import ShardError
+from trainer.shards import open_dataset
 
 WriteTokens = Callable[..., Path]
 DOCUMENTS = [[1, 2, 3], [], [4], [5, 6, 7, 8], [9, 10], [11] * 7, [12]]

@@ -10,8 +10,8 @@ import pytest
 
 from schemas import SettingsError
 from trainer import checkpoint, evaluate, export, sample
+from trainer.checkpoint import SIGNATURE, SignatureError, Signer, Verifier
 from trainer.config import TrainConfig
-from trainer.signing import SIGNATURE, SignatureError, Signer, Verifier
 from trainer.train import train
 
 pytest.importorskip("model_signing", reason="an extra: pip install model-signing pyOpenSSL")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,8 +17,9 @@ import torch
 
 from schemas import option
 from trainer.command_line import CommandParser, run_command
-from trainer.demos.loop import Batch, device_of, fit
+from trainer.distributed import device_of
 from trainer.model import GPT, ModelConfig
+from trainer.optimizers import learning_rate, make_optimizers
 
 NUMBERS = 100  # 0 … 99
 QUESTION, ANSWER = 4, 3  # digits of both numbers, and of their sum
@@ -25,6 +27,9 @@ SHAPE = ModelConfig(vocab_size=10, context=QUESTION + ANSWER - 1, n_layer=2, n_h
 BATCH = 512
 WANTED = 0.99
 """The share of right answers that the demo promises. minGPT's notebook shows 100% after 880 steps of 512 sums."""
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+"""Inputs and targets, both (B, T) of int64; a target of −100 counts for nothing."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,30 @@ def learn(sums: torch.Tensor, options: AdditionOptions, say: Callable[[str], Non
 
     fit(model, draw, steps=options.steps, peak=1e-3, warmup_steps=50, say=say)
     return model
+
+
+def fit(
+    model: GPT, draw: Callable[[], Batch], *, steps: int, peak: float, warmup_steps: int, say: Callable[[str], None]
+) -> None:
+    """Train `model` for `steps` batches by AdamW with a cosine schedule from `peak`; `say` gets ten progress lines."""
+    if model.wte.weight.device.type == "cpu":
+        torch.set_num_threads(1)  # matrices this small gain little by more, and lose much on a shared machine
+    (optimizer,) = make_optimizers("adamw", model, lr=peak, weight_decay=0.1, betas=(0.9, 0.99))
+    model.train()
+    start = time.perf_counter()
+    for step in range(steps):
+        inputs, targets = draw()
+        loss = model(inputs, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        rate = learning_rate(step, peak=peak, schedule="cosine", warmup_steps=warmup_steps, max_steps=steps)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if (step + 1) % max(1, steps // 10) == 0 or step + 1 == steps:
+            say(f"step {step + 1}/{steps}  loss {loss.item():.4f}  {time.perf_counter() - start:.0f} s")
+    model.eval()
 
 
 @torch.no_grad()

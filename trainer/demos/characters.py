@@ -15,7 +15,8 @@ import torch
 
 from schemas import SettingsError, option
 from trainer.command_line import CommandParser, read_text, run_command
-from trainer.demos.loop import Batch, device_of, fit
+from trainer.demos.addition import Batch, fit
+from trainer.distributed import device_of
 from trainer.model import GPT, ModelConfig
 from trainer.sample import generate
 
