@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -144,6 +145,21 @@ def write_ledger(run: Path, records: list[ShardRecord], tokenizer: dict[str, obj
     )
     (run / listed.path).write_bytes(content)
     (run / "ledger/tokens/manifest.json").write_bytes(manifest.to_json())
+
+
+def add_bases(tokens: Path, *bases: Path) -> None:
+    """Write into the manifest of `tokens` that its run builds on the runs of `bases`, as tokenize does."""
+    path = tokens.parent / "ledger/tokens/manifest.json"
+    record = json.loads(path.read_text())
+    record["properties"]["bases"] = [
+        {
+            "uri": os.path.relpath(base.parent, tokens.parent),
+            "sha256": hashlib.sha256((base.parent / "ledger/tokens/manifest.json").read_bytes()).hexdigest(),
+            "totals": {},
+        }
+        for base in bases
+    ]
+    path.write_text(json.dumps(record))
 
 
 @pytest.fixture

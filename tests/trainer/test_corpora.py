@@ -16,8 +16,7 @@ import pytest
 import torch
 
 from schemas import SettingsError
-from tests.trainer.chains import add_bases
-from tests.trainer.conftest import TOKENIZER, write_token_dataset
+from tests.trainer.conftest import TOKENIZER, add_bases, write_token_dataset
 from trainer.config import TrainConfig
 from trainer.data import Corpora, Loader, Phase, open_corpora, url_ids_by_sample
 from trainer.evaluate import validation_windows

@@ -73,7 +73,7 @@ def test_characters_are_learned_from_a_text_and_written(tmp_path: Path, capsys: 
     assert float(loss[1]) < 1.0  # 2.5 where each of the 17 characters is drawn by its frequency
     sample = said.splitlines()[-1]
     assert set(sample) <= set("one, two, buckle my shoe")
-    assert len(said.split("(nanoGPT on tiny")[1].partition("\n")[2]) == 41
+    assert len(said.split("(nanoGPT: ")[1].partition("\n")[2]) == 41
 
 
 def test_the_validation_loss_is_that_of_every_window(tmp_path: Path) -> None:

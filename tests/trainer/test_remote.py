@@ -14,7 +14,7 @@ import pytest
 from schemas.manifest import ShardFile
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
-from tests.trainer.chains import add_bases
+from tests.trainer.conftest import add_bases
 from trainer.data import Corpora, open_corpora, url_ids_by_sample
 from trainer.manifest import ShardError
 from trainer.remote import Cache, open_bucket

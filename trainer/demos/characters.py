@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model = learn(text, options, lambda message: print(message, flush=True))
         loss = validation_loss(model, text)
         print(
-            f"validation loss {loss:.4f} after {options.steps:,} steps (nanoGPT on tinyshakespeare, 2,000: {PUBLISHED})"
+            f"validation loss {loss:.4f} after {options.steps:,} steps (nanoGPT: {PUBLISHED} on tinyshakespeare, 2,000)"
         )
         first = text.alphabet.find("\n")
         generator = torch.Generator().manual_seed(options.seed)
