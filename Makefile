@@ -60,7 +60,7 @@ bench-peers: .venv-peers/installed  ## the environment of the peers that benchma
 
 extraction-model: $(VENV)/installed  ## fit the model of main text again: make extraction-model DATA=FOLDER
 	@test -n "$(DATA)" || { echo "make extraction-model DATA=FOLDER: docs/benchmarks/extract.md says what is in it"; exit 2; }
-	$(BIN)/python -m owt_pipeline.extract.training $(DATA)
+	$(BIN)/python -m benchmarks.extraction_model $(DATA)
 
 clean:  ## everything that can be made again
 	rm -rf $(VENV) .venv-airflow .venv-dependencies .venv-docs .venv-engines .venv-peers .venv-servers .venv-xla build demo-run

@@ -4,7 +4,7 @@
     .venv/bin/python benchmarks/extraction.py [--data SHARED_DATA] [--only NAME ...] [--seeds N] [--cache DIR] [--stage]
 
 Our model is judged on pages that it was not fitted on: by three folds of hosts, and with each set left out, a model
-a part, fitted in this run. `extract/training/validation.py` defines the scores; ± is the deviation of the F1
+a part, fitted in this run. `extraction_model/validation.py` defines the scores; ± is the deviation of the F1
 over bootstrap samples of the pages. Pages a second are of one core's CPU time, on the same pages, each extractor in a
 process of its own, ours with the model it comes with and including the metadata. `--stage` adds the stage as users run
 it, from WARC files to documents. `--cache` keeps the pages' features and the peers' texts between runs.
@@ -25,12 +25,12 @@ from pathlib import Path
 from shutil import rmtree
 from urllib.parse import urlsplit
 
+from extraction_model.fitting import examples
+from extraction_model.labelled_pages import SETS, LabelledPage, read_labelled
+from extraction_model.validation import FETCHED_AT, Score, by_host, by_set, held_out_texts, score
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from owt_pipeline.extract.extractor import Page, Settings, load
-from owt_pipeline.extract.training.fitting import examples
-from owt_pipeline.extract.training.labelled_pages import SETS, LabelledPage, read_labelled
-from owt_pipeline.extract.training.validation import FETCHED_AT, Score, by_host, by_set, held_out_texts, score
 from owt_pipeline.formats.warc import response_record
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -23,9 +23,8 @@ import numpy as np
 from owt_pipeline.extract.blocks import HEADING, ITEM, OTHER, PARAGRAPH, PREFORMATTED, ROW, Block, Container
 from owt_pipeline.extract.features import PageView, view
 from owt_pipeline.extract.head import Head
-from owt_pipeline.extract.model import Model
+from owt_pipeline.extract.model import Model, expected_f1
 from owt_pipeline.extract.names import COMMENT
-from owt_pipeline.extract.surroundings import expected_f1
 
 _TEASER_LESS, _TEASER_LINK, _TEASER_CHARS = 0.2, 0.4, 20  # off its probability; its share of link, and its least length
 _REPEATED_CHARS = 30  # a shorter text may well occur twice

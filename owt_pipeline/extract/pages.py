@@ -10,18 +10,20 @@ import os
 import re
 import resource
 import signal
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 
+from owt_pipeline.engine.dataset import Outcome, rejects_batch, replace_columns
 from owt_pipeline.engine.workers import TIMEOUT_SIGNAL, WorkerDied, shared_pool
 from owt_pipeline.extract import extractor as extractors
 from owt_pipeline.extract.charset import decode
 from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
 from owt_pipeline.formats.warc import read_record
-from schemas import Reason
+from schemas import DATASETS, Reason
 
 _LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS = 30.0, 15
 """Wall clock after which a page is given up that has not used up its CPU time: it sleeps, or ignores the signal. A page
@@ -158,3 +160,33 @@ def _address_space() -> int | None:
             return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return None
+
+
+def documents(pages: Sequence[tuple[pa.RecordBatch, Result]]) -> Outcome:
+    """What happened to `pages`: pairs of a row of `pages/` and its result."""
+    found = [(row, result) for row, result in pages if isinstance(result, Found)]
+    rejected = [(row, result) for row, result in pages if isinstance(result, Rejected)]
+    schema = DATASETS["documents"].schema
+    if found:
+        # One chunk: the rows are slices of batches that hold complete records.
+        (index,) = pa.Table.from_batches([row for row, _ in found]).combine_chunks().to_batches()
+        documents = [result.document for _, result in found]
+        kept = replace_columns(
+            index,
+            schema,
+            **{name: [getattr(document, name) for document in documents] for name in _FROM_DOCUMENT},
+        )
+    else:
+        kept = pa.RecordBatch.from_pylist([], schema)
+    return Outcome(
+        kept,
+        rejects_batch((_one(row, "url_id"), _one(row, "url"), r.reason, r.detail) for row, r in rejected),
+        Counter(f"charset_{result.charset}" for _, result in found),
+    )
+
+
+_FROM_DOCUMENT = ("title", "author", "date", "site_name", "language", "license", "text")
+
+
+def _one(row: pa.RecordBatch, column: str):  # type: ignore[no-untyped-def]
+    return row[column][0].as_py()

@@ -61,9 +61,8 @@ def prepare(run: StageRun) -> None:
 
 
 def extract_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    from owt_pipeline.extract.documents import documents
     from owt_pipeline.extract.extractor import Settings
-    from owt_pipeline.extract.pages import Work, extract_all
+    from owt_pipeline.extract.pages import Work, documents, extract_all
 
     options: Options = run.options
     settings = Settings(

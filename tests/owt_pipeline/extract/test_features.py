@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from owt_pipeline.extract.blocks import read_blocks
 from owt_pipeline.extract.features import PageView, view
 from owt_pipeline.extract.head import read_head
-from owt_pipeline.extract.model import Odds, lexical, name_words
-from owt_pipeline.extract.surroundings import contextual, expected_f1
+from owt_pipeline.extract.model import Odds, contextual, expected_f1, lexical, name_words
 from owt_pipeline.extract.tree import body_of, parse
 
 PROSE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for quite a while. "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from owt_pipeline.extract.training.examples import UNSURE, labels
-from owt_pipeline.extract.training.labelled_pages import LabelledPage
+from benchmarks.extraction_model.examples import UNSURE, labels
+from benchmarks.extraction_model.labelled_pages import LabelledPage
 
 ARTICLE = "The quick brown fox jumps over the lazy dog and rests"
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from owt_pipeline.extract.features import PageView
-from owt_pipeline.extract.model import Forest, Model, Odds, joined, lexical, probabilities
-from owt_pipeline.extract.surroundings import contextual
-from owt_pipeline.extract.training.boosting import Growth, binned, borders, fit
-from owt_pipeline.extract.training.examples import Example, WordCounts, example
-from owt_pipeline.extract.training.labelled_pages import LabelledPage
+from owt_pipeline.extract.model import Forest, Model, Odds, contextual, joined, lexical, probabilities
+
+from .boosting import Growth, binned, borders, fit
+from .examples import Example, WordCounts, example
+from .labelled_pages import LabelledPage
 
 FOLDS = 4
 LEAST_HOSTS = 6

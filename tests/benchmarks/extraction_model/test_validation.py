@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.extraction_model.boosting import Growth
+from benchmarks.extraction_model.examples import Example
+from benchmarks.extraction_model.fitting import Recipe, examples, fit_model
+from benchmarks.extraction_model.labelled_pages import LabelledPage, read_labelled
+from benchmarks.extraction_model.validation import by_host, by_set, extracted, held_out_texts, score
 from owt_pipeline.extract.model import load, read, write
-from owt_pipeline.extract.training.boosting import Growth
-from owt_pipeline.extract.training.examples import Example
-from owt_pipeline.extract.training.fitting import Recipe, examples, fit_model
-from owt_pipeline.extract.training.labelled_pages import LabelledPage, read_labelled
-from owt_pipeline.extract.training.validation import by_host, by_set, extracted, held_out_texts, score
 
 Labelled = tuple[list[LabelledPage], list[Example]]
 SMALL = Recipe(Growth(trees=10, rows=2000), (Growth(trees=10, rows=2000),))

@@ -23,10 +23,11 @@ import numpy as np
 
 from owt_pipeline.extract.extractor import Page, Settings
 from owt_pipeline.extract.model import Model
-from owt_pipeline.extract.training.examples import Example
-from owt_pipeline.extract.training.fitting import RECIPE, Recipe, fit_model
-from owt_pipeline.extract.training.labelled_pages import LabelledPage
 from owt_pipeline.extract.with_blocks import with_model
+
+from .examples import Example
+from .fitting import RECIPE, Recipe, fit_model
+from .labelled_pages import LabelledPage
 
 FETCHED_AT = 1_767_225_600
 FOLDS = 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.extraction_model.boosting import BINS, Growth, binned, borders, fit
 from owt_pipeline.extract.model import SCALE, Forest, probabilities
-from owt_pipeline.extract.training.boosting import BINS, Growth, binned, borders, fit
 
 GROWTH = Growth(trees=30, depth=4, rate=0.3, rows=4000, features=1.0)
 

@@ -1,6 +1,6 @@
 """Fit the model of main text on labelled pages and write it.
 
-    python -m owt_pipeline.extract.training DATA [--model FILE] [--cache FILE] [--seed N]
+    python -m benchmarks.extraction_model DATA [--model FILE] [--cache FILE] [--seed N]
 
 DATA, or DATA/web, holds the files of `labelled_pages.FILES`. `--cache` keeps the pages' features in a file, and takes
 them from there if it exists. The same pages and versions of lxml and trafilatura give the same bytes.
@@ -14,12 +14,13 @@ import sys
 from pathlib import Path
 
 from owt_pipeline.extract.model import PATH, write
-from owt_pipeline.extract.training.fitting import examples, fit_model
-from owt_pipeline.extract.training.labelled_pages import digests, read_labelled
+
+from .fitting import examples, fit_model
+from .labelled_pages import digests, read_labelled
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m owt_pipeline.extract.training", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.extraction_model", description=__doc__)
     parser.add_argument("data", type=Path, metavar="DATA", help="the folder with the labelled pages")
     parser.add_argument("--model", type=Path, default=PATH, metavar="FILE", help="where the model goes")
     parser.add_argument("--cache", type=Path, metavar="FILE", help="keep features in this file, or take them from it")

@@ -20,8 +20,9 @@ from owt_pipeline.extract.blocks import read_blocks
 from owt_pipeline.extract.features import PageView, view
 from owt_pipeline.extract.head import read_head
 from owt_pipeline.extract.model import name_words
-from owt_pipeline.extract.training.labelled_pages import LabelledPage
 from owt_pipeline.extract.tree import body_of, parse
+
+from .labelled_pages import LabelledPage
 
 RUN = 5
 """Tokens in a row that both have in common from which on that is no accident."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from owt_pipeline.extract.training.labelled_pages import LabelledPage, read_labelled
-from owt_pipeline.extract.training.validation import score
+from benchmarks.extraction_model.labelled_pages import LabelledPage, read_labelled
+from benchmarks.extraction_model.validation import score
 
 
 def page(kind: str, **labels: object) -> LabelledPage:
