@@ -263,7 +263,7 @@ class FileTable:
             rows = table.drop_columns(["record"]).to_pylist()
             files = [ShardFile(**row) for row in rows]
         except (pa.ArrowException, OSError, msgspec.MsgspecError, TypeError, ValueError) as error:
-            raise ManifestError(f"{where} is no list of files ({error})") from error
+            raise ManifestError(f"{where} is not a list of files ({error})") from error
         of_shard: dict[int, list[ShardFile]] = {}
         for file in files:
             of_shard.setdefault(file.shard, []).append(file)

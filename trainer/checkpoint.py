@@ -152,7 +152,7 @@ def read_record(folder: Path) -> Record:
         digest = entries.pop("digest")
         record = Record(**entries)
     except FileNotFoundError:
-        raise CheckpointError(f"{folder} is no checkpoint: it has no {RECORD}") from None
+        raise CheckpointError(f"{folder} is not a checkpoint: it has no {RECORD}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}): the checkpoint is damaged") from error
     if record.format != FORMAT:
@@ -297,7 +297,7 @@ class Signer:
         try:
             self._config = package.signing.Config().use_elliptic_key_signer(private_key=Path(key))
         except Exception as error:  # of the packages model_signing and cryptography, or the file system
-            raise SettingsError(f"sign_key: {key} is no private key that can sign ({error}); {_KEYS}") from error
+            raise SettingsError(f"sign_key: {key} is not a private key that can sign ({error}); {_KEYS}") from error
 
     def sign(self, folder: Path) -> None:
         """Write `model.sig`, the signature of every other file in `folder`."""
@@ -314,7 +314,7 @@ class Verifier:
         try:
             self._config = package.verifying.Config().use_elliptic_key_verifier(public_key=Path(key))
         except Exception as error:
-            raise SettingsError(f"verify_key: {key} is no public key that can verify ({error}); {_KEYS}") from error
+            raise SettingsError(f"verify_key: {key} is not a public key that can verify ({error}); {_KEYS}") from error
 
     def check(self, folder: Path) -> None:
         """Raise SignatureError unless every file in `folder` is as its owner signed it, and there is no other."""

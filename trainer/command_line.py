@@ -48,7 +48,7 @@ def read_text(path: str, what: str) -> str:
 def check_local(path: str, what: str, kind: str = "folder") -> None:
     """Raise SettingsError where the user named a URI as `what`, which has to be a local `kind`."""
     if "://" in path:
-        raise SettingsError(f"{what}: {path} is no local {kind}; copy it here first")
+        raise SettingsError(f"{what}: {path} is not a local {kind}; copy it here first")
 
 
 def run_command(

@@ -107,7 +107,7 @@ class Tokenizer:
         try:
             self._tokenizer: Any = Loaded.from_file(str(path))
         except Exception as error:
-            raise ValueError(f"{path} is no tokenizer that the package tokenizers reads: {error}") from error
+            raise ValueError(f"{path} is not a tokenizer that the package tokenizers reads: {error}") from error
         self._tokenizer.encode_special_tokens = True
 
     def encode(self, text: str) -> list[int]:

@@ -109,7 +109,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     say: Callable[[str], None] = partial(print, flush=True) if ranks.main else lambda message: None
     device = ranks.device
     if "://" in config.out:
-        raise SettingsError(f"out: {config.out} is no local folder; train in one, and give --publish {config.out}")
+        raise SettingsError(f"out: {config.out} is not a local folder; train in one, and give --publish {config.out}")
     if Path(config.out).exists() and not Path(config.out).is_dir():
         raise SettingsError(f"out: {config.out} is a file; give a folder, which is created if need be")
     if config.fsdp and not ranks.distributed:

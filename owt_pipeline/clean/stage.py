@@ -76,7 +76,9 @@ def prepare(run: StageRun) -> None:
     options: Options = run.options
     asked = set(options.languages) - {ALL, "en"}
     if asked and (unknown := sorted(asked - set(known_languages()))):  # which loads the model
-        raise UserError(f"languages: {unknown[0]!r} is no language known{did_you_mean(unknown[0], known_languages())}")
+        raise UserError(
+            f"languages: {unknown[0]!r} is not a known language{did_you_mean(unknown[0], known_languages())}"
+        )
     changing = [name for name in ("mask_addresses", "uncurl_quotes") if getattr(options, name)]
     changing += ["the filter c4"] if "c4" in options.filters else []
     if options.unaltered and changing:

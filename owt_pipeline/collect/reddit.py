@@ -101,7 +101,7 @@ def timestamp(date: str | None, option: str) -> float | None:
     try:
         day = datetime.datetime.strptime(date, "%Y-%m-%d")
     except ValueError:
-        raise UserError(f"{option}: {date!r} is no date; write it as 2019-12-31") from None
+        raise UserError(f"{option}: {date!r} is not a date; write it as 2019-12-31") from None
     return day.replace(tzinfo=datetime.timezone.utc).timestamp()
 
 

@@ -107,7 +107,7 @@ def _list(arguments: argparse.Namespace) -> int:
     workdir = Storage(arguments.workdir)
     rows = list(rows_of(workdir))
     if all(row.state == "-" for row in rows):
-        raise NotFound(f"{workdir} is no run: no stage has written anything there")
+        raise NotFound(f"{workdir} is not a run: no stage has written anything there")
     if arguments.json:
         json.dump([asdict(row) for row in rows], sys.stdout, indent=1)
         print()

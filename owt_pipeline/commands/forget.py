@@ -132,7 +132,7 @@ def _silent(message: str) -> None: ...
 def _warn_of_unknown(resolved: Resolved, workdir: Storage) -> None:
     if resolved.unknown:
         shown = ", ".join(resolved.unknown[:3]) + (", ..." if len(resolved.unknown) > 3 else "")
-        logger.warning("%d of what is named is no document of %s: %s", len(resolved.unknown), workdir, shown)
+        logger.warning("%d entries of the list name no document of %s: %s", len(resolved.unknown), workdir, shown)
 
 
 def _lines(path: str) -> list[str]:
@@ -187,7 +187,7 @@ def parse_request(lines: Iterable[str], where: str, detail: str, url_rules: int 
         try:
             url, host = canonicalize(text if "://" in text else f"https://{text}", url_rules)
         except BadURL as error:
-            raise UserError(f"{where}:{number}: {text[:80]!r} is no URL, id or domain: {error}") from error
+            raise UserError(f"{where}:{number}: {text[:80]!r} is not a URL, id or domain: {error}") from error
         if "://" not in text and "/" not in text:
             domains[host] = detail
         else:

@@ -115,7 +115,7 @@ def _config_of(parser: argparse.ArgumentParser, files: Sequence[str]) -> str | N
         parser.error(f"unexpected {files[1]!r}: there is one CONFIG.toml, and it is {files[0]}")
     for path in files:
         if not path.endswith(".toml") and "://" not in path and not os.path.exists(path):
-            parser.error(f"unexpected {path!r}: it is no file, and no value of a flag")
+            parser.error(f"unexpected {path!r}: it is neither a file nor the value of a flag")
         return path
     return None
 

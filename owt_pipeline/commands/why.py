@@ -60,7 +60,7 @@ def _why(arguments: argparse.Namespace) -> int:
     readers = readers_of(workdir)
     asked = asked_for(arguments.url, url_rules_of(workdir))
     if arguments.domain and not asked.host:
-        raise UsageError(f"--domain: {arguments.url!r} is no domain and no URL that has one")
+        raise UsageError(f"--domain: {arguments.url!r} is neither a domain nor a URL that has one")
     found = domain_summary(readers, asked.host or "") if arguments.domain else history(readers, asked)
     if not arguments.domain and (earlier := in_bases(workdir, arguments.url)):
         nowhere = {"asked": asked.text, "url": asked.url, "url_id": asked.url_id, "host": asked.host, "shard": None}

@@ -335,7 +335,7 @@ def _look_at(base: Storage, uri: str) -> Pinned:
         if name == "corpus":
             listed = next((s["sha256"] for s in manifest.sources if s.get("name") == FORGOTTEN), "")
     if not found:
-        raise UserError(f"base {base} is no run: it has no manifest below {base.path('ledger')}; give its --workdir")
+        raise UserError(f"base {base} is not a run: it has no manifest below {base.path('ledger')}; give its --workdir")
     for name in _NEEDED:
         if name not in found:
             raise UserError(f"base {base} is not finished: it has no {name}/; finish it (`owt run`) first")

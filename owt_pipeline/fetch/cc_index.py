@@ -66,7 +66,7 @@ def list_files(index: str, crawls: Sequence[str], read_all: Callable[[str, int],
             try:
                 names = gzip.decompress(read_all(paths, _MOST_PATHS_BYTES)).decode().split()
             except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-                raise UserError(f"--cc_crawls {crawl}: {paths} is no list of files: {error}") from error
+                raise UserError(f"--cc_crawls {crawl}: {paths} is not a list of files: {error}") from error
             files = [f"{root}/{name}" for name in names if name.startswith(f"{below}/{folder}")]
             missing = f"{paths} names no file below {below}/{folder}"
         else:

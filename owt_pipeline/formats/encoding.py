@@ -149,7 +149,7 @@ class _FromFile(Encoding):
             self._tokenizer = Tokenizer.from_buffer(self.tokenizer_json)
         except Exception as error:  # the package raises plain Exception and ValueError alike
             raise UserError(
-                f"{path} is no tokenizer.json of the package tokenizers ({error}): give such a file, or gpt2"
+                f"{path} is not a tokenizer.json of the package tokenizers ({error}): give such a file, or gpt2"
             ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

@@ -7,6 +7,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,13 +42,18 @@ def prose_of_markdown(path: Path) -> Iterator[tuple[int, str]]:
     yield from enumerate(text.splitlines(), 1)
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def prose_of_python(path: Path) -> Iterator[tuple[int, str]]:
     """(line number, text) of a module's comments and of its strings of several words that are no patterns."""
     source = path.read_text(encoding="utf-8")
+    tree = parsed(path)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
-    tree = ast.parse(source)
     patterns = {
         id(part)
         for node in ast.walk(tree)
@@ -64,7 +70,7 @@ def prose_of_python(path: Path) -> Iterator[tuple[int, str]]:
 def names_of_python(path: Path) -> Iterator[tuple[int, str]]:
     """(line number, name) of what a module defines: functions, classes, parameters, variables; its own name too."""
     yield 1, path.stem
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield node.lineno, name

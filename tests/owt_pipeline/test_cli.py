@@ -73,7 +73,7 @@ def test_exit_codes_are_as_documented(small_run: Path, tmp_path: Path) -> None:
         ("run --workdir w --min_token 3", "unknown flag --min_token; did you mean --min_tokens?"),
         ("run --workdir w --min_tokens few", "--min_tokens: 'few' is not a whole number"),
         ("run --workdir w --min_tokens -3", "clean: min_tokens: -3 is not a whole number of at least 0"),
-        ("run DataflowRunner --workdir w", "unexpected 'DataflowRunner': it is no file, and no value of a flag"),
+        ("run DataflowRunner --workdir w", "unexpected 'DataflowRunner': it is neither a file nor the value of a flag"),
         ("run a.toml b.toml --workdir w", "unexpected 'b.toml': there is one CONFIG.toml, and it is a.toml"),
         ("clean corpus --workdir w", "unexpected 'corpus'"),
         ("run --workdir w --filters gofer", "clean: filters: 'gofer' is not"),
@@ -248,7 +248,7 @@ def test_ls_shows_the_stages_of_a_run_on_one_screen(small_run: Path, tmp_path: P
     assert rows["export"]["rejected"] == sum(corpus.counts.rejected.values())
     assert rows["export"]["bytes"] == corpus.total_bytes
     assert rows["export"]["finished"].startswith("20")
-    assert "is no run: no stage has written anything there" in ask_owt("ls", tmp_path, code=3)
+    assert "is not a run: no stage has written anything there" in ask_owt("ls", tmp_path, code=3)
 
 
 def test_ls_shows_what_is_interrupted_and_what_is_discarded(small_run: Path, tmp_path: Path) -> None:

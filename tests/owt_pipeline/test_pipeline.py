@@ -89,7 +89,7 @@ def test_a_stage_is_a_transform_that_can_be_used_alone(small_run: Path, tmp_path
 def test_a_mistake_is_raised_where_a_pipeline_is_built_by_hand(small_config: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(small_config.read_text() + 'languages = ["zz"]\n')
-    with pytest.raises(UserError, match="'zz' is no language known"), beam.Pipeline(FnApiRunner()) as pipeline:
+    with pytest.raises(UserError, match="'zz' is not a known language"), beam.Pipeline(FnApiRunner()) as pipeline:
         build(pipeline, Run.from_toml(str(config), workdir=str(tmp_path / "run")))
 
 

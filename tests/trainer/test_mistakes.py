@@ -208,15 +208,15 @@ def test_a_flag_cut_short_is_refused(
         ("data = []", "data: name a folder of token shards"),
         ('data = ""', "data: name a folder of token shards"),
         ("data = 5", "data: 5 is not a list, each a string"),
-        ('out = "s3://bucket/run"', "out: s3://bucket/run is no local folder; .* give --publish s3://bucket/run"),
+        ('out = "s3://bucket/run"', "out: s3://bucket/run is not a local folder; .* give --publish s3://bucket/run"),
         ("seed = 99999999999999999999", "seed: 99999999999999999999 is not a whole number from 0 to 4294967295"),
         ("extend_steps = [5, 0]", "extend_steps: 0 is not"),
         ("learning_rate = inf", "learning_rate: inf is not finite; expected a number of at least 0"),
         ("weight_decay = nan", "weight_decay: nan is not finite"),
         ("clip = -1.5", "clip: -1.5 is not a number of at least 0"),
         ("beta2 = 1", "beta1 0.9 and beta2 1.0 must be below 1"),
-        ("init_from = 's3://bucket/run'", "model: s3://bucket/run is no local folder; copy it here first"),
-        ("val_data = 's3://bucket/text'", "val_data: s3://bucket/text is no local file; copy it here first"),
+        ("init_from = 's3://bucket/run'", "model: s3://bucket/run is not a local folder; copy it here first"),
+        ("val_data = 's3://bucket/text'", "val_data: s3://bucket/text is not a local file; copy it here first"),
         ('preset = "big"', "preset: 'big' is not one of tiny, 124M, .*, algpt2$"),
         ("val_data = 'BINARY'", "val_data: .*binary is not UTF-8 at byte 0"),
     ],
@@ -263,7 +263,7 @@ def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"trainer.export: {folder} {message}")
     assert export_tokens.main([config.data[0], "s3://bucket/x"]) == 2
-    assert "s3://bucket/x is no local folder" in capsys.readouterr().err
+    assert "s3://bucket/x is not a local folder" in capsys.readouterr().err
     assert contents(tmp_path) == before
 
 

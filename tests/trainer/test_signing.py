@@ -114,10 +114,10 @@ def test_a_file_that_is_not_a_key_is_one_clear_line_before_training(
 ) -> None:
     (tmp_path / "text.pem").write_text("no key")
     for wrong in (str(tmp_path / "text.pem"), str(tmp_path / "missing.pem"), keys[1]):
-        with pytest.raises(SettingsError, match=r"sign_key: .* is no private key that can sign .*openssl"):
+        with pytest.raises(SettingsError, match=r"sign_key: .* is not a private key that can sign .*openssl"):
             Signer(wrong)
     for wrong in (str(tmp_path / "text.pem"), str(tmp_path / "missing.pem"), keys[0]):
-        with pytest.raises(SettingsError, match=r"verify_key: .* is no public key that can verify .*openssl"):
+        with pytest.raises(SettingsError, match=r"verify_key: .* is not a public key that can verify .*openssl"):
             Verifier(wrong)
     with pytest.raises(SettingsError, match="sign_key"):
         train(config(text_tokens, tmp_path / "run", sign_key=str(tmp_path / "missing.pem")))

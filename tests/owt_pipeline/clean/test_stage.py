@@ -93,7 +93,7 @@ def test_unaltered_and_what_alters_text_exclude_each_other(workdir: Path, also: 
 
 
 def test_an_unknown_language_is_one_clear_error(workdir: Path) -> None:
-    with pytest.raises(UserError, match="'eng' is no language known; did you mean 'en'"):
+    with pytest.raises(UserError, match="'eng' is not a known language; did you mean 'en'"):
         run_stage(STAGE, Options(languages=("eng",)), Runtime(Storage(str(workdir))))
 
 

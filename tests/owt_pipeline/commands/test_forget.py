@@ -154,7 +154,7 @@ def test_a_wrong_list_is_one_clear_error(small_run: Path, tmp_path: Path) -> Non
     path = tmp_path / "list.txt"
     path.write_text("https://example.org/a\nftp://example.org/b\n")
     error = ask_owt("forget", path, "--workdir", small_run, code=1)
-    assert "list.txt:2: 'ftp://example.org/b' is no URL, id or domain" in error
+    assert "list.txt:2: 'ftp://example.org/b' is not a URL, id or domain" in error
     path.write_text("# nothing\n")
     assert "nothing to forget" in ask_owt("forget", path, "--workdir", small_run, code=1)
     assert "cannot read" in ask_owt("forget", tmp_path / "none.txt", "--workdir", small_run, code=1)
@@ -166,7 +166,7 @@ def test_a_wrong_list_is_one_clear_error(small_run: Path, tmp_path: Path) -> Non
 def test_what_is_not_in_the_corpus_is_reported_and_stays_on_the_list(small_run: Path, tmp_path: Path) -> None:
     run = copy_of(small_run, tmp_path / "run")
     (tmp_path / "list.txt").write_text("https://nobody.example/x\n")
-    assert "is no document of" in ask_owt("forget", tmp_path / "list.txt", "--workdir", run, "--workers", 1)
+    assert "name no document of" in ask_owt("forget", tmp_path / "list.txt", "--workdir", run, "--workers", 1)
     assert str(url_id("https://nobody.example/x")) in (run / "forgotten.jsonl").read_text()
     assert "everything holds" in ask_owt("verify", "--workdir", run)
 

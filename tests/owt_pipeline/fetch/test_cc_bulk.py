@@ -254,7 +254,7 @@ def test_captures_are_compared_by_the_rules_for_urls_that_the_run_has(archive: A
 
 BAD_INDEX = {
     "no such crawl": ({"cc_crawls": ("CC-MAIN-1999-01",)}, r"CC-MAIN-1999-01/cc-index-table\.paths\.gz: status 404"),
-    "no list": ({"cc_crawls": ("CC-BAD",)}, r"--cc_crawls CC-BAD: .*paths\.gz is no list of files"),
+    "no list": ({"cc_crawls": ("CC-BAD",)}, r"--cc_crawls CC-BAD: .*paths\.gz is not a list of files"),
     "another folder": ({"cc_index": "URL/cc-index/other"}, "names no file below cc-index/other/crawl=CC-MAIN-2014-10"),
     "no host": ({"cc_index": "http://127.0.0.1:9/cc-index/x"}, "--cc_index: .* connect, .*; check it and --cc_crawls"),
     "no folder": (

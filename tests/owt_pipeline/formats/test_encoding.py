@@ -134,7 +134,7 @@ def test_wrong_tokenizers_are_refused_with_what_to_do(tmp_path: Path, gpt2_file:
     with pytest.raises(UserError, match=r"cannot read .*no-such-file"):
         load(str(tmp_path / "no-such-file"))
     (tmp_path / "text.json").write_text("{}")
-    with pytest.raises(UserError, match=r"is no tokenizer\.json"):
+    with pytest.raises(UserError, match=r"is not a tokenizer\.json"):
         load(str(tmp_path / "text.json"))
     with pytest.raises(UserError, match=r"no token '<sep>'.*--eot_token; it has <\|endoftext\|>"):
         load(gpt2_file, "<sep>")
