@@ -26,7 +26,6 @@ from owt_pipeline.demo.inputs import (
     DUMP_NAME,
     LATER_DUMP_NAME,
     all_expectations,
-    has_common_crawl,
     write_archive,
     write_dump,
     write_later_dump,
@@ -130,10 +129,7 @@ def run_stages(site: Site, folder: Path, workers: int) -> int:
     with serving() as address:
         _say(f"{len(site.answers)} pages on {len(site.hosts)} hosts are served on {address}")
         _say(f"{dump} holds {submissions} submissions that link to them")
-        if has_common_crawl():
-            _say(f"{len(site.archived)} pages are gone; a small Common Crawl, served too, has them")
-        else:
-            _say('no Common Crawl: surt is not installed (pip install "owt-pipeline[commoncrawl]")')
+        _say(f"{len(site.archived)} pages are gone; a small Common Crawl, served too, has them")
         config = folder / "config.toml"
         config.write_text(config_toml(folder, dump, address, workers), encoding="utf-8")
         _say(f"owt run {config}")
@@ -159,8 +155,10 @@ def config_toml(folder: Path, dump: Path, address: str, workers: int, base: Path
         "run": {"workdir": str(folder), "workers": workers, **({"base": (str(base),)} if base else {})},
         "collect": {"dumps": (str(dump),), "num_shards": 4},
         "fetch": {
-            "sources": ("live", "commoncrawl") if has_common_crawl() else ("live",),
-            **({"cc_index": CRAWL_INDEX, "cc_crawls": (CRAWL,), "cc_delay": 0.0} if has_common_crawl() else {}),
+            "sources": ("live", "commoncrawl"),
+            "cc_index": CRAWL_INDEX,
+            "cc_crawls": (CRAWL,),
+            "cc_delay": 0.0,
             "user_agent": f"owt-demo/1.0 (+http://garden.{DOMAIN}/about)",
             "resolve": (f"*.{DOMAIN}={address}",),
             "host_delay": 0.02,

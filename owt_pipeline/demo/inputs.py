@@ -4,11 +4,9 @@ small Common Crawl of those that are gone."""
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,9 @@ import pyarrow.parquet as pq
 import zstandard
 
 from owt_pipeline.demo.site import DOMAIN, Answer, Behaviour, Expectation, Site
+from owt_pipeline.fetch.surt import surt_key
 from owt_pipeline.formats.warc import response_record
 from schemas import Reason
-from schemas.reasons import http_reason
 
 DUMP_NAME = "RS_demo.zst"
 LATER_DUMP_NAME = "RS_demo_2.zst"
@@ -66,12 +64,7 @@ def dump_expectations() -> list[Expectation]:
 
 def all_expectations(site: Site) -> list[Expectation]:
     """Every URL of the dump with what should happen to it; repeats of a URL are merged into one."""
-    dead = {f"http://{host}{path}" for host, path in site.archived}
-    links = [
-        replace(link, reasons=(http_reason(404),)) if link.url in dead and not has_common_crawl() else link
-        for link in site.expectations
-    ]
-    return [*links, *dump_expectations()]
+    return [*site.expectations, *dump_expectations()]
 
 
 def write_dump(site: Site, path: Path, seed: int = 2019) -> int:
@@ -207,17 +200,8 @@ CRAWL_INDEX = f"http://commoncrawl.{DOMAIN}/cc-index/table/cc-main/warc"
 _CRAWLED = 1547596800  # 2019-01-16
 
 
-def has_common_crawl() -> bool:
-    """Whether the library that Common Crawl in bulk needs is installed."""
-    return importlib.util.find_spec("surt") is not None
-
-
 def common_crawl(site: Site) -> dict[tuple[str, str], Answer]:
     """What the server of a Common Crawl answers that has the site's pages that are gone: by (host, path)."""
-    if not has_common_crawl():
-        return {}
-    from surt import surt
-
     name, content, rows = f"crawl-data/{CRAWL}/segments/1/warc/{CRAWL}-00000.warc.gz", b"", []
     for (host, path), answer in sorted(site.archived.items()):
         url = f"http://{host}{path}"
@@ -225,7 +209,7 @@ def common_crawl(site: Site) -> dict[tuple[str, str], Answer]:
         record = response_record(url, _CRAWLED, "HTTP/1.1 200 OK", headers, answer.body)
         rows.append(
             {
-                "url_surtkey": surt(url),
+                "url_surtkey": (surt_key(url) or b"").decode(),
                 "url": url,
                 "fetch_time": _CRAWLED * 1000,
                 "fetch_status": 200,

@@ -24,11 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.engine import progress
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import Slice, gather, read_slices
 from owt_pipeline.fetch.answers import wanted_moment
 from owt_pipeline.fetch.cc_index import GROUPS, KEY, NEEDED, IndexReader, Ranges, groups_of, plan_ranges, read_footer
 from owt_pipeline.fetch.cc_records import CAPTURE, BulkSource, reading
+from owt_pipeline.fetch.surt import surt_key
 from owt_pipeline.formats.messages import is_html
 from owt_pipeline.formats.urls import BadURL, canonical_url, unescaped
 
@@ -93,9 +93,9 @@ def divide(run: StageRun, slices: Sequence[Slice], writer: ShardWriter) -> None:
 
 def send_keys(run: StageRun, shard: int, urls: Iterable[pa.RecordBatch], choice: str, writer: ShardWriter) -> None:
     """Send the keys of URLs (columns WANTED_WITH) to the ranges they are in."""
-    bounds, surts, sent = _ranges(run).bounds, Surts(), 0
+    bounds, sent = _ranges(run).bounds, 0
     for batch in urls:
-        for number, rows in wanted_keys(batch, shard, bounds, surts, choice):
+        for number, rows in wanted_keys(batch, shard, bounds, choice):
             writer.send(number, rows)
             sent += rows.num_rows
     writer.count({"keys": sent})
@@ -143,30 +143,12 @@ def _path(run: StageRun, kind: str) -> str:
     return next(file.path for file in run.read_records("ranges")[0].files if file.kind == kind)
 
 
-class Surts:
-    """Common Crawl's keys of URLs; raises UserError where the library for them is missing."""
-
-    def __init__(self) -> None:
-        try:
-            from surt import surt
-        except ImportError:
-            raise UserError("--cc_index needs the library surt: pip install 'owt-pipeline[commoncrawl]'") from None
-        self._surt = surt
-
-    def key(self, url: str) -> bytes | None:
-        """The key of a URL; None for one that the library cannot parse, which no index has."""
-        try:
-            return self._surt(url.encode())
-        except Exception:
-            return None
-
-
 WANTED_WITH = ["url_id", "url", "posted_url", "created_utc"]
 """The columns of urls/ that a key is made from."""
 
 
 def wanted_keys(
-    urls: pa.RecordBatch, shard: int, bounds: Sequence[bytes], surts: Surts, choice: str
+    urls: pa.RecordBatch, shard: int, bounds: Sequence[bytes], choice: str
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(range, its rows of WANTED) for URLs (columns url_id, url, posted_url, created_utc).
 
@@ -177,7 +159,7 @@ def wanted_keys(
     columns = (urls[name].to_pylist() for name in ("url_id", "url", "posted_url", "created_utc"))
     for url_id, url, posted, created in zip(*columns, strict=True):
         moment = wanted_moment(choice, created)
-        for key in {surts.key(url), surts.key(unescaped(posted))}:
+        for key in {surt_key(url), surt_key(unescaped(posted))}:
             if key is not None:
                 rows.setdefault(bisect_right(bounds, key), []).append((key, url_id, shard, moment, url))
     for number, some in sorted(rows.items()):

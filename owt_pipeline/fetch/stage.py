@@ -322,10 +322,8 @@ def _read_collections(options: Options) -> tuple[Collection, ...]:
 def _list_index(options: Options) -> list[tuple[str, str]]:
     """(crawl, URI) of the files of the columnar index."""
     from owt_pipeline.fetch.cc_index import list_files
-    from owt_pipeline.fetch.cc_join import Surts
     from owt_pipeline.fetch.cc_records import reading
 
-    Surts()  # whose library may be missing
     with reading(_bulk_options(options, 0), on_cluster=False) as archive:
         return list_files(options.cc_index, options.cc_crawls, archive.read_all)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -43,17 +42,6 @@ def test_dead_links_come_out_of_common_crawl(finished: Path, site: Site) -> None
     corpus = DatasetReader.open(Storage(str(finished)), "corpus").table()["url"].to_pylist()
     assert archived.keys() <= set(corpus)
     assert all(row["crawl"] == CRAWL and row["archive_offset"] is not None for row in archived.values())
-
-
-def test_without_the_library_for_common_crawl_dead_links_stay_dead(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    def links() -> int:
-        return sum(not link.kept for link in all_expectations(site))
-
-    with_it, folder = links(), Path("run")
-    assert "cc_index" in command.config_toml(folder, folder / "dump", "127.0.0.1:1", 1)
-    monkeypatch.setitem(sys.modules, "surt", None)
-    assert "commoncrawl" not in command.config_toml(folder, folder / "dump", "127.0.0.1:1", 1)
-    assert links() == with_it + len(site.archived)
 
 
 def test_the_run_verifies(finished: Path) -> None:

@@ -16,38 +16,14 @@ from owt_pipeline.fetch.cc_index import IndexReader, groups_of, plan_ranges, rea
 from owt_pipeline.fetch.cc_join import (
     CAPTURES_KEPT,
     WANTED_WITH,
-    Surts,
     captures_by_url,
     join,
     wanted_keys,
 )
 from owt_pipeline.fetch.cc_records import Capture, _Try, grouped
+from owt_pipeline.fetch.surt import surt_key
 from owt_pipeline.formats.urls import VERSION, canonical_url, url_id
 from tests.owt_pipeline.fetch.columnar import parquet, row, table
-
-PUBLISHED = {
-    "https://fusionbikes.com.ar/producto/luz-knog-blinder-mini-niner/":
-        "ar,com,fusionbikes)/producto/luz-knog-blinder-mini-niner",
-    "http://futbolinterior.com.ar/component/mailto/?tmpl=component&template=shaper_helix3&link=b2449dac9dd9dbc27fe2d9f":
-        "ar,com,futbolinterior)/component/mailto?link=b2449dac9dd9dbc27fe2d9f&template=shaper_helix3&tmpl=component",
-    "https://www.commoncrawl.org/get-started": "org,commoncrawl)/get-started",
-    "https://www.food.com/recipe/0-carb-0-cal-gummy-worms-283618": "com,food)/recipe/0-carb-0-cal-gummy-worms-283618",
-    "http://2016legcoelection.hk01.com/candidate/tag/205/54": "com,hk01,2016legcoelection)/candidate/tag/205/54",
-    "https://84.201.146.0/en/projects/aleksandr-solzhenitsyn-conference":
-        "0,146,201,84)/en/projects/aleksandr-solzhenitsyn-conference",
-    "https://167.172.123.0/index.php/legales/": "0,123,172,167)/index.php/legales",
-    "https://github.com/": "com,github)/",
-    "https://hurmaninvesterarimli.web.app/89132/31224.html": "app,web,hurmaninvesterarimli)/89132/31224.html",
-    "https://whwheelers.org/robots.txt": "org,whwheelers)/robots.txt",
-}  # fmt: skip
-"""Rows of Common Crawl's indexes of 2018 to 2025."""
-
-
-@pytest.mark.parametrize("url", PUBLISHED)
-def test_keys_are_those_of_published_indexes(url: str) -> None:
-    surts = Surts()
-    assert surts.key(url) == PUBLISHED[url].encode()
-    assert surts.key(canonical_url(url)) == PUBLISHED[url].encode()
 
 
 class Published:
@@ -75,7 +51,7 @@ class Published:
         arrays = [pa.array(list(values), kind) for values, kind in zip(zip(*columns, strict=True), types, strict=True)]
         batch = pa.RecordBatch.from_arrays(arrays, WANTED_WITH)
         groups, counts, found = self.groups.to_pydict(), Counter[str](), []
-        for _, keys in wanted_keys(batch, 3, bounds, Surts(), choice):
+        for _, keys in wanted_keys(batch, 3, bounds, choice):
             for start in range(0, keys.num_rows, at_once):
                 wanted = pa.Table.from_batches([keys.slice(start, at_once)])
                 found.append(join(wanted, groups, self.reader, VERSION, counts))
@@ -116,7 +92,7 @@ def test_the_join_is_that_of_every_row_with_every_url(
         moment = (
             created if choice == "nearest" and created is not None else -(1 << 40) if choice == "earliest" else 1 << 40
         )
-        keys = {Surts().key(url), Surts().key(canonical_url(url))}
+        keys = {surt_key(url), surt_key(canonical_url(url))}
         mine = [
             (number, each) for number, some in enumerate(index) for each in some
             if canonical_url(each["url"]) == canonical_url(url) and each["url_surtkey"].encode() in keys

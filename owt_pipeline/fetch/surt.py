@@ -1,0 +1,99 @@
+"""Common Crawl's keys of URLs, SURT (Sort-friendly URI Reordering Transform): `org,commoncrawl)/get-started`.
+
+A key is the URL without what servers mostly ignore, host first and from its end, so that a domain's pages are
+neighbours in the order of the keys. The steps are those of Google's Safe Browsing
+(https://developers.google.com/safe-browsing/v4/urls-hashing#canonicalization) and, after them, of the Wayback Machine:
+no user, `www.`, default port, session ids and slash at the end; all in lower case; parameters sorted. Common Crawl
+makes its keys with the Internet Archive's library `surt`, whose results the tests compare with these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+from urllib.parse import unquote_to_bytes
+
+_PARTS = re.compile(rb"https?://([^/?#]*)([^?#]*)(?:\?([^#]*))?", re.IGNORECASE | re.DOTALL).match
+_AUTHORITY = re.compile(rb"(?:.*@)?(?:\[([^\]]*)\]|([^:]*))(?::([0-9]*))?", re.DOTALL).fullmatch
+_WWW = re.compile(rb"www[0-9]*\.").match
+_UNSAFE = re.compile(rb"[^!-~]|[#%]").sub
+
+_ASP_SESSION = re.compile(rb"(.*/)\((?:(?:[a-z]\([0-9a-z]{24}\))+|[0-9a-z]{24})\)/([^?]+\.aspx.*)", re.DOTALL).fullmatch
+_SESSIONS = [
+    re.compile(rb"(.*)(?:%s)(?:&(.*))?" % name, re.DOTALL).fullmatch
+    for name in (
+        rb"jsessionid=[0-9a-z]{32}",
+        rb"phpsessid=[0-9a-z]{32}",
+        rb"sid=[0-9a-z]{32}",
+        rb"aspsessionid[a-z]{8}=[a-z]{24}",
+        rb"cfid=[^&]+&cftoken=[^&]+",
+    )
+]
+
+
+def surt_key(url: str) -> bytes | None:
+    """The key of an http or https URL; None for one that has none, and so is in no index."""
+    parts = _PARTS(re.sub(r"[\t\r\n]", "", url.strip()).encode("utf-8", "replace"))
+    authority = _AUTHORITY(parts[1]) if parts else None
+    if parts is None or authority is None:
+        return None
+    port = int(authority[3] or 0)
+    if port > 65535 or not (host := authority[1] or _host(authority[2])):
+        return None
+    if port and port != (443 if url.lstrip()[:6].lower() == "https:" else 80):
+        host += b":%d" % port
+    key = host + b")" + _path(parts[2])
+    query = _query(parts[3] or b"")
+    return key + b"?" + query if query else key
+
+
+def _host(name: bytes) -> bytes:
+    """A host from its end, with commas between its labels; "" for none."""
+    host = _unescaped(name)
+    if not host.isascii():
+        with contextlib.suppress(UnicodeError):  # not UTF-8, or a label that IDNA does not know
+            host = host.decode().encode("idna")
+    host = _escaped(re.sub(rb"\.{2,}", b".", host).strip(b".").lower())
+    if host.isdigit():
+        host = socket.inet_ntoa((int(host) % (1 << 32)).to_bytes(4, "big")).encode()
+    elif re.fullmatch(rb"[0-9.]+", host):
+        with contextlib.suppress(OSError):  # not an address
+            host = socket.inet_ntoa(socket.inet_aton(host.decode())).encode()
+    if www := _WWW(host):
+        host = host[www.end() :]
+    return b",".join(reversed(host.split(b".")))
+
+
+def _path(path: bytes) -> bytes:
+    kept: list[bytes] = []
+    path = _unescaped(path)
+    for segment in path.split(b"/"):
+        if segment == b"..":
+            del kept[-1:]
+        elif segment not in (b"", b"."):
+            kept.append(segment)
+    end = b"/" if kept and path.endswith(b"/") else b""
+    path = _escaped(b"/" + b"/".join(kept) + end).lower()
+    if session := _ASP_SESSION(path):
+        path = session[1] + session[2]
+    return path[:-1] if path.endswith(b"/") and len(path) > 1 else path
+
+
+def _query(query: bytes) -> bytes:
+    query = _escaped(_unescaped(query)).lower()
+    for session in _SESSIONS:
+        if found := session(query):
+            query = found[1] + (found[2] or b"")
+    fields = sorted(query.split(b"&"), key=lambda field: field.split(b"=", 1))
+    return b"&".join(fields)
+
+
+def _unescaped(text: bytes) -> bytes:
+    while (once := unquote_to_bytes(text)) != text:
+        text = once
+    return text
+
+
+def _escaped(text: bytes) -> bytes:
+    return _UNSAFE(lambda match: b"%%%02X" % ord(match.group()), text)
