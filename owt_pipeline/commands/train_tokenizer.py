@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from owt_pipeline.command_line import CommandParser, reporting_errors
+from owt_pipeline.command_line import CommandParser, command
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.storage import Storage
@@ -31,10 +31,6 @@ class TrainTokenizerOptions:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return reporting_errors(lambda: _run(argv))
-
-
 def build_parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="owt train-tokenizer",
@@ -47,8 +43,8 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(argv: Sequence[str] | None) -> int:
-    given = flags_given(TrainTokenizerOptions, build_parser().parse_args(argv))
+def _train(arguments: argparse.Namespace) -> int:
+    given = flags_given(TrainTokenizerOptions, arguments)
     try:
         options = from_table(TrainTokenizerOptions, given, "flags")
     except SettingsError as error:
@@ -97,3 +93,6 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
     if tokenizer.get_vocab_size() < vocab_size:
         logger.warning("the text has words for %d entries only, not %d", tokenizer.get_vocab_size(), vocab_size)
     return tokenizer.to_str().encode()
+
+
+main = command(build_parser, _train)

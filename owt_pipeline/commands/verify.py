@@ -202,7 +202,8 @@ def _row_problems(reader: DatasetReader) -> Iterator[str]:
                 yield f"{path} has another schema than docs/data.md says: {schema.names}"
             columns = ["reason"] if file.kind == "rejects" else ["url_id"]
             table = pa.Table.from_batches(
-                reader.batches_of(file, columns=columns, rows=1 << 16), _part(schema, columns)
+                reader.batches_of(file, columns=columns, rows=1 << 16),
+                pa.schema([schema.field(name) for name in columns]),
             )
         except (UserError, pa.ArrowInvalid) as error:
             yield f"{path} cannot be read: {error}"
@@ -308,10 +309,6 @@ def _keeper_problems(readers: Mapping[str, DatasetReader]) -> Iterator[str]:
 def _ids(reader: DatasetReader, shard: int, kind: str) -> np.ndarray:
     parts = [batch["url_id"].to_numpy() for batch in reader.batches(shard, kind=kind, columns=["url_id"], rows=1 << 16)]
     return np.concatenate(parts) if parts else np.array([], np.uint64)
-
-
-def _part(schema: pa.Schema, columns: list[str]) -> pa.Schema:
-    return pa.schema([schema.field(name) for name in columns])
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -211,12 +211,8 @@ def _add_pages(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
     summary.measure("pages/fetch_ms", batch["fetch_ms"].filter(live))
 
 
-def _add_documents(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
-    summary.count("documents/language", pc.fill_null(batch["language"], "none"))
-
-
-def _add_clean(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
-    summary.count("clean/language", pc.fill_null(batch["language"], "none"))
+def _add_languages(dataset: str, summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
+    summary.count(f"{dataset}/language", pc.fill_null(batch["language"], "none"))
 
 
 def _add_duplicates(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
@@ -245,7 +241,7 @@ def _add_corpus(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
     _add_posted(summary, "corpus", batch)
     for name, keys in keys_of("corpus", batch).items():
         summary.tally(name, keys)
-    summary.count("corpus/language", pc.fill_null(batch["language"], "none"))
+    _add_languages("corpus", summary, batch, sizes)
     summary.measure("corpus/characters", pc.utf8_length(batch["text"]))
     summary.measure("corpus/bytes", pc.binary_length(batch["text"]))
     summary.measure("corpus/words", batch["n_words"])
@@ -317,8 +313,8 @@ _ADDERS: dict[str, tuple[list[str], Callable[[Summary, pa.RecordBatch, Sizes], N
         ],
         _add_pages,
     ),
-    "documents": (["language"], _add_documents),
-    "clean": (["language"], _add_clean),
+    "documents": (["language"], partial(_add_languages, "documents")),
+    "clean": (["language"], partial(_add_languages, "clean")),
     "duplicates": (
         ["url_id", "kept_url_id", "rule", "similarity", "shared_bands", "cluster_size"],
         _add_duplicates,

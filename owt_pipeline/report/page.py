@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 from math import log10
@@ -53,7 +53,12 @@ def page(stats: Stats) -> str:
     environment = Environment(
         loader=FunctionLoader(_own), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"number": number, "percent": percent, "json": _json_value, "breakable": _breakable}
+    environment.filters |= {
+        "number": number,
+        "percent": percent,
+        "json": partial(json.dumps, ensure_ascii=False),
+        "breakable": _breakable,
+    }
     shown = stages(stats)
     most = max((stage["entered"] for stage in shown), default=0)
     environment.globals |= {"raw": _own, "log_width": partial(_width, most=most)}
@@ -88,13 +93,12 @@ def _width(count: int, most: int) -> float:
 
 def largest_losses(stats: Stats) -> list[dict[str, Any]]:
     """The reasons that took most rows, of all stages, with a hint."""
-    return sorted(_losses(stats), key=lambda row: -row["count"])[:_LARGEST]
-
-
-def _losses(stats: Stats) -> Iterator[dict[str, Any]]:
-    for stage in stages(stats):
-        for row in (*stage["rejected"], *stage["rare"]):
-            yield {**row, "stage": stage["stage"], "hint": HINTS.get(row["reason"], "")}
+    losses = [
+        {**row, "stage": stage["stage"], "hint": HINTS.get(row["reason"], "")}
+        for stage in stages(stats)
+        for row in (*stage["rejected"], *stage["rare"])
+    ]
+    return sorted(losses, key=lambda row: -row["count"])[:_LARGEST]
 
 
 def number(value: float | None, digits: int = 0) -> str:
@@ -113,15 +117,10 @@ def _breakable(name: str) -> list[str]:
     return re.split(r"(?<=[./_])", name)
 
 
-def _json_value(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 Chart = dict[str, Any]
 """`labels` along x, `series` of values (None: nothing), titles of the axes, and `marks`: dotted lines at an index."""
 
 _MOST_LANGUAGES = 20
-_MOST_POINTS = 300
 
 
 def charts(stats: Stats) -> dict[str, Chart]:
