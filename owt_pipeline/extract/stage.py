@@ -89,12 +89,12 @@ def _rows(pages: DatasetReader, shard: int) -> Iterator[pa.RecordBatch]:
 
 def _sources(options: Options) -> list[dict[str, Any]]:
     """The model of ours, or the code of one's own: the output follows from it."""
-    from owt_pipeline.extract.extractor import BUILT_IN, ExtractorError, describe
-
     if options.extractor == "blocks":
         from owt_pipeline.extract.model import digest
 
         return [{"name": "the model of blocks", "sha256": digest()}]
+    from owt_pipeline.extract.extractor import BUILT_IN, ExtractorError, describe
+
     if options.extractor in BUILT_IN:
         return []
     try:
