@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.collect.rows import SUBMISSIONS, RowMaker
 from owt_pipeline.collect.rules import Rules
-from owt_pipeline.collect.submissions import read_block
+from owt_pipeline.collect.submissions import SUBMISSIONS, RowMaker, read_block
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.formats.captures import captures
 from owt_pipeline.formats.lines import Block

@@ -252,8 +252,8 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
 
     from owt_pipeline.collect.earlier import AGAIN, KNOWN, Earlier
     from owt_pipeline.collect.merge import merge_submissions
-    from owt_pipeline.collect.rows import ROWS
     from owt_pipeline.collect.spread import Spread
+    from owt_pipeline.collect.submissions import ROWS
     from owt_pipeline.engine.exchange import read_slices
 
     (path,) = (file.path for record in run.read_records(_SPREAD) for file in record.files if file.kind == _SPREAD)
