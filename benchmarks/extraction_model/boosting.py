@@ -1,7 +1,7 @@
 """Boosted oblivious trees (as CatBoost's, Prokhorenkova et al. 2018) for soft labels, the same bytes on each run.
 
 A tree of depth d asks the same d questions of every row, so its leaf is a number of d bits, and a forest is evaluated
-as a few operations on arrays (`owt_pipeline/extract/forest.py`). Each tree is fitted to the gradient of cross-entropy
+as a few operations on arrays (`owt_pipeline/extract/model.py`). Each tree is fitted to the gradient of cross-entropy
 on rows drawn by their weight: a draw then counts as one, and gradients are small integers whose sums do not depend on
 the order of addition.
 """
