@@ -94,11 +94,10 @@ def damaged_compile_cache(error: BaseException | None) -> str:
     """
     while error is not None:
         found = re.match(r"(/.+\.so): (.+)", str(error)) if isinstance(error, (ImportError, OSError)) else None
-        if found:
-            cache = Path(found[1]).parents[1]  # a library is in a folder named by the first letters of its own name
+        if found and (library := Path(found[1])).parent.name == library.name[1:3]:  # the cache names its folders so
             return (
-                f"torch.compile left a damaged file ({found[1]}: {found[2]}), as when it is killed while it compiles; "
-                f"delete its cache, {cache}, and run the same command again"
+                f"torch.compile left a damaged file ({library}: {found[2]}), as when it is killed while it compiles; "
+                f"delete its cache, {library.parents[1]}, and run the same command again"
             )
-        error = error.__cause__ or error.__context__
+        error = error.__cause__ or error.__context__  # which torch suppresses
     return ""

@@ -123,7 +123,6 @@ def steps(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]:
     for stage, options in stages:
         if is_imported and stage.name in ("collect", "fetch", "extract"):
             continue
-        stage.sources(options)
         step, made = _step(stage, options, runtime, expected, log)
         expected[stage.output] = made
         found.append(step)
@@ -196,6 +195,7 @@ def _step(
     rate = rate_of(stage.name, log, live=live)
     rows, read, share = _input(stage, options, expected, reads)
     if anew:
+        stage.sources(options)  # which the plan of what has its inputs reads
         verdict, why = (
             ("may run" if manifest is not None else "runs"),
             f"{', '.join(f'{name}/' for name in anew)} made anew",

@@ -105,7 +105,8 @@ def _forget(arguments: argparse.Namespace) -> int:
         stage = load(name)
         if (options := recorded_options(stage, workdir)) is not None:
             stages.append((stage, options))
-    results = run_stages(stages, Runtime(workdir, workers))
+    # A tokenizer that has gone must not keep documents in corpus/.
+    results = run_stages(stages, Runtime(workdir, workers), check_later=False)
     for result in results:
         finished = "" if result.seconds is not None else " (finished)"
         say(f"{result.stage.output}/: {result.manifest.counts.left:,} documents{finished}")

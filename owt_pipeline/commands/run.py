@@ -168,9 +168,15 @@ def stage_main(stage: Stage, argv: Sequence[str] | None = None) -> int:
 
 
 def run_stages(
-    stages: Sequence[tuple[Stage, Any]], runtime: Runtime, take_over: bool = False, bases: Sequence[str] = ()
+    stages: Sequence[tuple[Stage, Any]],
+    runtime: Runtime,
+    take_over: bool = False,
+    bases: Sequence[str] = (),
+    check_later: bool = True,
 ) -> list[Result]:
     """Run stages with their options, in order, holding the lease on the working directory, which builds on `bases`.
+
+    With `check_later`, what a later stage cannot read is an error before the first one runs.
 
     Text that was imported takes the place of what collect, fetch and extract would make: they are left out.
     """
@@ -179,9 +185,7 @@ def run_stages(
         if imported is not None and imported.stage == "import":
             stages = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
         pin(runtime.workdir, bases, stages)
-        for stage, options in stages[1:]:
-            stage.sources(options)  # what cannot be read is an error now, not when the stage's turn comes
-        results = runner.run_stages(stages, dataclasses.replace(runtime, owner=lease.owner), _build)
+        results = runner.run_stages(stages, dataclasses.replace(runtime, owner=lease.owner), _build, check_later)
         end_revision(runtime.workdir)
         return results
 

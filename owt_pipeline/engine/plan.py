@@ -119,17 +119,21 @@ def make_plan(
 def _as_begun(plan: Plan, stage: Stage, output: Output, workdir: Storage) -> Plan:
     """The plan under the options that an earlier version recorded, where it counted some that do not shape a byte.
 
-    So what such a version has made or begun is not made again: pages from the web cannot be.
+    So what such a version has made or begun is not made again: pages from the web cannot be. Nor is what it has
+    finished from the same sources in another order, which once was that of their folders.
     """
     work = work_of(workdir, stage.output)
+    finished = Plan.of_manifest(output.manifest, []) if output.manifest is not None else None
     begun = [read_plan(work / name) for name in output.listing.unfinished_plans()]
-    if output.manifest is not None:
-        begun.append(Plan.of_manifest(output.manifest, []))
     idle = {field.name for field in dataclasses.fields(stage.options) if not field.metadata.get("shapes_bytes", True)}
-    for old in begun:
-        recorded = {name: value for name, value in old.options.items() if name in idle} if old is not None else {}
-        as_then = msgspec.structs.replace(plan, options=plan.options | recorded)
-        if old is not None and recorded and as_then.fingerprint == old.fingerprint:
+    for old in (*begun, finished):
+        if old is None:
+            continue
+        recorded = {name: value for name, value in old.options.items() if name in idle}
+        reordered = old is finished and sorted(map(repr, old.sources)) == sorted(map(repr, plan.sources))
+        sources = old.sources if reordered else plan.sources
+        as_then = msgspec.structs.replace(plan, options=plan.options | recorded, sources=sources)
+        if as_then.fingerprint == old.fingerprint:
             return as_then
     return plan
 

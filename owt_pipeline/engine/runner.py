@@ -49,14 +49,20 @@ Build: TypeAlias = Callable[[Any, Sequence[tuple[Stage, Any]], Runtime], None]
 """Adds the graph of some stages to a pipeline: `build(pipeline, stages, runtime)`."""
 
 
-def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Build | None = None) -> list[Result]:
+def run_stages(
+    stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Build | None = None, check_later: bool = False
+) -> list[Result]:
     """Run stages with their options, in order, as one job; finished ones are skipped.
+
+    With `check_later`, what later stages cannot read is an error before the first one runs, not when their turn comes.
 
     Raises UserError for what the user can mend, LedgerError where a stage's sum does not hold.
     """
     results: list[Result] = []
     for number, (stage, options) in enumerate(stages):
         if (manifest := finished_output(stage, options, runtime.workdir)) is None:
+            for later, given in stages[number + 1 :] if check_later else ():
+                later.sources(given)
             return results + _run_graph(stages[number:], runtime, build or _chain)
         results.append(Result(stage, manifest, None))
         results[-1].log()
@@ -223,6 +229,8 @@ class Watch:
         finally:
             self._ended.set()
             thread.join()
+            with contextlib.suppress(OSError, UserError):
+                self._note_published()  # also what was published right before the job failed
 
     def results(self) -> list[Result]:
         """What came of each stage, once the job has ended."""

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.submission import Machines, Prices
 from owt_pipeline.report.comparisons import Reference, likeness
 from owt_pipeline.report.losses import duplicates, fetching, filters
@@ -85,8 +86,8 @@ def times(log: Sequence[Mapping[str, Any]], manifests: Mapping[str, Manifest]) -
     found = []
     for manifest in manifests.values():
         if entry := last.get((manifest.stage, manifest.fingerprint)):
-            machines = Machines(**entry["machines"]) if "machines" in entry else None
-            workers = f"{machines.workers} {machines.type}" if machines else entry.get("workers")
+            machines = entry.get("machines")
+            workers = f"{machines['workers']} {machines['type']}" if machines else entry.get("workers")
             found.append(
                 {
                     "stage": manifest.stage,
@@ -94,10 +95,18 @@ def times(log: Sequence[Mapping[str, Any]], manifests: Mapping[str, Manifest]) -
                     "seconds": round(entry["seconds"], 1),
                     "host": entry.get("host"),
                     "workers": None if workers is None else str(workers),
-                    "dollars": round(machines.dollars(entry["seconds"], Prices()), 2) if machines else None,
+                    "dollars": _dollars(machines, entry["seconds"]) if machines else None,
                 }
             )
     return found
+
+
+def _dollars(machines: Mapping[str, Any], seconds: float) -> float | None:
+    """What they cost at list prices; None for a type whose name does not say how many cores it has."""
+    try:
+        return round(Machines(**machines).dollars(seconds, Prices()), 2)
+    except UsageError:
+        return None
 
 
 _IDENTITY = ("stage", "stage_version", "fingerprint", "sources", "options", "versions")

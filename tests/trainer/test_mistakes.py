@@ -285,6 +285,9 @@ def test_a_library_cut_short_in_the_cache_of_torch_compile_is_one_line_that_name
     (line,) = capsys.readouterr().err.splitlines()
     assert f"({library}: file too short)" in line
     assert line.endswith(f"delete its cache, {tmp_path / 'inductor'}, and run the same command again")
+    other = OSError("/venv/lib/python3.11/site-packages/other.so: undefined symbol")
+    assert run_reporting("trainer.train", lambda: (_ for _ in ()).throw(other)) == 1
+    assert "torch.compile" not in capsys.readouterr().err
     with pytest.raises(RuntimeError, match="something else"):
         run_reporting("trainer.train", lambda: (_ for _ in ()).throw(RuntimeError("something else")))
 

@@ -214,6 +214,8 @@ def test_the_times_of_a_run_on_dataflow_have_their_price(run: Path) -> None:
     assert (row["started"], row["seconds"]) == ("2023-11-14T22:13:20+00:00", 3600)
     assert (row["host"], row["workers"]) == ("DataflowRunner", "10 n2-standard-4")
     assert row["dollars"] == round(10 * (4 * 0.056 + 16 * 0.003557 + 50 * 0.000054), 2)
+    (row,) = times([{**entry, "machines": machines | {"type": "e2-medium"}}], {"clean": manifest})
+    assert (row["workers"], row["dollars"]) == ("10 e2-medium", None), "whose cores are not known"
 
 
 def test_a_run_without_a_report_cannot_be_compared_with(run: Path, tmp_path: Path) -> None:
