@@ -7,6 +7,7 @@ examples are split by host into FOLDS, and each fold's features are made by what
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe = RECIP
 def examples(pages: Sequence[LabelledPage], cache: Path | None = None) -> list[Example]:
     """Those of `pages` that can be learned from; `cache` is a file to keep them in, or to take them from."""
     if cache is not None and cache.exists():
-        with open(cache, "rb") as file:
+        with contextlib.suppress(AttributeError, ModuleNotFoundError), open(cache, "rb") as file:  # of moved classes
             return list(pickle.load(file))
     known = [example(page, lambda view: []) for page in pages if page.truth is not None]
     found = [known_page for known_page in known if known_page is not None]

@@ -113,14 +113,14 @@ def make_plan(
         [*stage.sources(options), *lists, *described(open_chain(workdir) if stage.bases else (), stage.bases)],
         versions_of(stage.libraries),
     )
-    return _as_begun(plan, stage, output, workdir)
+    return _as_begun(plan, stage, output, workdir, stage.irreplaceable(options))
 
 
-def _as_begun(plan: Plan, stage: Stage, output: Output, workdir: Storage) -> Plan:
+def _as_begun(plan: Plan, stage: Stage, output: Output, workdir: Storage, irreplaceable: bool) -> Plan:
     """The plan under the options that an earlier version recorded, where it counted some that do not shape a byte.
 
-    So what such a version has made or begun is not made again: pages from the web cannot be. Nor is what it has
-    finished from the same sources in another order, which once was that of their folders.
+    So what such a version has made or begun is not made again: pages from the web cannot be. Nor are those which it has
+    finished with the same archives in another order, which once was that of their folders.
     """
     work = work_of(workdir, stage.output)
     finished = Plan.of_manifest(output.manifest, []) if output.manifest is not None else None
@@ -130,8 +130,8 @@ def _as_begun(plan: Plan, stage: Stage, output: Output, workdir: Storage) -> Pla
         if old is None:
             continue
         recorded = {name: value for name, value in old.options.items() if name in idle}
-        reordered = old is finished and sorted(map(repr, old.sources)) == sorted(map(repr, plan.sources))
-        sources = old.sources if reordered else plan.sources
+        same_sources = sorted(map(repr, old.sources)) == sorted(map(repr, plan.sources))
+        sources = old.sources if old is finished and irreplaceable and same_sources else plan.sources
         as_then = msgspec.structs.replace(plan, options=plan.options | recorded, sources=sources)
         if as_then.fingerprint == old.fingerprint:
             return as_then

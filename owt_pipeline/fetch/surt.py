@@ -17,9 +17,13 @@ from urllib.parse import unquote_to_bytes
 _PARTS = re.compile(rb"https?://([^/?#]*)([^?#]*)(?:\?([^#]*))?", re.IGNORECASE | re.DOTALL).match
 _AUTHORITY = re.compile(rb"(?:.*@)?(?:\[([^\]]*)\]|([^:]*))(?::([0-9]*))?", re.DOTALL).fullmatch
 _WWW = re.compile(rb"www[0-9]*\.").match
+_LONGEST_AUTHORITY = 4_000  # Python makes no number of more than 4,300 digits
 _UNSAFE = re.compile(rb"[^!-~]|[#%]").sub
 
-_ASP_SESSION = re.compile(rb"(.*/)\((?:(?:[a-z]\([0-9a-z]{24}\))+|[0-9a-z]{24})\)/([^?]+\.aspx.*)", re.DOTALL).fullmatch
+_ASP_SESSIONS = [
+    re.compile(rb"(.*/)\((?:%s)\)/([^?]+\.aspx.*)" % session, re.DOTALL).fullmatch
+    for session in (rb"(?:[a-z]\([0-9a-z]{24}\))+", rb"[0-9a-z]{24}")
+]
 _SESSIONS = [
     re.compile(rb"(.*)(?:%s)(?:&(.*))?" % name, re.DOTALL).fullmatch
     for name in (
@@ -34,14 +38,15 @@ _SESSIONS = [
 
 def surt_key(url: str) -> bytes | None:
     """The key of an http or https URL; None for one that has none, and so is in no index."""
-    parts = _PARTS(re.sub(r"[\t\r\n]", "", url.strip()).encode("utf-8", "replace"))
+    text = re.sub(rb"[\t\r\n]", b"", url.encode("utf-8", "replace").strip())
+    parts = _PARTS(text)
     authority = _AUTHORITY(parts[1]) if parts else None
-    if parts is None or authority is None:
+    if parts is None or authority is None or len(parts[1]) > _LONGEST_AUTHORITY:
         return None
     port = int(authority[3] or 0)
-    if port > 65535 or not (host := authority[1] or _host(authority[2])):
+    if port > 65535 or not (host := _reversed(authority[1].lower()) if authority[1] else _host(authority[2])):
         return None
-    if port and port != (443 if url.lstrip()[:6].lower() == "https:" else 80):
+    if port and port != (443 if text[:6].lower() == b"https:" else 80):
         host += b":%d" % port
     key = host + b")" + _path(parts[2])
     query = _query(parts[3] or b"")
@@ -52,9 +57,9 @@ def _host(name: bytes) -> bytes:
     """A host from its end, with commas between its labels; "" for none."""
     host = _unescaped(name)
     if not host.isascii():
-        with contextlib.suppress(UnicodeError):  # not UTF-8, or a label that IDNA does not know
-            host = host.decode().encode("idna")
-    host = _escaped(re.sub(rb"\.{2,}", b".", host).strip(b".").lower())
+        with contextlib.suppress(UnicodeError):  # a label that IDNA does not know
+            host = host.decode(errors="ignore").encode("idna")
+    host = _escaped(host.replace(b"..", b".").strip(b".")).lower()
     if host.isdigit():
         host = socket.inet_ntoa((int(host) % (1 << 32)).to_bytes(4, "big")).encode()
     elif re.fullmatch(rb"[0-9.]+", host):
@@ -62,21 +67,25 @@ def _host(name: bytes) -> bytes:
             host = socket.inet_ntoa(socket.inet_aton(host.decode())).encode()
     if www := _WWW(host):
         host = host[www.end() :]
+    return _reversed(host)
+
+
+def _reversed(host: bytes) -> bytes:
     return b",".join(reversed(host.split(b".")))
 
 
 def _path(path: bytes) -> bytes:
     kept: list[bytes] = []
-    path = _unescaped(path)
-    for segment in path.split(b"/"):
-        if segment == b"..":
-            del kept[-1:]
-        elif segment not in (b"", b"."):
+    for segment in _unescaped(path).split(b"/")[1:]:
+        if segment == b".." and kept:
+            kept.pop()
+        elif segment != b".":
             kept.append(segment)
-    end = b"/" if kept and path.endswith(b"/") else b""
-    path = _escaped(b"/" + b"/".join(kept) + end).lower()
-    if session := _ASP_SESSION(path):
-        path = session[1] + session[2]
+    folders = b"".join(segment + b"/" for segment in kept[:-1] if segment)
+    path = _escaped(b"/" + folders + (kept[-1] if kept else b"")).lower()
+    for session in _ASP_SESSIONS:
+        if found := session(path):
+            path = found[1] + found[2]
     return path[:-1] if path.endswith(b"/") and len(path) > 1 else path
 
 

@@ -28,7 +28,7 @@ def fields() -> list[tuple[str, dataclasses.Field[Any], Any]]:
     for stage in ORDER:
         cls = load(stage).options
         kinds = typing.get_type_hints(cls)
-        found += [(stage, field, kinds[field.name]) for field in dataclasses.fields(cls)]
+        found += [(stage, field, kinds[field.name]) for field in dataclasses.fields(cls) if field.name != "times"]
     return found
 
 

@@ -284,7 +284,8 @@ def test_archives_are_the_same_wherever_they_lie_and_in_whatever_order_they_were
         file.parent.mkdir()
         file.write_bytes(archive([(url, 200, "OK", HTML, page(url))]))
     by_folder = replace(STAGE, module="", sources=lambda options: STAGE.sources(options)[::-1])  # as versions before
-    options = Options(pages_from=tuple(map(str, files)))
+    live = {"sources": ("archive", "live"), "user_agent": "test/1.0 (+mailto:me@example.org)"}
+    options = Options(pages_from=tuple(map(str, files)), **live)  # type: ignore[arg-type]
     assert [source["name"] for source in STAGE.sources(options)] == ["a.warc", "b.warc"]
     before, ran = run_stage(by_folder, options, runtime)
     assert ran

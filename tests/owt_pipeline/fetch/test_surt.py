@@ -50,6 +50,10 @@ ODD = [
     *(f"http://a.com/x;jsessionid={HEX}{end}" for end in ("", ".d1", "?q=1")),
     *(f"http://a.com/?a=1&{name}={HEX}&b=2" for name in ("jsessionid", "PHPSESSID", "sid", "xsid")),
     *(f"http://a.com/?a=1&{name}" for name in (f"ASPSESSIONIDabcdefgh={LETTERS}&c", "CFID=12&CFTOKEN=34")),
+    *(f"http://a.com{path}" for path in ("/../a?utm_source=x", "/*//..", "/a/../../b/", "/..", "/../..", "/a//../b")),
+    *(f"http://{host}/a" for host in ("[2001:DB8::1]", "[::ffff:1.2.3.4]", "a%E9b.com", "a...b.com")),
+    *(f"http://a.com/{end}" for end in ("\u2028", "x\xa0", "x  ", "x\x0b")),
+    f"http://a.com/({LETTERS})/(s({LETTERS}))/x.aspx",
     *(f"http://a.com/{folder}/x.aspx?q" for folder in (f"({LETTERS})", f"(a({LETTERS}))", f"(S({LETTERS}))/d")),
 ]
 
@@ -66,6 +70,11 @@ def test_keys_of_real_urls_are_those_of_the_internet_archives_library(testdata: 
     urls = [unescaped(json.loads(line)["url"]) for line in bytes(block.data).split(b"\n")]
     urls += [canonical_url(url) for url in urls]
     assert [surt_key(url) for url in urls] == [surt.surt(url.encode()) for url in urls]
+
+
+@pytest.mark.parametrize("end", ["@" + "1" * 5000, "@a.com:" + "0" * 5000 + "80"])
+def test_a_number_of_thousands_of_digits_is_no_host_and_no_port(end: str) -> None:
+    assert surt_key(f"http://x.com\\{end}/") is None
 
 
 @given(st.text(max_size=60))
