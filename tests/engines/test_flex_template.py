@@ -44,7 +44,11 @@ def test_a_template_writes_the_files_of_a_run_on_this_machine(service: Cloud, te
 def test_a_users_mistake_fails_the_job_with_its_line(service: Cloud, template: str, sent: Sent) -> None:
     broken = Storage(f"{service.bucket}/broken")
     broken.write("RS_cut.zst", b"\x28\xb5\x2f\xfd no frame")
-    parameters = {"workdir": f"{service.bucket}/template-mistake", "dumps": f"{broken}/RS_cut.zst"}
+    parameters = {
+        "workdir": f"{service.bucket}/template-mistake",
+        "dumps": f"{broken}/RS_cut.zst",  # what is in it is seen by a worker
+        "user_agent": "tests/1.0 (+mailto:me@example.org)",  # without which nothing is launched
+    }
     launched = service.launch("a-mistake", template, parameters)
     assert "job" in launched, launched
     job = launched["job"]["id"]
