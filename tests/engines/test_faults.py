@@ -140,7 +140,7 @@ def test_a_task_manager_killed_in_each_stage_costs_the_parts_in_flight(
         job.wait()
     assert len(finished) > len(ORDER)
     assert made_again(finished) == []
-    jobs.check(Storage(str(tmp_path)))
+    jobs.check_after_faults(Storage(str(tmp_path)))
 
 
 def test_a_worker_that_dies_is_replaced(cluster: Flink, jobs: Jobs, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_worker_that_dies_is_replaced(cluster: Flink, jobs: Jobs, tmp_path: Pa
             assert workers, jobs.pool.process.last_words()
             os.kill(max(workers), signal.SIGKILL)
         job.wait()
-    jobs.check(Storage(str(tmp_path)))
+    jobs.check_after_faults(Storage(str(tmp_path)))
 
 
 def test_an_attempt_that_wakes_up_when_its_stage_is_published_changes_nothing(
@@ -170,7 +170,7 @@ def test_an_attempt_that_wakes_up_when_its_stage_is_published_changes_nothing(
         for pid in hanging:
             os.kill(pid, signal.SIGCONT)
         job.wait()
-    jobs.check(Storage(str(tmp_path)))
+    jobs.check_after_faults(Storage(str(tmp_path)))
 
 
 def test_a_job_submitted_again_after_its_job_server_died_continues(cluster: Flink, jobs: Jobs, tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_job_submitted_again_after_its_job_server_died_continues(cluster: Flin
     made = sum(parts(Storage(str(tmp_path))).values()) if goes_on else 0
     print(f"{finished} of {sum(of_stage.values())} parts were finished; the next job made {made}")
     assert made <= sum(of_stage.values()) - finished, "no part is made twice"
-    jobs.check(Storage(str(tmp_path)))
+    jobs.check_after_faults(Storage(str(tmp_path)))
 
 
 def test_a_worker_killed_while_it_fetches_costs_the_answers_in_flight(
