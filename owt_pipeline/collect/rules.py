@@ -133,13 +133,8 @@ def is_page(canonical: str) -> bool:
     path = "/" + _path_of(canonical).partition("/")[2]
     if _WIKI_PAGE(path):
         return True
-    hosts = _file_hosts()
-    labels = host_of(canonical).split(".")
-    for entry in ["=" + ".".join(labels), *(".".join(labels[start:]) for start in range(len(labels)))]:
-        if entry in hosts:
-            of_files = hosts[entry]
-            return of_files is None or of_files.match(path) is None
-    return False
+    of_files = _paths_of_files(host_of(canonical))
+    return of_files is not None and of_files.match(path) is None
 
 
 _WIKI_PAGE = re.compile(r".*/(?:wiki|index\.php)/[^/]+").fullmatch  # MediaWiki's files are in other folders
@@ -150,10 +145,24 @@ def _path_of(canonical: str) -> str:
     return canonical[8:].partition("#")[0].partition("?")[0]
 
 
+@lru_cache(1 << 14)
+def _paths_of_files(host: str) -> re.Pattern[str] | None:
+    """A host's paths under which it serves files; None for a host that serves them under all paths."""
+    hosts, labels = _file_hosts(), host.split(".")
+    for entry in [f"={host}", *(".".join(labels[start:]) for start in range(len(labels)))]:
+        if entry in hosts:
+            return hosts[entry]
+    return None
+
+
 @cache
-def _file_hosts() -> Mapping[str, re.Pattern[str] | None]:
+def _file_hosts() -> Mapping[str, re.Pattern[str]]:
+    """Of hosts that serve pages under names of files."""
     lines = [line.partition(" ") for line in _built_in("file_hosts.txt")]
-    return {host: re.compile(paths) if paths else None for host, _, paths in lines}
+    return {host: re.compile(paths or _NONE) for host, _, paths in lines}
+
+
+_NONE = "(?!)"  # matches nothing
 
 
 def _entries(path: str) -> Iterator[str]:
