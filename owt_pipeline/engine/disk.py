@@ -15,6 +15,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, cast
 
@@ -33,7 +34,7 @@ _numbers = itertools.count()
 
 
 class Disk:
-    """The files below a local folder; names are relative to it."""
+    """The files below a local folder, with the methods of a bucket's client; names are relative to it."""
 
     def __init__(self, folder: str):
         self.folder = os.path.abspath(folder)
@@ -42,6 +43,10 @@ class Disk:
             self.folder.encode()
         except UnicodeEncodeError:  # Arrow takes UTF-8 only
             raise UserError(f"the path {os.fsencode(self.folder)!r} is not UTF-8: rename it") from None
+
+    def request(self, name: str) -> AbstractContextManager[tuple[Disk, str]]:
+        """What to ask for a file, and its name there."""
+        return contextlib.nullcontext((self, name))
 
     def open(self, name: str) -> pa.NativeFile:
         try:
@@ -81,7 +86,7 @@ class Disk:
                             status = entry.stat()
                             yield name, status.st_size, _version(status)
 
-    def put_file(self, path: str, name: str) -> None:
+    def put_file(self, name: str, path: str) -> None:
         """Rename the file at `path`, which lies in the spool folder."""
         target = self._at(name)
         try:
@@ -94,31 +99,32 @@ class Disk:
         with self._spool(content) as file:
             file.publish(name)
 
-    def create(self, name: str, content: bytes) -> bool:
+    def put_if(self, name: str, content: bytes, version: str | None) -> str | None:
+        """Write if the file has this version (None: if there is none); the new version, or None if it has another."""
+        return self._create(name, content) if version is None else self._swap(name, content, version)
+
+    def _create(self, name: str, content: bytes) -> str | None:
         target = self._at(name)
         if os.path.exists(target):
-            return False
+            return None
         os.makedirs(os.path.dirname(target), exist_ok=True)
         with self._spool(content) as file:
             file.sync()
             try:
                 os.link(file.path, target)  # unlike a rename, fails where the name is taken
             except FileExistsError:
-                return False
+                return None
             except OSError as error:
                 if error.errno not in (errno.EPERM, errno.EOPNOTSUPP):
                     raise
                 raise UserError(f"{self.folder}: its file system has no hard links; use a folder on another") from error
-        return True
+            return _version(os.stat(file.path))
 
-    def read_version(self, name: str) -> tuple[bytes, str] | None:
-        try:
-            with open(self._at(name), "rb") as file:
-                return file.read(), _version(os.fstat(file.fileno()))
-        except FileNotFoundError:
-            return None
+    def read(self, name: str) -> tuple[bytes, str]:
+        with open(self._at(name), "rb") as file:
+            return file.read(), _version(os.fstat(file.fileno()))
 
-    def swap(self, name: str, content: bytes, version: str) -> str | None:
+    def _swap(self, name: str, content: bytes, version: str) -> str | None:
         target = self._at(name)
         with self._locked(), self._spool(content) as file:
             try:
@@ -215,7 +221,7 @@ class HashingFile:
         self.flush()
         if sync:
             self.sync()
-        self._publish(self.path, name)
+        self._publish(name, self.path)
 
     def sync(self) -> None:
         """Have the disk hold what was written."""
@@ -254,7 +260,7 @@ class HashingFile:
 def spool_file(folder: str, publish: Callable[[str, str], None]) -> Iterator[HashingFile]:
     """A new file in `folder`, which is made where it is missing; gone when the block ends, unless published.
 
-    `publish(path, name)` is what the file's own `publish` calls. Raises UserError where the disk is full.
+    `publish(name, path)` is what the file's own `publish` calls. Raises UserError where the disk is full.
     """
     path = os.path.join(folder, f"{this_process()}-{next(_numbers)}.tmp")
     with _opened(path) as raw:

@@ -17,7 +17,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar
@@ -66,7 +66,7 @@ class Storage:
     def _open(self, uri: str, proven: bool = False) -> None:
         scheme, uri = _split(uri)
         self.uri = uri.rstrip("/") or "/"
-        self._files: Disk | Objects = Objects(self.uri, proven) if scheme else Disk(self.uri)
+        self._files: Disk | Remote = Remote(self.uri, proven) if scheme else Disk(self.uri)
 
     @property
     def is_local(self) -> bool:
@@ -91,7 +91,9 @@ class Storage:
 
     def open(self, name: str) -> pa.NativeFile:
         """The file for reading at any offset."""
-        return self._files.open(name)
+        if isinstance(self._files, Disk):
+            return self._files.open(name)
+        return pa.PythonFile(io.BufferedReader(_Ranges(self, name, self.size(name)), _READ_AHEAD_BYTES), mode="r")
 
     def read(self, name: str) -> bytes:
         if (found := self.read_version(name)) is None:
@@ -100,15 +102,20 @@ class Storage:
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         """Some bytes of a file, fewer where it ends before."""
-        return self._files.read_range(name, start, length)
+        with self._files.request(name) as (files, key):
+            return files.read_range(key, start, length) if length > 0 else b""
 
     def read_version(self, name: str) -> tuple[bytes, str] | None:
         """A file's content and its version, for `swap`; None where there is none."""
-        return self._files.read_version(name)
+        with contextlib.suppress(FileNotFoundError), self._files.request(name) as (files, key):
+            return files.read(key)
+        return None
 
     def list(self, prefix: str = "") -> builtins.list[Entry]:
         """All files below the folder whose names begin with `prefix`, sorted; those being written left out."""
-        return sorted(Entry(*found) for found in self._files.list(prefix))
+        with self._files.request(prefix) as (files, key):
+            found = (Entry(name[len(key) - len(prefix) :], size, version) for name, size, version in files.list(key))
+            return sorted(entry for entry in found if not entry.name.endswith("/"))  # by which a console shows a folder
 
     def names(self) -> builtins.list[str]:
         """Names of all files below the folder, sorted."""
@@ -116,11 +123,19 @@ class Storage:
 
     def size(self, name: str) -> int:
         """Bytes of a file."""
-        return self._files.size(name)
+        with self._files.request(name) as (files, key):
+            return files.size(key)
 
     def exists(self, name: str = "") -> bool:
         """Whether there is such a file, or a folder (in a bucket: one with a file in it)."""
-        return self._files.exists(name)
+        if isinstance(self._files, Disk):
+            return self._files.exists(name)
+        if name and not name.endswith("/"):
+            with contextlib.suppress(FileNotFoundError):
+                self.size(name)
+                return True
+        with self._files.request(name) as (bucket, key):
+            return next(bucket.list(f"{key.rstrip('/')}/" if key else "", 1), None) is not None
 
     def sha256(self, name: str) -> str:
         """Hex SHA-256 of a file, read in pieces."""
@@ -132,7 +147,8 @@ class Storage:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file at once, in place of one that is there."""
-        self._files.put(name, content)
+        with self._files.request(name) as (files, key):
+            files.put(key, content)
 
     def create(self, name: str, content: bytes) -> bool:
         """Write a file unless there is one; of several writers, one gets True.
@@ -140,14 +156,16 @@ class Storage:
         A bucket's answer may be lost and the request made again: then even the one that wrote it gets False. Whoever
         has to know reads the file.
         """
-        return self._files.create(name, content)
+        with self._files.request(name) as (files, key):
+            return files.put_if(key, content, None) is not None
 
     def swap(self, name: str, content: bytes, version: str) -> str | None:
         """Replace a file that still has this version; the new version, or None where it has another or is gone.
 
         S3 tells versions by content: write nothing twice. As with `create`, None may follow on a lost answer.
         """
-        return self._files.swap(name, content, version)
+        with self._files.request(name) as (files, key):
+            return files.put_if(key, content, version)
 
     def spool(self) -> AbstractContextManager[HashingFile]:
         """A new file on the local disk, of which `publish(name)` makes a file of this folder; gone when the block ends.
@@ -155,7 +173,11 @@ class Storage:
         It lies in `.tmp` of a local folder, or in the system's folder for temporary files. Raises UserError where the
         disk is full.
         """
-        return spool_file(self._files.spool_folder, self._files.put_file)
+        return spool_file(self._files.spool_folder, self._publish)
+
+    def _publish(self, name: str, path: str) -> None:
+        with self._files.request(name) as (files, key):
+            files.put_file(key, path)
 
     def remove_dead_spools(self) -> None:
         """Remove what killed processes left of their spooled files."""
@@ -163,11 +185,17 @@ class Storage:
 
     def delete(self, *names: str) -> None:
         """Delete files, in a bucket by as few requests as it takes; a missing one is no error."""
-        self._files.delete(names)
+        if names:
+            with contextlib.suppress(FileNotFoundError), self._files.request(names[0]) as (files, first):
+                files.delete([first.removesuffix(names[0]) + name for name in names])
 
     def delete_all(self) -> None:
         """Delete the folder and all below it; a missing one is no error."""
-        self._files.delete_all()
+        with self._files.request("") as (files, folder):
+            if isinstance(files, Disk):
+                files.delete_all()
+            else:
+                files.delete([key for key, _, _ in files.list(folder)])
 
 
 def _unpickled(uri: str) -> Storage:
@@ -283,13 +311,16 @@ _CREDENTIALS = {
 _ADDRESS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 
 
-class Objects:
-    """The objects below a folder of a bucket (`gs://`, `s3://`, `az://`); names are relative to it."""
+class Remote:
+    """The bucket that a folder (`gs://`, `s3://`, `az://`) is in: its client, and what the client's errors mean.
+
+    Attributes:
+      spool_folder: where files lie until they are uploaded.
+    """
 
     def __init__(self, uri: str, proven: bool = False):
-        """The folder at `uri`; `proven` where another process has reached the bucket already."""
+        """The bucket of the folder at `uri`; `proven` where another process has reached it already."""
         parts = urlsplit(uri)
-        self.uri = uri
         self.spool_folder = os.path.join(tempfile.gettempdir(), f"owt-{os.getuid()}")
         self._scheme, self._place, self._proven = parts.scheme, parts.netloc, proven
         self._kind: type[Bucket] = GoogleBucket if parts.scheme == "gs" else ObstoreBucket
@@ -297,65 +328,8 @@ class Objects:
         if not parts.netloc.rpartition("@")[2]:
             raise UserError(f"{uri} names no bucket: write {parts.scheme}://BUCKET/FOLDER")
 
-    def open(self, name: str) -> pa.NativeFile:
-        size = self.size(name)
-        return pa.PythonFile(io.BufferedReader(_Ranges(self, name, size), _READ_AHEAD_BYTES), mode="r")
-
-    def read_range(self, name: str, start: int, length: int) -> bytes:
-        with self._request(name) as (bucket, key):
-            return bucket.read_range(key, start, length) if length > 0 else b""
-
-    def read_version(self, name: str) -> tuple[bytes, str] | None:
-        with contextlib.suppress(FileNotFoundError), self._request(name) as (bucket, key):
-            return bucket.read(key)
-        return None
-
-    def exists(self, name: str) -> bool:
-        if name and not name.endswith("/"):
-            with contextlib.suppress(FileNotFoundError):
-                self.size(name)
-                return True
-        with self._request(name) as (bucket, key):
-            return next(bucket.list(f"{key.rstrip('/')}/" if key else "", 1), None) is not None
-
-    def size(self, name: str) -> int:
-        with self._request(name) as (bucket, key):
-            return bucket.size(key)
-
-    def list(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        """Name, bytes and version of each object."""
-        with self._request(prefix) as (bucket, key):
-            for found, size, version in bucket.list(key):
-                if not found.endswith("/"):  # an empty object by which a console shows a folder
-                    yield found[len(self._prefix) :], size, version
-
-    def put_file(self, path: str, name: str) -> None:
-        with self._request(name) as (bucket, key):
-            bucket.put_file(key, path)
-
-    def put(self, name: str, content: bytes) -> None:
-        with self._request(name) as (bucket, key):
-            bucket.put(key, content)
-
-    def create(self, name: str, content: bytes) -> bool:
-        with self._request(name) as (bucket, key):
-            return bucket.put_if(key, content, None) is not None
-
-    def swap(self, name: str, content: bytes, version: str) -> str | None:
-        with self._request(name) as (bucket, key):
-            return bucket.put_if(key, content, version)
-
-    def delete(self, names: Sequence[str]) -> None:
-        if names:
-            with contextlib.suppress(FileNotFoundError), self._request(names[0]) as (bucket, _):
-                bucket.delete([self._prefix + name for name in names])
-
-    def delete_all(self) -> None:
-        with self._request("") as (bucket, _):
-            bucket.delete([key for key, _, _ in bucket.list(self._prefix)])
-
     @contextlib.contextmanager
-    def _request(self, name: str) -> Iterator[tuple[Bucket, str]]:
+    def request(self, name: str) -> Iterator[tuple[Bucket, str]]:
         """The bucket's client and the object's key; what the client raises becomes an error of ours."""
         key = self._prefix + name
         bucket = self._connected(key)
@@ -446,8 +420,8 @@ def _explained(uri: str, failure: Failure, first: bool) -> Exception:
 class _Ranges(io.RawIOBase):
     """An object as a file; each read is a request."""
 
-    def __init__(self, objects: Objects, name: str, size: int):
-        self._objects, self._name, self._size, self._position = objects, name, size, 0
+    def __init__(self, folder: Storage, name: str, size: int):
+        self._folder, self._name, self._size, self._position = folder, name, size, 0
 
     def readable(self) -> bool:
         return True
@@ -461,6 +435,6 @@ class _Ranges(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         length = max(0, min(len(buffer), self._size - self._position))
-        buffer[:length] = self._objects.read_range(self._name, self._position, length)
+        buffer[:length] = self._folder.read_range(self._name, self._position, length)
         self._position += length
         return length
