@@ -17,7 +17,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -119,9 +119,7 @@ def open_chain(workdir: Storage) -> tuple[Base, ...]:
 
     Raises UserError where one of them is missing, unfinished, or not as it was when it was pinned.
     """
-    found: dict[str, Base] = {}
-    _follow(workdir, (place_of(workdir),), found)
-    return tuple(found.values())
+    return tuple(_opened(base, pinned) for base, pinned in _checked(_walk(workdir, (), set())))
 
 
 def described(chain: Iterable[Base], names: Sequence[str]) -> list[dict[str, Any]]:
@@ -145,17 +143,7 @@ def described(chain: Iterable[Base], names: Sequence[str]) -> list[dict[str, Any
 
 def folders_of_chain(workdir: Storage) -> list[Storage]:
     """The folders of `open_chain`, in its order, without looking at what is in them."""
-    found: dict[str, Storage] = {}
-
-    def follow(folder: Storage, path: tuple[str, ...]) -> None:
-        for pinned in read_pinned(folder):
-            base = Storage(resolve_uri(folder, pinned.uri))
-            if (place := place_of(base)) not in (*path, *found):
-                follow(base, (*path, place))
-                found[place] = base
-
-    follow(workdir, (place_of(workdir),))
-    return list(found.values())
+    return [base for _, base, _ in _walk(workdir, (), set())]
 
 
 def pin(
@@ -192,12 +180,14 @@ def pin(
     if not before:
         for place in dict.fromkeys(places):
             base = Storage(place)
-            _refuse_circle(workdir, base)
+            if place_of(workdir) in map(place_of, folders_of_chain(base)):
+                raise UserError(f"--base {base} builds on {workdir} itself: a chain of runs cannot be a circle")
             now.append(_look_at(base, relative_uri(workdir, base)))
     found: dict[str, Base] = {}
     for pinned in now:
         base = Storage(resolve_uri(workdir, pinned.uri))
-        _follow(base, (place_of(workdir), place_of(base)), found)
+        for earlier, as_pinned in _checked(_walk(base, (place_of(workdir),), set(found))):
+            found[place_of(earlier)] = _opened(earlier, as_pinned)
         found.setdefault(place_of(base), _opened(base, pinned))
     chain = tuple(found.values())
     for stage, options in stages:
@@ -292,25 +282,33 @@ def resolve_uri(workdir: Storage, uri: str) -> str:
     return f"{place_of(workdir).rpartition('/')[0]}/{uri[3:]}" if uri.startswith("../") else uri
 
 
-def _follow(workdir: Storage, path: tuple[str, ...], found: dict[str, Base]) -> None:
-    """Add the bases of the run at the end of `path`, and theirs before them."""
-    for pinned in read_pinned(workdir):
-        base = Storage(resolve_uri(workdir, pinned.uri))
-        place = place_of(base)
-        if place in path:
+def _walk(run: Storage, path: tuple[str, ...], seen: set[str]) -> Iterator[tuple[Storage, Storage, Pinned]]:
+    """(run, base, base as the run pinned it) for all that the run at the end of `path` builds on but for those `seen`:
+    the oldest first, each once."""
+    path = (*path, place_of(run))
+    for pinned in read_pinned(run):
+        base = Storage(resolve_uri(run, pinned.uri))
+        if (place := place_of(base)) in path:
             raise UserError(f"the runs build on each other in a circle: {' -> '.join((*path, place))}")
-        if place not in found:
-            _follow(base, (*path, place), found)
-            now = _look_at(base, pinned.uri)
-            if changes := _changes(pinned, now):
-                why = _revision(base, pinned, now)
-                raise UserError(
-                    f"{base}, a base of {workdir}, was revised ({why}): run `owt run` for {workdir}, which then runs "
-                    "export and tokenize again"
-                    if why
-                    else _changed(workdir, base, changes)
-                )
-            found[place] = _opened(base, pinned)
+        if place not in seen:
+            seen.add(place)
+            yield from _walk(base, path, seen)
+            yield run, base, pinned
+
+
+def _checked(walk: Iterator[tuple[Storage, Storage, Pinned]]) -> Iterator[tuple[Storage, Pinned]]:
+    """Each base, as it was pinned; raises UserError for one that is no longer so."""
+    for run, base, pinned in walk:
+        now = _look_at(base, pinned.uri)
+        if changes := _changes(pinned, now):
+            why = _revision(base, pinned, now)
+            raise UserError(
+                f"{base}, a base of {run}, was revised ({why}): run `owt run` for {run}, which then runs "
+                "export and tokenize again"
+                if why
+                else _changed(run, base, changes)
+            )
+        yield base, pinned
 
 
 def _opened(base: Storage, pinned: Pinned) -> Base:
@@ -386,11 +384,6 @@ def _revision(base: Storage, pinned: Pinned, now: Pinned) -> str | None:
         if after and all(before.get(name) == sha256 for name, sha256 in state.items()):
             state, reasons = after, [*reasons, line["why"]]
     return "; ".join(reasons) if reasons and state == now.state else None
-
-
-def _refuse_circle(workdir: Storage, base: Storage) -> None:
-    if place_of(workdir) in map(place_of, folders_of_chain(base)):
-        raise UserError(f"--base {base} builds on {workdir} itself: a chain of runs cannot be a circle")
 
 
 def _register(base: Storage, workdir: Storage) -> None:
