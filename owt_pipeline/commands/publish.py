@@ -10,7 +10,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ from owt_pipeline.engine.dataset import DatasetReader, read_manifest
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.lease import mention_running
 from owt_pipeline.engine.storage import Storage
-from schemas import DATASETS, Reason
+from owt_pipeline.export.card import rendered
+from schemas import DATASETS
 from schemas.datasets import is_validation
 from schemas.manifest import Manifest, ShardFile
 
@@ -188,14 +188,11 @@ def _write(corpus: DatasetReader, upload: Upload, fraction: float, folder: Path)
 
 def dataset_card(workdir: Storage, name: str, configs: Sequence[str], *, license: str, contact: str) -> str:
     """README.md of the dataset: what is in it, how it was made, what was lost on the way, how to take a page out."""
-    from jinja2 import Environment, StrictUndefined
-
     found = ((dataset, read_manifest(workdir, dataset)) for dataset in DATASETS)
     manifests: dict[str, Manifest] = {dataset: manifest for dataset, manifest in found if manifest is not None}
-    template = (files("owt_pipeline.commands") / "dataset_card.md").read_text(encoding="utf-8")
-    card = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(template)
     schema = DATASETS["corpus"].schema
-    return card.render(
+    return rendered(
+        "published.md",
         name=name,
         configs=configs,
         license=license,
@@ -203,17 +200,9 @@ def dataset_card(workdir: Storage, name: str, configs: Sequence[str], *, license
         splits=SPLITS,
         manifests=manifests,
         columns=[schema.field(column) for column in _columns(configs[0], schema)],
-        describe=lambda field: (field.metadata or {}).get(b"description", b"").decode(),
-        meaning=lambda reason: Reason.of(reason).description,
         options={m.stage: m.options for m in manifests.values()},
-        sources=_sources(manifests),
+        sources=[str(source["name"]) for source in next(iter(manifests.values())).sources],
     )
-
-
-def _sources(manifests: dict[str, Manifest]) -> list[str]:
-    """The names of the files that the URLs came from."""
-    first = next(iter(manifests.values()))
-    return [str(source["name"]) for source in first.sources]
 
 
 main = command(build_parser, _publish)
