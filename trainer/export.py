@@ -25,7 +25,7 @@ from schemas import SettingsError, option
 from trainer.checkpoint import RECORD, Signer, Verifier
 from trainer.command_line import CommandParser, run_command
 from trainer.pretrained import Pretrained, load_pretrained, save_huggingface
-from trainer.remote import open_bucket
+from trainer.remote import missing_credentials, open_bucket
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,15 @@ class Destination(Protocol):
 
 
 def open_destination(uri: str) -> Destination:
-    """`hf://OWNER/NAME`, `s3://BUCKET/PATH` or `gs://BUCKET/PATH`; raises SettingsError for another form."""
+    """`hf://OWNER/NAME`, `s3://BUCKET/PATH` or `gs://BUCKET/PATH`.
+
+    Raises SettingsError for another form, and for a bucket that nothing gives credentials for.
+    """
     if uri.startswith(HUB):
         return _Hub(uri.removeprefix(HUB))
     if uri.partition("://")[0] in ("s3", "gs"):
+        if missing := missing_credentials(uri):
+            raise SettingsError(f"publish: {uri}: no credentials found: {missing}")
         return _Bucket(uri)
     raise SettingsError(f"publish: {uri} is neither hf://OWNER/NAME nor s3://BUCKET/PATH nor gs://BUCKET/PATH")
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.client
 import os
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -83,11 +85,13 @@ class RemoteFolder:
     """A `tokens/` folder in a bucket."""
 
     def __init__(self, uri: str, cache: Cache) -> None:
-        """Raises ShardError for a URI of no known kind, or that is none."""
+        """Raises ShardError for a URI of no known kind, or that is none, and where there are no credentials for it."""
         self.uri, self._cache = uri.rstrip("/"), cache
         scheme, _, path = uri.partition("://")
         if scheme not in ("s3", "gs") or not path.strip("/"):
             raise ShardError(f"{uri}: give a local folder, s3://BUCKET/PATH or gs://BUCKET/PATH")
+        if missing := missing_credentials(uri):
+            raise ShardError(f"{uri}: no credentials found: {missing}")
         try:
             self._fs, self._root = open_bucket(self.uri)
         except (pa.ArrowInvalid, OSError) as error:
@@ -190,11 +194,14 @@ an error."""
 def open_bucket(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
     """The file system of a `gs://` or `s3://` URI, and the path in it.
 
-    Credentials and endpoints are found as the clients of either find them. `STORAGE_EMULATOR_HOST` (`host:port`, or a
-    URL) names another server for `gs://`, to be used without credentials; `AWS_ENDPOINT_URL` one for `s3://`.
+    Credentials and endpoints are found as the clients of either find them; `s3://anonymous@BUCKET` and
+    `gs://anonymous@BUCKET` need none. `STORAGE_EMULATOR_HOST` (`host:port`, or a URL) names another server for `gs://`,
+    to be used without credentials; `AWS_ENDPOINT_URL` one for `s3://`.
 
     Raises pyarrow.ArrowInvalid for a URI that is none.
     """
+    if uri.startswith("s3://anonymous@"):
+        return _public_s3(uri.removeprefix("s3://anonymous@"))
     filesystem, path = pyarrow.fs.FileSystem.from_uri(uri)
     if not uri.startswith("gs://"):
         return filesystem, path
@@ -207,3 +214,86 @@ def open_bucket(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
     elif not uri.startswith("gs://anonymous@"):
         filesystem = pyarrow.fs.GcsFileSystem(retry_time_limit=_RETRY)
     return filesystem, path
+
+
+def _public_s3(path: str) -> tuple[pyarrow.fs.FileSystem, str]:
+    """The file system of a public bucket, and the path in it: its URI has no form that says so."""
+    scheme, _, server = os.environ.get("AWS_ENDPOINT_URL", "").rstrip("/").rpartition("://")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if not server:
+        region = region or pyarrow.fs.resolve_s3_region(path.partition("/")[0])
+    where = {"scheme": scheme or "https", "endpoint_override": server or None, "region": region}
+    return pyarrow.fs.S3FileSystem(anonymous=True, **where), path
+
+
+_SECONDS = 1.0
+"""How long a machine's metadata server is waited for: it answers at once where there is one."""
+
+
+def missing_credentials(uri: str) -> str:
+    """What to do where nothing gives credentials for a `gs://` or `s3://` URI; "" where something may.
+
+    Arrow's clients ask for them for minutes. So this looks where they look: variables, files, and the metadata server
+    that a machine of the cloud has (https://cloud.google.com/docs/authentication/application-default-credentials,
+    https://docs.aws.amazon.com/sdkref/latest/guide/standardized-credentials.html).
+    """
+    scheme, _, path = uri.partition("://")
+    if "@" in path.partition("/")[0]:
+        return ""
+    if scheme == "gs" and not _google_credentials():
+        return (
+            "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to the file of a key; "
+            "gs://anonymous@BUCKET reads a public bucket"
+        )
+    if scheme == "s3" and not _aws_credentials():
+        keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        return f"set {keys}, or AWS_PROFILE; s3://anonymous@BUCKET reads a public bucket"
+    return ""
+
+
+def _google_credentials() -> bool:
+    named = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS")
+    if any(os.environ.get(name) for name in named):
+        return True  # a file that does not exist is an error of Arrow's at once
+    folder = os.environ.get("APPDATA" if os.name == "nt" else "HOME", "")
+    parts = ("gcloud",) if os.name == "nt" else (".config", "gcloud")
+    if Path(folder, *parts, "application_default_credentials.json").exists():
+        return True
+    if os.environ.get("NO_GCE_CHECK", "").lower() == "true":
+        return False
+    server = os.environ.get("GCE_METADATA_ROOT", "169.254.169.254")
+    return _answers(server, "GET", "/", {"Metadata-Flavor": "Google"}, "Metadata-Flavor")
+
+
+def _aws_credentials() -> bool:
+    named = (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    )
+    if any(os.environ.get(name) for name in named):
+        return True
+    for name, file in (("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config")):
+        if Path(os.environ.get(name) or Path.home() / ".aws" / file).exists():
+            return True
+    if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+        return False
+    server = urlsplit(os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254").netloc
+    token = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+    return _answers(server, "PUT", "/latest/api/token", token) or _answers(
+        server, "GET", "/latest/meta-data/iam/security-credentials/", {}
+    )
+
+
+def _answers(server: str, method: str, path: str, headers: Mapping[str, str], signed: str = "") -> bool:
+    """Whether a metadata server (`host:port`) answers 200, with the header `signed` where that is given."""
+    connection = http.client.HTTPConnection(server, timeout=_SECONDS)
+    try:
+        connection.request(method, path, headers=dict(headers))
+        answer = connection.getresponse()
+        return answer.status == 200 and (not signed or answer.getheader(signed) is not None)
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import http.server
+import os
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,13 +16,15 @@ import numpy as np
 import pyarrow.fs
 import pytest
 
+from schemas import SettingsError
 from schemas.manifest import ShardFile
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 from tests.trainer.conftest import add_bases
 from trainer.data import Corpora, open_corpora, url_ids_by_sample
+from trainer.export import open_destination
 from trainer.manifest import ShardError
-from trainer.remote import Cache, open_bucket
+from trainer.remote import Cache, missing_credentials, open_bucket
 from trainer.samplers import Packed
 from trainer.shards import open_dataset
 from trainer.train import main
@@ -139,10 +146,87 @@ def test_a_bad_shard_is_named_before_training_starts(
 def test_no_shards_and_no_such_scheme_are_one_clear_error(bucket: str, tmp_path: Path) -> None:
     with pytest.raises(ShardError, match=f"read at {bucket}/nowhere: .*ledger/nowhere/manifest.json is missing"):
         open_dataset(f"{bucket}/nowhere", cache=tmp_path)
-    with pytest.raises(ShardError, match=r"s3://bucket/\[x\] cannot be opened"):
-        open_dataset("s3://bucket/[x]", cache=tmp_path)
+    with pytest.raises(ShardError, match=rf"{bucket}/\[x\] cannot be opened"):
+        open_dataset(f"{bucket}/[x]", cache=tmp_path)
     with pytest.raises(ShardError, match="ftp://host/tokens: give a local folder, s3://BUCKET/PATH or gs://"):
         open_dataset("ftp://host/tokens", cache=tmp_path)
+
+
+@pytest.fixture
+def without_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine of no cloud, with none of its user's files."""
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "GOOGLE_", "STORAGE_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GCE_METADATA_ROOT", "127.0.0.1:9")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("uri", "what"),
+    [
+        ("gs://private/tokens", "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"),
+        ("s3://private/tokens", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"),
+    ],
+)
+def test_without_credentials_a_run_ends_at_once_with_one_line_that_says_what_to_set(
+    without_credentials: None, uri: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = time.monotonic()
+    assert main(["--data", uri, "--out", str(tmp_path / "run"), "--preset", "tiny", "--device", "cpu"]) == 1
+    assert time.monotonic() - started < 10
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{uri}: no credentials found: {what}" in line
+    with pytest.raises(SettingsError, match=f"publish: {uri}: no credentials found: {what[:9]}"):
+        open_destination(uri)
+
+
+def test_a_metadata_server_that_never_answers_gives_no_credentials(
+    without_credentials: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("GCE_METADATA_ROOT", address)
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://{address}")
+        started = time.monotonic()
+        assert missing_credentials("gs://private/tokens")
+        assert missing_credentials("s3://private/tokens")
+        assert time.monotonic() - started < 10
+
+
+def test_credentials_of_files_and_of_the_machine_are_left_to_the_client(
+    without_credentials: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Metadata(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Metadata-Flavor", "Google")
+            self.end_headers()
+
+        do_PUT = do_GET
+
+    uris = ("gs://private/tokens", "s3://private/tokens")
+    with http.server.HTTPServer(("127.0.0.1", 0), Metadata) as server, monkeypatch.context() as patch:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        patch.setenv("GCE_METADATA_ROOT", f"127.0.0.1:{server.server_port}")
+        patch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        assert [missing_credentials(uri) for uri in uris] == ["", ""]
+        server.shutdown()
+    assert all(missing_credentials(uri) for uri in uris)
+    for name in (".config/gcloud/application_default_credentials.json", ".aws/credentials"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    assert [missing_credentials(uri) for uri in uris] == ["", ""]
+
+
+def test_a_public_bucket_is_read_without_credentials(
+    bucket: str, uploaded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = open_dataset(uploaded, cache=tmp_path).digest
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    assert open_dataset(uploaded.replace("://", "://anonymous@"), cache=tmp_path).digest == expected
 
 
 def test_a_run_trains_from_a_bucket(uploaded: str, tmp_path: Path) -> None:
