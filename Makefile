@@ -27,8 +27,8 @@ test-long: $(VENV)/installed  ## the demos of training to their end, and every p
 test-engines: $(VENV)/installed .venv-servers/installed .venv-dependencies/installed .venv-engines/installed  ## jobs on Beam's runners
 	OWT_REQUIRE_SERVERS=1 $(BIN)/python -m pytest -m engines tests/engines
 
-test-dags: $(VENV)/installed .venv-airflow/installed  ## the Airflow DAG, run by Airflow in an environment of its own
-	OWT_REQUIRE_AIRFLOW=1 .venv-airflow/bin/python -m pytest tests/dags
+test-dags: $(VENV)/installed .venv-airflow/installed .venv-servers/installed .venv-dependencies/installed  ## the Airflow DAG, run by Airflow in an environment of its own
+	OWT_REQUIRE_AIRFLOW=1 OWT_REQUIRE_SERVERS=1 .venv-airflow/bin/python -m pytest tests/dags
 
 test-xla: .venv-xla/installed  ## training through torch_xla, in an environment of its own (8 GB), on the CPU
 	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/trainer/test_xla.py

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 import copy
 import importlib.util
-import io
 import itertools
 import json
 import os
-import pydoc_data.topics
 import re
 import subprocess
 import sys
@@ -18,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.dags.inputs import PAGES, manifest, write_dump, write_pages
 from tests.servers.hub import environment_of, hub_server
 
 REQUIRED = "OWT_REQUIRE_AIRFLOW" in os.environ  # set by make test-dags: what is missing is a failure
@@ -27,7 +26,6 @@ if importlib.util.find_spec("airflow") is None and not REQUIRED:
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ORDER = ["collect", "fetch", "extract", "clean", "dedupe", "export", "tokenize", "report"]
-PAGES = 12
 TINY = ["--preset", "tiny", "--max_steps", "9"]
 TRAINING = {
     "preset": "tiny",
@@ -156,32 +154,6 @@ def test_a_parameter_left_empty_leaves_its_flag_to_the_config(dag: Any, tmp_path
         ]
 
 
-def test_a_dataflow_stage_is_waited_for_to_its_end_by_the_triggerer(
-    dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the short name the operator would let go of the stage at its job's id."""
-    from airflow.providers.apache.beam.triggers.beam import BeamPythonPipelineTrigger
-
-    deferred: list[str] = []
-    run = BeamPythonPipelineTrigger.run
-
-    def noted(trigger: Any) -> Any:
-        deferred.append(trigger.py_file)
-        return run(trigger)
-
-    monkeypatch.setattr(BeamPythonPipelineTrigger, "run", noted)
-    printed = "Submitted job: 2026-01-01_00_00_00-1234567890123456789"
-    conf = {"workdir": "gs://b/run", "runner": "DataflowRunner", "verify": False}
-    started = commands_of(dag, tmp_path, conf, printing=printed)
-    assert deferred == [f"owt_pipeline.{stage}.stage" for stage in ORDER]
-    assert len(started) == len(ORDER)
-    from apache_beam.runners.runner import create_runner
-
-    for command in started:
-        (flag,) = (flag for flag in command if flag.startswith("--runner="))
-        assert type(create_runner(flag.removeprefix("--runner="))).__name__ == "DataflowRunner"
-
-
 def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_completed_by_another(
     dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,16 +220,14 @@ def test_the_command_of_the_documentation_works(airflow_home: Path, tmp_path: Pa
     assert manifest(tmp_path / "owt", "tokens")["counts"]["entered"] > 0
 
 
-def commands_of(dag: Any, folder: Path, run: dict[str, Any], printing: str = "") -> list[list[str]]:
+def commands_of(dag: Any, folder: Path, run: dict[str, Any]) -> list[list[str]]:
     """Run the DAG with an interpreter that only notes its arguments; returns those of each task."""
     notes, interpreter = folder / "commands.jsonl", folder / "python"
     interpreter.write_text(
         f"#!{sys.executable}\n"
-        "import json, sys, time\n"
+        "import json, sys\n"
         "if sys.argv[1] == '-c':\n"
         "    sys.exit(print('2.77.0'))\n"  # the operator asks for Beam's version
-        f"print({printing!r}, flush=True)\n"
-        f"time.sleep({0.3 if printing else 0})\n"
         f"with open({str(notes)!r}, 'a') as notes:\n"
         "    print(json.dumps(sys.argv[1:]), file=notes)\n"
     )
@@ -285,44 +255,3 @@ def pipeline_interpreter() -> str:
             pytest.fail(missing)
         pytest.skip(missing)
     return python
-
-
-def write_pages(warc: Path) -> list[str]:
-    """Pages of English prose, each of another topic, as a WARC file; returns their URLs."""
-    from warcio.statusandheaders import StatusAndHeaders
-    from warcio.warcwriter import WARCWriter
-
-    topics = sorted(pydoc_data.topics.topics.items(), key=lambda topic: -len(topic[1]))[:PAGES]
-    with open(warc, "wb") as file:
-        writer = WARCWriter(file, gzip=True)
-        for name, text in topics:
-            paragraphs = "".join(f"<p>{' '.join(part.split())}</p>" for part in text.split("\n\n")[:12])
-            html = f"<html><head><title>{name}</title></head><body><article>{paragraphs}</article></body></html>"
-            headers = StatusAndHeaders("200 OK", [("Content-Type", "text/html; charset=utf-8")], "HTTP/1.1")
-            payload = io.BytesIO(html.encode())
-            writer.write_record(
-                writer.create_warc_record(url_of(name), "response", payload=payload, http_headers=headers)
-            )
-    return [url_of(name) for name, _ in topics]
-
-
-def url_of(topic: str) -> str:
-    return f"https://host{len(topic) % 3}.example.org/{topic}"
-
-
-def write_dump(dump: Path, urls: list[str]) -> None:
-    """A monthly dump of link posts, and of a self post that is none."""
-    import zstandard
-
-    posts: list[dict[str, Any]] = [
-        {"id": f"a{i}", "url": url, "score": 10 + i, "is_self": False, "over_18": False} for i, url in enumerate(urls)
-    ]
-    posts.append({"id": "b", "url": "https://www.reddit.com/r/x/b", "score": 99, "is_self": True, "over_18": False})
-    shared = {"subreddit": "python", "author": "someone", "title": "a title", "created_utc": 1704067200}
-    lines = "".join(json.dumps({**post, **shared}) + "\n" for post in posts)
-    dump.write_bytes(zstandard.ZstdCompressor().compress(lines.encode()))
-
-
-def manifest(workdir: Path, dataset: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((workdir / "ledger" / dataset / "manifest.json").read_text())
-    return content

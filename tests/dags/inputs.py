@@ -1,0 +1,52 @@
+"""A small dump and the pages that it links to, and what a run makes of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import pydoc_data.topics
+from pathlib import Path
+from typing import Any
+
+PAGES = 12
+
+
+def write_pages(warc: Path) -> list[str]:
+    """Pages of English prose, each of another topic, as a WARC file; returns their URLs."""
+    from warcio.statusandheaders import StatusAndHeaders
+    from warcio.warcwriter import WARCWriter
+
+    topics = sorted(pydoc_data.topics.topics.items(), key=lambda topic: -len(topic[1]))[:PAGES]
+    with open(warc, "wb") as file:
+        writer = WARCWriter(file, gzip=True)
+        for name, text in topics:
+            paragraphs = "".join(f"<p>{' '.join(part.split())}</p>" for part in text.split("\n\n")[:12])
+            html = f"<html><head><title>{name}</title></head><body><article>{paragraphs}</article></body></html>"
+            headers = StatusAndHeaders("200 OK", [("Content-Type", "text/html; charset=utf-8")], "HTTP/1.1")
+            payload = io.BytesIO(html.encode())
+            writer.write_record(
+                writer.create_warc_record(url_of(name), "response", payload=payload, http_headers=headers)
+            )
+    return [url_of(name) for name, _ in topics]
+
+
+def url_of(topic: str) -> str:
+    return f"https://host{len(topic) % 3}.example.org/{topic}"
+
+
+def write_dump(dump: Path, urls: list[str]) -> None:
+    """A monthly dump of link posts, and of a self post that is none."""
+    import zstandard
+
+    posts: list[dict[str, Any]] = [
+        {"id": f"a{i}", "url": url, "score": 10 + i, "is_self": False, "over_18": False} for i, url in enumerate(urls)
+    ]
+    posts.append({"id": "b", "url": "https://www.reddit.com/r/x/b", "score": 99, "is_self": True, "over_18": False})
+    shared = {"subreddit": "python", "author": "someone", "title": "a title", "created_utc": 1704067200}
+    lines = "".join(json.dumps({**post, **shared}) + "\n" for post in posts)
+    dump.write_bytes(zstandard.ZstdCompressor().compress(lines.encode()))
+
+
+def manifest(workdir: Path, dataset: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((workdir / "ledger" / dataset / "manifest.json").read_text())
+    return content

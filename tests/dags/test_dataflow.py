@@ -1,0 +1,85 @@
+"""The DAG `openwebtext` on Dataflow: a stage's task is deferred, and its trigger runs the launcher to its end.
+
+The service is the tests' (`tests/engines/dataflow.py`), which executes the jobs it is sent.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dags.inputs import PAGES, write_dump, write_pages
+
+if importlib.util.find_spec("airflow") is None and "OWT_REQUIRE_AIRFLOW" not in os.environ:
+    pytest.skip("Airflow is not installed here: run `make test-dags`", allow_module_level=True)
+
+from google.auth.credentials import AnonymousCredentials
+from google.cloud.storage import Bucket, Client
+
+from tests.engines.cloud import PROJECT, REGION, STATES, Cloud, cloud
+from tests.servers.gcs import gcs_bucket
+
+OTHERS = "(?!collect$).*"
+"""The tasks that are marked as successful, not run: they are of the same class, and a job takes its time."""
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    """The service; what this process starts finds it, and imports nothing of the checkout."""
+    with gcs_bucket() as bucket, cloud(tmp_path / "cloud", bucket) as found:
+        monkeypatch.delenv("PYTHONPATH", raising=False)
+        for name, value in found.environment.items():
+            monkeypatch.setenv(name, value)
+        yield found
+
+
+@pytest.fixture
+def bucket(service: Cloud) -> Bucket:
+    return Client(PROJECT, AnonymousCredentials()).bucket(service.bucket.removeprefix("gs://"))
+
+
+@pytest.mark.timeout(900)  # two jobs, on a machine that may be busy
+def test_a_stage_is_deferred_until_its_launcher_ends_and_fails_with_it(
+    dag: Any, service: Cloud, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistake that a worker finds ends the job without a failure, so that nothing is retried."""
+    from airflow.providers.apache.beam.triggers.beam import BeamPythonPipelineTrigger
+
+    deferred: list[str] = []
+    run_trigger = BeamPythonPipelineTrigger.run
+
+    def noted(trigger: Any) -> Any:
+        deferred.append(trigger.py_file)
+        return run_trigger(trigger)
+
+    monkeypatch.setattr(BeamPythonPipelineTrigger, "run", noted)
+    write_dump(tmp_path / "RS_2024-01.zst", write_pages(tmp_path / "pages.warc.gz"))
+    bucket.blob("damaged.zst").upload_from_string(b"\x28\xb5\x2f\xfd no frame")
+    bucket.blob("RS_2024-01.zst").upload_from_filename(tmp_path / "RS_2024-01.zst")
+
+    def run(dump: str) -> str:
+        """The state in which a run of the DAG ends."""
+        beam = {
+            "project": PROJECT,
+            "region": REGION,
+            "temp_location": f"{service.bucket}/tmp",
+            "job_name": "collect",
+            "dataflow_endpoint": "http://dataflow.sandbox",
+            "extra_package": str(service.wheel),
+        }
+        given = {"workdir": f"{service.bucket}/run", "dumps": [f"{service.bucket}/{dump}"], "num_shards": 2}
+        place = {"runner": "DataflowRunner", "beam_flags": beam, "python": str(service.launcher / "python")}
+        return str(dag.test(run_conf={**given, **place}, mark_success_pattern=OTHERS).state)
+
+    assert run("damaged.zst") == "failed"
+    assert run("RS_2024-01.zst") == "success"
+    assert deferred == ["owt_pipeline.collect.stage"] * 2
+    assert [STATES[job["currentState"]] for job in service.jobs()] == ["DONE", "DONE"], "the launcher alone knows"
+    manifest = json.loads(bucket.blob("run/ledger/urls/manifest.json").download_as_bytes())
+    assert manifest["counts"]["left"] == PAGES
