@@ -16,7 +16,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn, TextIO
 
 from owt_pipeline.engine import progress
@@ -105,6 +105,18 @@ def reporting_errors(command: Callable[[], int]) -> int:
         return _complain(f"a worker process failed:\n{error}")
     except LedgerError as error:
         return _complain(f"{error}. This is a bug of the stage: please report it with the input that shows it")
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
+    """The lines of a table: columns as wide as their longest cell, those of `left` begin at the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def _output_is_closed() -> bool:

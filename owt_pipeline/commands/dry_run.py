@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from owt_pipeline.command_line import aligned
 from owt_pipeline.commands import estimate
 from owt_pipeline.commands.estimate import (
     BYTES_PER_SUBMISSION,
     FOREST_SECONDS,
     SHIPPED,
     SHIPPED_RATES,
-    Rate,
     Work,
     busy,
     duration,
@@ -138,13 +139,7 @@ def table(found: Sequence[Step], runtime: Runtime) -> str:
         else:
             figures = (f"~{step.rows:,.0f}", size(step.bytes), f"~{duration(step.seconds)}", f"~{size(step.disk)}")
             rows.append((step.stage, step.verdict, *figures, step.why))
-    widths = [max(len(row[column]) for row in rows) for column in range(7)]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), row[1].ljust(widths[1]), *(row[i].rjust(widths[i]) for i in range(2, 6)), row[6]]
-        ).rstrip()
-        for row in rows
-    ]
+    lines = aligned(rows, left=(0, 1, 6))
     running = [step for step in found if step.verdict != FINISHED]
     if not running:
         return "\n".join([*lines, "nothing to do"])
@@ -191,9 +186,14 @@ def _step(
     manifest = output.manifest
     reads = [name for name in (*stage.inputs, *stage.optional_inputs) if name in expected]
     anew = [name for name in reads if expected[name].manifest is None]
-    live = stage.name == "fetch" and _asks_the_web(options)
-    rate = rate_of(stage.name, log, live=live)
-    rows, read, share = _input(stage, options, expected, reads)
+    live = stage.name == "fetch" and options.order != ("archive",)  # then it waits for servers, not for this machine
+    rate, share = rate_of(stage.name, log, live=live), 1.0
+    if reads:
+        rows, read, longest = expected[stage.inputs[0]].rows, sum(expected[name].bytes for name in reads), 0.0
+    else:  # a source, which one worker reads
+        sizes = [source.get("bytes", 0) for source in stage.sources(options)]
+        read = sum(sizes)
+        rows, longest = read / BYTES_PER_SUBMISSION, max(sizes, default=0) / BYTES_PER_SUBMISSION
     if anew:
         stage.sources(options)  # which the plan of what has its inputs reads
         verdict, why = (
@@ -224,18 +224,15 @@ def _step(
         bytes=read * share,
         core_seconds=core_seconds,
         parts=max(round(shards * share), 1),
-        longest=_longest(stage, options, reads) / rate.rows_per_second,
+        longest=longest / rate.rows_per_second,
         seconds=core_seconds / workers + sum(source.seconds for source in asked),
         disk=disk,
         measured=rate.measured,
         asked=asked,
     )
-    return step, _expectation(stage, rate, rows, shards, expected)
-
-
-def _asks_the_web(options: Any) -> bool:
-    """Whether fetch waits for servers, and not for this machine."""
-    return bool(options.order != ("archive",))
+    left = rows * rate.kept
+    # Of dedupe, a decision for each that goes; export then leaves these out.
+    return step, _Expected(rows - left if stage.name == "dedupe" else left, left * rate.bytes_per_row, shards)
 
 
 def _asked(options: Any, urls: float, files: Sequence[Mapping[str, Any]]) -> tuple[Asked, ...]:
@@ -283,40 +280,11 @@ def _verdict(stage: Stage, plan: Plan, output: Output, workdir: Storage) -> tupl
     return "runs", why, 1.0
 
 
-def _input(
-    stage: Stage, options: Any, expected: dict[str, _Expected], reads: Sequence[str]
-) -> tuple[float, float, float]:
-    """(rows, bytes, share of them) that would be read."""
-    if reads:
-        main = expected[stage.inputs[0]]
-        return main.rows, sum(expected[name].bytes for name in reads), 1.0
-    sources = stage.sources(options)
-    read = sum(source.get("bytes", 0) for source in sources)
-    return read / BYTES_PER_SUBMISSION, read, 1.0
-
-
-def _longest(stage: Stage, options: Any, reads: Sequence[str]) -> float:
-    """Rows of the largest source, which one worker reads; 0 for a stage that reads shards."""
-    if reads:
-        return 0.0
-    return max((source.get("bytes", 0) for source in stage.sources(options)), default=0) / BYTES_PER_SUBMISSION
-
-
-def _expectation(stage: Stage, rate: Rate, rows: float, shards: int, expected: dict[str, _Expected]) -> _Expected:
-    """The dataset that a stage which runs would write."""
-    left = rows * rate.kept
-    if stage.name == "dedupe":  # a decision for each that goes; export then leaves these out
-        return _Expected(rows - left, left * rate.bytes_per_row, shards)
-    return _Expected(left, left * rate.bytes_per_row, shards)
-
-
 def _of_manifest(manifest: Manifest) -> _Expected:
     return _Expected(manifest.total("data").rows, manifest.total_bytes, manifest.num_shards, manifest)
 
 
 def _free_bytes(workdir: Storage) -> int:
-    import os
-
     folder = workdir.uri
     while not os.path.exists(folder):
         folder = os.path.dirname(os.path.abspath(folder))
@@ -325,6 +293,4 @@ def _free_bytes(workdir: Storage) -> int:
 
 def as_json(found: Sequence[Step]) -> str:
     """The steps for a program."""
-    import dataclasses
-
-    return json.dumps([dataclasses.asdict(step) for step in found], indent=1)
+    return json.dumps([asdict(step) for step in found], indent=1)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from owt_pipeline.command_line import aligned
 from owt_pipeline.engine.submission import Machines, Prices
 
 SHIPPED_RATES = "the rates that ship"
@@ -198,8 +199,7 @@ def table(found: Sequence[Forecast], machines: Machines) -> str:
                 f"{stage.reads + stage.writes:,.0f}",
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(8)]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+    lines = aligned(rows)
     *stages, total = found
     longest = max(stages, key=lambda stage: stage.alone)
     lines.append(

@@ -352,8 +352,7 @@ def _turned_round(options: Flattened) -> pa.Table:
 @functools.lru_cache(maxsize=_CACHED_SHARDS)
 def _ids(clean: DatasetReader, shard: int) -> np.ndarray:
     """Ids of a shard's documents, ascending; cached, since decisions of one shard name documents of many."""
-    found = [batch["url_id"].to_numpy() for batch in clean.batches(shard, columns=["url_id"], rows=_ROWS)]
-    return np.concatenate(found) if found else np.zeros(0, np.uint64)
+    return clean.ids(shard)
 
 
 def _shards_of(options: Flattened) -> list[np.ndarray]:

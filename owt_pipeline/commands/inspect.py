@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import CommandParser, command
 from owt_pipeline.commands.history import find_id, readers_of
-from owt_pipeline.engine.dataset import DatasetReader, read_manifest, reading
+from owt_pipeline.engine.dataset import DatasetReader, arrow_batches, read_manifest, reading
 from owt_pipeline.engine.errors import NotFound, UsageError, UserError
 from owt_pipeline.engine.lease import mention_running
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.storage import Storage, folder_of
 from schemas import DATASETS, Reason
 from schemas.settings import did_you_mean
 
@@ -198,11 +198,7 @@ class Source:
         for folder, path in self.files:
             with reading(folder.path(path)), folder.open(path) as file:
                 if path.endswith(".arrow"):
-                    opened = pa.ipc.open_file(file)
-                    for index in range(opened.num_record_batches):
-                        batch = opened.get_batch(index)
-                        batch = batch.select(columns) if columns else batch
-                        yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
+                    yield from arrow_batches(file, columns, rows)
                 else:
                     yield from pq.ParquetFile(file).iter_batches(batch_size=rows, columns=columns)
 
@@ -213,9 +209,10 @@ def open_source(name: str) -> Source:
 
     Raises NotFound for what is not there, UserError for what is none of these.
     """
-    parent, tail = _split(name)
+    parent, tail = folder_of(name.rstrip("/"))
     if tail == "rejects":  # of ledger/DATASET/rejects
-        dataset, workdir = _split(parent.uri)[1], _split(_split(parent.uri)[0].uri)[0]
+        ledger, dataset = folder_of(parent.uri)
+        workdir = folder_of(ledger.uri)[0]
         if (manifest := read_manifest(workdir, dataset)) is not None:
             return _dataset(name, DatasetReader(workdir, manifest), "rejects")
     if (manifest := read_manifest(parent, tail)) is not None:
@@ -227,12 +224,6 @@ def open_source(name: str) -> Source:
         hint = f"; it is a run: look into {', '.join(f'{name}/{dataset}' for dataset in inside)}" if inside else ""
         raise UserError(f"{name} is not a finished dataset of a run{hint}")
     return _file(name, parent, tail)
-
-
-def _split(name: str) -> tuple[Storage, str]:
-    """The folder that `name` is in, and its last part."""
-    head, _, tail = name.rstrip("/").rpartition("/")
-    return Storage(head or ("/" if name.startswith("/") else ".")), tail
 
 
 def _dataset(name: str, reader: DatasetReader, kind: str) -> Source:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from owt_pipeline import config
-from owt_pipeline.command_line import CommandParser, configure_output, reporting_errors
+from owt_pipeline.command_line import CommandParser, aligned, configure_output, reporting_errors
 from owt_pipeline.engine import runner, submission
 from owt_pipeline.engine.bases import end_revision, pin
 from owt_pipeline.engine.errors import UsageError
@@ -47,12 +47,7 @@ def funnel_table(results: Sequence[Result]) -> str:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in Counter(counts.rejected).most_common())
         taken = "finished" if seconds is None else f"{seconds:.1f}"
         rows.append((result.stage.name, f"{counts.entered:,}", f"{counts.left:,}", taken, reasons))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in (1, 2, 3)), row[4]]).rstrip()
-        for row in rows
-    ]
-    return "\n".join(lines)
+    return "\n".join(aligned(rows, left=(0, 4)))
 
 
 def _run(argv: Sequence[str] | None) -> int:

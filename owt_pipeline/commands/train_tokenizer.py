@@ -12,7 +12,7 @@ import pyarrow as pa
 from owt_pipeline.command_line import CommandParser, command
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UsageError
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.storage import Storage, folder_of
 from owt_pipeline.formats.encoding import END_OF_TEXT
 from schemas import SettingsError, option
 from schemas.datasets import is_validation
@@ -52,10 +52,8 @@ def _train(arguments: argparse.Namespace) -> int:
     workdir = Storage(options.workdir)
     corpus = DatasetReader.open(workdir, "corpus")
     out = options.out or workdir.path("tokenizer.json")
-    folder, _, name = out.rpartition("/")
-    Storage(folder or ("/" if out.startswith("/") else ".")).write(
-        name, train_tokenizer(_texts(corpus, options.sample), options.vocab_size)
-    )
+    folder, name = folder_of(out)
+    folder.write(name, train_tokenizer(_texts(corpus, options.sample), options.vocab_size))
     print(f"{out}: use it with `owt tokenize --tokenizer`")
     return 0
 

@@ -241,8 +241,8 @@ def _id_problems(source: DatasetReader, reader: DatasetReader) -> Iterator[str]:
         yield f"{reader.num_shards} shards, made from {source.num_shards}"
         return
     for shard in range(reader.num_shards):
-        entered = np.sort(_ids(source, shard, "data"))
-        left = np.sort(np.concatenate([_ids(reader, shard, "data"), _ids(reader, shard, "rejects")]))
+        entered = np.sort(source.ids(shard))
+        left = np.sort(np.concatenate([reader.ids(shard), reader.ids(shard, "rejects")]))
         if np.array_equal(entered, left):
             continue
         twice = left[1:][left[1:] == left[:-1]]
@@ -257,7 +257,7 @@ def _id_problems(source: DatasetReader, reader: DatasetReader) -> Iterator[str]:
 
 def _unique_problems(reader: DatasetReader) -> Iterator[str]:
     """Where ids begin, each has one row."""
-    ids = np.sort(np.concatenate([_ids(reader, shard, "data") for shard in range(reader.num_shards)]))
+    ids = np.sort(np.concatenate([reader.ids(shard) for shard in range(reader.num_shards)]))
     twice = ids[1:][ids[1:] == ids[:-1]]
     if len(twice):
         yield f"{len(twice)} ids have more than one row, such as {twice[0]}"
@@ -265,7 +265,7 @@ def _unique_problems(reader: DatasetReader) -> Iterator[str]:
 
 def _decision_problems(source: DatasetReader, reader: DatasetReader) -> Iterator[str]:
     """Each decision removes a document that is there, once, in favour of one that is there and stays."""
-    removed_of_shard = [np.sort(_ids(reader, shard, "data")) for shard in range(reader.num_shards)]
+    removed_of_shard = [np.sort(reader.ids(shard)) for shard in range(reader.num_shards)]
     removed = np.concatenate(removed_of_shard) if removed_of_shard else np.array([], np.uint64)
     kept_of_shard: dict[int, list[np.ndarray]] = {}
     for batch in reader.batches(columns=["kept_url_id", "kept_shard"]):
@@ -273,7 +273,7 @@ def _decision_problems(source: DatasetReader, reader: DatasetReader) -> Iterator
             ids = batch["kept_url_id"].to_numpy()[batch["kept_shard"].to_numpy() == shard]
             kept_of_shard.setdefault(int(shard), []).append(ids)
     for shard, ids in enumerate(removed_of_shard):
-        present = _ids(source, shard, "data")
+        present = source.ids(shard)
         unknown = np.setdiff1d(ids, present)
         if len(unknown):
             yield f"shard {shard}: {len(unknown)} decisions about documents that are not there, such as {unknown[0]}"
@@ -301,14 +301,9 @@ def _keeper_problems(readers: Mapping[str, DatasetReader]) -> Iterator[str]:
         if keeper is None:
             yield f"documents to be kept are in shard {shard}, which is of no run that is there"
         elif not is_discarded(keeper.workdir, "clean"):
-            lost = np.setdiff1d(np.concatenate(found), _ids(keeper, there, "data"))
+            lost = np.setdiff1d(np.concatenate(found), keeper.ids(there))
             if len(lost):
                 yield f"{len(lost)} documents to be kept are not in {keeper.workdir}/clean, such as {lost[0]}"
-
-
-def _ids(reader: DatasetReader, shard: int, kind: str) -> np.ndarray:
-    parts = [batch["url_id"].to_numpy() for batch in reader.batches(shard, kind=kind, columns=["url_id"], rows=1 << 16)]
-    return np.concatenate(parts) if parts else np.array([], np.uint64)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -159,6 +159,7 @@ def _say(line: str) -> None:
 
 
 _EXAMPLES = 3
+_NO_IDS = np.zeros(0, np.uint64)
 
 
 def domain_summary(readers: Mapping[str, DatasetReader], domain: str) -> dict[str, Any] | None:
@@ -177,17 +178,23 @@ def domain_summary(readers: Mapping[str, DatasetReader], domain: str) -> dict[st
         kept: dict[int, np.ndarray] = {}
         rejected: Counter[str] = Counter()
         for shard in range(reader.num_shards):
-            if ids is not None and not len(ids.get(shard, ())):
+            known = None if ids is None else ids.get(shard, _NO_IDS)
+            if known is not None and not len(known):
                 continue
             if name == "tokens":
-                kept[shard], count = _tokens(reader, shard, ids)
+                kept[shard], count = _tokens(reader, shard, _NO_IDS if known is None else known)
                 tokens = (tokens or 0) + count
             else:
-                kept[shard], urls = _ids(reader, shard, pattern, ids)
-                hosts.update(re.sub("^https://|[:/].*$", "", url) for url in urls)
-            for reason, urls in _rejects(reader, shard, pattern, ids).items():
-                rejected[reason] += len(urls)
-                examples.setdefault(reason, []).extend(urls[: _EXAMPLES - len(examples.get(reason, ()))])
+                here = list(_ours(reader, shard, ["url_id", *(["url"] if known is None else [])], pattern, known))
+                kept[shard] = np.concatenate([_NO_IDS, *(batch["url_id"].to_numpy() for batch in here)])
+                if known is None:
+                    urls = (url for batch in here for url in batch["url"].to_pylist())
+                    hosts.update(re.sub("^https://|[:/].*$", "", url) for url in urls)
+            for batch in _ours(reader, shard, ["url_id", "url", "reason"], pattern, known, kind="rejects"):
+                for reason, url in zip(batch["reason"].to_pylist(), batch["url"].to_pylist(), strict=True):
+                    rejected[reason] += 1
+                    if len(shown := examples.setdefault(reason, [])) < _EXAMPLES:
+                        shown.append(url)
         if ids is None:
             ids = kept
         if name == "duplicates":
@@ -200,68 +207,43 @@ def domain_summary(readers: Mapping[str, DatasetReader], domain: str) -> dict[st
     if not any(stage["kept"] or stage["rejected"] for stage in stages):
         return None
     for name in ("corpus", "clean", "documents", "pages", "urls"):
-        if name in readers and ids is not None and (shown := _urls(readers[name], pattern, ids)):
-            examples = {"kept": shown, **examples}
+        if name in readers and ids is not None and (some := _urls(readers[name], ids)):
+            examples = {"kept": some, **examples}
             break
     found = {"domain": domain, "hosts": dict(hosts.most_common(10)), "stages": stages, "examples": examples}
     return found | ({"tokens": tokens} if tokens is not None else {})
 
 
-def _ids(
-    reader: DatasetReader, shard: int, pattern: str, ids: dict[int, np.ndarray] | None
-) -> tuple[np.ndarray, list[str]]:
-    """Ids of the shard's rows that are the domain's; and their URLs, in the dataset that is looked at first."""
-    found, urls = [np.zeros(0, np.uint64)], []
-    columns = ["url_id"] if ids is not None else ["url_id", "url"]
-    for batch in reader.batches(shard, columns=columns, rows=1 << 16):
+def _ours(
+    reader: DatasetReader, shard: int, columns: list[str], pattern: str, ids: np.ndarray | None, kind: str = "data"
+) -> Iterator[pa.RecordBatch]:
+    """The shard's rows that are the domain's: by their URLs in the dataset that is looked at first, then by `ids`."""
+    for batch in reader.batches(shard, kind=kind, columns=columns, rows=1 << 16):
         if ids is None:
-            batch = batch.filter(pc.fill_null(pc.match_substring_regex(batch["url"], pattern), False))
-            urls += batch["url"].to_pylist()
-            found.append(batch["url_id"].to_numpy())
+            yield batch.filter(pc.fill_null(pc.match_substring_regex(batch["url"], pattern), False))
         else:
-            here = batch["url_id"].to_numpy()
-            found.append(here[np.isin(here, ids[shard])])
-    return np.concatenate(found), urls
+            yield batch.filter(pa.array(np.isin(batch["url_id"].to_numpy(), ids)))
 
 
-def _tokens(reader: DatasetReader, shard: int, ids: dict[int, np.ndarray] | None) -> tuple[np.ndarray, int]:
-    found, tokens = [np.zeros(0, np.uint64)], 0
+def _tokens(reader: DatasetReader, shard: int, ids: np.ndarray) -> tuple[np.ndarray, int]:
+    """Those of `ids` that have tokens in the shard, and how many."""
+    found, tokens = [_NO_IDS], 0
     for file in reader.files("data", shard):
         for batch in arrow_ids(reader, file):
-            here = batch["url_id"].to_numpy()
-            ours = np.isin(here, ids[shard]) if ids is not None else np.zeros(len(here), bool)
-            found.append(here[ours])
+            ours = np.isin(batch["url_id"].to_numpy(), ids)
+            found.append(batch["url_id"].to_numpy()[ours])
             tokens += int(batch["n_tokens"].to_numpy()[ours].sum())
     return np.concatenate(found), tokens
 
 
-def _rejects(
-    reader: DatasetReader, shard: int, pattern: str, ids: dict[int, np.ndarray] | None
-) -> dict[str, list[str]]:
-    """URLs of the shard's rejects that are the domain's, by reason."""
-    found: dict[str, list[str]] = {}
-    columns = ["url_id", "url", "reason"]
-    for batch in reader.batches(shard, kind="rejects", columns=columns, rows=1 << 16):
-        if ids is None:
-            ours = pc.fill_null(pc.match_substring_regex(batch["url"], pattern), False)
-        else:
-            ours = pa.array(np.isin(batch["url_id"].to_numpy(), ids[shard]))
-        mine = batch.filter(ours)
-        for reason, url in zip(mine["reason"].to_pylist(), mine["url"].to_pylist(), strict=True):
-            found.setdefault(reason, []).append(url)
-    return found
-
-
-def _urls(reader: DatasetReader, pattern: str, ids: dict[int, np.ndarray]) -> list[str]:
+def _urls(reader: DatasetReader, ids: dict[int, np.ndarray]) -> list[str]:
     """The first few URLs of those ids."""
     urls: list[str] = []
     for shard, wanted in ids.items():
-        if len(wanted):
-            for batch in reader.batches(shard, columns=["url_id", "url"], rows=1 << 16):
-                mine = batch.filter(pa.array(np.isin(batch["url_id"].to_numpy(), wanted)))
-                urls += mine["url"].to_pylist()[: _EXAMPLES - len(urls)]
-                if len(urls) == _EXAMPLES:
-                    return urls
+        for batch in _ours(reader, shard, ["url_id", "url"], "", wanted) if len(wanted) else ():
+            urls += batch["url"].to_pylist()[: _EXAMPLES - len(urls)]
+            if len(urls) == _EXAMPLES:
+                return urls
     return urls
 
 

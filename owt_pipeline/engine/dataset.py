@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -124,18 +125,18 @@ class DatasetReader:
         """Batches of at most `rows` rows of one file; raises UserError where it is damaged."""
         with reading(self.workdir.path(file.path)), self.workdir.open(file.path) as source:
             if file.path.endswith(".arrow"):
-                reader = pa.ipc.open_file(source)
-                for index in range(reader.num_record_batches):
-                    batch = reader.get_batch(index)
-                    batch = batch.select(columns) if columns else batch
-                    for start in range(0, batch.num_rows, rows):
-                        yield batch.slice(start, rows)
+                yield from arrow_batches(source, columns, rows)
             else:
                 parquet = pq.ParquetFile(source)
                 lacking = self._lacking(file, parquet.schema_arrow, columns)
                 present = [name for name in columns or () if name not in lacking] or None
                 for batch in parquet.iter_batches(batch_size=rows, columns=present):
                     yield self._with_nulls(batch, lacking, columns) if lacking else batch
+
+    def ids(self, shard: int, kind: str = "data") -> np.ndarray:
+        """`url_id` of each row of a shard, uint64 (n,)."""
+        batches = self.batches(shard, kind=kind, columns=["url_id"], rows=1 << 16)
+        return np.concatenate([np.zeros(0, np.uint64), *(batch["url_id"].to_numpy() for batch in batches)])
 
     def table(self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None) -> pa.Table:
         """One shard, or all, as a table."""
@@ -165,6 +166,16 @@ class DatasetReader:
         """The Arrow schema of one file; raises UserError on a damaged one."""
         with reading(self.workdir.path(file.path)), self.workdir.open(file.path) as source:
             return pa.ipc.open_file(source).schema if file.path.endswith(".arrow") else pq.read_schema(source)
+
+
+def arrow_batches(source: pa.NativeFile, columns: list[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
+    """Batches of at most `rows` rows of an Arrow IPC file."""
+    reader = pa.ipc.open_file(source)
+    for index in range(reader.num_record_batches):
+        batch = reader.get_batch(index)
+        batch = batch.select(columns) if columns else batch
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
 
 
 @contextlib.contextmanager

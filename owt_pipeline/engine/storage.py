@@ -29,7 +29,7 @@ from owt_pipeline.engine.bucket_clients import Bucket, Failure, GoogleBucket, Ob
 from owt_pipeline.engine.disk import Disk, HashingFile, remove_dead_spools, spool_file
 from owt_pipeline.engine.errors import UserError
 
-__all__ = ["Entry", "HashingFile", "Storage", "at_once", "describe_source", "expand_globs", "open_source"]
+__all__ = ["Entry", "HashingFile", "Storage", "at_once", "describe_source", "expand_globs", "folder_of", "open_source"]
 
 _SCHEMES = ("gs", "s3", "az")
 _REQUESTS_AT_ONCE = 16
@@ -224,11 +224,17 @@ def _split(uri: str) -> tuple[str, str]:
     return scheme, uri
 
 
+def folder_of(uri: str) -> tuple[Storage, str]:
+    """The folder that a file (path or URI) is in, and the file's name there."""
+    folder, _, name = uri.rpartition("/")
+    return Storage(folder or ("/" if uri.startswith("/") else ".")), name
+
+
 def open_source(uri: str) -> pa.NativeFile:
     """A file from outside the working directory (path or URI), for reading; raises UserError if it cannot be."""
     try:
-        folder, _, name = uri.rpartition("/")
-        return Storage(folder or ("/" if uri.startswith("/") else ".")).open(name)
+        folder, name = folder_of(uri)
+        return folder.open(name)
     except OSError as error:
         raise UserError(f"cannot read {uri}: {error}") from error
 

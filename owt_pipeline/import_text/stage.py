@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import logging
 import os
 import re
@@ -22,7 +21,7 @@ from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import Outcome
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Stage, StageRun, Step
-from owt_pipeline.engine.storage import Storage, describe_source, expand_globs, open_source
+from owt_pipeline.engine.storage import Storage, describe_source, expand_globs, folder_of, open_source
 from owt_pipeline.formats.urls import BadURL, canonical_url, url_id
 from owt_pipeline.import_text.records import Record, format_of, read_records
 from schemas import DATASETS, REJECTS, Reason, option
@@ -77,7 +76,8 @@ def sources(options: ImportOptions) -> list[dict[str, Any]]:
     for path, name in _named(options):
         entry = describe_source(path)
         if not path.endswith((".gz", ".zst", ".xz", ".bz2", ".parquet")):
-            entry = {"bytes": entry["bytes"], "sha256": _sha256(path)}
+            folder, file = folder_of(path)
+            entry = {"bytes": entry["bytes"], "sha256": folder.sha256(file)}
         described.append({**entry, "name": name})
     return described
 
@@ -176,14 +176,6 @@ def _named(options: ImportOptions) -> list[tuple[str, str]]:
     places = ["/" + path if "://" in path else os.path.abspath(path) for path in paths]
     folder = os.path.commonpath([os.path.dirname(place) for place in places])
     return [(path, os.path.relpath(place, folder)) for path, place in zip(paths, places, strict=True)]
-
-
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with open_source(path) as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _shaping(options: ImportOptions, workdir: Storage) -> dict[str, Any]:
