@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline.collect.earlier import TEMPORARY
 from owt_pipeline.command_line import CommandParser, add_output_flags, command, configure_output
-from owt_pipeline.commands.forget import recorded_options
+from owt_pipeline.commands.forget import REMADE, recorded_options, recorded_stages
 from owt_pipeline.commands.run import checked_workers, run_stages
 from owt_pipeline.dedupe.chain import SUPERSEDED
 from owt_pipeline.dedupe.collection import read_collection
@@ -47,7 +47,6 @@ from schemas.manifest import Counts, Manifest, ShardRecord
 _MERGED: dict[str, tuple[str, ...]] = {"urls": (), "pages": ("urls",), "documents": ("pages",), "clean": ("documents",)}
 """The datasets that are put together row by row, and what each follows from."""
 
-_REMADE = ("export", "tokenize", "report")
 _AGAIN = "again.msgpack"
 _ROWS = 1 << 16
 _COPY_BYTES = 1 << 20
@@ -107,10 +106,7 @@ def _flatten(arguments: argparse.Namespace) -> int:
     options = Flattened(tuple(map(place_of, runs)))
     stages: list[tuple[Stage, Any]] = [(_merging(dataset), options) for dataset in _MERGED]
     stages.append(_deciding(options))
-    for name in _REMADE:
-        stage = load(name)
-        if (recorded := recorded_options(stage, last)) is not None:
-            stages.append((stage, recorded))
+    stages += recorded_stages(REMADE, last)
     listed = read_takedowns(workdir)
     if (takedowns := listed | takedowns_of_chain(last, bases)) != listed:
         write_takedowns(workdir, takedowns)

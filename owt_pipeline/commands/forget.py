@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,9 @@ from schemas.settings import from_table
 
 logger = logging.getLogger("owt")
 
-_REWRITTEN = ("export", "tokenize", "report")
+REMADE = ("export", "tokenize", "report")
+"""Stages that run again, with the options that they had."""
+
 _WITH_TEXT = ("pages", "documents", "clean")
 
 
@@ -80,6 +82,13 @@ def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
         raise UserError(f"{error}: it was made by another version; run `owt run` with your settings") from error
 
 
+def recorded_stages(names: Sequence[str], workdir: Storage) -> list[tuple[Stage, Any]]:
+    """Those of some stages that have an output, with `recorded_options`."""
+    stages = [load(name) for name in names]
+    recorded = [(stage, recorded_options(stage, workdir)) for stage in stages]
+    return [(stage, options) for stage, options in recorded if options is not None]
+
+
 def _forget(arguments: argparse.Namespace) -> int:
     configure_output(arguments)
     workdir, workers = Storage(arguments.workdir), checked_workers(arguments.workers)
@@ -100,14 +109,8 @@ def _forget(arguments: argparse.Namespace) -> int:
     say(f"{resolved.in_corpus:,} documents {'would leave' if arguments.dry_run else 'leave'} the corpus{copies}")
     if arguments.dry_run:
         return 0
-    stages = []
-    for name in _REWRITTEN:
-        stage = load(name)
-        if (options := recorded_options(stage, workdir)) is not None:
-            stages.append((stage, options))
     # A tokenizer that has gone must not keep documents in corpus/.
-    results = run_stages(stages, Runtime(workdir, workers), check_later=False)
-    for result in results:
+    for result in run_stages(recorded_stages(REMADE, workdir), Runtime(workdir, workers), check_later=False):
         finished = "" if result.seconds is not None else " (finished)"
         say(f"{result.stage.output}/: {result.manifest.counts.left:,} documents{finished}")
     holding = [

@@ -57,25 +57,13 @@ def _distances(summary: Summary) -> list[dict[str, Any]]:
 
 def _fetched_domains(details: Details) -> list[dict[str, Any]]:
     """Those of most URLs."""
-    pages, live, size, time = (
-        details.counts.get(f"{name}/domain", Counter()) for name in ("pages", "live", "bytes", "milliseconds")
-    )
+    counters = [details.counts.get(f"{name}/domain", Counter()) for name in ("pages", "live", "bytes", "milliseconds")]
     failures: dict[str, Counter] = {}
     for (host, reason), count in details.counts.get("failed/domain", Counter()).items():
         failures.setdefault(host, Counter())[reason] += count
-    rows: list[dict[str, Any]] = [
-        {
-            "domain": host,
-            "urls": pages[host] + failures.get(host, Counter()).total(),
-            "pages": pages[host],
-            "failures": by_count(failures.get(host, Counter())),
-            "mean_milliseconds": _mean(time[host], live[host]),
-            "mean_body_bytes": _mean(size[host], pages[host]),
-        }
-        for host in pages.keys() | failures.keys()
-    ]
-    rows = sorted(rows, key=lambda row: (-row["urls"], row["domain"]))[:_TOP_DOMAINS]
-    return [{**row, "share": share(row["pages"], row["urls"])} for row in rows]
+    hosts = counters[0].keys() | failures.keys()
+    rows = [_outcomes("domain", host, counters, failures.get(host, Counter())) for host in hosts]
+    return sorted(rows, key=lambda row: (-row["urls"], row["domain"]))[:_TOP_DOMAINS]
 
 
 def _ages(summary: Summary, manifest: Manifest) -> list[dict[str, Any]]:
@@ -90,26 +78,28 @@ def _ages(summary: Summary, manifest: Manifest) -> list[dict[str, Any]]:
             found[max(captured - month, 0) // 12] += count
         return found
 
-    pages, live, size, time = (
-        years(f"pages/{name}month") for name in ("", "live/", "bytes/", "milliseconds/")
-    )  # fmt: skip
+    counters = [years(f"pages/{name}month") for name in ("", "live/", "bytes/", "milliseconds/")]
     failures = {reason: years(f"pages/{reason}/month") for reason in manifest.counts.rejected}
     rows = []
-    for age in sorted(pages.keys() | {age for counter in failures.values() for age in counter}):
+    for age in sorted(counters[0].keys() | {age for counter in failures.values() for age in counter}):
         failed = Counter({reason: counter[age] for reason, counter in failures.items()})
-        urls = pages[age] + failed.total()
-        rows.append(
-            {
-                "years": age,
-                "urls": urls,
-                "pages": pages[age],
-                "failures": by_count(failed),
-                "mean_milliseconds": _mean(time[age], live[age]),
-                "mean_body_bytes": _mean(size[age], pages[age]),
-                "share": share(pages[age], urls),
-            }
-        )
+        rows.append(_outcomes("years", age, counters, failed))
     return rows
+
+
+def _outcomes(name: str, key: Any, counters: Sequence[Counter], failed: Counter) -> dict[str, Any]:
+    """What came of the URLs of one domain, or age: `counters` are pages, live ones, their bytes and milliseconds."""
+    pages, live, size, time = (counter[key] for counter in counters)
+    urls = pages + failed.total()
+    return {
+        name: key,
+        "urls": urls,
+        "pages": pages,
+        "failures": by_count(failed),
+        "mean_milliseconds": _mean(time, live),
+        "mean_body_bytes": _mean(size, pages),
+        "share": share(pages, urls),
+    }
 
 
 def _mean(total: int, count: int) -> float | None:
