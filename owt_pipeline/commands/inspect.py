@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from owt_pipeline.command_line import CommandParser, command
+from owt_pipeline.command_line import CommandParser, aligned, command
 from owt_pipeline.commands.history import find_id, readers_of
 from owt_pipeline.engine.dataset import DatasetReader, arrow_batches, read_manifest, reading
 from owt_pipeline.engine.errors import NotFound, UsageError, UserError
@@ -79,10 +79,8 @@ def _inspect(arguments: argparse.Namespace) -> int:
         print(f"{key}: {f'{value:,}' if isinstance(value, int) else json.dumps(value) if key == 'options' else value}")
     if source.schema is not None:
         print("schema:")
-        names = max(len(name) for name in source.schema.names)
-        kinds = max(len(_kind(field)) for field in source.schema)
-        for field in source.schema:
-            print(f"  {field.name.ljust(names)}  {_kind(field).ljust(kinds)}  {_meaning(field)}".rstrip())
+        for line in aligned([(field.name, _kind(field), _meaning(field)) for field in source.schema], left=(0, 1, 2)):
+            print(f"  {line}")
     for number, row in enumerate(rows):
         print(f"row {number}:")
         print_row(row)

@@ -219,6 +219,7 @@ PLACED = pa.schema(
 )
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -256,8 +257,8 @@ def place(record: Record, names: FieldNames, url_rules: int) -> dict[str, Any]:
             row["url"] = canonical_url(url, url_rules)
         except BadURL:
             row["url"] = None
-    text = field_value(fields, names.text)
-    if text is None and not _has(fields, names.text):
+    text = field_value(fields, names.text, _ABSENT)
+    if text is _ABSENT:
         return _rejected(row, Reason.BAD_RECORD, f"no field '{names.text}'; it has {_some(fields)}")
     if text is not None and not isinstance(text, str):
         return _rejected(row, Reason.BAD_RECORD, f"'{names.text}' is {type(text).__name__}, not text")
@@ -302,18 +303,13 @@ def outcome(rows: pa.RecordBatch, first: np.ndarray) -> Outcome:
     return Outcome(kept, pa.RecordBatch.from_arrays(rejects, schema=REJECTS))
 
 
-def field_value(fields: Mapping[str, Any], name: str) -> Any:
-    """The value of field `name`, where `a.b` is field b of field a; None where there is none."""
+def field_value(fields: Mapping[str, Any], name: str, absent: Any = None) -> Any:
+    """The value of field `name`, where `a.b` is field b of field a; `absent` where there is none."""
     if name in fields:
         return fields[name]
     head, dot, rest = name.partition(".")
     inner = fields.get(head)
-    return field_value(inner, rest) if dot and isinstance(inner, Mapping) else None
-
-
-def _has(fields: Mapping[str, Any], name: str) -> bool:
-    head, dot, rest = name.partition(".")
-    return name in fields or (bool(dot) and isinstance(fields.get(head), Mapping) and _has(fields[head], rest))
+    return field_value(inner, rest, absent) if dot and isinstance(inner, Mapping) else absent
 
 
 def _rejected(row: dict[str, Any], reason: Reason, problem: str | None) -> dict[str, Any]:
