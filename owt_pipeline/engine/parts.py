@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from owt_pipeline.engine.exchange import SLICES, Slice, read_index
 from owt_pipeline.engine.lease import RENEW_SECONDS, renew
 from owt_pipeline.engine.phases import open_run
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Step, read_record
+from owt_pipeline.engine.storage import in_thread
 from owt_pipeline.engine.workers import WorkerDied, WorkerError, shared_pool
 from schemas import DATASETS
 from schemas.manifest import ShardRecord
@@ -223,19 +223,7 @@ def _in_threads(
 
 def interruptibly(call: Callable[[], Any]) -> Any:
     """Call in a thread, so that this one takes Ctrl-C and SIGTERM at once; the thread is then left behind."""
-    result: list[Any] = []
-    failure: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            result.append(call())
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=run, name="pipeline", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.1)
-    if failure:
-        raise failure[0]
-    return result[0]
+    future = in_thread(call)
+    while not future.done():
+        wait([future], 0.1)
+    return future.result()

@@ -7,6 +7,7 @@ that a process makes has seven seconds in all, so that a run without credentials
 from __future__ import annotations
 
 import builtins
+import concurrent.futures
 import contextlib
 import errno
 import fnmatch
@@ -18,7 +19,6 @@ import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -29,7 +29,17 @@ from owt_pipeline.engine.bucket_clients import Bucket, Failure, GoogleBucket, Ob
 from owt_pipeline.engine.disk import Disk, HashingFile, remove_dead_spools, spool_file
 from owt_pipeline.engine.errors import UserError
 
-__all__ = ["Entry", "HashingFile", "Storage", "at_once", "describe_source", "expand_globs", "folder_of", "open_source"]
+__all__ = [
+    "Entry",
+    "HashingFile",
+    "Storage",
+    "at_once",
+    "describe_source",
+    "expand_globs",
+    "folder_of",
+    "in_thread",
+    "open_source",
+]
 
 _SCHEMES = ("gs", "s3", "az")
 _REQUESTS_AT_ONCE = 16
@@ -207,8 +217,22 @@ def _unpickled(uri: str) -> Storage:
 
 def at_once(call: Callable[[_Item], _Answer], items: Iterable[_Item]) -> list[_Answer]:
     """What `call` gives for each item, in order; 16 are called at once, since each waits for a bucket."""
-    with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
+    with concurrent.futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
         return list(threads.map(call, items))
+
+
+def in_thread(call: Callable[[], _Answer]) -> concurrent.futures.Future[_Answer]:
+    """Call in a thread that this process does not wait for when it ends."""
+    future: concurrent.futures.Future[_Answer] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def _split(uri: str) -> tuple[str, str]:
@@ -363,11 +387,11 @@ class Remote:
     def _prove(self, key: str) -> None:
         """Make one small request to the bucket; raises UserError where that fails or takes over seven seconds."""
         try:
-            _within_limit(lambda: _ask(self._client(_FIRST_SECONDS * 0.6), key))
+            # Neither a name server nor a metadata server may hold the user up for longer.
+            in_thread(lambda: _ask(self._client(_FIRST_SECONDS * 0.6), key)).result(_FIRST_SECONDS)
         except Exception as error:
-            slow = (
-                Failure("network", f"no answer in {_FIRST_SECONDS:.0f} s") if isinstance(error, TimeoutError) else None
-            )
+            late = isinstance(error, concurrent.futures.TimeoutError)
+            slow = Failure("network", f"no answer in {_FIRST_SECONDS:.0f} s") if late else None
             if (failure := slow or self._kind.failure(error)) is None:
                 raise
             if failure.kind == "missing":  # a listing's; that the object is missing is no failure
@@ -386,25 +410,6 @@ def _ask(bucket: Bucket, key: str) -> None:
                 raise
     # Is the object missing or the bucket? Only a listing shows which.
     next(bucket.list(key.rpartition("/")[0], 1), None)
-
-
-def _within_limit(call: Callable[[], None]) -> None:
-    """Call in a thread: neither a name server nor a metadata server may hold the user up for longer."""
-    failures: list[Exception] = []
-
-    def run() -> None:
-        try:
-            call()
-        except Exception as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(_FIRST_SECONDS)
-    if thread.is_alive():
-        raise TimeoutError
-    for error in failures:
-        raise error
 
 
 def _explained(uri: str, failure: Failure, first: bool) -> Exception:
