@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass
 from owt_pipeline.command_line import CommandParser, command
 from owt_pipeline.commands.estimate import duration, size
 from owt_pipeline.engine.bases import folders_of_chain
+from owt_pipeline.engine.commit import work_of
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, mark_discarded, read_manifest, require_manifest
 from owt_pipeline.engine.errors import NotFound
 from owt_pipeline.engine.lease import hold, running
 from owt_pipeline.engine.phases import read_log
 from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
-from schemas.manifest import ledger_of
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def rows_of(workdir: Storage) -> Iterator[Row]:
     for name in (*DATASETS, "report"):
         manifest = read_manifest(workdir, name)
         stage = manifest.stage if manifest is not None else DATASETS[name].stage if name in DATASETS else name
-        work = [entry.name for entry in (workdir / f"{ledger_of(name)}/.work").list()]
+        work = work_of(workdir, name).names()
         shards = sum("/shards/" in path for path in work)
         state = "running" if held else "interrupted"
         if manifest is None:

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from owt_pipeline.engine.bases import open_chain
-from owt_pipeline.engine.commit import publish, record_name
+from owt_pipeline.engine.commit import publish, record_name, work_of
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, require_manifest
 from owt_pipeline.engine.errors import LedgerError, UserError, explain_os_error
 from owt_pipeline.engine.lease import is_in_sight, out_of_sight, renew
@@ -39,7 +39,7 @@ from owt_pipeline.engine.plan import (
 from owt_pipeline.engine.stage import SHARDS, STOPPED_NAME, Runtime, Stage, StageRun
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import keep_pandas_out
-from schemas.manifest import Counts, Manifest, ManifestError, ShardFile, ShardRecord, ledger_of
+from schemas.manifest import Counts, Manifest, ManifestError, ShardFile, ShardRecord
 
 logger = logging.getLogger("owt")
 
@@ -148,7 +148,7 @@ def open_run(stage: Stage, options: Any, runtime: Runtime, work: str) -> StageRu
 def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageRun:
     keep_pandas_out()
     skew = runtime.skew()
-    work = runtime.workdir / ledger_of(stage.output) / ".work" / name
+    work = work_of(runtime.workdir, stage.output) / name
     plan = read_plan(work)
     if plan is None:
         raise LedgerError(f"{work.path(PLAN_NAME)} is missing or damaged while {stage.name} runs")

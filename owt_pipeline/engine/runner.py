@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from owt_pipeline.engine import parts, progress, submission
-from owt_pipeline.engine.commit import record_name
+from owt_pipeline.engine.commit import record_name, work_of
 from owt_pipeline.engine.dataset import require_manifest
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.lease import name_job, out_of_sight
@@ -34,7 +34,7 @@ from owt_pipeline.engine.phases import (
     seconds,
 )
 from owt_pipeline.engine.plan import read_plan
-from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, Step, read_record
+from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, Step, read_record, records_of
 from owt_pipeline.engine.storage import Storage, at_once
 from owt_pipeline.engine.workers import WorkerError, close_shared_pool, importing, start_server
 from schemas.manifest import MANIFEST_NAME, Manifest, ledger_of
@@ -257,9 +257,9 @@ class Watch:
     def _show(self, stage: Stage, folder: str, name: str) -> None:
         """The progress of one step, from its records, until the next one begins or the stage is published."""
         step = next(step for step in stage.steps if step.name == name)
-        work = self._workdir / ledger_of(stage.output) / ".work" / folder
+        work = work_of(self._workdir, stage.output) / folder
         plan = read_plan(work)
-        records = work / SHARDS if name == SHARDS else work / name / "records"
+        records = records_of(work, name)
         title = stage.name if name == SHARDS else f"{stage.name} ({name})"
         total = plan.num_shards if plan is not None and step.keys is Step.keys else 0
         seen: set[str] = set()
@@ -284,7 +284,7 @@ class Watch:
 
     def _parts(self, stage: Stage) -> tuple[str, str] | None:
         """The folder of the stage's work, and the last of its steps that has begun; None where it is not at work."""
-        names = (self._workdir / ledger_of(stage.output) / ".work").names()
+        names = work_of(self._workdir, stage.output).names()
         found = [(name.split("/")[0], name.split("/")[1]) for name in names if name.count("/") >= 2]
         for step in reversed(stage.steps):
             for folder, name in found:

@@ -274,7 +274,7 @@ class StageRun:
 
     def records(self, step: str) -> Storage:
         """The folder of a step's records."""
-        return self.work / SHARDS if step == SHARDS else self.work / step / "records"
+        return records_of(self.work, step)
 
     def read_records(self, step: str) -> list[ShardRecord]:
         """The records of all parts of a finished step, by key."""
@@ -318,6 +318,11 @@ class StageRun:
 def rows_of_input(run: StageRun) -> list[int]:
     """Rows of each shard of the first input: `Step.rows` of a stage that reads it shard by shard."""
     return run.inputs[run.stage.inputs[0]].rows_of_shards()
+
+
+def records_of(work: Storage, step: str) -> Storage:
+    """The folder of a step's records, below that of a plan's work."""
+    return work / SHARDS if step == SHARDS else work / step / "records"
 
 
 def read_record(records: Storage, name: str) -> ShardRecord:
