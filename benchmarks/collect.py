@@ -5,9 +5,10 @@
 The bare loop decompresses, splits at newlines and parses every line, and keeps nothing. Collect's reading also
 validates, judges by every rule, makes each URL canonical, hashes it, and writes the rows by bucket. The complete
 stage then merges them by URL and writes urls/. All in one process on one core, in turn, in CPU seconds and by the wall
-clock; by the wall clock, the stage with two workers too. Of several repeats the fastest of each counts. Without a dump
-given, two are read, each COPIES times in one file, so that what a run costs whatever it reads does not count:
-submissions of 2013 with short lines (0.7 KB), and submissions as the API gives them today (4 KB). Memory is the peak
+clock; by the wall clock, the stage with two workers too. Shown are medians over the repeats, of the ratios too: each
+is to the bare loop of the same repeat, since other processes slow both. Without a dump given, two are read, each COPIES
+times in one file, so that what a run costs whatever it reads does not count: submissions of 2013 with short lines
+(0.7 KB), and submissions as the API gives them today (4 KB). Memory is the peak
 of a process of its own over 4 and 16 copies of the first dump. Exits 1 where the complete stage on one core falls under
 FLOOR of the bare loop in CPU time.
 """
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import orjson
 import zstandard
@@ -86,21 +88,23 @@ def measure(dump: Path, repeats: int) -> float:
         "complete stage": complete,
         "with 2 workers": partial(complete, workers=2),
     }
-    cpu, wall = ({name: float("inf") for name in kinds} for _ in range(2))
+    cpu, wall = ({name: [] for name in kinds} for _ in range(2))
     for _ in range(repeats):
         for name, work in kinds.items():
             started = time.process_time(), time.perf_counter()
             work(dump)
-            cpu[name] = min(cpu[name], time.process_time() - started[0])
-            wall[name] = min(wall[name], time.perf_counter() - started[1])
+            cpu[name].append(time.process_time() - started[0])
+            wall[name].append(time.perf_counter() - started[1])
     del cpu["with 2 workers"]  # of which this process is not all
     print(f"{dump.name}: {lines:,} lines, {size / 1e6:,.1f} MB decompressed")
+    ratios = {}
     for clock, seconds in (("CPU", cpu), ("wall", wall)):
         for name, taken in seconds.items():
-            ratio = seconds["bare loop"] / taken
-            speed = f"{size / 1e6 / taken:7,.0f} MB/s {lines / taken:10,.0f} lines/s"
-            print(f"  {clock:4} {name:14} {speed}  {ratio:5.2f} of the bare loop")
-    return cpu["bare loop"] / cpu["complete stage"]
+            ratio = median(bare / own for bare, own in zip(seconds["bare loop"], taken, strict=True))
+            speed = f"{size / 1e6 / median(taken):7,.0f} MB/s {lines / median(taken):10,.0f} lines/s"
+            print(f"  {clock:4} {name:14} {speed}  {ratio:5.2f} of the bare loop", flush=True)
+            ratios[clock, name] = ratio
+    return ratios["CPU", "complete stage"]
 
 
 def bare(dump: Path) -> tuple[int, int]:

@@ -60,6 +60,8 @@ class Addresses:
 
     def rule(self, host: str) -> Rule | None:
         """The first rule for a host."""
+        if not self.rules:
+            return None
         return next((rule for rule in self.rules if fnmatch.fnmatchcase(host.lower(), rule.pattern)), None)
 
     def check_port(self, host: str, port: int) -> None:
@@ -125,7 +127,7 @@ class CheckingResolver:
             self._lookups[host, port] = time.monotonic(), lookup
             if len(self._lookups) > self._remembered:
                 self._lookups.popitem(last=False)
-        return await asyncio.shield(lookup)  # others may wait for it too
+        return lookup.result() if lookup.done() else await asyncio.shield(lookup)  # others may wait for it too
 
     async def _resolve(self, host: str, port: int, seconds: float) -> list[AddrInfoType]:
         rule = self._addresses.rule(host)

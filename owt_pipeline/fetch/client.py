@@ -159,6 +159,7 @@ class Client:
             "Accept-Encoding": ACCEPT_ENCODING,
         }
         self._usual_lines = _lines(self._headers)
+        self._proxies = urllib.request.getproxies_environment()  # looks through all of the environment: once
 
     async def close(self) -> None:
         self._idle.close()
@@ -254,7 +255,7 @@ class Client:
         """The proxy for a host, by the options or the environment."""
         text = self._options.proxy
         if not text:
-            named = urllib.request.getproxies_environment()
+            named = self._proxies
             if not named or urllib.request.proxy_bypass_environment(host, named):  # type: ignore[attr-defined]
                 return None
             text = named.get(scheme, "")

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import itertools
 import struct
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -166,14 +165,15 @@ class SegmentWriter:
 
 
 def _encoded(answer: Answer) -> bytes:
-    records, described = b"", answer
+    described: Any = answer
+    records, lengths = b"", []
     if isinstance(answer, Page):
         records = b"".join([*answer.redirects, answer.record])
-        described = dataclasses.replace(answer, record=b"", redirects=())
-    lengths = [len(record) for record in answer.redirects] if isinstance(answer, Page) else []
+        described = {**vars(answer), "record": b"", "redirects": ()}
+        lengths = [len(record) for record in answer.redirects]
     description = msgspec.msgpack.encode((described, lengths))
     crc = isal_zlib.crc32(records, isal_zlib.crc32(description))
-    return _ENTRY.pack(crc, len(description)) + description + records
+    return b"".join([_ENTRY.pack(crc, len(description)), description, records])
 
 
 def _decoded(description: bytes, records: bytes, is_page: bool) -> Answer:
@@ -182,7 +182,7 @@ def _decoded(description: bytes, records: bytes, is_page: bool) -> Answer:
     page, lengths = _decode_page(description)
     ends = [0, *itertools.accumulate(lengths)]
     redirects = tuple(records[start:end] for start, end in itertools.pairwise(ends))
-    return dataclasses.replace(page, record=records[ends[-1] :], redirects=redirects)
+    return Page(**{**vars(page), "record": records[ends[-1] :] if redirects else records, "redirects": redirects})
 
 
 _decode_no_page = msgspec.msgpack.Decoder(tuple[NoPage, list[int]]).decode

@@ -148,6 +148,8 @@ class Fetched(NamedTuple):
         )
         answer = judge(response, LIVE, self.ms, lambda digest: self._record(received, digest), received.body)
         if isinstance(answer, Page):
+            if not (self.redirects or self.keep_requests):
+                return answer
             before = [
                 record for redirect in self.redirects for record in (*self._request(redirect), self._record(redirect))
             ]

@@ -6,6 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ URL_COLUMNS = ["url_id", "url", "score", "created_utc", "subreddits"]
 """What `write_answers` needs of urls/."""
 
 _WRITE_BYTES = 1 << 20
+_INDEXED_OF = attrgetter(*INDEXED)
 
 
 @dataclass(frozen=True)
@@ -230,9 +232,8 @@ def write_answers(
     for batch in urls:
         taken: list[int] = []
         created = batch["created_utc"].to_pylist()
-        columns: dict[str, list[Any]] = {
-            name: [] for name in (*INDEXED, "days_after_submission", "warc_offset", "warc_length")
-        }
+        indexed: list[tuple[Any, ...]] = []
+        columns: dict[str, list[Any]] = {name: [] for name in ("days_after_submission", "warc_offset", "warc_length")}
         rejected = []
         waiting: list[bytes] = []  # written together: a page at a time costs more in calls than in bytes
         end = written = warc.tell()
@@ -240,8 +241,7 @@ def write_answers(
             if isinstance(answer, Page):
                 taken.append(index)
                 end += sum(map(len, answer.redirects))
-                for name in INDEXED:
-                    columns[name].append(getattr(answer, name))
+                indexed.append(_INDEXED_OF(answer))
                 columns["days_after_submission"].append(_days(created[index], answer.fetched_at))
                 columns["warc_offset"].append(end)
                 columns["warc_length"].append(len(answer.record))
@@ -255,6 +255,7 @@ def write_answers(
                 url_id, url = batch["url_id"][index].as_py(), batch["url"][index].as_py()
                 rejected.append((url_id, url, answer.reason, answer.detail))
         warc.write(b"".join(waiting))
+        columns.update((name, [page[place] for page in indexed]) for place, name in enumerate(INDEXED))
         writer.count({f"from_{source}": count for source, count in Counter(columns["source"]).items()})
         writer.count({"body_bytes": sum(columns["body_bytes"])} if taken else {})
         writer.enter(batch.num_rows)
