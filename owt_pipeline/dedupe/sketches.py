@@ -176,6 +176,7 @@ def choose_banding(
     return Banding(num_perm, bands, rows)
 
 
+@functools.cache  # asked for by every part
 def _cheapest(threshold: float, num_perm: int, false_negative_weight: float) -> Banding:
     """The banding whose areas below and above the S-curve, left and right of the threshold, weigh least.
 

@@ -235,6 +235,11 @@ def _rows_of_parts(run: StageRun) -> list[int]:
     return [part.rows for part in read_collection(run).own_parts]
 
 
+def _preload(_: Options) -> list[str]:
+    """What every worker would make before its first part: a table, and modules that numpy imports on first use."""
+    return ["owt_pipeline.dedupe.shingles:character_table", "numpy.ma", "numpy.polynomial", "numpy.random"]
+
+
 STAGE = Stage(
     name="dedupe",
     output="duplicates",
@@ -256,6 +261,7 @@ STAGE = Stage(
     fits=fits,
     module="owt_pipeline.dedupe.stage",
     sources=sources,
+    preload=_preload,
     help="Decide which documents repeat which: exact copies by a hash of the normalised text, then near-duplicates:\n"
     "candidates by MinHash LSH, each verified by the exact similarity of the shingle sets. Nothing is deleted:\n"
     "duplicates/ names each document to remove, the one that stays, and how similar they are; export applies it.",
