@@ -148,13 +148,13 @@ def advance(rows: int) -> None:
 
 
 def report_by(report: Callable[[int], None]) -> None:
-    """In a process without a display: call `tell` with the rows that went in, for the process that has it."""
+    """In a process without a display: call `report` with the rows that went in, for the process that has it."""
     global _report
     _report = report
 
 
 def doing(report: Callable[[], str]) -> None:
-    """Let `tell` say what is happening, in a few words, at the end of the step's line."""
+    """Let `report` say what is happening, in a few words, at the end of the step's line."""
     if _current is not None:
         _current.doing = report
 
