@@ -30,6 +30,7 @@ from schemas import DATASETS, REJECTS
 from schemas.manifest import MANIFEST_NAME, Manifest, ShardFile, ledger_of
 from schemas.settings import ExitCode
 
+_NO_IDS = np.zeros(0, np.uint64)
 _UPSTREAM = {
     "pages": "urls",
     "documents": "pages",
@@ -266,12 +267,8 @@ def _unique_problems(reader: DatasetReader) -> Iterator[str]:
 def _decision_problems(source: DatasetReader, reader: DatasetReader) -> Iterator[str]:
     """Each decision removes a document that is there, once, in favour of one that is there and stays."""
     removed_of_shard = [np.sort(reader.ids(shard)) for shard in range(reader.num_shards)]
-    removed = np.concatenate(removed_of_shard) if removed_of_shard else np.array([], np.uint64)
-    kept_of_shard: dict[int, list[np.ndarray]] = {}
-    for batch in reader.batches(columns=["kept_url_id", "kept_shard"]):
-        for shard in np.unique(batch["kept_shard"].to_numpy()):
-            ids = batch["kept_url_id"].to_numpy()[batch["kept_shard"].to_numpy() == shard]
-            kept_of_shard.setdefault(int(shard), []).append(ids)
+    removed = np.concatenate(removed_of_shard) if removed_of_shard else _NO_IDS
+    kept_of_shard = _kept_by_shard(reader)
     for shard, ids in enumerate(removed_of_shard):
         present = source.ids(shard)
         unknown = np.setdiff1d(ids, present)
@@ -279,7 +276,7 @@ def _decision_problems(source: DatasetReader, reader: DatasetReader) -> Iterator
             yield f"shard {shard}: {len(unknown)} decisions about documents that are not there, such as {unknown[0]}"
         if len(np.unique(ids)) != len(ids):
             yield f"shard {shard}: a document is removed twice"
-        kept = np.unique(np.concatenate(kept_of_shard.get(shard, [np.array([], np.uint64)])))
+        kept = kept_of_shard.get(shard, _NO_IDS)
         lost = np.setdiff1d(kept, present)
         if len(lost):
             yield f"shard {shard}: {len(lost)} documents to be kept are not there, such as {lost[0]}"
@@ -290,20 +287,26 @@ def _decision_problems(source: DatasetReader, reader: DatasetReader) -> Iterator
 
 def _keeper_problems(readers: Mapping[str, DatasetReader]) -> Iterator[str]:
     """Each document to be kept that is of another run (a base, or a corpus compared with) is there."""
-    decisions, own = readers["duplicates"], readers["clean"].num_shards
-    kept_of_shard: dict[int, list[np.ndarray]] = {}
-    for batch in decisions.batches(columns=["kept_url_id", "kept_shard"]):
-        ids, shards = batch["kept_url_id"].to_numpy(), batch["kept_shard"].to_numpy()
-        for shard in np.unique(shards[shards >= own]).tolist():
-            kept_of_shard.setdefault(shard, []).append(ids[shards == shard])
-    for shard, found in sorted(kept_of_shard.items()):
+    for shard, kept in sorted(_kept_by_shard(readers["duplicates"]).items()):
+        if shard < readers["clean"].num_shards:
+            continue
         keeper, there = keeper_of(readers, shard)
         if keeper is None:
             yield f"documents to be kept are in shard {shard}, which is of no run that is there"
         elif not is_discarded(keeper.workdir, "clean"):
-            lost = np.setdiff1d(np.concatenate(found), keeper.ids(there))
+            lost = np.setdiff1d(kept, keeper.ids(there))
             if len(lost):
                 yield f"{len(lost)} documents to be kept are not in {keeper.workdir}/clean, such as {lost[0]}"
+
+
+def _kept_by_shard(decisions: DatasetReader) -> dict[int, np.ndarray]:
+    """Ids of the documents in favour of which others were removed, each once, ascending, by their `kept_shard`."""
+    found: dict[int, list[np.ndarray]] = {}
+    for batch in decisions.batches(columns=["kept_url_id", "kept_shard"]):
+        ids, shards = batch["kept_url_id"].to_numpy(), batch["kept_shard"].to_numpy()
+        for shard in np.unique(shards).tolist():
+            found.setdefault(shard, []).append(ids[shards == shard])
+    return {shard: np.unique(np.concatenate(parts)) for shard, parts in found.items()}
 
 
 def build_parser() -> argparse.ArgumentParser:

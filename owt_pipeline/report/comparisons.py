@@ -185,7 +185,6 @@ def comparison(ours: Stats, theirs: Stats, name: str) -> dict[str, Any]:
 
 def _stages(ours: Stats, theirs: Stats) -> list[dict[str, Any]]:
     found = [{row["dataset"]: row for row in stats["funnel"]} for stats in (ours, theirs)]
-    names = [*found[0], *(name for name in found[1] if name not in found[0])]
     return [
         {
             "dataset": name,
@@ -194,7 +193,7 @@ def _stages(ours: Stats, theirs: Stats) -> list[dict[str, Any]]:
                 for key in ("entered", "left", "share")
             },
         }
-        for name in names
+        for name in {**found[0], **found[1]}
     ]
 
 
@@ -203,7 +202,6 @@ def _rejected(ours: Stats, theirs: Stats) -> list[dict[str, Any]]:
         {(stage["stage"], row["reason"]): row for stage in stats["funnel"] for row in stage["rejected"]}
         for stats in (ours, theirs)
     ]
-    names = [*found[0], *(name for name in found[1] if name not in found[0])]
     return [
         {
             "stage": stage,
@@ -211,7 +209,7 @@ def _rejected(ours: Stats, theirs: Stats) -> list[dict[str, Any]]:
             "count": [rows[stage, reason]["count"] if (stage, reason) in rows else 0 for rows in found],
             "share": [rows[stage, reason]["share"] if (stage, reason) in rows else 0 for rows in found],
         }
-        for stage, reason in names
+        for stage, reason in {**found[0], **found[1]}
     ]
 
 
