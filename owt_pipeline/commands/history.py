@@ -93,7 +93,7 @@ def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any
             url = url or found[0].row.get("url")
             entries += _entries(readers, reader, found)
         elif name == "duplicates" and shard is not None:
-            entries += _removed_for(readers, reader, asked.url_id)
+            entries += _removed_for(reader, asked.url_id)
     if not entries:
         return None
     verdict = "rejected" if entries[-1]["verdict"] == "duplicate" else entries[-1]["verdict"]
@@ -182,15 +182,12 @@ def _entries(
             yield {"stage": stage, "verdict": "kept", **_shown(row), **again, **where}
 
 
-def _removed_for(
-    readers: Mapping[str, DatasetReader], decisions: DatasetReader, identifier: int
-) -> Iterator[dict[str, Any]]:
+def _removed_for(decisions: DatasetReader, identifier: int) -> Iterator[dict[str, Any]]:
     """The documents that were removed in favour of this one, if any were."""
     removed: list[int] = []
     for batch in decisions.batches(columns=["url_id", "kept_url_id"], rows=1 << 16):
-        removed += (
-            batch["url_id"].filter(pc.equal(batch["kept_url_id"], pa.scalar(identifier, pa.uint64()))).to_pylist()
-        )
+        ours = pc.equal(batch["kept_url_id"], pa.scalar(identifier, pa.uint64()))
+        removed += batch["url_id"].filter(ours).to_pylist()
     if removed:
         yield {"stage": "dedupe", "verdict": "kept", "stands_for": len(removed), "duplicates": removed}
 

@@ -58,9 +58,7 @@ def read_reference(path: str) -> Reference:
     return Reference(path.rpartition("/")[2], counts)
 
 
-def likeness(
-    manifests: Mapping[str, Manifest], summary: Summary, details: Details, reference: Reference | None
-) -> dict[str, Any]:
+def likeness(summary: Summary, details: Details, reference: Reference | None) -> dict[str, Any]:
     """Lengths next to OpenWebText's published ones, and sites next to those of `reference`."""
     lengths = summary.histograms.get("tokens/n_tokens", LogHistogram())
     size = summary.histograms.get("corpus/bytes", LogHistogram()).total

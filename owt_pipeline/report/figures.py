@@ -70,7 +70,7 @@ def figures(
         "fetch": fetching(manifests, summary, details),
         "filters": filters(manifests, summary),
         "sampler": sampler(summary),
-        "likeness": likeness(manifests, summary, details, reference),
+        "likeness": likeness(summary, details, reference),
         "documents": documents(summary, details),
         "training": training,
         "settings": {name: {key: getattr(manifest, key) for key in _IDENTITY} for name, manifest in manifests.items()},
