@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import xxhash
 
-from owt_pipeline.clean.contamination import n_grams_of, shared_n_gram
+from owt_pipeline.clean.contamination import EvaluationSets, n_grams_of, shared_n_gram
 from owt_pipeline.clean.filters import FILTERS, Limit
 from owt_pipeline.clean.judgement import TextView
 from owt_pipeline.clean.repair import fix_text, mask, tidy
@@ -21,7 +21,6 @@ from owt_pipeline.engine.dataset import Outcome, rejects_batch, replace_columns
 from schemas import DATASETS, Reason
 
 if TYPE_CHECKING:
-    from owt_pipeline.clean.contamination import EvaluationSets
     from owt_pipeline.clean.stage import Options
 
 

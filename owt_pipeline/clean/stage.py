@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.engine.storage import expand_globs
 from schemas import option
@@ -16,8 +18,6 @@ from schemas.settings import did_you_mean
 
 if TYPE_CHECKING:
     from owt_pipeline.clean.contamination import EvaluationSets
-    from owt_pipeline.engine.commit import ShardWriter
-    from owt_pipeline.engine.exchange import Slice
 
 _MODELS = ("owt_pipeline.clean.documents:known_languages", "owt_pipeline.formats.encoding:tiktoken_encoding")
 

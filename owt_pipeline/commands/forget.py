@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -140,8 +141,6 @@ def _warn_of_unknown(resolved: Resolved, workdir: Storage) -> None:
 
 
 def _lines(path: str) -> list[str]:
-    import sys
-
     try:
         if path == "-":
             return sys.stdin.read().splitlines()

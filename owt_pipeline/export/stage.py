@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,16 +14,13 @@ import pyarrow.compute as pc
 from owt_pipeline.engine.bases import FORGOTTEN
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader, Outcome, read_manifest, rejects_batch
+from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.export.card import LANGUAGE, card
 from owt_pipeline.export.takedowns import Takedowns, forgotten_in_shards, takedowns_of_chain
 from schemas import DATASETS, Reason, option
-from schemas.manifest import Counts
+from schemas.manifest import Counts, ShardRecord
 from schemas.settings import shaping_options
-
-if TYPE_CHECKING:
-    from owt_pipeline.engine.exchange import Slice
-    from schemas.manifest import ShardRecord
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,19 +19,16 @@ import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline.engine import progress
+from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import Outcome
 from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.exchange import Slice, read_slices
 from owt_pipeline.engine.stage import Stage, StageRun, Step
-from owt_pipeline.engine.storage import Storage, describe_source, expand_globs, folder_of, open_source
-from owt_pipeline.formats.urls import BadURL, canonical_url, url_id
+from owt_pipeline.engine.storage import describe_source, expand_globs, folder_of, open_source
+from owt_pipeline.formats.urls import BadURL, canonical_url, shaping_with_url_rules, url_id, version_of
 from owt_pipeline.import_text.records import Record, format_of, read_records
 from schemas import DATASETS, REJECTS, Reason, option
-
-if TYPE_CHECKING:
-    from owt_pipeline.engine.commit import ShardWriter
-    from owt_pipeline.engine.exchange import Slice
-    from schemas.manifest import ShardRecord
-
+from schemas.manifest import ShardRecord
 
 logger = logging.getLogger("owt")
 
@@ -113,7 +111,6 @@ def _groups(run: StageRun) -> list[list[SourceFile]]:
 
 def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     """Step 1: the records of a group of files, to their shards."""
-    from owt_pipeline.formats.urls import version_of
 
     def send(rows: list[dict[str, Any]]) -> None:
         for shard, batch in by_shard(placed_batch(rows), run.num_shards):
@@ -153,8 +150,6 @@ def _records(files: Sequence[SourceFile], options: ImportOptions) -> Iterator[tu
 
 def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Step 2: one shard, in the order of the files: of each id the first document."""
-    from owt_pipeline.engine.exchange import read_slices
-
     first = first_of_each_id(read_slices(run.work, slices, ["url_id", "reason"]))
     start = 0
     for table in read_slices(run.work, slices):
@@ -178,12 +173,6 @@ def _named(options: ImportOptions) -> list[tuple[str, str]]:
     return [(path, os.path.relpath(place, folder)) for path, place in zip(paths, places, strict=True)]
 
 
-def _shaping(options: ImportOptions, workdir: Storage) -> dict[str, Any]:
-    from owt_pipeline.formats.urls import shaping_with_url_rules
-
-    return shaping_with_url_rules(options, workdir, "documents")
-
-
 STAGE = Stage(
     name="import",
     output="documents",
@@ -194,7 +183,7 @@ STAGE = Stage(
         Step(place_group, "records", keys=lambda run: range(len(_groups(run))), spread="shards"),
         Step(merge_shard, spread="shards"),
     ),
-    shaping=_shaping,
+    shaping=partial(shaping_with_url_rules, dataset="documents"),
     prepare=prepare,
     finish=finish,
     module="owt_pipeline.import_text.stage",

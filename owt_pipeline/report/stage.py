@@ -15,10 +15,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.exchange import Slice, read_slices
 from owt_pipeline.engine.phases import read_log
 from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part, what_was_sent
@@ -48,10 +50,6 @@ from owt_pipeline.report.second_pass import Wanted, kinds_of_second_pass, look_u
 from owt_pipeline.report.sketches import Details, Summary, T, pack, unpack
 from schemas import DATASETS, option
 from schemas.manifest import Counts, ShardRecord
-
-if TYPE_CHECKING:
-    from owt_pipeline.engine.commit import ShardWriter
-    from owt_pipeline.engine.dataset import DatasetReader
 
 _PACKED = pa.schema([("summary", pa.large_binary())])
 

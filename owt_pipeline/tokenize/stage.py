@@ -8,26 +8,22 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.engine.bases import relative_uri
+from owt_pipeline.engine.bases import Base, relative_uri
+from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import Outcome, rejects_batch
 from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.formats.encoding import Encoding, load, tokenizer_file
 from schemas import DATASETS, Reason, option
 from schemas.datasets import is_validation
-
-if TYPE_CHECKING:
-    from owt_pipeline.engine.bases import Base
-    from owt_pipeline.engine.commit import ShardWriter
-    from owt_pipeline.engine.exchange import Slice
-    from schemas.manifest import ShardRecord
-
+from schemas.manifest import ShardRecord
 
 logger = logging.getLogger("owt")
 
