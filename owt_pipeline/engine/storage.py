@@ -69,11 +69,11 @@ class Storage:
     used, OSError for a disk, network or server that fails; a bucket's requests are made again for two minutes before.
     """
 
-    def __init__(self, uri: str):
-        """The folder at a local path or a `gs://`, `s3://` or `az://` URI; raises UserError for another scheme."""
-        self._open(uri)
+    def __init__(self, uri: str, proven: bool = False):
+        """The folder at a local path or a `gs://`, `s3://` or `az://` URI; raises UserError for another scheme.
 
-    def _open(self, uri: str, proven: bool = False) -> None:
+        `proven` where another process has reached the bucket: here, even the first request may take longer.
+        """
         scheme, uri = _split(uri)
         self.uri = uri.rstrip("/") or "/"
         self._files: Disk | Remote = Remote(self.uri, proven) if scheme else Disk(self.uri)
@@ -87,7 +87,7 @@ class Storage:
 
     def __reduce__(self) -> Any:
         # A relative path is another folder in a process that began elsewhere.
-        return _unpickled, (self._files.folder if isinstance(self._files, Disk) else self.uri,)
+        return Storage, (self._files.folder if isinstance(self._files, Disk) else self.uri, True)
 
     def __str__(self) -> str:
         return self.uri
@@ -206,13 +206,6 @@ class Storage:
                 files.delete_all()
             else:
                 files.delete([key for key, _, _ in files.list(folder)])
-
-
-def _unpickled(uri: str) -> Storage:
-    """A storage from another process, which has reached its bucket: here, even the first request may take longer."""
-    storage = Storage.__new__(Storage)
-    storage._open(uri, proven=True)
-    return storage
 
 
 def at_once(call: Callable[[_Item], _Answer], items: Iterable[_Item]) -> list[_Answer]:
