@@ -23,9 +23,10 @@ import pyarrow.parquet as pq
 
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import Outcome
+from owt_pipeline.engine.disk import HashingFile
 from owt_pipeline.engine.errors import LedgerError, UserError
 from owt_pipeline.engine.exchange import SLICES, Slice, SliceWriter
-from owt_pipeline.engine.storage import Entry, HashingFile, Storage, at_once
+from owt_pipeline.engine.storage import Entry, Storage, at_once
 from schemas import REJECTS, Reason
 from schemas.manifest import (
     MANIFEST_NAME,

@@ -29,18 +29,6 @@ from owt_pipeline.engine.bucket_clients import Bucket, Failure, GoogleBucket, Ob
 from owt_pipeline.engine.disk import Disk, HashingFile, remove_dead_spools, spool_file
 from owt_pipeline.engine.errors import UserError
 
-__all__ = [
-    "Entry",
-    "HashingFile",
-    "Storage",
-    "at_once",
-    "describe_source",
-    "expand_globs",
-    "folder_of",
-    "in_thread",
-    "open_source",
-]
-
 _SCHEMES = ("gs", "s3", "az")
 _REQUESTS_AT_ONCE = 16
 
