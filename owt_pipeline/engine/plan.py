@@ -400,11 +400,11 @@ def _listed(versions: Mapping[str, str], others: Mapping[str, str]) -> str:
 @functools.cache
 def code_digest() -> str:
     """Eight hex digits of this package's own code, and of the lists and templates that it reads."""
-    digest = hashlib.sha256()
+    digest, suffixes = hashlib.sha256(), (".py", ".txt", ".md", ".html", ".css", ".js")
     package = sys.modules["owt_pipeline"]
     for module in (package, schemas):
         root = Path(str(module.__file__)).parent
-        for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".txt", ".md")):
+        for path in sorted(path for path in root.rglob("*") if path.suffix in suffixes):
             digest.update(f"{path.relative_to(root.parent).as_posix()}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:8]
 
