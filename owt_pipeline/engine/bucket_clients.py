@@ -106,51 +106,38 @@ class ObstoreBucket:
         return Failure("network", detail)
 
     def size(self, key: str) -> int:
-        import obstore
-
-        return int(obstore.head(self._store, key)["size"])
+        return int(self._store.head(key)["size"])
 
     def read(self, key: str) -> tuple[bytes, str]:
-        import obstore
-
-        found = obstore.get(self._store, key)
+        found = self._store.get(key)
         return bytes(found.bytes()), _etag(found.meta)
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        import obstore
-
-        return bytes(obstore.get_range(self._store, key, start=start, length=length))
+        return bytes(self._store.get_range(key, start=start, length=length))
 
     def list(self, prefix: str, limit: int | None = None) -> Iterator[tuple[str, int, str]]:
         """Key, bytes and version of the objects whose keys begin with `prefix`."""
-        import obstore
-
         folder = prefix.rpartition("/")[0]  # obstore takes folders only
-        for page in obstore.list(self._store, folder or None, chunk_size=limit or 1000):
+        for page in self._store.list(folder or None, chunk_size=limit or 1000):
             for entry in page:
                 if entry["path"].startswith(prefix):
                     yield entry["path"], entry["size"], _etag(entry)
 
     def put(self, key: str, content: bytes) -> None:
-        import obstore
-
-        obstore.put(self._store, key, content, use_multipart=False)
+        self._store.put(key, content, use_multipart=False)
 
     def put_file(self, key: str, path: str) -> None:
-        import obstore
-
         piece = max(_PIECE_BYTES, os.path.getsize(path) // 9000)  # S3 takes 10,000
         with open(path, "rb") as file:
-            obstore.put(self._store, key, file, chunk_size=piece, max_concurrency=4)
+            self._store.put(key, file, chunk_size=piece, max_concurrency=4)
 
     def put_if(self, key: str, content: bytes, version: str | None) -> str | None:
         """Write if the object has this version (None: if there is none); the new version, or None if it has another."""
-        import obstore
         from obstore import exceptions
 
         mode: Any = "create" if version is None else {"e_tag": f'"{version}"'}
         try:
-            return self._insist(lambda: _etag(obstore.put(self._store, key, content, mode=mode, use_multipart=False)))
+            return self._insist(lambda: _etag(self._store.put(key, content, mode=mode, use_multipart=False)))
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
             return None
         except FileNotFoundError as error:
@@ -161,11 +148,9 @@ class ObstoreBucket:
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; a missing one is no error."""
-        import obstore
-
         try:
             if keys:
-                self._insist(lambda: obstore.delete(self._store, [*keys]))
+                self._insist(lambda: self._store.delete([*keys]))
         except FileNotFoundError as error:  # of Azure: one of many is missing, and the others may still be there
             if len(keys) == 1 or (failure := self.failure(error)) is None or failure.kind != "missing":
                 raise

@@ -130,21 +130,13 @@ def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWrit
         send(rows)
 
 
-def _records(files: Sequence[SourceFile], options: ImportOptions) -> Iterator[tuple[Record, FieldNames]]:
+def _records(files: Sequence[SourceFile], options: ImportOptions) -> Iterator[tuple[Record, Mapping[str, str]]]:
     """The records of some files, and the names of their fields."""
-    given = FieldNames(
-        options.text_field,
-        options.url_field,
-        options.title_field,
-        options.author_field,
-        options.date_field,
-        options.language_field,
-    )
+    given = {field: getattr(options, f"{field}_field") for field in FIELDS}
+    columns = {name for field in given.values() if field for name in (field, field.partition(".")[0])}
     for file in files:
-        names = FieldNames("text", "", "", "", "", "") if file.kind == "text" else given
-        for record in read_records(
-            file.path, file.name, file.kind, columns=names.columns(), split_text=options.split_text
-        ):
+        names = {**dict.fromkeys(FIELDS, ""), "text": "text"} if file.kind == "text" else given
+        for record in read_records(file.path, file.name, file.kind, columns=columns, split_text=options.split_text):
             yield record, names
 
 
@@ -211,24 +203,11 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _ABSENT = object()
 
 
-@dataclass(frozen=True)
-class FieldNames:
-    """Which field of a record holds what; `a.b` is field b of field a. Empty for none."""
-
-    text: str
-    url: str
-    title: str
-    author: str
-    date: str
-    language: str
-
-    def columns(self) -> set[str]:
-        """The top-level fields."""
-        named = {self.text, self.url, self.title, self.author, self.date, self.language} - {""}
-        return named | {name.partition(".")[0] for name in named}
+FIELDS = ("text", "url", "title", "author", "date", "language")
+"""What is read of a record: each from the field that an option names; `a.b` is field b of field a, "" none."""
 
 
-def place(record: Record, names: FieldNames, url_rules: int) -> dict[str, Any]:
+def place(record: Record, names: Mapping[str, str], url_rules: int) -> dict[str, Any]:
     """The record as a row of `PLACED`, by field.
 
     The id is the hash of the canonical URL where the record has a URL, else of the text (of its place in the
@@ -240,24 +219,24 @@ def place(record: Record, names: FieldNames, url_rules: int) -> dict[str, Any]:
     fields = record.fields
     if fields is None:
         return _rejected(row, Reason.BAD_RECORD, record.problem)
-    url = _string(fields, names.url)
+    url = _string(fields, names["url"])
     if url:
         try:
             row["url"] = canonical_url(url, url_rules)
         except BadURL:
             row["url"] = None
-    text = field_value(fields, names.text, _ABSENT)
+    text = field_value(fields, names["text"], _ABSENT)
     if text is _ABSENT:
-        return _rejected(row, Reason.BAD_RECORD, f"no field '{names.text}'; it has {_some(fields)}")
+        return _rejected(row, Reason.BAD_RECORD, f"no field '{names['text']}'; it has {_some(fields)}")
     if text is not None and not isinstance(text, str):
-        return _rejected(row, Reason.BAD_RECORD, f"'{names.text}' is {type(text).__name__}, not text")
+        return _rejected(row, Reason.BAD_RECORD, f"'{names['text']}' is {type(text).__name__}, not text")
     if text is None or not text.strip():
         return _rejected(row, Reason.EMPTY_TEXT, None)
     row["url_id"] = url_id(row["url"]) if row["url"] else xxhash.xxh3_64_intdigest(text.encode())
     row["text"] = text
-    row["title"], row["author"] = _string(fields, names.title), _string(fields, names.author)
-    row["date"] = _date(fields, names.date)
-    row["language"] = _string(fields, names.language)
+    row["title"], row["author"] = _string(fields, names["title"]), _string(fields, names["author"])
+    row["date"] = _date(fields, names["date"])
+    row["language"] = _string(fields, names["language"])
     return row
 
 
