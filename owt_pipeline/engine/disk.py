@@ -39,10 +39,7 @@ class Disk:
     def __init__(self, folder: str):
         self.folder = os.path.abspath(folder)
         self.spool_folder = os.path.join(self.folder, SPOOL_FOLDER)
-        try:
-            self.folder.encode()
-        except UnicodeEncodeError:  # Arrow takes UTF-8 only
-            raise UserError(f"the path {os.fsencode(self.folder)!r} is not UTF-8: rename it") from None
+        check_utf8(self.folder)
 
     def request(self, name: str) -> AbstractContextManager[tuple[Disk, str]]:
         """What to ask for a file, and its name there."""
@@ -173,6 +170,14 @@ class Disk:
 
     def _at(self, name: str) -> str:
         return os.path.join(self.folder, name) if name else self.folder
+
+
+def check_utf8(path: str) -> None:
+    """Raise UserError for a path that is not UTF-8, which is all that Arrow takes."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"the path {os.fsencode(path)!r} is not UTF-8: rename it") from None
 
 
 def _is_at(path: str, descriptor: int) -> bool:

@@ -26,7 +26,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from owt_pipeline.engine.bucket_clients import Bucket, Failure, GoogleBucket, ObstoreBucket
-from owt_pipeline.engine.disk import Disk, HashingFile, remove_dead_spools, spool_file
+from owt_pipeline.engine.disk import Disk, HashingFile, check_utf8, remove_dead_spools, spool_file
 from owt_pipeline.engine.errors import UserError
 
 _SCHEMES = ("gs", "s3", "az")
@@ -273,20 +273,11 @@ def expand_globs(patterns: tuple[str, ...], what: str) -> list[str]:
     for pattern in patterns:
         matches = _local_matches(pattern) if "://" not in pattern else _bucket_matches(pattern)
         for path in matches:
-            _utf8(path)
+            check_utf8(path)
         if not matches:
             raise UserError(f"{what}: no file matches {pattern!r}")
         found.update(matches)
     return sorted(found, key=lambda uri: (uri.rpartition("/")[2], uri))
-
-
-def _utf8(path: str) -> str:
-    """The path, which Arrow takes as UTF-8 only; raises UserError for one that is not."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raise UserError(f"the path {os.fsencode(path)!r} is not UTF-8: rename it") from None
-    return path
 
 
 def _local_matches(pattern: str) -> list[str]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline.engine.bases import FORGOTTEN
 from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader, Outcome, read_manifest, rejects_batch
+from owt_pipeline.engine.dataset import Outcome, read_manifest, rejects_batch
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.export.card import LANGUAGE, card
@@ -30,14 +30,18 @@ class ExportOptions:
 
 
 def export(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    export_shard(
-        shard,
-        writer,
-        source=run.inputs["clean"],
-        decisions=run.inputs["duplicates"],
-        policy=Policy(run.options.rules, run.options.min_similarity),
-        takedowns=takedowns_of_chain(run.workdir, [base.workdir for base in run.bases]),
-    )
+    """Hold the shard's decisions in memory, and pass its documents by them and by the lists of takedowns."""
+    takedowns = takedowns_of_chain(run.workdir, [base.workdir for base in run.bases])
+    chosen = chosen_decisions(run.inputs["duplicates"].table(shard), run.options)
+    for batch in run.inputs["clean"].batches(shard, rows=1024):
+        remaining = forget(batch, takedowns)
+        assert isinstance(remaining.kept, pa.RecordBatch)
+        writer.reject(remaining.rejects)
+        writer.enter(remaining.rejects.num_rows)
+        outcome = apply_decisions(remaining.kept, chosen)
+        assert isinstance(outcome.kept, pa.RecordBatch)
+        writer.add(remaining.kept.num_rows, outcome)
+        writer.count(_sizes(outcome.kept))
 
 
 def write_card(run: StageRun, records: Sequence[ShardRecord]) -> None:
@@ -76,28 +80,6 @@ STAGE = Stage(
 )
 
 
-def export_shard(
-    shard: int,
-    writer: ShardWriter,
-    *,
-    source: DatasetReader,
-    decisions: DatasetReader,
-    policy: Policy,
-    takedowns: Takedowns,
-) -> None:
-    """Hold the shard's decisions in memory, and pass its documents by them and by the list of takedowns."""
-    chosen = policy.choose(decisions.table(shard))
-    for batch in source.batches(shard, rows=1024):
-        remaining = forget(batch, takedowns)
-        assert isinstance(remaining.kept, pa.RecordBatch)
-        writer.reject(remaining.rejects)
-        writer.enter(remaining.rejects.num_rows)
-        outcome = apply_decisions(remaining.kept, chosen)
-        assert isinstance(outcome.kept, pa.RecordBatch)
-        writer.add(remaining.kept.num_rows, outcome)
-        writer.count(_sizes(outcome.kept))
-
-
 def _sizes(documents: pa.RecordBatch) -> dict[str, int]:
     """What the dataset's card says of these documents."""
     languages = Counter(documents["language"].to_pylist())
@@ -109,27 +91,13 @@ def _sizes(documents: pa.RecordBatch) -> dict[str, int]:
     }
 
 
-RULES = ("exact", "near")
-
 _REASONS = {"exact": Reason.EXACT_DUPLICATE, "near": Reason.NEAR_DUPLICATE}
 
 
-@dataclass(frozen=True)
-class Policy:
-    """Which decisions to apply.
-
-    Attributes:
-      rules: those of these rules.
-      min_similarity: those of at least this similarity.
-    """
-
-    rules: tuple[str, ...] = RULES
-    min_similarity: float = 0.0
-
-    def choose(self, decisions: pa.Table) -> pa.Table:
-        """The rows of `decisions` (dataset `duplicates`) that are to be applied."""
-        of_rule = pc.is_in(decisions["rule"], pa.array(self.rules, pa.string()))
-        return decisions.filter(pc.and_(of_rule, pc.greater_equal(decisions["similarity"], self.min_similarity)))
+def chosen_decisions(decisions: pa.Table, options: ExportOptions) -> pa.Table:
+    """The rows of `decisions` (dataset `duplicates`) that are to be applied."""
+    of_rule = pc.is_in(decisions["rule"], pa.array(options.rules, pa.string()))
+    return decisions.filter(pc.and_(of_rule, pc.greater_equal(decisions["similarity"], options.min_similarity)))
 
 
 def forget(documents: pa.RecordBatch, takedowns: Takedowns) -> Outcome:

@@ -130,10 +130,6 @@ def _tokenizer(run: StageRun) -> str:
     return named if named == "gpt2" else run.workdir.path(run.properties["tokenizer"]["file"])
 
 
-def _preload(options: TokenizeOptions) -> list[str]:
-    return ["owt_pipeline.formats.encoding:tiktoken_encoding"] if options.tokenizer == "gpt2" else []
-
-
 STAGE = Stage(
     name="tokenize",
     output="tokens",
@@ -147,7 +143,7 @@ STAGE = Stage(
     fits=fits,
     module="owt_pipeline.tokenize.stage",
     shard_local=True,
-    preload=_preload,
+    preload=lambda options: ["owt_pipeline.formats.encoding:tiktoken_encoding"] if options.tokenizer == "gpt2" else [],
     help="Encode the corpus into token ids: Arrow IPC files, uncompressed, one row a document, without\n"
     "end-of-text (the reader places it), in tokens/train and tokens/val. The split is a hash of url_id.",
     sources=sources,
