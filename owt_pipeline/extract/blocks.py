@@ -28,6 +28,7 @@ from owt_pipeline.extract.names import (
     INLINE,
     NOT_TEXT,
     UNSHOWN,
+    has_hidden_class,
     is_chrome_role,
     is_hidden,
     is_streamed,
@@ -146,17 +147,18 @@ class Container:
       tag: its name.
       names: its classes, id, role and `itemprop`, as the page gives them; without an id that a heading gave it.
       parent: index of the container it is in; -1 for the body.
+      end: one more than the index of the last container in it.
       kind: what its names say it is.
       names_content: whether its names say that it holds the content.
       number: of an item in a numbered list, its number; of such a list, that of its next item; else -1.
       note: the label by which an earlier text refers to it; "" if none does.
     """
 
-    __slots__ = ("kind", "names", "names_content", "note", "number", "parent", "tag")
+    __slots__ = ("end", "kind", "names", "names_content", "note", "number", "parent", "tag")
 
-    def __init__(self, tag: str, parent: int, kind: int, content: bool, names: str):
+    def __init__(self, tag: str, parent: int, kind: int, content: bool, names: str, end: int = 0):
         self.tag, self.parent, self.kind, self.names_content, self.names = tag, parent, kind, content, names
-        self.number, self.note = -1, ""
+        self.end, self.number, self.note = end, -1, ""
 
 
 def read_blocks(body: etree._Element) -> tuple[list[Block], list[Container]]:
@@ -183,6 +185,11 @@ class _Reader:
         if self._pieces:
             self._end_block(form, parent)
         index = len(self.containers)
+        if tag not in _SPECIAL_TAGS and not len(element):
+            text = element.text
+            if not text or text.isspace():  # holds no text, so nobody asks what it is called
+                self.containers.append(Container(tag, parent, 0, False, "", index + 1))
+                return
         container = _container(element, tag, parent)
         self.containers.append(container)
         if self._notes:
@@ -196,6 +203,7 @@ class _Reader:
             self._read_children(element, index, inner, depth)
         if self._pieces:
             self._end_block(inner, index)
+        container.end = len(self.containers)
 
     def _read_special(
         self, element: etree._Element, tag: str, container: Container, index: int, form: str, depth: int
@@ -249,20 +257,25 @@ class _Reader:
 
     def _read_inline(self, element: etree._Element, tag: str, container: int, form: str, depth: int) -> None:
         items = element.items()
-        if items:
+        classes = href = None
+        if len(items) == 1 and items[0][0] == "href":  # most links
+            href = items[0][1]
+        elif len(items) == 1 and items[0][0] == "class":
+            classes = items[0][1]
+            if has_hidden_class(classes):
+                return
+        elif items:
             get = dict(items).get
             classes, href = get("class"), get("href")
             if is_hidden(classes, get("style"), get("hidden"), get("aria-hidden")):
                 return
-        else:
-            classes = href = None
         if tag == "a":
             if href is not None:
                 if classes is not None and "#" in href and _NOTE_CLASS.search(classes) and self._read_note(element):
                     return
                 self._links_around += 1
                 self._links += 1
-                self._read_children(element, container, form, depth + 1)
+                self._read_content(element, container, form, depth)
                 self._links_around -= 1
                 return
         elif tag in _CODE_TAGS:
@@ -275,7 +288,16 @@ class _Reader:
                 self._pieces.append("^")  # 10^6 is not 106
         elif classes is not None and "MathJax" in classes and is_drawn(element):
             return
-        self._read_children(element, container, form, depth + 1)
+        self._read_content(element, container, form, depth)
+
+    def _read_content(self, element: etree._Element, container: int, form: str, depth: int) -> None:
+        """Read the text and the elements in an inline element."""
+        if len(element):
+            self._read_children(element, container, form, depth + 1)
+            return
+        text = element.text
+        if text and (self._pieces or not text.isspace()):
+            self._add(text)
 
     def _is_within_text(self, element: etree._Element, tag: str) -> bool:
         """Whether an element of an unknown tag is part of a sentence: it has text around it and no blocks in it."""

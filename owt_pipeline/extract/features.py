@@ -10,43 +10,60 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from owt_pipeline.extract.blocks import CAPTION, CELL, HEADING, ITEM, PARAGRAPH, PREFORMATTED, ROW, Block, Container
+from owt_pipeline.extract.blocks import (
+    CAPTION,
+    CELL,
+    HEADING,
+    ITEM,
+    OTHER,
+    PARAGRAPH,
+    PREFORMATTED,
+    ROW,
+    Block,
+    Container,
+)
 from owt_pipeline.extract.head import KINDS, Head
-from owt_pipeline.extract.names import CHROME, COMMENT, HEADER, HEADINGS, HIDDEN, UNSHOWN, heads_afterwards
+from owt_pipeline.extract.names import CHROME, COMMENT, HEADER, HEADINGS, HIDDEN, UNSHOWN, Remembered, heads_afterwards
 
-_FORMS = (HEADING, ITEM, ROW, CELL, PARAGRAPH, PREFORMATTED, CAPTION)
+_FORMS = {form: index for index, form in enumerate((HEADING, ITEM, ROW, CELL, PARAGRAPH, PREFORMATTED, CAPTION, OTHER))}
+_FORM_NUMBERS = np.arange(len(_FORMS) - 1)[:, None]
 _AROUND = (
     "nav", "footer", "aside", "header", "form", "figure", "table", "ul", "ol", "dl", "blockquote", "article", "main",
     "section", "details", "figcaption", "noscript", "button",
 )  # fmt: skip
 _BITS = {tag: 1 << index for index, tag in enumerate(_AROUND)}
+_AROUND_BITS = np.arange(len(_AROUND))[:, None]
+_KIND_FLAGS = np.array((HIDDEN, CHROME, COMMENT, HEADER, UNSHOWN))[:, None]
 _DIGITS = re.compile(r"\d+")
 _ENDS = tuple(".!?…。！？:;\"”»'’)")
 _TEXT_WORD = re.compile(r"\w+")
+_ASCII_TEXT_WORD = re.compile("[a-z0-9_]+")  # the same of text in lower case
 _SHORT = 160  # characters up to which a text's words are looked up
 _FAR = 1000
 
 Columns = list[Any]
-"""Features: of each an array with a number a block, or one number for the page."""
+"""Features: of each an array with a number a block, or one number for the page; or an array of several, in rows."""
 
 
 @dataclass(frozen=True)
 class PageView:
-    """A page as arrays; n blocks, m containers.
+    """A page as arrays; n blocks, m containers that hold any.
 
     Attributes:
       weight (n): how much a block counts: its words.
+      chars, link_chars (n): the length of its text, and how much of it is within links.
+      prose (n): whether it is prose, as `Block.is_prose` says.
       container (n): the container each is in.
       parent, end, depth (m): of containers; the descendants of c are c + 1 to end[c] - 1.
-      signatures: for each kind of signature, one number a block (n): equal where the markup around is.
+      signatures (kinds, n): for each kind of signature, one number a block: equal where the markup around is.
       names: what containers are called: tag, classes, id; each name once.
       name_of (m): which of these each container has.
       words (n): the lower-case words of each short text.
+      texts (n): what each block reads, in lower case.
       heading (n): the heading that each block is under, by its number; -1 for none.
       in_comments (n): whether the names around a block say that it is a reader's comment.
       unshown (n): whether a block is hidden by a style or an attribute around it.
@@ -54,11 +71,14 @@ class PageView:
     """
 
     weight: np.ndarray
+    chars: np.ndarray
+    link_chars: np.ndarray
+    prose: np.ndarray
     container: np.ndarray
     parent: np.ndarray
     end: np.ndarray
     depth: np.ndarray
-    signatures: tuple[np.ndarray, ...]
+    signatures: np.ndarray
     names: list[str]
     name_of: list[int]
     words: list[tuple[str, ...]]
@@ -71,126 +91,149 @@ class PageView:
 
 def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -> PageView:
     """The page with these blocks; `head` is what it says of itself."""
-    parent = [container.parent for container in containers]
-    count = len(containers)
-    end = list(range(1, count + 1))
-    for index in range(count - 1, 0, -1):
-        around = parent[index]
-        if end[index] > end[around]:
-            end[around] = end[index]
-    depth, around_bits, kinds, chrome_depth, content_depth = _inherited(containers)
+    tree, filled, siblings = _tree(blocks, containers)
+    home = tree.home
+    depth, around_bits, kinds, chrome_depth, content_depth = _inherited(filled, tree.parent.tolist())
     numbers: dict[tuple[str, str], int] = {}
-    name_of = [numbers.setdefault((container.tag, container.names), len(numbers)) for container in containers]
+    name_of = [numbers.setdefault((container.tag, container.names), len(numbers)) for container in filled]
     names = [f"<{tag}> {given}" for tag, given in numbers]
-    tag_paths, class_paths, local = _signatures(parent, name_of, names)
-    home = np.array([block.container for block in blocks], dtype=np.intp)
+    signatures = _signatures(tree.parent.tolist(), name_of, [tag for tag, _ in numbers], names)[:, home]
+    texts = [block.text.lower() for block in blocks]
     counts = _count_texts(blocks)
-    tree = Tree(home, np.array(parent), np.array(end))
-    depths = np.array(depth)
-    signatures = tuple(np.array(values)[home] for values in (tag_paths, class_paths, local))
-    columns: Columns = _of_texts(blocks, containers, counts, head)
-    columns += _of_head(blocks, counts, head)
+    kind = kinds[home]
+    of_kind = (kind & _KIND_FLAGS) != 0
+    columns: Columns = _of_texts(blocks, texts, containers, counts, head)
+    columns += _of_head(blocks, texts, counts, head)
     columns += _of_order(counts)
-    columns += _of_containers(counts, tree)
+    columns += _of_containers(counts, tree, siblings)
     columns += _of_signatures(counts, signatures)
-    bits = np.array(around_bits)[home]
-    columns += [(bits >> index) & 1 for index in range(len(_AROUND))]
-    kind = np.array(kinds)[home]
-    of_kind = [(kind & flag) != 0 for flag in (HIDDEN, CHROME, COMMENT, HEADER, UNSHOWN)]
-    columns += of_kind
-    columns += _of_kinds(counts, of_kind)
-    columns += [depths[home], np.array(chrome_depth)[home], np.array(content_depth)[home]]
+    columns += [(around_bits[home] >> _AROUND_BITS) & 1, of_kind, *_of_kinds(counts, of_kind)]
+    columns += [depth[home], chrome_depth[home], content_depth[home]]
     return PageView(
         weight=counts.words,
+        chars=counts.chars,
+        link_chars=counts.links,
+        prose=counts.prose,
         container=home,
         parent=tree.parent,
         end=tree.end,
-        depth=depths,
+        depth=depth,
         signatures=signatures,
         names=names,
         name_of=name_of,
-        words=[_short_words(block.text) for block in blocks],
-        texts=[block.text for block in blocks],
-        heading=_headings(blocks),
+        words=list(map(_short_words, texts)),
+        texts=texts,
+        heading=_headings(counts),
         in_comments=of_kind[2],
         unshown=of_kind[4],
         static=matrix(columns, len(blocks)),
     )
 
 
+def _tree(blocks: Sequence[Block], containers: Sequence[Container]) -> tuple[Tree, list[Container], np.ndarray]:
+    """The containers that hold text, which are numbered anew, and how many containers each one's parent holds."""
+    home = np.array([block.container for block in blocks], dtype=np.intp)
+    parent = np.array([container.parent for container in containers], dtype=np.intp)
+    end = np.array([container.end for container in containers], dtype=np.intp)
+    siblings = np.bincount(np.maximum(parent, 0), minlength=len(parent))
+    blocks_before = np.zeros(len(parent) + 1, dtype=np.intp)
+    np.cumsum(np.bincount(home, minlength=len(parent)), out=blocks_before[1:])
+    filled = blocks_before[end] > blocks_before[:-1]
+    kept = np.flatnonzero(filled)
+    number = np.zeros(len(parent) + 1, dtype=np.intp)
+    np.cumsum(filled, out=number[1:])
+    above = number[parent[kept]]
+    above[0] = -1
+    tree = Tree(number[home], above, number[end[kept]])
+    return tree, [containers[index] for index in kept.tolist()], siblings[kept]
+
+
 @dataclass(frozen=True)
 class _Counts:
+    """Of each block: characters, words, characters in links, the number of its form, and what follows from these."""
+
     chars: np.ndarray
     words: np.ndarray
     links: np.ndarray
+    form: np.ndarray
     heading: np.ndarray
     prose: np.ndarray
 
 
 def _count_texts(blocks: Sequence[Block]) -> _Counts:
     chars = np.array([block.chars for block in blocks], dtype=np.float64)
-    words = [block.text.count(" ") + 1 for block in blocks]
+    words = np.array([block.text.count(" ") for block in blocks], dtype=np.float64) + 1
     links = np.array([block.link_chars for block in blocks], dtype=np.float64)
-    heading = np.array([block.form == HEADING for block in blocks])
+    form = _small([_FORMS[block.form] for block in blocks])
+    heading = form == _FORMS[HEADING]
     return _Counts(
         chars,
-        np.maximum(np.array(words, dtype=np.float64), np.floor(chars / 12)),  # some scripts have no spaces
+        np.maximum(words, np.floor(chars / 12)),  # some scripts have no spaces
         links,
+        form,
         heading,
         (chars > 80) & (links < 0.4 * chars) & ~heading,
     )
 
 
-def _of_texts(blocks: Sequence[Block], containers: Sequence[Container], counts: _Counts, head: Head) -> Columns:
+def _small(values: Iterable[int]) -> np.ndarray:
+    """Numbers below 256, or flags, as an array: through bytes, in a third of the time."""
+    return np.frombuffer(bytes(values), dtype=np.uint8)
+
+
+def _of_texts(
+    blocks: Sequence[Block], lowered: Sequence[str], containers: Sequence[Container], counts: _Counts, head: Head
+) -> Columns:
     texts = [block.text for block in blocks]
-    forms = [block.form for block in blocks]
     count = len(texts)
+    position = np.arange(count)
     times = Counter(texts)
     title = "\n".join(head.titles)
-    in_title = [10 < len(text) <= len(title) and text.lower() in title for text in texts]
-    levels = [HEADINGS.get(containers[block.container].tag, 7) if block.form == HEADING else 7 for block in blocks]
-    after = [level < 7 and heads_afterwards(text) for level, text in zip(levels, texts, strict=True)]
-    ends = [text.endswith(_ENDS) for text in texts]
-    first_title, titles = _FAR, 0
-    since_heading, since_after = [], []
-    last_heading, last_after = -_FAR, -_FAR
-    for index, level in enumerate(levels):
-        if level == 1 or (level < 7 and in_title[index]):
-            titles += 1
-            if first_title == _FAR:
-                first_title = index
-        if level < 7:
-            last_heading = index
-            if after[index]:
-                last_after = index
-            elif level <= 2:
-                last_after = -_FAR
-        since_heading.append(min(index - last_heading, _FAR))
-        since_after.append(min(index - last_after, _FAR))
-    position = np.arange(count)
-    columns = [counts.chars, counts.words, counts.chars / counts.words, counts.links / counts.chars]
-    columns += [
+    longest = len(title)
+    in_title = _small(
+        [10 < len(text) <= longest and lower in title for text, lower in zip(texts, lowered, strict=True)]
+    )
+    levels, after = np.full(count, 7), np.zeros(count, dtype=bool)
+    for index in np.flatnonzero(counts.heading).tolist():
+        levels[index] = level = HEADINGS.get(containers[blocks[index].container].tag, 7)
+        after[index] = level < 7 and heads_afterwards(texts[index])
+    in_heading = levels < 7
+    titles = np.flatnonzero((levels == 1) | (in_heading & (in_title != 0)))
+    turns = _last(after | (levels <= 2), position)  # where text that follows the article may begin or end
+    since_after = np.where((turns >= 0) & after[turns], position - turns, _FAR)
+    ends = _small([text.endswith(_ENDS) for text in texts])
+    firsts = [text[0] for text in texts]
+    return [
+        counts.chars,
+        counts.words,
+        counts.chars / counts.words,
+        counts.links / counts.chars,
         np.array([text.count(",") for text in texts]) / counts.words,
-        np.array([_sentences(text) + end for text, end in zip(texts, ends, strict=True)]),
-        np.array(ends),
+        np.array([_sentences(text) if len(text) > 20 else 0 for text in texts]) + ends,
+        ends,
         np.array([len(_DIGITS.findall(text, 0, _SHORT)) for text in texts]) / counts.words,
-        np.array([text[0].isupper() for text in texts]),
-        np.array([text[0].islower() for text in texts]),
+        _small(map(str.isupper, firsts)),
+        _small(map(str.islower, firsts)),
         np.array([text.count("\n") for text in texts]),
         np.array([times[text] for text in texts]),
-        np.array(in_title),
-        np.array(after),
-        np.array(levels),
-        np.array(since_heading),
-        np.array(since_after),
-        position - first_title if first_title < _FAR else -_FAR,
-        titles,
+        in_title,
+        after,
+        levels,
+        np.minimum(position - _last(in_heading, position, -_FAR), _FAR),
+        np.minimum(since_after, _FAR),
+        position - titles[0] if len(titles) else -_FAR,
+        len(titles),
+        counts.form == _FORM_NUMBERS,
     ]
-    columns += [np.array([form == name for form in forms]) for name in _FORMS]
-    return columns
 
 
-def _of_head(blocks: Sequence[Block], counts: _Counts, head: Head) -> Columns:
+def _last(mask: np.ndarray, position: np.ndarray, otherwise: int = -1) -> np.ndarray:
+    """For each block the position of the last one up to it of which `mask` holds."""
+    found: np.ndarray = np.maximum.accumulate(np.where(mask, position, otherwise))
+    return found
+
+
+def _of_head(blocks: Sequence[Block], texts: Sequence[str], counts: _Counts, head: Head) -> Columns:
     """Where the page shows what its head says: the description, and the text that it gives as data."""
     count = len(blocks)
     position = np.arange(count)
@@ -198,13 +241,12 @@ def _of_head(blocks: Sequence[Block], counts: _Counts, head: Head) -> Columns:
     described, in_body = [False] * count, [False] * count
     if keys or head.body:
         all_descriptions = "\n".join(head.descriptions)
-        for index, block in enumerate(blocks):
-            if block.chars > 30:
-                text = block.text.lower()
-                if block.form in (ROW, PREFORMATTED) or "\n" in text:
-                    text = " ".join(text.split())
-                described[index] = text in all_descriptions or any(key in text for key in keys)
-                in_body[index] = text[:80] in head.body
+        for index in np.flatnonzero(counts.chars > 30).tolist():
+            text = texts[index]
+            if blocks[index].form in (ROW, PREFORMATTED) or "\n" in text:
+                text = " ".join(text.split())
+            described[index] = text in all_descriptions or any(key in text for key in keys)
+            in_body[index] = text[:80] in head.body
     first = described.index(True) if any(described) else -_FAR
     last = count - 1 - described[::-1].index(True) if any(described) else -_FAR
     shares = np.array(in_body) * counts.chars
@@ -222,18 +264,17 @@ def _of_head(blocks: Sequence[Block], counts: _Counts, head: Head) -> Columns:
     ]
 
 
-def _headings(blocks: Sequence[Block]) -> np.ndarray:
+def _headings(counts: _Counts) -> np.ndarray:
     """For each block the number of the last heading before it; -1 for none."""
-    own = np.array([index if block.form == HEADING else -1 for index, block in enumerate(blocks)])
-    above = np.full(len(own), -1)
-    above[1:] = np.maximum.accumulate(own)[:-1]
+    above = np.full(len(counts.heading), -1)
+    above[1:] = _last(counts.heading, np.arange(len(above)))[:-1]
     return above
 
 
 def _sentences(text: str) -> int:
-    """How many sentences end within a text, about."""
+    """About how many sentences end within a text."""
     count = text.count
-    return count(". ") + count("? ") + count("! ") + count("。") if len(text) > 20 else 0
+    return count(". ") + count("? ") + count("! ") + count("。")
 
 
 def _of_order(counts: _Counts) -> Columns:
@@ -245,16 +286,13 @@ def _of_order(counts: _Counts) -> Columns:
     prose_chars = chars * prose
     prose_before = np.cumsum(prose_chars)
     position = np.arange(count)
-    density = links / chars
     columns = [position, count - position, position / count, (before - chars) / total, total - before]
     columns += [prose_before - prose_chars, prose_before[-1] - prose_before]
-    for distance in (1, 2):
-        for step in (distance, -distance):
-            columns += [shift(chars, step), shift(density, step)]
-    columns += [shift(prose_chars, 1), shift(prose_chars, -1), shift(counts.heading, 1), shift(counts.heading, -1)]
-    for reach in (2, 5, 12):
-        around = window(chars, reach)
-        columns += [around, window(links, reach) / around, window(prose_chars, reach) / around]
+    neighbours = shifts(np.array((chars, links / chars, prose_chars, counts.heading)), (1, -1, 2, -2))
+    columns += [around[:2] for around in neighbours]
+    columns += [neighbours[0][2], neighbours[1][2], neighbours[0][3], neighbours[1][3]]
+    for around in windows(np.array((chars, links, prose_chars)), (2, 5, 12)):
+        columns += [around[0], around[1:] / around[0]]
     last = np.maximum.accumulate(np.where(prose, position, -_FAR))
     following = np.minimum.accumulate(np.where(prose, position, count + _FAR)[::-1])[::-1]
     columns += [np.minimum(position - last, _FAR), np.minimum(following - position, _FAR)]
@@ -262,7 +300,7 @@ def _of_order(counts: _Counts) -> Columns:
     return columns + page
 
 
-def _of_containers(counts: _Counts, tree: Tree) -> Columns:
+def _of_containers(counts: _Counts, tree: Tree, siblings: np.ndarray) -> Columns:
     """What the containers around a block hold."""
     chars = tree.below(counts.chars)
     links = tree.below(counts.links)
@@ -270,39 +308,35 @@ def _of_containers(counts: _Counts, tree: Tree) -> Columns:
     blocks = tree.below(np.ones(len(counts.chars)))
     some = np.maximum(chars, 1)
     total, all_prose = max(chars[0], 1.0), max(prose[0], 1.0)
-    columns = []
-    for level in tree.levels(5):
-        columns += [(links / some)[level], (prose / some)[level], (chars / total)[level], (prose / all_prose)[level]]
-        columns.append(blocks[level])
-    siblings = np.bincount(np.maximum(tree.parent, 0), minlength=len(tree.parent))
-    levels = tree.levels(3)
-    return columns + [siblings[level] for level in levels[1:]]
+    shares = np.array((links / some, prose / some, chars / total, prose / all_prose, blocks))
+    levels = tree.levels(5)
+    return [shares.take(level, axis=1) for level in levels] + [siblings[level] for level in levels[1:3]]
 
 
-def _of_kinds(counts: _Counts, of_kind: Sequence[np.ndarray]) -> Columns:
+def _of_kinds(counts: _Counts, of_kind: np.ndarray) -> Columns:
     """Where the page's prose is, by what the names around it say."""
     prose = counts.chars * counts.prose
-    elsewhere = float(prose[~(of_kind[0] | of_kind[1] | of_kind[2])].sum())
+    elsewhere = float(prose[~of_kind[:3].any(axis=0)].sum())
     shares = [float(prose[kind].sum()) / max(float(prose.sum()), 1.0) for kind in of_kind[:3]]
     return [elsewhere, *shares]
 
 
-def _of_signatures(counts: _Counts, signatures: tuple[np.ndarray, ...]) -> Columns:
+def _of_signatures(counts: _Counts, signatures: np.ndarray) -> Columns:
     """What the blocks with the same markup around them are, taken together."""
     prose = counts.chars * counts.prose
     all_prose, total = max(prose.sum(), 1.0), counts.chars.sum()
-    columns = []
+    columns: Columns = []
     for signature in signatures:
-        chars, number = grouped(signature, counts.chars), grouped(signature, np.ones(len(signature)))
+        chars, number = grouped(signature, counts.chars), np.bincount(signature)
         mine, some = grouped(signature, prose), np.maximum(chars, 1)
-        columns += [(mine / some)[signature], (mine / all_prose)[signature], (chars / total)[signature]]
-        columns += [number[signature], (chars / np.maximum(number, 1))[signature]]
-        columns.append((grouped(signature, counts.links) / some)[signature])
+        links = grouped(signature, counts.links)
+        sums = (mine / some, mine / all_prose, chars / total, number, chars / np.maximum(number, 1), links / some)
+        columns.append(np.array(sums).take(signature, axis=1))
     return columns
 
 
-def _inherited(containers: Sequence[Container]) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
-    """For each container: depth, the tags around it, what the names around it say, levels below such names."""
+def _inherited(containers: Sequence[Container], parents: Sequence[int]) -> np.ndarray:
+    """Of each container: depth, the tags around it, what the names around it say, levels below such names (5, m)."""
     depth: list[int] = []
     bits: list[int] = []
     kinds: list[int] = []
@@ -310,8 +344,7 @@ def _inherited(containers: Sequence[Container]) -> tuple[list[int], list[int], l
     content: list[int] = []
     left_out = CHROME | COMMENT | HIDDEN
     bit_of = _BITS.get
-    for container in containers:
-        around = container.parent
+    for container, around in zip(containers, parents, strict=True):
         bit, kind = bit_of(container.tag, 0), container.kind
         if around < 0:
             depth.append(0)
@@ -325,13 +358,15 @@ def _inherited(containers: Sequence[Container]) -> tuple[list[int], list[int], l
             kinds.append(kinds[around] | kind)
             chrome.append(0 if kind & left_out else chrome[around] + 1)
             content.append(0 if container.names_content else content[around] + 1)
-    return depth, bits, kinds, chrome, content
+    return np.array((depth, bits, kinds, chrome, content))
 
 
-def _signatures(parents: Sequence[int], name_of: Sequence[int], names: Sequence[str]) -> tuple[list[int], ...]:
-    """For each container three numbers: of the tags from the body to it, of tags and names, of the last two."""
-    tags = _numbered(name.partition(">")[0] for name in names)
-    plain = _numbered(map(_without_digits, names))
+def _signatures(
+    parents: Sequence[int], name_of: Sequence[int], tags: Sequence[str], names: Sequence[str]
+) -> np.ndarray:
+    """Of each container a number of the tags from the body to it, of tags and names, of the last two (3, m)."""
+    tag_of = _numbered(tags)
+    plain = _numbered(map(_WITHOUT_DIGITS.__getitem__, names))
     count = len(names)
     paths: list[int] = []
     named: list[int] = []
@@ -345,10 +380,10 @@ def _signatures(parents: Sequence[int], name_of: Sequence[int], names: Sequence[
         else:
             above_path, above_named, above = paths[around], named[around], plain[name_of[around]]
         # A pair as one integer, since a tuple would take twice as long.
-        paths.append(path_of(above_path * count + tags[name], len(known[0])))
+        paths.append(path_of(above_path * count + tag_of[name], len(known[0])))
         named.append(named_of(above_named * count + own, len(known[1])))
         local.append(local_of(above * count + own, len(known[2])))
-    return paths, named, local
+    return np.array((paths, named, local))
 
 
 def _numbered(texts: Iterable[str]) -> list[int]:
@@ -357,15 +392,13 @@ def _numbered(texts: Iterable[str]) -> list[int]:
     return [numbers.setdefault(text, len(numbers)) for text in texts]
 
 
-@lru_cache(maxsize=16384)
-def _without_digits(names: str) -> str:
-    return _DIGITS.sub("", names)
+_WITHOUT_DIGITS = Remembered(lambda name: _DIGITS.sub("", name), 1 << 15)
 
 
 def _short_words(text: str) -> tuple[str, ...]:
     if len(text) > _SHORT:
         return ()
-    words = _TEXT_WORD.findall(text.lower())
+    words = (_ASCII_TEXT_WORD if text.isascii() else _TEXT_WORD).findall(text)
     return (*words, " ".join(words[:2])) if len(words) > 1 else tuple(words)
 
 
@@ -374,28 +407,31 @@ class Tree:
 
     def __init__(self, home: np.ndarray, parent: np.ndarray, end: np.ndarray):
         self.home, self.parent, self.end = home, parent, end
-        self.start = np.arange(len(parent))
+        self._up = np.maximum(parent, 0)
 
     def below(self, values: np.ndarray) -> np.ndarray:
         """For each container the sum of `values` over the blocks in it, at any depth."""
         running = np.zeros(len(self.parent) + 1)
         np.cumsum(np.bincount(self.home, values, minlength=len(self.parent)), out=running[1:])
-        sums: np.ndarray = running[self.end] - running[self.start]
+        sums: np.ndarray = running[self.end] - running[:-1]
         return sums
 
     def levels(self, count: int) -> list[np.ndarray]:
         """For each block its container, that one's parent, and so on; the body has none and stays."""
         found = [self.home]
         for _ in range(count - 1):
-            found.append(np.maximum(self.parent[found[-1]], 0))
+            found.append(self._up[found[-1]])
         return found
 
 
 def matrix(columns: Columns, count: int) -> np.ndarray:
     """`columns` of `count` blocks as one array (count, columns)."""
-    rows = np.empty((len(columns), count), dtype=np.float32)
-    for row, column in zip(rows, columns, strict=True):
-        row[:] = column
+    heights = [len(column) if np.ndim(column) == 2 else 1 for column in columns]
+    rows = np.empty((sum(heights), count), dtype=np.float32)
+    start = 0
+    for height, column in zip(heights, columns, strict=True):
+        rows[start : start + height] = column
+        start += height
     return rows.T
 
 
@@ -404,20 +440,21 @@ def grouped(group: np.ndarray, values: np.ndarray) -> np.ndarray:
     return np.bincount(group, values)
 
 
-def shift(values: np.ndarray, steps: int) -> np.ndarray:
-    """The value `steps` blocks before (after, where negative); -1 beyond the page's ends."""
-    shifted = np.full(len(values), -1.0)
-    if abs(steps) < len(values):
-        if steps > 0:
-            shifted[steps:] = values[:-steps]
-        else:
-            shifted[:steps] = values[-steps:]
-    return shifted
+def shifts(values: np.ndarray, steps: Sequence[int]) -> list[np.ndarray]:
+    """Of rows of values, those so many blocks before (after, where negative); -1 beyond the page's ends."""
+    most, count = max(map(abs, steps)), values.shape[1]
+    padded = np.full((len(values), count + 2 * most), -1.0)
+    padded[:, most : most + count] = values
+    return [padded[:, most - step : most - step + count] for step in steps]
 
 
-def window(values: np.ndarray, reach: int) -> np.ndarray:
-    """Sums over the blocks up to `reach` before and after."""
-    running = np.concatenate(([0.0], np.cumsum(values)))
-    position = np.arange(len(values))
-    sums: np.ndarray = running[np.minimum(position + reach + 1, len(values))] - running[np.maximum(position - reach, 0)]
-    return sums
+def windows(values: np.ndarray, reaches: Sequence[int]) -> list[np.ndarray]:
+    """Of rows of values, the sums over the blocks up to so many before and after."""
+    most, count = max(reaches), values.shape[1]
+    running = np.zeros((len(values), count + 2 * most + 1))
+    np.cumsum(values, axis=1, out=running[:, most + 1 : most + 1 + count])
+    running[:, most + 1 + count :] = running[:, most + count, None]
+    return [
+        running[:, most + reach + 1 : most + reach + 1 + count] - running[:, most - reach : most - reach + count]
+        for reach in reaches
+    ]

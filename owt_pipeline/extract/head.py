@@ -70,7 +70,7 @@ def read_head(root: etree._Element) -> Head:
     """What the page says of itself."""
     data, metas = linked_data(root), _metas(root)
     nodes = sorted(_nodes(data, 0), key=lambda node: not is_article(node))
-    title = root.find(".//title")
+    title = next(root.iter("title"), None)
     titles = [text_of(title) if title is not None else "", *map(metas.get, TITLE_NAMES)]
     titles += [name_of(node.get("headline")) for node in nodes]
     descriptions = [*map(metas.get, ("description", "og:description", "twitter:description"))]
@@ -151,7 +151,9 @@ def linked_data(root: etree._Element) -> list[Any]:
     for script in root.iter("script"):
         # Its text last: that of most scripts is long, and copied for each look at it.
         if (script.get("type") or "").strip().lower() == "application/ld+json" and (text := script.text):
-            value = _parse(_WRAPPING.sub("", text))
+            value = _parse(text)
+            if value is None:
+                value = _parse(_WRAPPING.sub("", text))
             if value is not None:
                 found.append(value)
     return found

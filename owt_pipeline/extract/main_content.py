@@ -69,9 +69,9 @@ def main_content(
     if not blocks:
         return []
     page = view(blocks, containers, head)
-    p = np.maximum(model.probabilities(page) - _TEASER_LESS * _is_teaser(blocks), 0)
+    p = np.maximum(model.probabilities(page) - _TEASER_LESS * _is_teaser(blocks, page), 0)
     least = min(max(expected_f1(page.weight, p) - cut.margin, cut.least), cut.most)
-    forms = [PREFORMATTED if block.is_formula else block.form for block in blocks]
+    forms = [PREFORMATTED if block.marked is not None and block.is_formula else block.form for block in blocks]
     keep = _together(page, forms, p) >= least
     _keep_code(forms, keep)
     _leave_hidden(page, keep)
@@ -84,18 +84,15 @@ def main_content(
     return kept
 
 
-def _is_teaser(blocks: Sequence[Block]) -> np.ndarray:
+def _is_teaser(blocks: Sequence[Block], page: PageView) -> np.ndarray:
     """Paragraphs next to prose that are for the most part a link."""
-    prose = [False, *(block.is_prose for block in blocks), False]
-    return np.array(
-        [
-            block.chars >= _TEASER_CHARS
-            and block.link_chars > _TEASER_LINK * block.chars
-            and block.form in (PARAGRAPH, OTHER)
-            and (prose[index] or prose[index + 2])
-            for index, block in enumerate(blocks)
-        ]
-    )
+    is_next = np.zeros(len(blocks), dtype=bool)
+    is_next[1:] = page.prose[:-1]
+    is_next[:-1] |= page.prose[1:]
+    found = is_next & (page.chars >= _TEASER_CHARS) & (page.link_chars > _TEASER_LINK * page.chars)
+    for index in np.flatnonzero(found).tolist():
+        found[index] = blocks[index].form in (PARAGRAPH, OTHER)
+    return found
 
 
 def _once(kept: Sequence[Block], containers: Sequence[Container]) -> list[Block]:
@@ -122,8 +119,8 @@ def _together(page: PageView, forms: Sequence[str], p: np.ndarray) -> np.ndarray
     """`p`, with the mean of its table for each row, and of its list for each item."""
     p = p.copy()
     for form, group in ((ROW, page.container), (ITEM, page.parent[page.container])):
-        of_form = np.array([other == form for other in forms])
-        if of_form.any():
+        if form in forms:
+            of_form = np.array([other == form for other in forms])
             numbers, weight = group[of_form], page.weight[of_form]
             means = np.bincount(numbers, weight * p[of_form]) / np.maximum(np.bincount(numbers, weight), 1)
             p[of_form] = means[numbers]
@@ -132,6 +129,8 @@ def _together(page: PageView, forms: Sequence[str], p: np.ndarray) -> np.ndarray
 
 def _keep_code(forms: Sequence[str], keep: np.ndarray) -> None:
     """Keep preformatted text, and formulas, between two kept blocks or between one and the page's end."""
+    if PREFORMATTED not in forms:
+        return
     before = False
     waiting: list[int] = []
     for index, form in enumerate(forms):
@@ -187,6 +186,8 @@ def without_notice(kept: Sequence[Block]) -> list[Block]:
     end = len(kept) - _length_of_notice(kept[::-1], most)
     if start < end < len(kept) and kept[end - 1].form == HEADING:
         end -= 1  # the banner's
+    if end - start == len(kept):
+        return list(kept)
     text = list(kept[start:end])
     if sum("cookie" in block.text.lower() for block in text) > 1:
         return list(kept)  # the page is about cookies

@@ -14,13 +14,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
 
-from owt_pipeline.extract.features import Columns, PageView, Tree, grouped, matrix, shift, window
-from owt_pipeline.extract.names import words_of_name
+from owt_pipeline.extract.features import Columns, PageView, Tree, grouped, matrix, shifts, windows
+from owt_pipeline.extract.names import WORDS_OF_NAME, Remembered
 
 PATH = Path(__file__).with_name("model.npz")
 
@@ -35,9 +35,9 @@ class Model:
 
     def probabilities(self, page: PageView) -> np.ndarray:
         """For each block of the page."""
-        values = np.concatenate((page.static, lexical(page, self.odds)), axis=1)
-        p = probabilities(self.first, values)
-        return probabilities(self.second, np.concatenate((values, contextual(page, p)), axis=1))
+        values = np.concatenate((page.static.T, lexical(page, self.odds).T))
+        p = probabilities(self.first, values.T)
+        return probabilities(self.second, np.concatenate((values, contextual(page, p).T)).T)
 
 
 @lru_cache(maxsize=1)
@@ -99,7 +99,7 @@ def lexical(page: PageView, odds: Odds) -> np.ndarray:
     sums: list[float] = []
     nearest: list[float] = []
     means: list[float] = []
-    of_names = [odds.of_name(name) for name in page.names]
+    of_names = [odds.of_name[name] for name in page.names]
     for name, around in zip(page.name_of, page.parent.tolist(), strict=True):
         low, high, mean = of_names[name]
         means.append(mean)
@@ -119,16 +119,16 @@ def lexical(page: PageView, odds: Odds) -> np.ndarray:
     first = np.maximum(page.parent[home], 0)
     second = np.maximum(page.parent[first], 0)
     inherited = np.array((lows, highs, sums, nearest, means), dtype=np.float32)
-    of_texts = np.array([odds.of_words(words) for words in page.words], dtype=np.float32).reshape(-1, 3)
-    of_headings = np.where(page.heading[:, None] >= 0, of_texts[page.heading, ::2], 0)
+    of_texts = odds.of_texts(page.words)
+    of_headings = np.where(page.heading >= 0, of_texts[::2, page.heading], 0)
     return np.concatenate(
         (
             inherited[:, home],
             inherited[4:, first],
             inherited[4:, second],
             inherited[2:3, second],
-            of_texts.T,
-            of_headings.T,
+            of_texts,
+            of_headings,
         )
     ).T
 
@@ -136,46 +136,55 @@ def lexical(page: PageView, odds: Odds) -> np.ndarray:
 class Odds:
     """Log-odds of words: of those in containers' names, and of those in short texts.
 
-    What a name gives is remembered: pages have many containers of the same name.
+    What a name gives is remembered, and what each class in it does: pages have many containers of the same name.
     """
 
     def __init__(self, names: Mapping[str, float], texts: Mapping[str, float]):
         self.names, self.texts = names, texts
-        self._known: dict[str, tuple[float, float, float]] = {}
-
-    def of_name(self, name: str) -> tuple[float, float, float]:
+        self.of_name = Remembered(self._of_name, _NAMES_KNOWN)
         """Lowest, highest and mean of the words in what a container is called."""
-        found = self._known.get(name)
-        if found is None:
-            if len(self._known) == _NAMES_KNOWN:
-                self._known.clear()
-            names = self.names
-            values = [names[word] for word in name_words(name) if word in names]
-            found = self._known[name] = _summary(values) if values else _NOTHING_SAID
+        self._of_class = Remembered(self._known_words, _NAMES_KNOWN)
+
+    def _of_name(self, name: str) -> tuple[float, float, float]:
+        tag, *names = name.split()
+        by_word = {tag: self.names[tag]} if tag in self.names else {}
+        for full in names:
+            by_word.update(self._of_class[full])
+        values = by_word.values()
+        return (min(values), max(values), sum(values) / len(values)) if by_word else _NOTHING_SAID
+
+    def _known_words(self, name: str) -> dict[str, float]:
+        """The log-odds of each known word of one class or id."""
+        odds = self.names
+        return {word: odds[word] for word in _class_words(name) if word in odds}
+
+    def of_texts(self, texts: Sequence[tuple[str, ...]]) -> np.ndarray:
+        """Lowest, highest and mean of the words of each text (3, texts); unknown ones count as saying nothing."""
+        counts = np.array(list(map(len, texts)))
+        found = np.zeros((3, len(texts)), dtype=np.float32)
+        some = np.flatnonzero(counts)
+        if len(some):
+            values = np.array(list(map(self.texts.get, chain.from_iterable(texts), repeat(0.0))))
+            lengths = counts[some]
+            starts = np.cumsum(lengths) - lengths
+            found[0, some] = np.minimum.reduceat(values, starts)
+            found[1, some] = np.maximum.reduceat(values, starts)
+            found[2, some] = np.bincount(np.repeat(np.arange(len(some)), lengths), values) / lengths
         return found
-
-    def of_words(self, words: tuple[str, ...]) -> tuple[float, float, float]:
-        """Lowest, highest and mean of the words of a text; unknown ones count as saying nothing."""
-        return _summary(list(map(self.texts.get, words, repeat(0.0)))) if words else _NOTHING_SAID
-
-
-def _summary(values: list[float]) -> tuple[float, float, float]:
-    return min(values), max(values), sum(values) / len(values)
 
 
 def name_words(name: str) -> list[str]:
     """The words in what a container is called, and each class as it is; each once, in order."""
-    tag, _, names = name.partition(" ")
-    words = {tag: None}
-    for full in names.split():
-        words[full.lower()] = None
-        for word in words_of_name(full):
-            words[word] = None
-    return list(words)
+    tag, *names = name.split()
+    return list(dict.fromkeys((tag, *(word for full in names for word in _class_words(full)))))
+
+
+def _class_words(name: str) -> tuple[str, ...]:
+    return name.lower(), *WORDS_OF_NAME[name]
 
 
 _LONG_WORD = re.compile(r"\w{4,}|[\u3040-\u9fff\uac00-\ud7af]{2}")
-_ASCII_LONG_WORD = re.compile(r"[a-z\d_]{4,}")  # the same, in half the time, of text in lower case
+_ASCII_LONG_WORD = re.compile(r"[a-z0-9_]{4,}")  # the same, in half the time, of text in lower case
 _START = 300  # characters whose words are looked up
 
 
@@ -189,12 +198,11 @@ def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
         columns.append((grouped(signature, mass) / np.maximum(grouped(signature, weight), 1))[signature])
     weights, masses = tree.below(weight), tree.below(mass)
     total = max(float(masses[0]), 1e-6)
-    for level in tree.levels(4):
-        columns.append((masses / np.maximum(weights, 1))[level])
-        columns.append((masses / total)[level])
-    for reach in (1, 2, 5, 10):
-        columns.append(window(mass, reach) / np.maximum(window(weight, reach), 1))
-    columns += [shift(p, 1), shift(p, -1), shift(p, 2), shift(p, -2)]
+    shares = np.array((masses / np.maximum(weights, 1), masses / total))
+    columns += [shares.take(level, axis=1) for level in tree.levels(4)]
+    for around in windows(np.array((mass, weight)), (1, 2, 5, 10)):
+        columns.append(around[0] / np.maximum(around[1], 1))
+    columns += shifts(p[None], (1, -1, 2, -2))
     columns += _of_runs(mass, p)
     for share in (0.5, 0.8, 0.95):
         target = int(np.flatnonzero(masses >= share * masses[0])[-1])
@@ -260,18 +268,22 @@ def _overlap(page: PageView, p: np.ndarray) -> np.ndarray:
     sure = (p > 0.7).tolist()
     in_some: set[str] = set()
     in_two: set[str] = set()
+    starts = []
     for text, likely in zip(page.texts, sure, strict=True):
+        start = _long_words(text[:_START])
+        starts.append(start)
         if likely:
-            words = set(_long_words(text.lower()))
+            words = set(start if len(text) <= _START else _long_words(text))
             in_two |= in_some & words
             in_some |= words
     known, twice = in_some.__contains__, in_two.__contains__
-    shares = []
-    for text, likely in zip(page.texts, sure, strict=True):
-        start = _long_words(text[: _START + 1].lower()[:_START])
-        # Of likely text, its own words do not count.
-        shares.append(sum(map(twice if likely else known, start)) / len(start) if start else -1.0)
-    return np.array(shares)
+    # Of likely text, its own words do not count.
+    return np.array(
+        [
+            sum(map(twice if likely else known, start)) / len(start) if start else -1.0
+            for start, likely in zip(starts, sure, strict=True)
+        ]
+    )
 
 
 def _long_words(text: str) -> list[str]:
@@ -348,7 +360,8 @@ def probabilities(forests: Sequence[Forest], values: np.ndarray) -> np.ndarray:
 def _of_rows(forests: Sequence[Forest], values: np.ndarray) -> np.ndarray:
     columns = np.ascontiguousarray(values.T)
     scores = sum(forest.scores(columns) for forest in forests) // len(forests)
-    found: np.ndarray = _PROBABILITIES[np.clip((scores + 16 * SCALE) // _STEP, 0, len(_PROBABILITIES) - 1)]
+    steps = (scores + 16 * SCALE) // _STEP
+    found: np.ndarray = _PROBABILITIES.take(steps, mode="clip")
     return found
 
 

@@ -7,7 +7,8 @@ word (`nav` in `main-nav` and `mainNav`, not in `navy`). They decide nothing: th
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from collections.abc import Callable
+from typing import TypeVar
 
 # What an element is, by its name, other than content. Plain numbers: an IntFlag's operators take a third of the time
 # of the complete extraction.
@@ -62,12 +63,21 @@ _HIDDEN_NAME = re.compile(
     r"|visually-?hidden|screen-reader(?:-text|-response)?|(?:c-)?offscreen|mw-editsection|mw-cite-backlink)",
     re.IGNORECASE,
 )
+# Every name in lower case that says anything of its element has one of these words.
+_TELLING_WORDS = frozenset(
+    (
+        *_KIND_OF_WORD,
+        *(word for name in _CHROME_NAMES for word in name.split("-")),
+        *"hidden invisible hide none noprint print only visuallyhidden reader offscreen editsection backlink".split(),
+    )
+)
 # Names that tell of a state, or of the post a wrapper holds (WordPress lists its categories and tags).
 _SAYS_NOTHING = re.compile(
     r"(?:has|no|with|is|not|tag|category|cat|post|hide|tagged|single|page|logged|right|left|js|wp-embed)[-_]|has[A-Z]"
 )
 _OF_STATE = re.compile(r"-(?:enabled|disabled|active|loaded|open|visible|inactive)$")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_LOWER_WORD = re.compile(r"[a-z]+")
 _HIDING_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden")
 _STREAMED = re.compile(r"S:[0-9a-f]+")  # React sends parts of a page hidden, for its script to put in their places
 
@@ -95,30 +105,24 @@ _LONGEST_HEADING = 79
 
 def read_name(tag: str, classes: str, identifier: str) -> tuple[int, bool]:
     """What tag, class and id say of an element: its kind, and whether it holds the content."""
+    if not identifier and tag not in _OF_TAG:  # most elements
+        return _OF_CLASSES[classes]
     kind, content = _OF_TAG.get(tag, (0, False))
     if classes:
-        found, holds_content = _of_classes(classes)
+        found, holds_content = _OF_CLASSES[classes]
         kind |= found
         content = content or holds_content
     if identifier:
-        found, holds_content = _of_identifier(identifier)
-        kind |= found
-        content = content or holds_content
+        kind |= _KIND_OF_NAME[identifier]
+        content = content or _names_content(f" {identifier}")
     return kind, content
 
 
-# Classes and ids apart: many elements have the same classes, and few the same id.
-@lru_cache(maxsize=1 << 15)
-def _of_classes(classes: str) -> tuple[int, bool]:
+def _read_classes(classes: str) -> tuple[int, bool]:
     kind = 0
     for name in classes.split():
-        kind |= _kind_of_name(name)
+        kind |= _KIND_OF_NAME[name]
     return kind, _names_content(f"{classes} ")
-
-
-@lru_cache(maxsize=8192)
-def _of_identifier(identifier: str) -> tuple[int, bool]:
-    return _kind_of_name(identifier), _names_content(f" {identifier}")
 
 
 def _names_content(names: str) -> bool:
@@ -138,8 +142,12 @@ def is_hidden(classes: str | None, style: str | None, hidden: str | None, aria_h
         hidden is not None
         or aria_hidden == "true"
         or (style is not None and _HIDING_STYLE.search(style) is not None)
-        or (classes is not None and bool(_of_classes(classes)[0] & HIDDEN))
+        or (classes is not None and has_hidden_class(classes))
     )
+
+
+def has_hidden_class(classes: str) -> bool:
+    return bool(_OF_CLASSES[classes][0] & HIDDEN)
 
 
 def heads_afterwards(text: str) -> bool:
@@ -151,19 +159,46 @@ def is_streamed(identifier: str) -> bool:
     return _STREAMED.fullmatch(identifier) is not None
 
 
-@lru_cache(maxsize=1 << 16)
-def _kind_of_name(name: str) -> int:
+def _read_single(name: str) -> int:
+    words = WORDS_OF_NAME[name]
+    if _TELLING_WORDS.isdisjoint(words) and name.islower():
+        return 0  # what most names are; the expressions below take longer
     if _HIDDEN_NAME.fullmatch(name):
         return HIDDEN
     if _SAYS_NOTHING.match(name) or _OF_STATE.search(name):
         return 0
-    words = words_of_name(name)
     if not _KIND_OF_WORD.keys().isdisjoint(words):
         return next(_KIND_OF_WORD[word] for word in words if word in _KIND_OF_WORD)
     return CHROME if name in _CHROME_NAMES else 0
 
 
-@lru_cache(maxsize=1 << 15)
-def words_of_name(name: str) -> tuple[str, ...]:
-    """The words in a class or an id, in lower case."""
+def _split(name: str) -> tuple[str, ...]:
+    if name.islower():
+        return tuple(_LOWER_WORD.findall(name))
     return tuple(map(str.lower, _WORD.findall(name)))
+
+
+_Value = TypeVar("_Value")
+
+
+class Remembered(dict[str, _Value]):
+    """What a function gives for a text, worked out once: `Remembered(function, most)[text]`.
+
+    It forgets everything once it has `most` texts. functools' cache, which forgets the oldest, takes three times as
+    long for a text that it knows, and some are looked up thousands of times a page.
+    """
+
+    def __init__(self, function: Callable[[str], _Value], most: int) -> None:
+        self._function, self._most = function, most
+
+    def __missing__(self, text: str) -> _Value:
+        if len(self) >= self._most:
+            self.clear()
+        value = self[text] = self._function(text)
+        return value
+
+
+_OF_CLASSES = Remembered(_read_classes, 1 << 15)
+_KIND_OF_NAME = Remembered(_read_single, 1 << 16)
+WORDS_OF_NAME = Remembered(_split, 1 << 16)
+"""The words in a class or an id, in lower case."""
