@@ -1,13 +1,15 @@
 """Extractors on three labelled sets of pages, ours and public ones, in one run: F1, junk, words lost, speed.
 
     make bench-peers    # once: the environment of the peers; without it, only trafilatura is measured
-    .venv/bin/python benchmarks/extraction.py [--data SHARED_DATA] [--only NAME ...] [--seeds N] [--cache DIR] [--stage]
+    .venv/bin/python benchmarks/extraction.py [--data DIR] [--only NAME ...] [--seeds N] [--every N] [--cache DIR]
 
 Our model is judged on pages that it was not fitted on: by three folds of hosts, and with each set left out, a model
 a part, fitted in this run. `extraction_model/validation.py` defines the scores; ± is the deviation of the F1
-over bootstrap samples of the pages. Pages a second are of one core's CPU time, on the same pages, each extractor in a
-process of its own, ours with the model it comes with and including the metadata. `--stage` adds the stage as users run
-it, from WARC files to documents. `--cache` keeps the pages' features and the peers' texts between runs.
+over bootstrap samples of the pages. Pages a second are of one core's CPU time, each extractor in a process of its own,
+ours with the model it comes with and including the metadata. The extractors take turns: each page is read by all of
+them, one after another, in an order that moves on with every page, so that other work on the machine slows all alike.
+`--stage` adds the stage as users run it, from WARC files to documents. `--cache` keeps the pages' features and the
+peers' texts between runs; with kept texts, no speed is measured.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from shutil import rmtree
 from urllib.parse import urlsplit
@@ -30,39 +32,36 @@ from extraction_model.labelled_pages import SETS, LabelledPage, read_labelled
 from extraction_model.validation import FETCHED_AT, Score, by_host, by_set, held_out_texts, score
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
-from owt_pipeline.extract.extractor import Page, Settings, load
 from owt_pipeline.formats.warc import response_record
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PEERS = REPOSITORY / "benchmarks" / "peers" / "extractors.py"
 PYTHONS = (Path(sys.executable), REPOSITORY / ".venv-peers" / "bin" / "python")
 DATA = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
+OURS = "ours"  # in extractors.py
 COPIES = 4  # of each page: enough for the start not to count
 COLUMNS = (
     "trafilatura", "wcxb", "wcxb article", "readability", "wcxb service", "wcxb forum", "wcxb documentation",
     "wcxb listing", "wcxb collection", "wcxb product",
 )  # fmt: skip
 
-Result = tuple[dict[str, str], dict[str, float]]
-"""Texts by URL, and CPU seconds by set."""
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="the folder of real data")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="measure extractors with these names")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="measure ours and these extractors")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="fit with that many seeds, each two rows")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="read every Nth page only: for the speed")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="keep features and the peers' texts in this folder")
     parser.add_argument("--stage", action="store_true", help="measure the stage, too")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    pages = read_labelled(arguments.data / "web")
+    pages = read_labelled(arguments.data / "web")[:: arguments.every]
     kept = {name: arguments.cache / name if arguments.cache else None for name in ("examples", "peers.json")}
-    peers = run_peers(pages, arguments.only, kept["peers.json"])
-    print_rates(pages, {"ours": run_ours(pages)} | {name: seconds for name, (_, seconds) in peers.items()})
+    peers = run_extractors(pages, arguments.only, kept["peers.json"])
     if arguments.stage:
         measure_stage(arguments.data / "web" / "wcxb-dev.warc.gz")
-    texts = held_out(pages, kept["examples"], arguments.seeds) | {name: found for name, (found, _) in peers.items()}
+    texts = held_out(pages, kept["examples"], arguments.seeds) | peers
     if texts:
         print_scores(pages, texts)
 
@@ -78,50 +77,63 @@ def held_out(pages: list[LabelledPage], cache: Path | None, seeds: int) -> dict[
     return texts
 
 
-def run_ours(pages: list[LabelledPage]) -> dict[str, float]:
-    """CPU seconds by set, with the model that comes with the package."""
-    extract = load("blocks", Settings())
-    seconds: dict[str, float] = {}
-    extract(Page("http://warm.up/", "<html><body><p>It loads what it needs.</p></body></html>", FETCHED_AT))
-    for name in SETS:
-        started = time.process_time()
-        for page in pages:
-            if page.set == name:
-                extract(Page(page.url, page.html, FETCHED_AT))
-        seconds[name] = time.process_time() - started
-    return seconds
-
-
-def run_peers(pages: list[LabelledPage], only: list[str], kept: Path | None) -> dict[str, Result]:
-    """Results of every peer that one of PYTHONS has, the first one's where both do."""
+def run_extractors(pages: list[LabelledPage], only: list[str], kept: Path | None) -> dict[str, dict[str, str]]:
+    """Texts by URL of every peer that one of PYTHONS has; prints how fast they and ours are."""
     if kept is not None and kept.exists():
-        results: dict[str, Result] = json.loads(kept.read_text())
-        return results
-    found: dict[str, Result] = {}
+        texts: dict[str, dict[str, str]] = json.loads(kept.read_text())
+        return texts
+    found: dict[str, Path] = {}  # the first one's where both do
     for python in PYTHONS:
         if not python.exists():
             print(f"{python} is missing: run `make bench-peers` to measure all peers", file=sys.stderr)
             continue
         for name in subprocess.check_output([python, PEERS], text=True).splitlines():
-            if name not in found and (not only or name in only):
-                found[name] = run_peer(python, name, pages)
+            if not only or name in (OURS, *only):
+                found.setdefault(name, python)
+    texts, seconds = run_in_turns(pages, found)
+    print_rates(pages, seconds)
+    del texts[OURS]  # by a model that was fitted on these pages
     if kept is not None:
-        kept.write_text(json.dumps(found))
-    return found
+        kept.write_text(json.dumps(texts))
+    return texts
 
 
-def run_peer(python: Path, name: str, pages: list[LabelledPage]) -> Result:
-    texts: dict[str, str] = {}
-    seconds: dict[str, float] = {}
-    for part in SETS:
-        lines = "".join(json.dumps({"url": page.url, "html": page.html}) + "\n" for page in pages if page.set == part)
-        output = subprocess.run(
-            [python, PEERS, name], input=lines, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        ).stdout
-        result = json.loads(output)
-        texts |= result["texts"]
-        seconds[part] = result["cpu_seconds"]
+def run_in_turns(
+    pages: list[LabelledPage], extractors: dict[str, Path]
+) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, float]]]:
+    """Of each extractor the texts by URL, and CPU seconds by set."""
+    texts: dict[str, dict[str, str]] = {name: {} for name in extractors}
+    seconds = {name: dict.fromkeys(SETS, 0.0) for name in extractors}
+    with ExitStack() as running:
+        processes = {
+            name: running.enter_context(
+                subprocess.Popen(
+                    [python, PEERS, name],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                )
+            )
+            for name, python in extractors.items()
+        }
+        order = list(processes)
+        for page in pages:
+            order.append(order.pop(0))
+            line = json.dumps({"url": page.url, "html": page.html}) + "\n"
+            for name in order:
+                answer = json.loads(ask(processes[name], line) or sys.exit(f"{name} ended at {page.url}"))
+                texts[name][page.url] = answer["text"]
+                seconds[name][page.set] += answer["cpu_seconds"]
     return texts, seconds
+
+
+def ask(process: subprocess.Popen[str], line: str) -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(line)
+    process.stdin.flush()
+    return process.stdout.readline()
 
 
 def print_scores(pages: list[LabelledPage], texts: dict[str, dict[str, str]]) -> None:
@@ -141,16 +153,17 @@ def print_table(title: str, scores: dict[str, dict[str, Score]], cell) -> None: 
 
 def print_rates(pages: list[LabelledPage], seconds: dict[str, dict[str, float]]) -> None:
     """Pages a second of CPU time, and how many times trafilatura's with precision."""
-    counts = {name: sum(page.set == name for page in pages) for name in SETS}
-    print("\n| pages/s | " + " | ".join(f"{name}, {counts[name]} pages" for name in SETS) + " |")
-    print("|---" * (len(SETS) + 1) + "|")
-    base = seconds.get("trafilatura, precision")
-    for name, spent in seconds.items():
+    counts = {name: sum(page.set == name for page in pages) for name in SETS} | {"all": len(pages)}
+    print("\n| pages/s | " + " | ".join(f"{name}, {count} pages" for name, count in counts.items()) + " |")
+    print("|---" * (len(counts) + 1) + "|")
+    totals = {name: spent | {"all": sum(spent.values())} for name, spent in seconds.items()}
+    base = totals.get("trafilatura, precision")
+    for name, spent in totals.items():
         cells = [
-            f"{counts[part] / spent[part]:.1f}" + (f" ({base[part] / spent[part]:.2f}×)" if base else "")
-            for part in SETS
+            f"{counts[part] / spent[part]:.1f}" + (f" ({base[part] / spent[part]:.2f})" if base else "")
+            for part in counts
         ]
-        print(f"| {name} | " + " | ".join(cells) + " |")
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
 
 
 def measure_stage(warc: Path) -> None:

@@ -1,9 +1,10 @@
-"""Public extractors over pages, each in the environment that has it: a peer of `benchmarks/extraction.py`.
+"""Extractors, each in a process of its own and in the environment that has it, for `benchmarks/extraction.py`.
 
-    python benchmarks/peers/extractors.py NAME < pages.jsonl > result.json
+    python benchmarks/peers/extractors.py NAME < pages.jsonl > texts.jsonl
 
-A line of input is `{"url", "html"}`; the output is `{"texts": {url: text}, "cpu_seconds"}`. A page that an extractor
-fails on has an empty text. Without NAME, the names of those that can be imported are printed, one a line.
+A line of input is `{"url", "html"}`; it is answered by a line `{"text", "cpu_seconds"}` before the next one is read. A
+page that an extractor fails on has an empty text. Without NAME, the names of those that can be imported are printed,
+one a line.
 """
 
 from __future__ import annotations
@@ -83,7 +84,20 @@ def justext() -> Extract:
     return lambda html, url: "\n".join(p.text for p in justext(html, stop_words) if not p.is_boilerplate)
 
 
-PEERS: dict[str, tuple[str, Callable[[], Extract]]] = {
+def ours() -> Extract:
+    from owt_pipeline.extract.extractor import Page, Settings, load
+
+    extract_page = load("blocks", Settings())
+
+    def extract(html: str, url: str) -> str:
+        found = extract_page(Page(url, html, fetched_at=1_767_225_600))  # with its metadata
+        return found.text if found is not None else ""
+
+    return extract
+
+
+EXTRACTORS: dict[str, tuple[str, Callable[[], Extract]]] = {
+    "ours": ("owt_pipeline", ours),
     "trafilatura": ("trafilatura", trafilatura),
     "trafilatura, fast": ("trafilatura", lambda: trafilatura(fast=True)),
     "trafilatura, precision": ("trafilatura", lambda: trafilatura(favor_precision=True)),
@@ -101,20 +115,20 @@ PEERS: dict[str, tuple[str, Callable[[], Extract]]] = {
 
 def main() -> None:
     if len(sys.argv) < 2:
-        print("\n".join(name for name, (module, _) in PEERS.items() if importlib.util.find_spec(module)))
+        print("\n".join(name for name, (module, _) in EXTRACTORS.items() if importlib.util.find_spec(module)))
         return
     logging.disable(logging.CRITICAL)
-    pages = [json.loads(line) for line in sys.stdin]
-    extract = PEERS[sys.argv[1]][1]()
+    answers, sys.stdout = sys.stdout, sys.stderr  # some extractors print
+    extract = EXTRACTORS[sys.argv[1]][1]()
     extract("<html><body><p>It loads what it needs.</p></body></html>", "http://warm.up/")
-    texts: dict[str, str] = {}
-    started = time.process_time()
-    for page in pages:
+    for line in sys.stdin:
+        page = json.loads(line)
+        started = time.process_time()
         try:
-            texts[page["url"]] = extract(page["html"], page["url"]) or ""
+            text = extract(page["html"], page["url"]) or ""
         except Exception:
-            texts[page["url"]] = ""
-    json.dump({"texts": texts, "cpu_seconds": time.process_time() - started}, sys.stdout)
+            text = ""
+        print(json.dumps({"text": text, "cpu_seconds": time.process_time() - started}), file=answers, flush=True)
 
 
 if __name__ == "__main__":
