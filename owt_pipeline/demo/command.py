@@ -14,8 +14,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from string import Template
 
 from owt_pipeline.command_line import CommandParser, command
 from owt_pipeline.commands import run, verify
@@ -150,28 +151,18 @@ def run_later(site: Site, folder: Path, workers: int) -> int:
 
 
 def config_toml(folder: Path, dump: Path, address: str, workers: int, base: Path | None = None) -> str:
-    """The settings of the demo's run, which builds on that in `base`: what `owt run` reads."""
-    tables: dict[str, dict[str, Any]] = {
-        "run": {"workdir": str(folder), "workers": workers, **({"base": (str(base),)} if base else {})},
-        "collect": {"dumps": (str(dump),), "num_shards": 4},
-        "fetch": {
-            "sources": ("live", "commoncrawl"),
-            "cc_index": CRAWL_INDEX,
-            "cc_crawls": (CRAWL,),
-            "cc_delay": 0.0,
-            "user_agent": f"owt-demo/1.0 (+http://garden.{DOMAIN}/about)",
-            "resolve": (f"*.{DOMAIN}={address}",),
-            "host_delay": 0.02,
-            "address_delay": 0.0,  # all hosts are on one
-            "address_connections": 100,
-            "silence_timeout": 3.0,
-            "retries": 2,
-        },
-        "tokenize": {"val_fraction": 0.05},
-    }
-    return "\n".join(
-        f"[{name}]\n" + "".join(f"{key} = {to_toml(value)}\n" for key, value in table.items())
-        for name, table in tables.items()
+    """The settings of the demo's run, which builds on that in `base`: what `owt run` reads. Its servers are given no
+    rest between requests, since all hosts are on one address."""
+    template = (resources.files("owt_pipeline.demo") / "templates" / "config.toml").read_text(encoding="utf-8")
+    return Template(template).substitute(
+        workdir=to_toml(str(folder)),
+        workers=workers,
+        base=f"base = {to_toml((str(base),))}\n" if base else "",
+        dumps=to_toml((str(dump),)),
+        cc_index=to_toml(CRAWL_INDEX),
+        cc_crawls=to_toml((CRAWL,)),
+        user_agent=to_toml(f"owt-demo/1.0 (+http://garden.{DOMAIN}/about)"),
+        resolve=to_toml((f"*.{DOMAIN}={address}",)),
     )
 
 
