@@ -1,8 +1,8 @@
 """Runs of any size for benchmarks: every dataset of every stage as the stages lay it out, with made-up rows.
 
 Shards are by host and ordered by id. Of ten URLs one gives no page and one is a near-duplicate, of twenty one is too
-short. Documents have 2,300 characters and 500 tokens on average, with the spread of real ones; scores, subreddits and
-times are spread like real ones too.
+short. All pages are one record. Documents have 2,300 characters and 500 tokens on average, with the spread of real
+ones; scores, subreddits and times are spread like real ones too.
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ from owt_pipeline.engine.commit import ShardWriter, publish, record_name, work_o
 from owt_pipeline.engine.dataset import rejects_batch
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import url_id
+from owt_pipeline.formats.warc import response_record
 from schemas import DATASETS, Reason
 from schemas.manifest import Counts, ShardRecord
 
 ROWS_PER_SHARD, URLS_PER_HOST = 32_768, 50
 _FAILURES = (Reason.HTTP_404, Reason.HTTP_404, Reason.TIMEOUT, Reason.DNS, Reason.NOT_HTML)
+_PAGE = response_record(
+    "https://example.org/", 1_600_000_000, "HTTP/1.1 200 OK", [("Content-Type", "text/html")], b"<p>A page.</p>"
+)
 _YEARS = 1_160_000_000, 1_600_000_000  # seconds since 1970: 2006 to 2020
 
 
@@ -85,6 +89,10 @@ def _write_shard(workdir: Storage, number: int, hosts: list[str], texts: pa.Arra
                 chosen = index[start : start + 4096][left[name][start : start + 4096]]
                 writer.enter(len(chosen))
                 writer.write(_rows(dataset.schema, shard, chosen, texts), next(iter(outputs)))
+            if name == "pages":
+                file, count = writer.open_file(".warc.gz", "warc")
+                file.write(_PAGE)
+                count[0] = int(left[name].sum())
             if name in rejected:
                 gone, reasons = index[rejected[name][0]], rejected[name][1]
                 urls_gone = shard.urls.take(pa.array(gone)).to_pylist()
@@ -116,6 +124,7 @@ def _rows(schema: pa.Schema, shard: _Shard, chosen: np.ndarray, texts: pa.Array)
         "days_after_submission": rng.integers(-30, 4000, rows),
         "status": np.full(rows, 200),
         "fetch_ms": rng.lognormal(6, 1, rows).astype(np.int64),
+        "warc_length": np.full(rows, len(_PAGE)),
         "body_bytes": rng.lognormal(11, 1, rows).astype(np.int64),
         "rule": pa.repeat("near", rows),
         "similarity": rng.uniform(0.8, 1, rows),
