@@ -131,7 +131,7 @@ class ObstoreBucket:
         with open(path, "rb") as file:
             self._store.put(key, file, chunk_size=piece, max_concurrency=4)
 
-    def put_if(self, key: str, content: bytes, version: str | None) -> str | None:
+    def put_if(self, key: str, content: bytes, version: str | None, sync: bool = True) -> str | None:
         """Write if the object has this version (None: if there is none); the new version, or None if it has another."""
         from obstore import exceptions
 
@@ -307,7 +307,7 @@ class GoogleBucket:
             path, content_type="application/octet-stream", **self._limits
         )
 
-    def put_if(self, key: str, content: bytes, version: str | None) -> str | None:
+    def put_if(self, key: str, content: bytes, version: str | None, sync: bool = True) -> str | None:
         from google.api_core.exceptions import PreconditionFailed
 
         blob = self._bucket.blob(key)

@@ -192,7 +192,7 @@ class ShardWriter:
             files = [file.publish(self.shard, bool(self._dataset)) for file in self._files]
             stats = dict(sorted(self._stats.items()))
             self.record = ShardRecord(self.shard, counts, files, stats)
-            self.is_first = self._records.create(record_name(self.shard), self.record.to_json())
+            self.is_first = self._records.create(record_name(self.shard), self.record.to_json(), bool(self._dataset))
 
 
 class _File:

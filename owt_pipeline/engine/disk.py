@@ -96,17 +96,17 @@ class Disk:
         with self._spool(content) as file:
             file.publish(name)
 
-    def put_if(self, name: str, content: bytes, version: str | None) -> str | None:
+    def put_if(self, name: str, content: bytes, version: str | None, sync: bool = True) -> str | None:
         """Write if the file has this version (None: if there is none); the new version, or None if it has another."""
-        return self._create(name, content) if version is None else self._swap(name, content, version)
+        return self._create(name, content, sync) if version is None else self._swap(name, content, version)
 
-    def _create(self, name: str, content: bytes) -> str | None:
+    def _create(self, name: str, content: bytes, sync: bool) -> str | None:
         target = self._at(name)
         if os.path.exists(target):
             return None
         os.makedirs(os.path.dirname(target), exist_ok=True)
         with self._spool(content) as file:
-            file.sync()
+            file.sync() if sync else file.flush()
             try:
                 os.link(file.path, target)  # unlike a rename, fails where the name is taken
             except FileExistsError:

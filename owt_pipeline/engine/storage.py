@@ -148,14 +148,14 @@ class Storage:
         with self._files.request(name) as (files, key):
             files.put(key, content)
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: bytes, sync: bool = True) -> bool:
         """Write a file unless there is one; of several writers, one gets True.
 
         A bucket's answer may be lost and the request made again: then even the one that wrote it gets False. Whoever
-        has to know reads the file.
+        has to know reads the file. Locally without `sync` a power failure may leave anything.
         """
         with self._files.request(name) as (files, key):
-            return files.put_if(key, content, None) is not None
+            return files.put_if(key, content, None, sync) is not None
 
     def swap(self, name: str, content: bytes, version: str) -> str | None:
         """Replace a file that still has this version; the new version, or None where it has another or is gone.
