@@ -184,8 +184,8 @@ _Value = TypeVar("_Value")
 class Remembered(dict[str, _Value]):
     """What a function gives for a text, worked out once: `Remembered(function, most)[text]`.
 
-    It forgets everything once it has `most` texts. functools' cache, which forgets the oldest, takes three times as
-    long for a text that it knows, and some are looked up thousands of times a page.
+    It forgets everything once it has `most` texts. functools' cache, which forgets the oldest, takes several times
+    as long for a text that it knows, and some are looked up thousands of times a page.
     """
 
     def __init__(self, function: Callable[[str], _Value], most: int) -> None:

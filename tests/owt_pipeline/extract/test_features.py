@@ -39,6 +39,8 @@ def test_every_block_has_a_row_and_every_container_its_part_of_the_page() -> Non
             if parent in below:
                 below.add(index)
         assert below == set(range(start, end))
+    with_an_empty_one = seen(f'<div class="ad"><div></div> </div>{PAGE}')
+    assert len(with_an_empty_one.parent) == len(page.parent)
 
 
 def test_numbers_in_names_do_not_set_blocks_apart() -> None:
