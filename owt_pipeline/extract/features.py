@@ -63,7 +63,7 @@ class PageView:
       names: what containers are called: tag, classes, id; each name once.
       name_of (m): which of these each container has.
       words (n): the lower-case words of each short text.
-      texts (n): what each block reads, in lower case.
+      texts, lowered (n): what each block reads, as it is and in lower case.
       heading (n): the heading that each block is under, by its number; -1 for none.
       in_comments (n): whether the names around a block say that it is a reader's comment.
       unshown (n): whether a block is hidden by a style or an attribute around it.
@@ -83,6 +83,7 @@ class PageView:
     name_of: list[int]
     words: list[tuple[str, ...]]
     texts: list[str]
+    lowered: list[str]
     heading: np.ndarray
     in_comments: np.ndarray
     unshown: np.ndarray
@@ -98,12 +99,13 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -
     name_of = [numbers.setdefault((container.tag, container.names), len(numbers)) for container in filled]
     names = [f"<{tag}> {given}" for tag, given in numbers]
     signatures = _signatures(tree.parent.tolist(), name_of, [tag for tag, _ in numbers], names)[:, home]
-    texts = [block.text.lower() for block in blocks]
+    texts = [block.text for block in blocks]
+    lowered = list(map(str.lower, texts))
     counts = _count_texts(blocks)
     kind = kinds[home]
     of_kind = (kind & _KIND_FLAGS) != 0
-    columns: Columns = _of_texts(blocks, texts, containers, counts, head)
-    columns += _of_head(blocks, texts, counts, head)
+    columns: Columns = _of_texts(blocks, lowered, containers, counts, head)
+    columns += _of_head(blocks, lowered, counts, head)
     columns += _of_order(counts)
     columns += _of_containers(counts, tree, siblings)
     columns += _of_signatures(counts, signatures)
@@ -121,8 +123,9 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -
         signatures=signatures,
         names=names,
         name_of=name_of,
-        words=list(map(_short_words, texts)),
+        words=list(map(_short_words, lowered)),
         texts=texts,
+        lowered=lowered,
         heading=_headings(counts),
         in_comments=of_kind[2],
         unshown=of_kind[4],

@@ -269,7 +269,7 @@ def _overlap(page: PageView, p: np.ndarray) -> np.ndarray:
     in_some: set[str] = set()
     in_two: set[str] = set()
     starts = []
-    for text, likely in zip(page.texts, sure, strict=True):
+    for text, likely in zip(page.lowered, sure, strict=True):
         start = _long_words(text[:_START])
         starts.append(start)
         if likely:

@@ -31,7 +31,7 @@ def seen(body: str, title: str = "Foxes") -> PageView:
 
 def test_every_block_has_a_row_and_every_container_its_part_of_the_page() -> None:
     page = seen(PAGE)
-    assert page.texts == ["home", "news", "foxes", PROSE.strip().lower(), PROSE.strip().lower(), "all rights reserved"]
+    assert page.texts == ["Home", "News", "Foxes", PROSE.strip(), PROSE.strip(), "All rights reserved"]
     assert page.static.shape[0] == 6
     for container, (start, end) in enumerate(zip(range(len(page.parent)), page.end, strict=True)):
         below = {container}
