@@ -57,11 +57,12 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     pages = read_labelled(arguments.data / "web")[:: arguments.every]
-    kept = {name: arguments.cache / name if arguments.cache else None for name in ("examples", "peers.json")}
-    peers = run_extractors(pages, arguments.only, kept["peers.json"])
+    kept_pages = arguments.cache and arguments.cache / f"examples-{arguments.every}"
+    names = "-".join(["texts", str(arguments.every), *sorted(arguments.only)])
+    peers = run_extractors(pages, arguments.only, arguments.cache and arguments.cache / f"{names}.json")
     if arguments.stage:
         measure_stage(arguments.data / "web" / "wcxb-dev.warc.gz")
-    texts = held_out(pages, kept["examples"], arguments.seeds) | peers
+    texts = held_out(pages, kept_pages, arguments.seeds) | peers
     if texts:
         print_scores(pages, texts)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import http.client
 import os
 import tempfile
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -218,16 +220,21 @@ def open_bucket(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
 
 def _public_s3(path: str) -> tuple[pyarrow.fs.FileSystem, str]:
     """The file system of a public bucket, and the path in it: its URI has no form that says so."""
-    scheme, _, server = os.environ.get("AWS_ENDPOINT_URL", "").rstrip("/").rpartition("://")
+    scheme, _, server = _s3_endpoint().rstrip("/").rpartition("://")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if not server:
         region = region or pyarrow.fs.resolve_s3_region(path.partition("/")[0])
     where = {"scheme": scheme or "https", "endpoint_override": server or None, "region": region}
-    return pyarrow.fs.S3FileSystem(anonymous=True, **where), path
+    return pyarrow.fs.S3FileSystem(anonymous=True, **where), unquote(path)
 
 
-_SECONDS = 1.0
-"""How long a machine's metadata server is waited for: it answers at once where there is one."""
+def _s3_endpoint() -> str:
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+
+
+_ATTEMPTS, _SECONDS = 3, 1.0
+"""How often and how long a machine's metadata server is asked: it answers at once where there is one, but for the first
+seconds of a container."""
 
 
 def missing_credentials(uri: str) -> str:
@@ -252,17 +259,14 @@ def missing_credentials(uri: str) -> str:
 
 
 def _google_credentials() -> bool:
-    named = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS")
+    named = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_GCLOUD_ADC_PATH_OVERRIDE")
     if any(os.environ.get(name) for name in named):
         return True  # a file that does not exist is an error of Arrow's at once
     folder = os.environ.get("APPDATA" if os.name == "nt" else "HOME", "")
     parts = ("gcloud",) if os.name == "nt" else (".config", "gcloud")
-    if Path(folder, *parts, "application_default_credentials.json").exists():
+    if os.path.exists(os.path.join(folder, *parts, "application_default_credentials.json")):
         return True
-    if os.environ.get("NO_GCE_CHECK", "").lower() == "true":
-        return False
-    server = os.environ.get("GCE_METADATA_ROOT", "169.254.169.254")
-    return _answers(server, "GET", "/", {"Metadata-Flavor": "Google"}, "Metadata-Flavor")
+    return _is_metadata_server(os.environ.get("GCE_METADATA_ROOT") or _METADATA, "Metadata-Flavor")
 
 
 def _aws_credentials() -> bool:
@@ -272,28 +276,29 @@ def _aws_credentials() -> bool:
         "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
         "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     )
-    if any(os.environ.get(name) for name in named):
+    if _s3_endpoint() or any(os.environ.get(name) for name in named):
         return True
     for name, file in (("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config")):
-        if Path(os.environ.get(name) or Path.home() / ".aws" / file).exists():
+        if os.path.exists(os.environ.get(name) or os.path.expanduser(f"~/.aws/{file}")):
             return True
     if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return False
-    server = urlsplit(os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254").netloc
-    token = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
-    return _answers(server, "PUT", "/latest/api/token", token) or _answers(
-        server, "GET", "/latest/meta-data/iam/security-credentials/", {}
-    )
+    return _is_metadata_server(os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _METADATA)
 
 
-def _answers(server: str, method: str, path: str, headers: Mapping[str, str], signed: str = "") -> bool:
-    """Whether a metadata server (`host:port`) answers 200, with the header `signed` where that is given."""
-    connection = http.client.HTTPConnection(server, timeout=_SECONDS)
-    try:
-        connection.request(method, path, headers=dict(headers))
-        answer = connection.getresponse()
-        return answer.status == 200 and (not signed or answer.getheader(signed) is not None)
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
+_METADATA = "169.254.169.254"
+
+
+@functools.cache
+def _is_metadata_server(address: str, header: str = "") -> bool:
+    """Whether a server (`HOST[:PORT]` or a URL) answers: anything, or with that header, sent with Google's own."""
+    server = urlsplit(address).netloc or address.rstrip("/")
+    for attempt in range(_ATTEMPTS):
+        time.sleep(0.5 if attempt else 0)
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            connection = http.client.HTTPConnection(server, timeout=_SECONDS)
+            with contextlib.closing(connection):
+                connection.request("GET", "/", headers={"Metadata-Flavor": "Google"})
+                answer = connection.getresponse()
+                return not header or answer.getheader(header) is not None
+    return False

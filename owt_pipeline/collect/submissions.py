@@ -190,7 +190,7 @@ def decode_block(block: Block, kind: type[S]) -> tuple[list[S], np.ndarray, dict
     lines = np.arange(block.first_line, block.first_line + block.num_lines)
     try:
         submissions = _decoder(kind).decode_lines(block.data)
-        if len(submissions) == block.num_lines:
+        if len(submissions) == block.num_lines and _is_one_a_line(block.data):
             return submissions, lines, {}
     except _UNDECODABLE:
         pass
@@ -205,6 +205,14 @@ def decode_block(block: Block, kind: type[S]) -> tuple[list[S], np.ndarray, dict
             submission = kind()
         submissions.append(submission)
     return submissions, lines[kept], problems
+
+
+def _is_one_a_line(data: Any) -> bool:
+    """Whether every line end is between two objects: then as many objects as lines are one on each."""
+    text = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(text[:-1] == ord("\n"))
+    before = np.where(text[ends - 1] == ord("\r"), text[ends - 2], text[ends - 1])
+    return bool((before == ord("}")).all() and (text[ends + 1] == ord("{")).all() and (ends > 0).all())
 
 
 def integers(values: Sequence[Any]) -> pa.Array:

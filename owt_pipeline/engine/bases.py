@@ -142,7 +142,7 @@ def described(chain: Iterable[Base], names: Sequence[str]) -> list[dict[str, Any
 
 
 def folders_of_chain(workdir: Storage) -> list[Storage]:
-    """The folders of `open_chain`, in its order, without looking at what is in them."""
+    """The folders of `open_chain`, in its order, without looking at what is in them; UserError for a circle."""
     return [base for _, base, _ in _walk(workdir, (), set())]
 
 
@@ -284,7 +284,7 @@ def resolve_uri(workdir: Storage, uri: str) -> str:
 
 def _walk(run: Storage, path: tuple[str, ...], seen: set[str]) -> Iterator[tuple[Storage, Storage, Pinned]]:
     """(run, base, base as the run pinned it) for all that the run at the end of `path` builds on but for those `seen`:
-    the oldest first, each once."""
+    the oldest first, each once. Raises UserError where the runs build on each other in a circle."""
     path = (*path, place_of(run))
     for pinned in read_pinned(run):
         base = Storage(resolve_uri(run, pinned.uri))

@@ -399,8 +399,8 @@ def _listed(versions: Mapping[str, str], others: Mapping[str, str]) -> str:
 
 @functools.cache
 def code_digest() -> str:
-    """Eight hex digits of this package's own code, and of the lists and templates that it reads."""
-    digest, suffixes = hashlib.sha256(), (".py", ".txt", ".md", ".html", ".css", ".js")
+    """Eight hex digits of this package's own code, and of the model, lists and templates that it reads."""
+    digest, suffixes = hashlib.sha256(), (".py", ".npz", ".txt", ".toml", ".md", ".html", ".css", ".js")
     package = sys.modules["owt_pipeline"]
     for module in (package, schemas):
         root = Path(str(module.__file__)).parent

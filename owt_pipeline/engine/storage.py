@@ -362,7 +362,7 @@ class Remote:
             # Neither a name server nor a metadata server may hold the user up for longer.
             in_thread(lambda: _ask(self._client(_FIRST_SECONDS * 0.6), key)).result(_FIRST_SECONDS)
         except Exception as error:
-            late = isinstance(error, concurrent.futures.TimeoutError)
+            late = isinstance(error, (TimeoutError, concurrent.futures.TimeoutError))  # one class from Python 3.11 on
             slow = Failure("network", f"no answer in {_FIRST_SECONDS:.0f} s") if late else None
             if (failure := slow or self._kind.failure(error)) is None:
                 raise

@@ -399,12 +399,12 @@ class _Reader:
             text = " ".join(joined.split())
         if text and ("<" in text or "[" in text):
             text, marked = _without_markup(text), marked and _without_markup(marked)
+        if text and self._has_marks:
+            marked = marked or text
+            if marked.count(CODE) % 2:  # around several blocks
+                marked = marked.replace(CODE, "")
+            text = text.translate(_UNMARKED).strip()  # nothing, where code begins or ends around other blocks
         if text:
-            if self._has_marks:
-                marked = marked or text
-                if marked.count(CODE) % 2:  # around several blocks
-                    marked = marked.replace(CODE, "")
-                text = text.translate(_UNMARKED)
             block = Block(form, text, min(self._link_chars, len(text)), container, marked)
             block.links, block.images = self._links, self._images
             if not (

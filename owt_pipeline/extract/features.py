@@ -123,7 +123,7 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -
         signatures=signatures,
         names=names,
         name_of=name_of,
-        words=list(map(_short_words, lowered)),
+        words=[_short_words(low) if len(text) <= _SHORT else () for text, low in zip(texts, lowered, strict=True)],
         texts=texts,
         lowered=lowered,
         heading=_headings(counts),
@@ -224,7 +224,7 @@ def _of_texts(
         levels,
         np.minimum(position - _last(in_heading, position, -_FAR), _FAR),
         np.minimum(since_after, _FAR),
-        position - titles[0] if len(titles) else -_FAR,
+        position - titles[0] if len(titles) and titles[0] < _FAR else -_FAR,
         len(titles),
         counts.form == _FORM_NUMBERS,
     ]
@@ -399,8 +399,6 @@ _WITHOUT_DIGITS = Remembered(lambda name: _DIGITS.sub("", name), 1 << 15)
 
 
 def _short_words(text: str) -> tuple[str, ...]:
-    if len(text) > _SHORT:
-        return ()
     words = (_ASCII_TEXT_WORD if text.isascii() else _TEXT_WORD).findall(text)
     return (*words, " ".join(words[:2])) if len(words) > 1 else tuple(words)
 

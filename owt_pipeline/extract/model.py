@@ -146,9 +146,9 @@ class Odds:
         self._of_class = Remembered(self._known_words, _NAMES_KNOWN)
 
     def _of_name(self, name: str) -> tuple[float, float, float]:
-        tag, *names = name.split()
+        tag, _, names = name.partition(" ")
         by_word = {tag: self.names[tag]} if tag in self.names else {}
-        for full in names:
+        for full in names.split():
             by_word.update(self._of_class[full])
         values = by_word.values()
         return (min(values), max(values), sum(values) / len(values)) if by_word else _NOTHING_SAID
@@ -175,8 +175,8 @@ class Odds:
 
 def name_words(name: str) -> list[str]:
     """The words in what a container is called, and each class as it is; each once, in order."""
-    tag, *names = name.split()
-    return list(dict.fromkeys((tag, *(word for full in names for word in _class_words(full)))))
+    tag, _, names = name.partition(" ")
+    return list(dict.fromkeys((tag, *(word for full in names.split() for word in _class_words(full)))))
 
 
 def _class_words(name: str) -> tuple[str, ...]:

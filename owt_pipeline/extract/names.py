@@ -161,7 +161,7 @@ def is_streamed(identifier: str) -> bool:
 
 def _read_single(name: str) -> int:
     words = WORDS_OF_NAME[name]
-    if _TELLING_WORDS.isdisjoint(words) and name.islower():
+    if _TELLING_WORDS.isdisjoint(words) and name.isascii() and name.islower():
         return 0  # what most names are; the expressions below take longer
     if _HIDDEN_NAME.fullmatch(name):
         return HIDDEN

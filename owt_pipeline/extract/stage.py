@@ -117,7 +117,7 @@ STAGE = Stage(
     output="documents",
     inputs=("pages",),
     options=Options,
-    version=5,
+    version=6,
     steps=(Step(extract_shard, rows=rows_of_input),),
     prepare=prepare,
     module="owt_pipeline.extract.stage",

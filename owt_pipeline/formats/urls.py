@@ -332,7 +332,7 @@ def _mask(values: pa.BooleanArray) -> np.ndarray:
 
 
 def _short(urls: pa.StringArray) -> pa.BooleanArray:
-    return pc.less_equal(pc.binary_length(urls), MAX_LENGTH)
+    return pc.less_equal(pc.binary_length(urls), MAX_LENGTH - 2)  # as in `canonicalize`
 
 
 def _unescaped(urls: pa.StringArray) -> pa.StringArray:

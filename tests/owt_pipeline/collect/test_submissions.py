@@ -153,6 +153,23 @@ def test_a_bad_line_costs_only_itself() -> None:
     assert all(r["note"] for r in found if r["reason"])
 
 
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([b"{} {}", b"", b"{}"], {11: "bad_line", 13: "self_post"}),
+        ([b"", b"{}", b"{}{}"], {12: "self_post", 13: "bad_line"}),
+        ([b'{"id":', b'"a"}', b"{} {}"], {11: "bad_line", 12: "bad_line", 13: "bad_line"}),
+        ([b"{}\r", b"{}\r", b"{}\r"], {11: "self_post", 12: "self_post", 13: "self_post"}),
+    ],
+)
+def test_as_many_objects_as_lines_are_not_one_on_each(lines: list[bytes], expected: dict[int, str]) -> None:
+    rules = Rules()
+    found = rows(*lines, rules=rules)
+    empty = row({}, rules=rules)["reason"]
+    wanted = {line: empty if reason == "self_post" else reason for line, reason in expected.items()}
+    assert {r["line"]: r["reason"] for r in found} == wanted
+
+
 def test_what_lax_writers_of_json_wrote_is_read() -> None:
     lone = json.dumps({**LINK, "title": "half \ud83d"}).encode()
     nan = json.dumps({**LINK, "num_comments": float("nan")}).encode()

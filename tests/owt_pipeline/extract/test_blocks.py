@@ -45,6 +45,13 @@ def test_a_table_of_data_is_rows_and_one_that_lays_out_a_page_is_its_cells() -> 
     assert texts(data + layout) == ["Year\tSold", "2001\t7 cars", "Home", "One paragraph.", "Another."]
 
 
+@pytest.mark.parametrize(
+    "inside", ["<pre>x = 1</pre>", "<ul><li>x = 1</ul>", "<h2>x = 1</h2>", "<table><tr><td>x = 1</table>", "\x01x = 1"]
+)
+def test_code_around_other_blocks_makes_no_empty_one(inside: str) -> None:
+    assert texts(f"<code>{inside}</code><code> </code><p>after") == ["x = 1", "after"]
+
+
 def test_what_is_not_text_is_skipped_but_not_what_follows_it() -> None:
     html = "a<script>var x</script>b<style>p{}</style>c<svg><text>logo</text></svg>d<button>OK</button>e"
     assert texts(f"<p>{html}<select><option>f</select></p>") == ["abcde"]
