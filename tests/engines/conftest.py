@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from owt_pipeline.engine.phases import read_log
 from owt_pipeline.engine.storage import Storage
 from tests.engines.cloud import Cloud, cloud
 from tests.engines.engines import Engine, Flink, WorkerPool, flink, prism, spark, worker_pool
@@ -82,10 +82,8 @@ def check_same(local: Path, workdir: Storage) -> None:
 
 
 def metrics(run: Storage) -> dict[str, dict[str, int]]:
-    """The Beam counters of each stage, of the last job of a run."""
-    entries = map(json.loads, run.read("run-log.jsonl").splitlines())
-    *_, last = (entry["metrics"] for entry in entries if "job" in entry)
-    return dict(last)
+    """The Beam counters of each stage, of the last job of a run whose launcher saw its end; none if there is none."""
+    return next((entry["metrics"] for entry in reversed(read_log(run)) if "job" in entry), {})
 
 
 def contents(run: Storage) -> dict[str, bytes]:
