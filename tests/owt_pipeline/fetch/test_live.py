@@ -123,17 +123,13 @@ async def some_of_each(request: Request) -> None:
 
 
 WARCIO_WITH_BROTLI = """
-import brotli
-from warcio.bufferedreaders import BufferedReader
-from warcio.cli import main
-
+import brotli, warcio.bufferedreaders, warcio.cli
 class Decompressor:
     unused_data = None
     def __init__(self):
         self.decompress = brotli.Decompressor().process
-
-BufferedReader.DECOMPRESSORS["br"] = Decompressor
-main()
+warcio.bufferedreaders.BufferedReader.DECOMPRESSORS["br"] = Decompressor
+warcio.cli.main()
 """
 """warcio 1.8, which adds an attribute to a decompressor of brotli: one of brotli 1.2 takes none."""
 
