@@ -10,8 +10,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import xxhash
+from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from owt_pipeline.clean.contamination import EvaluationSets, n_grams_of, shared_n_gram
 from owt_pipeline.clean.filters import FILTERS, Limit
@@ -190,9 +192,32 @@ def known_languages() -> list[str]:
 
 @functools.cache  # a process loads the model once, when it is first needed
 def _identifier() -> Any:
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    return _Identifier.from_model_file(MODEL_FILE, norm_probs=True)
 
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+class _Identifier(LanguageIdentifier):
+    """py3langid's identifier, whose automaton reads a text at 64 places at once: the same scores, sooner."""
+
+    _LANES = 64
+    _DEPTH = 7  # bytes of the longest feature: where a lane has read as many, its state no longer depends on its start
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self._next = np.frombuffer(self.tk_nextmove, self.tk_nextmove.typecode)
+        self._rows, self._features = np.array(self._rowbase), np.array(self.tk_output)
+
+    def _raw_score(self, text: bytes) -> np.ndarray:
+        steps = max(1, -(-len(text) // self._LANES))
+        nothing = b"\xff"  # is in no feature: the state after it is the first one
+        padded = np.frombuffer(nothing * self._DEPTH + text.ljust(steps * self._LANES, nothing), np.uint8)
+        states = np.zeros((self._DEPTH + steps, self._LANES), np.intp)
+        state = states[0]
+        for step in range(self._DEPTH + steps):
+            state = self._next[self._rows[state] + padded[step : step + steps * self._LANES : steps]]
+            states[step] = state
+        found = self._features[states[self._DEPTH :].T.ravel()]  # in the order of the text
+        visits = Counter(found[found >= 0].tolist())
+        return self._sparse_score(visits, self.nb_ptc) if visits else super()._raw_score(text)
 
 
 _SHARES = (

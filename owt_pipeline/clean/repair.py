@@ -125,7 +125,9 @@ def tidy(text: str) -> str:
         text = _INVISIBLE.sub("", _SPACES.sub(" ", text))
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return _EMPTY_LINES.sub("\n\n", _LINE_END.sub("", text)).strip()
+    if any(blank in text for blank in (" \n", "\t\n", "\f\n")):  # the expression looks at every space
+        text = _LINE_END.sub("", text)
+    return _EMPTY_LINES.sub("\n\n", text).strip()
 
 
 EMAIL = "email@example.com"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from owt_pipeline.clean.documents import Document, clean_batch, clean_document, detect, within
 from owt_pipeline.clean.repair import mask, tidy
@@ -19,6 +20,7 @@ from schemas import DATASETS, Reason
 
 SENTENCE = "The river ran past the old mill, and nobody in the village could say how long it had done so. "
 ENGLISH = SENTENCE * 10
+PY3LANGID = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 FRENCH = "La rivière coulait devant le vieux moulin, et personne au village ne savait depuis combien de temps. " * 10
 
 
@@ -86,6 +88,12 @@ def test_tidying_keeps_every_letter_and_is_done_once(text: str) -> None:
     assert tidy(tidied) == tidied
     assert [char for char in tidied if char in "ab"] == [char for char in text if char in "ab"]
     assert "\n\n\n" not in tidied
+
+
+@given(st.text(max_size=700) | st.lists(st.sampled_from([SENTENCE, FRENCH, "日本語の文。", "\ud800"])).map("".join))
+def test_scores_of_languages_are_py3langids(text: str) -> None:
+    language, score = PY3LANGID.classify(text[:3000])
+    assert detect(text[:3000]) == (language, round(float(score), 3))
 
 
 def test_languages_are_distinguished_and_no_english_is_lost(testdata: Path) -> None:
