@@ -131,13 +131,13 @@ def rate_of(preset: str, *flags: object, steps: int = 30, batch: int = 524288) -
     return lambda check: rates(check.train("rate", "--preset", preset, "--batch_tokens", batch, *flags, steps=steps))
 
 
-def preset_rate(config: str) -> Callable[[Check], Result]:
-    """The rate of a preset's file, with the batch of the others."""
+def preset_rate(config: str, *flags: object) -> Callable[[Check], Result]:
+    """The rate of a preset's file and `flags`, with the batch of the others."""
     launcher = ("-m", "trainer.train", config)
 
     def run(check: Check) -> Result:
         layers = ("--n_layer", 6) if check.tiny else ()  # for its value embeddings
-        return rates(check.train("rate", "--batch_tokens", 524288, *layers, steps=30, launcher=launcher))
+        return rates(check.train("rate", "--batch_tokens", 524288, *flags, *layers, steps=30, launcher=launcher))
 
     return run
 
@@ -295,6 +295,7 @@ PIECES: dict[str, Piece] = {
         sharded("1.5B", "--save_every", 10, "--micro_batch", 8, "--checkpoint_activations", batch=65536),
     ),
     "speedrun": Piece("presets/speedrun.toml", preset_rate("presets/speedrun.toml")),
+    "fp8_head": Piece("presets/speedrun.toml, float8 head", preset_rate("presets/speedrun.toml", "--fp8_head")),
     "uses": Piece("evaluate, 124M", uses),
     "curve": Piece("three minutes of training", curve),
 }

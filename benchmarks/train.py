@@ -41,8 +41,9 @@ import train_gpu
 import train_seeds
 from token_shards import write_shards
 
+from trainer.head import best_chunk, fused_cross_entropy
 from trainer.metrics import memory_gb, mfu
-from trainer.model import GPT, ModelConfig, best_chunk, fused_cross_entropy, preset
+from trainer.model import GPT, ModelConfig, preset
 from trainer.optimizers import OPTIMIZERS, make_optimizers
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from trainer.head import best_chunk
 from trainer.metrics import memory_gb, mfu
-from trainer.model import GPT, best_chunk, preset
+from trainer.model import GPT, preset
 from trainer.optimizers import make_optimizers
 
 

@@ -68,6 +68,7 @@ class TrainConfig:
     qk_norm: bool = option(False, "divide the queries and keys of each head by their RMS")
     activation: str = option("gelu", "of the MLP; relu2 is the squared ReLU", choices=("gelu", "relu2"))
     separate_head: bool = option(False, "an output with weights of its own, zero at the start")
+    fp8_head: bool = option(False, "products of the output and its gradients in float8 (CUDA capability 8.9, or a CPU)")
     value_embeddings: int = option(0, "embeddings added to the values of as many first and last layers", minimum=0)
     window_start: int = option(
         0, "attention reaches so far at first, and doubles until it is full; 0 for full", minimum=0
@@ -172,8 +173,10 @@ class TrainConfig:
             raise SettingsError("torch's Adafactor does not work on weights spread by fsdp; use adamw or muon")
         if self.document_mask and self.dropout:
             raise SettingsError("FlexAttention has no dropout: give document_mask or dropout, not both")
+        if self.fp8_head and self.loss_chunk:
+            raise SettingsError("fp8_head computes the logits of all tokens at once: give it or loss_chunk, not both")
         if self.device == "xla":
-            wrong = [name for name in ("fsdp", "compile", "preflight") if getattr(self, name)]
+            wrong = [name for name in ("fsdp", "compile", "preflight", "fp8_head") if getattr(self, name)]
             wrong += [f"optimizer {self.optimizer}"] * (self.optimizer != "adamw")
             wrong += ["micro_batch 0"] * (not self.micro_batch)
             if wrong:

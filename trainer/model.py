@@ -18,6 +18,8 @@ from torch import nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
+from trainer.head import float8_linear, fused_cross_entropy
+
 Mask = torch.Tensor | BlockMask
 """Which position sees which: (B, 1, T, T) of bool, or FlexAttention's blocks of it."""
 
@@ -122,6 +124,7 @@ class GPT(nn.Module):
             self.value_embeddings = nn.ModuleList(tables)
         self.checkpoint_activations = False
         self.loss_chunk = 0  # about the tokens whose logits exist at a time; 0 for the plain loss
+        self.fp8_head = False  # in training, the output's products in float8; its loss is the plain one
         self.apply(self._init)
         with torch.no_grad():
             self.wte.weight[config.vocab_size :] = 0
@@ -172,7 +175,7 @@ class GPT(nn.Module):
     def _output(self, x: torch.Tensor, targets: torch.Tensor | None, reduction: str) -> torch.Tensor:
         if targets is None:
             return self._logits(x)[..., : self.config.vocab_size]
-        if self.loss_chunk and reduction != "none":
+        if self.loss_chunk and reduction != "none" and not (self.fp8_head and self.training):
             x, wanted, vocab_size = self._narrow(x).flatten(0, 1), targets.flatten(), self.config.vocab_size
             return fused_cross_entropy(x, self._head, wanted, vocab_size, self.loss_chunk, reduction)
         loss = F.cross_entropy(
@@ -230,7 +233,8 @@ class GPT(nn.Module):
         return self.embedding_down(x) if self.config.embedding_width else x
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        logits = F.linear(self._narrow(x), self._head)
+        linear = float8_linear if self.fp8_head and self.training else F.linear
+        logits = linear(self._narrow(x), self._head)
         # The vocabulary's padding gets no probability, so its gradient is zero by itself: autograd need not know.
         logits.detach()[..., self.config.vocab_size :].fill_(-math.inf)
         return logits
@@ -381,88 +385,3 @@ def rotate(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     cos, sin = rotation
     left, right = x.float().chunk(2, dim=-1)
     return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
-
-
-_ROWS = 8  # tokens whose softmax is taken at a time: at GPT-2's vocabulary 1.6 MB in float32, which a cache holds
-
-
-def fused_cross_entropy(
-    x: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, vocab_size: int, chunk: int, reduction: str = "mean"
-) -> torch.Tensor:
-    """Cross-entropy in nats of the logits x·weightᵀ, equal to F.cross_entropy's, in value and gradients.
-
-    A chunk's logits become their own gradient in the forward pass, as in Liger Kernel's fused linear
-    cross-entropy (Hsu et al., 2024): nothing is computed twice, and no other tensor of their size exists.
-    So its backward pass can be made once only.
-
-    Args:
-      x: (N, C).
-      weight: (V, C), of which the rows from `vocab_size` on are padding.
-      targets: (N,); −100 counts for nothing.
-      chunk: rows of x at a time, about: all chunks are as even as can be.
-      reduction: `mean` or `sum` over the tokens that count.
-    """
-    chunk = -(-len(x) // max(1, round(len(x) / chunk)))
-    counts = (targets != -100).float()
-    share = counts / counts.sum() if reduction == "mean" else counts
-    learns = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    return _FusedCrossEntropy.apply(x, weight, targets.clamp_min(0)[:, None], share, vocab_size, chunk, learns)
-
-
-def best_chunk(device: str) -> int:
-    """Tokens of a chunk by default: on a CPU, where this is faster than the plain loss; 0 (the plain loss) elsewhere.
-
-    Each chunk adds to the gradient of the complete weight: at width 768, half as many tokens cost a tenth more time.
-    """
-    return 2048 if device == "cpu" else 0
-
-
-class _FusedCrossEntropy(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        targets: torch.Tensor,
-        share: torch.Tensor,
-        vocab_size: int,
-        chunk: int,
-        learns: bool,
-    ) -> torch.Tensor:
-        device = x.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-        matrix = weight.to(dtype)
-        total = x.new_zeros((), dtype=torch.float32)
-        grad_x = torch.empty_like(x) if learns else None
-        grad_weight = None
-        parts = (part.split(chunk) for part in (x.to(dtype), targets, share))
-        for number, (inputs, wanted, weights) in enumerate(zip(*parts, strict=True)):
-            logits = F.linear(inputs, matrix)  # (chunk, V)
-            logits[:, vocab_size:] = -math.inf
-            total += _to_gradient(logits, wanted, weights, learns)
-            if grad_x is None:
-                continue
-            grad_x[number * chunk :][: len(inputs)] = logits @ matrix
-            part = logits.t() @ inputs
-            grad_weight = part.to(weight.dtype) if grad_weight is None else grad_weight.add_(part)
-        ctx.save_for_backward(grad_x, grad_weight)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        grad_x, grad_weight = ctx.saved_tensors
-        return grad_x.mul_(grads[0]), grad_weight.mul_(grads[0]), None, None, None, None, None
-
-
-def _to_gradient(logits: torch.Tensor, targets: torch.Tensor, share: torch.Tensor, learns: bool) -> torch.Tensor:
-    """The loss of `logits` (N, V), each token by its `share` (N,); with `learns` they become its gradient."""
-    total = share.new_zeros(())
-    # torch.compile makes loops of its own, and would unroll this one.
-    rows = len(logits) if logits.is_cuda or torch.compiler.is_compiling() else _ROWS
-    for part, wanted, weights in zip(logits.split(rows), targets.split(rows), share.split(rows), strict=True):
-        logs = F.log_softmax(part, 1, dtype=torch.float32)
-        total -= logs.gather(1, wanted)[:, 0].dot(weights)
-        if learns:
-            gradient = logs.exp_().scatter_add_(1, wanted, logs.new_full(wanted.shape, -1.0))
-            part.copy_(gradient.mul_(weights[:, None]))
-    return total

@@ -23,8 +23,9 @@ from trainer.data import Corpora, DocumentBlocks, Loader, open_corpora, url_ids_
 from trainer.distributed import Ranks, autocast_of, averaging, in_bfloat16, shard
 from trainer.evaluate import validation_loss, validation_windows, windows_of_text
 from trainer.export import Publisher, open_destination
+from trainer.head import best_chunk, check_float8
 from trainer.metrics import LossWatch, Metrics, StepLog, open_tracker
-from trainer.model import GPT, best_chunk
+from trainer.model import GPT
 from trainer.optimizers import make_optimizers
 from trainer.preflight import Passes, micro_batch_that_fits, optimizer_bytes, report
 from trainer.resume import RunCheckpoints
@@ -118,6 +119,8 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     verify = config.verify_shards and ranks.main
     corpora = open_corpora(config.data, verify=verify, cache=config.cache, cache_gb=config.cache_gb)
     shape = config.model_config(corpora.tokenizer.vocab_size)
+    if config.fp8_head:
+        check_float8(device, shape.embedding_width or shape.width, shape.context)
     windows = config.windows_per_batch(shape.context)
     config = config.resolved(-(-sum(corpora.tokens) // (windows * shape.context)))
     sampler_of = partial(
@@ -152,7 +155,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     model = GPT(shape)
     checkpoints.load_weights(model)
     model.train()
-    model.checkpoint_activations = config.checkpoint_activations
+    model.checkpoint_activations, model.fp8_head = config.checkpoint_activations, config.fp8_head
     model.loss_chunk = best_chunk(device.type) if config.loss_chunk is None else config.loss_chunk
     autocast, bfloat16 = autocast_of(config.dtype, device), in_bfloat16(config.dtype, device)
     if not config.fsdp:

@@ -29,13 +29,13 @@ def found(trainer: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fsdp", "fsdp in bfloat16"])
+@pytest.mark.parametrize("kind", ["fsdp", "fsdp in bfloat16", "fsdp, float8 head"])
 def test_fsdp_reduces_gradients_with_the_last_micro_batch_alone(found: dict[str, Any], kind: str) -> None:
     assert found[kind]["reduced"] == [0, 0, 9]  # of eight blocks, and of what is no block
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fsdp", "fsdp in bfloat16"])
+@pytest.mark.parametrize("kind", ["fsdp", "fsdp in bfloat16", "fsdp, float8 head"])
 def test_blocks_compiled_before_they_are_sharded_are_one_graph_without_breaks(found: dict[str, Any], kind: str) -> None:
     assert (found[kind]["graphs"], found[kind]["breaks"]) == (2, 0)  # every block, and the output with its loss
     assert found[kind]["norm"] == pytest.approx(found[kind]["uncompiled norm"], rel=1e-5)
@@ -53,6 +53,12 @@ def test_fsdp_computes_in_bfloat16_and_adds_gradients_up_in_float32(found: dict[
     assert half["gradient"] == "torch.float32"
     assert half["norm"] != found["fsdp"]["norm"]
     assert half["norm"] == pytest.approx(found["alone"], rel=1e-2)
+
+
+@pytest.mark.slow
+def test_a_sharded_head_in_float8_has_about_the_gradient_of_a_plain_one(found: dict[str, Any]) -> None:
+    assert found["fsdp, float8 head"]["norm"] != found["fsdp in bfloat16"]["norm"]
+    assert found["fsdp, float8 head"]["norm"] == pytest.approx(found["alone"], rel=2e-2)
 
 
 @pytest.mark.slow

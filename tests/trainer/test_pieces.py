@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch._dynamo.utils import counters
 
+from schemas import SettingsError
 from trainer import checkpoint
 from trainer.config import TrainConfig, parse
 from trainer.data import DocumentBlocks, attention_mask, block_mask
+from trainer.head import check_float8, float8_linear
 from trainer.model import GPT, PRESETS, KVCache, ModelConfig
 from trainer.sample import generate
 from trainer.train import train
@@ -165,6 +171,7 @@ def test_gpt2s_presets_have_none_of_the_pieces() -> None:
         assert not any((shape.rope, shape.qk_norm, shape.separate_head, shape.value_embeddings))
         assert shape.activation == "gelu"
     default = TrainConfig(data=(), out="")
+    assert not default.fp8_head
     assert default.window_of(0) == 0
     assert default.momentum_of(0) == 0.95
     assert all(not dataclasses.replace(SHAPE, **own).is_gpt2 for own in PIECES.values())  # type: ignore[arg-type]
@@ -215,9 +222,115 @@ def test_the_speedrun_preset_trains_and_resumes(tmp_path: Path, text_tokens: Pat
     flags += ["--width", "32", "--context", "64", "--batch_tokens", "512", "--micro_batch", "4", "--no_compile"]
     flags += ["--window_start", "16", "--momentum_warmup", "4", "--device", "cpu", "--tracker", "none"]
     config = parse([str(path), *flags, "--max_steps", "8", "--save_every", "4"])
-    assert (config.rope, config.optimizer, config.value_embeddings) == (True, "muon", 3)
+    assert (config.rope, config.optimizer, config.value_embeddings, config.fp8_head) == (True, "muon", 3, False)
     loss = train(config)
     assert loss < math.log(400)
     model, record = checkpoint.load_model(checkpoint.resolve(tmp_path / "run"))
     assert (record.step, model.config.qk_norm, model.config.separate_head) == (8, True, True)
     train(parse([str(path), *flags, "--max_steps", "10"]))
+
+
+class PlainFloat8(torch.autograd.Function):
+    """x·weightᵀ and its gradients of numbers rounded to what float8 has, all computed in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        x, weight = (rounded(tensor, torch.float8_e4m3fn, 448.0) for tensor in (x, weight))
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        grad = rounded(grad, torch.float8_e5m2, 57344.0)
+        return grad @ weight, grad.flatten(0, -2).T @ x.flatten(0, -2)
+
+
+def rounded(tensor: torch.Tensor, dtype: torch.dtype, largest: float) -> torch.Tensor:
+    scale = tensor.abs().max() / largest if tensor.any() else torch.tensor(1.0)
+    return (tensor / scale).to(dtype).float() * scale
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_a_float8_product_and_its_gradients_are_those_of_the_plain_version(zero: bool) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(3, 16, 48, requires_grad=True), torch.randn(64, 48) * (not zero)
+    grad, weight = torch.randn(3, 16, 64), weight.requires_grad_()
+    (ours, *own), (plain, *wanted) = (
+        (y, *torch.autograd.grad(y, (x, weight), grad))
+        for y in (float8_linear(x, weight), PlainFloat8.apply(x, weight))
+    )
+    torch.testing.assert_close(ours, plain)
+    torch.testing.assert_close(own, wanted)
+    exact = F.linear(x, weight)
+    assert ((ours - exact).norm() > 0.01 * exact.norm()) == (not zero)  # rounded it is, and to near values
+    assert (ours - exact).norm() <= 0.05 * exact.norm()
+
+
+@pytest.mark.parametrize("piece", ["rope", "all"])  # a tied head, and a separate one
+def test_several_steps_with_a_float8_head_are_those_of_the_plain_version(
+    piece: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = model_with(piece), model_with(piece)
+    ours.fp8_head = theirs.fp8_head = True
+    ids = torch.randint(60, (4, 12), generator=torch.Generator().manual_seed(2))
+    for _ in range(4):
+        losses = []
+        for model, linear in ((ours, float8_linear), (theirs, PlainFloat8.apply)):
+            monkeypatch.setattr("trainer.model.float8_linear", linear)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            loss = model(ids, ids.roll(-1, 1))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    ours.eval()
+    logits = ours(ids)
+    ours.fp8_head = False
+    assert torch.equal(logits, ours(ids))  # in evaluation nothing is rounded
+
+
+def test_a_float8_head_trains_compiled_and_leaves_checkpoints_as_they_are(
+    tmp_path: Path, text_tokens: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    torch._dynamo.reset()
+    counters.clear()
+    config = TrainConfig(
+        data=(str(text_tokens),), out=str(tmp_path / "run"), preset="tiny", width=32, context=32, batch_tokens=512,
+        max_steps=6, save_every=3, val_windows=4, device="cpu", tracker="none", compile=True, fp8_head=True,
+    )  # fmt: skip
+    plain = dataclasses.replace(config, fp8_head=False, compile=False, out=str(tmp_path / "plain"))
+    assert train(config) == pytest.approx(train(plain), rel=1e-3)
+    assert (counters["stats"]["unique_graphs"], len(counters["graph_break"])) == (2, 0)  # training and validation
+    runs = (Path(config.out), Path(plain.out))
+    ours, theirs = (load_file(run / "checkpoints" / "step-00000006" / "model.safetensors") for run in runs)
+    assert {name: (tensor.shape, tensor.dtype) for name, tensor in ours.items()} == {
+        name: (tensor.shape, torch.float32) for name, tensor in theirs.items()
+    }
+    assert not torch.equal(ours["wte.weight"], theirs["wte.weight"])
+    further = [train(dataclasses.replace(plain, out=str(run), max_steps=8)) for run in runs]
+    assert further[0] == pytest.approx(further[1], rel=1e-3)
+
+
+def test_a_device_without_float8_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_float8(torch.device("cpu"), 64, 128)
+    with pytest.raises(SettingsError, match="give it or loss_chunk, not both"):
+        TrainConfig(data=(), out="", fp8_head=True, loss_chunk=512)
+    with pytest.raises(SettingsError, match="device xla does not take fp8_head"):
+        TrainConfig(data=(), out="", fp8_head=True, device="xla")
+    with pytest.raises(SettingsError, match="width and a context that are multiples of 16, not 24 and 128"):
+        check_float8(torch.device("cpu"), 24, 128)
+
+    def as_on_an_a100(*arguments: object, **named: object) -> None:
+        raise RuntimeError(
+            "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9\nat"
+        )
+
+    monkeypatch.setattr(torch, "_scaled_mm", as_on_an_a100)
+    with pytest.raises(
+        SettingsError,
+        match=r"fp8_head needs a GPU of compute capability 8.9 or higher, or a CPU; cpu refuses it: .* 8.9$",
+    ):
+        check_float8(torch.device("cpu"), 64, 128)

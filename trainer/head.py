@@ -1,0 +1,154 @@
+"""The output, where torch's own costs too much: its loss by chunks, for memory; its products in float8, for time.
+
+Shapes: N tokens, C channels, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from schemas import SettingsError
+
+_ROWS = 8  # tokens whose softmax is taken at a time: at GPT-2's vocabulary 1.6 MB in float32, which a cache holds
+
+
+def fused_cross_entropy(
+    x: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, vocab_size: int, chunk: int, reduction: str = "mean"
+) -> torch.Tensor:
+    """Cross-entropy in nats of the logits x·weightᵀ, equal to F.cross_entropy's, in value and gradients.
+
+    A chunk's logits become their own gradient in the forward pass, as in Liger Kernel's fused linear
+    cross-entropy (Hsu et al., 2024): nothing is computed twice, and no other tensor of their size exists.
+    So its backward pass can be made once only.
+
+    Args:
+      x: (N, C).
+      weight: (V, C), of which the rows from `vocab_size` on are padding.
+      targets: (N,); −100 counts for nothing.
+      chunk: rows of x at a time, about: all chunks are as even as can be.
+      reduction: `mean` or `sum` over the tokens that count.
+    """
+    chunk = -(-len(x) // max(1, round(len(x) / chunk)))
+    counts = (targets != -100).float()
+    share = counts / counts.sum() if reduction == "mean" else counts
+    learns = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    return _FusedCrossEntropy.apply(x, weight, targets.clamp_min(0)[:, None], share, vocab_size, chunk, learns)
+
+
+def best_chunk(device: str) -> int:
+    """Tokens of a chunk by default: on a CPU, where this is faster than the plain loss; 0 (the plain loss) elsewhere.
+
+    Each chunk adds to the gradient of the complete weight: at width 768, half as many tokens cost a tenth more time.
+    """
+    return 2048 if device == "cpu" else 0
+
+
+class _FusedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        targets: torch.Tensor,
+        share: torch.Tensor,
+        vocab_size: int,
+        chunk: int,
+        learns: bool,
+    ) -> torch.Tensor:
+        device = x.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+        matrix = weight.to(dtype)
+        total = x.new_zeros((), dtype=torch.float32)
+        grad_x = torch.empty_like(x) if learns else None
+        grad_weight = None
+        parts = (part.split(chunk) for part in (x.to(dtype), targets, share))
+        for number, (inputs, wanted, weights) in enumerate(zip(*parts, strict=True)):
+            logits = F.linear(inputs, matrix)  # (chunk, V)
+            logits[:, vocab_size:] = -math.inf
+            total += _to_gradient(logits, wanted, weights, learns)
+            if grad_x is None:
+                continue
+            grad_x[number * chunk :][: len(inputs)] = logits @ matrix
+            part = logits.t() @ inputs
+            grad_weight = part.to(weight.dtype) if grad_weight is None else grad_weight.add_(part)
+        ctx.save_for_backward(grad_x, grad_weight)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        grad_x, grad_weight = ctx.saved_tensors
+        return grad_x.mul_(grads[0]), grad_weight.mul_(grads[0]), None, None, None, None, None
+
+
+def _to_gradient(logits: torch.Tensor, targets: torch.Tensor, share: torch.Tensor, learns: bool) -> torch.Tensor:
+    """The loss of `logits` (N, V), each token by its `share` (N,); with `learns` they become its gradient."""
+    total = share.new_zeros(())
+    # torch.compile makes loops of its own, and would unroll this one.
+    rows = len(logits) if logits.is_cuda or torch.compiler.is_compiling() else _ROWS
+    for part, wanted, weights in zip(logits.split(rows), targets.split(rows), share.split(rows), strict=True):
+        logs = F.log_softmax(part, 1, dtype=torch.float32)
+        total -= logs.gather(1, wanted)[:, 0].dot(weights)
+        if learns:
+            gradient = logs.exp_().scatter_add_(1, wanted, logs.new_full(wanted.shape, -1.0))
+            part.copy_(gradient.mul_(weights[:, None]))
+    return total
+
+
+def float8_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x·weightᵀ (…, V) for x (…, C) and weight (V, C): this product and those of both gradients in float8.
+
+    As modded-nanogpt's head (Jordan et al., 2024): values in e4m3, gradients in e5m2, sums in float32. Each tensor has
+    one scale, by which its largest number becomes the format's largest; modded-nanogpt's are constants, found by hand.
+    On a GPU the numbers of tokens, channels and the vocabulary must be multiples of 16.
+    """
+    return _Float8Linear.apply(x.flatten(0, -2), weight).unflatten(0, x.shape[:-1])
+
+
+def check_float8(device: torch.device, width: int, context: int) -> None:
+    """Raise SettingsError where a head of `width` channels, for windows of `context`, cannot be computed in float8."""
+    if width % 16 or context % 16:
+        raise SettingsError(f"fp8_head needs a width and a context that are multiples of 16, not {width} and {context}")
+    one, matrix = torch.ones((), device=device), torch.ones(16, 16, device=device).to(torch.float8_e4m3fn)
+    try:
+        torch._scaled_mm(matrix, matrix.T, one, one, out_dtype=torch.bfloat16)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise SettingsError(
+            f"fp8_head needs a GPU of compute capability 8.9 or higher, or a CPU; {device} refuses it: {reason}"
+        ) from error
+
+
+class _Float8Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        device = x.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+        x8, x_scale = _to_float8(x, torch.float8_e4m3fn)
+        weight8, weight_scale = _to_float8(weight, torch.float8_e4m3fn)
+        ctx.save_for_backward(x8, x_scale, weight8, weight_scale)
+        ctx.dtypes = x.dtype, weight.dtype
+        return torch._scaled_mm(x8, weight8.T, x_scale, weight_scale, out_dtype=dtype, use_fast_accum=True)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x8, x_scale, weight8, weight_scale = ctx.saved_tensors
+        grad8, scale = _to_float8(grads[0], torch.float8_e5m2)
+        grad_x = torch._scaled_mm(grad8, _by_columns(weight8), scale, weight_scale, out_dtype=ctx.dtypes[0])
+        rows = grad8.T.contiguous()
+        return grad_x, torch._scaled_mm(rows, _by_columns(x8), scale, x_scale, out_dtype=ctx.dtypes[1])
+
+
+def _by_columns(matrix: torch.Tensor) -> torch.Tensor:
+    """The same with contiguous columns, by which alone a GPU multiplies contiguous rows."""
+    return matrix.T.contiguous().T
+
+
+def _to_float8(tensor: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """`tensor` divided by a scale, and that scale."""
+    tensor = tensor.float()
+    scale = (tensor.abs().amax() / torch.finfo(dtype).max).clamp_min(torch.finfo(torch.float32).tiny)
+    return (tensor / scale).to(dtype), scale
