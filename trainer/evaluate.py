@@ -236,7 +236,7 @@ def score_continuations(model: GPT, pairs: list[tuple[list[int], list[int]]], ra
     """The scores of every continuation, on every rank; the work is shared.
 
     Args:
-      pairs: (context, continuation) as ids. A context too long for the model loses its beginning.
+      pairs: (context, continuation) as ids. What is too long for the model loses its beginning.
     """
     device = model.wte.weight.device
     results = torch.zeros(3, len(pairs), dtype=torch.float64, device=device)
@@ -251,7 +251,7 @@ def score_continuations(model: GPT, pairs: list[tuple[list[int], list[int]]], ra
         targets = torch.full((len(own), ids.shape[1] - 1), -100)
         for row, tokens in enumerate(rows):
             ids[row, : len(tokens)] = torch.tensor(tokens)
-            begin = len(tokens) - len(pairs[own[row]][1])
+            begin = max(1, len(tokens) - len(pairs[own[row]][1]))
             targets[row, begin - 1 : len(tokens) - 1] = ids[row, begin : len(tokens)]
         targets = targets.to(device)
         logits = model(ids[:, :-1].to(device)).float()

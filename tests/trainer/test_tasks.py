@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trainer.distributed import Ranks
-from trainer.evaluate import detokenize, hellaswag, lambada, published_words
+from trainer.evaluate import detokenize, hellaswag, lambada, published_words, score_continuations
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Tokenizer
 
@@ -52,6 +52,15 @@ def test_lambada_asks_for_every_token_of_the_last_word(model: GPT, tokenizer_fil
     assert result["lambada_acc"] == right / len(texts) > 0
     assert result["lambada_last_token_acc"] == last / len(texts)
     assert result["lambada_perplexity"] == pytest.approx(torch.tensor(nats / len(texts)).exp().item(), rel=1e-3)
+
+
+def test_a_continuation_longer_than_the_context_is_scored_by_its_end(model: GPT) -> None:
+    ids = torch.randint(400, (50,), generator=torch.Generator().manual_seed(0)).tolist()
+    scores = score_continuations(model, [(ids[:5], ids[5:]), (ids[:10], ids[10:20])], ALONE, 2)
+    for nats, window, count in ((scores.nats[0], ids[-33:], 32), (scores.nats[1], ids[:20], 10)):
+        logs = model(torch.tensor([window[:-1]]))[0].log_softmax(1)
+        wanted = -sum(logs[k - 1, window[k]] for k in range(len(window) - count, len(window)))
+        torch.testing.assert_close(nats.float(), wanted)
 
 
 def test_hellaswag_is_scored_as_lm_evaluation_harness_defines_it(
