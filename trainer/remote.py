@@ -25,6 +25,7 @@ from trainer.manifest import ShardError, TokenFile
 
 DEFAULT_CACHE_GB = 100.0
 _PIECE = 8 << 20  # bytes of one request
+_ABANDONED = 3600  # seconds
 
 
 def is_remote(uri: str) -> bool:
@@ -72,8 +73,9 @@ class Cache:
         files = []
         for path in self.folder.iterdir():
             with contextlib.suppress(FileNotFoundError):  # another process removed it
-                if path.suffix != ".tmp":
-                    status = path.stat()
+                status = path.stat()
+                # One that is not being written any more is of a process that was killed.
+                if path.suffix != ".tmp" or time.time() - status.st_mtime > _ABANDONED:
                     files.append((status.st_mtime_ns, status.st_size, path))
         kept = sum(entry[1] for entry in files)
         for _, length, path in sorted(files):

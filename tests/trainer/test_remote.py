@@ -246,3 +246,9 @@ def test_the_file_used_longest_ago_leaves_the_cache_first(tmp_path: Path) -> Non
     for name in "ababcaab":
         get(name)
     assert fetched == ["a", "b", "c", "a", "b"]  # c drove out a, a drove out b
+    for name, hours in (("killed", 2), ("writing", 0)):
+        (tmp_path / f"{name}.tmp").write_bytes(b"part of a shard")
+        os.utime(tmp_path / f"{name}.tmp", (time.time() - 3600 * hours,) * 2)
+    for name in "cd":
+        get(name)
+    assert [path.name for path in tmp_path.glob("*.tmp")] == ["writing.tmp"]
