@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -208,8 +209,8 @@ def move_aside(run: Path) -> Path | None:
     found = [path for path in found if path.exists()]
     if not found:
         return None
-    number = 1 + sum(1 for _ in run.glob("before-restart-*"))
-    aside = run / f"before-restart-{number}"
+    places = (run / f"before-restart-{number}" for number in itertools.count(1))
+    aside = next(place for place in places if not place.exists())
     aside.mkdir()
     for path in found:
         path.rename(aside / path.name)

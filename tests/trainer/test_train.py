@@ -239,7 +239,7 @@ def test_a_node_that_joins_and_one_that_dies_change_no_batch(text_tokens: Path, 
     elastic = ("--nnodes=1:2", "--max-restarts=5", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}")
     elastic += ("--rdzv-id=1", "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6")
     out = tmp_path / "elastic"
-    run = (*arguments, "--out", out, "--max_steps", 100_000)
+    run = (*arguments, "--out", out, "--max_steps", 100_000, "--restart")  # once, not at each change of nodes
     try:
         first = trainer.start(*run, ranks=1, torchrun=elastic)
         _wait_for_checkpoint(out, world_size=1)
