@@ -128,7 +128,8 @@ def complete(
         path.relative_to(part).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in paths
     }
     record = dataclasses.replace(record, files=files)
-    text = json.dumps({**dataclasses.asdict(record), "digest": record.digest}, indent=1) + "\n"
+    entries = {**dataclasses.asdict(record), "digest": record.digest}
+    text = json.dumps(entries | {"checksum": _checksum(entries)}, indent=1) + "\n"
     (part / RECORD).write_text(text, encoding="utf-8")
     if signer:
         signer.sign(part)
@@ -150,24 +151,27 @@ def read_record(folder: Path) -> Record:
     path = folder / RECORD
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
+        checksum = entries.pop("checksum", "")  # earlier versions wrote none
+        changed = checksum != "" and checksum != _checksum(entries)
         digest = entries.pop("digest")
         record = Record(**entries)
+        changed |= record.digest != digest
+        files = [(folder / name, entry["bytes"], entry["sha256"]) for name, entry in record.files.items()]
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is not a checkpoint: it has no {RECORD}") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}): the checkpoint is damaged") from error
     if record.format != FORMAT:
         raise CheckpointError(f"{path} is of format {record.format}, this program reads {FORMAT}")
-    if record.digest != digest:
-        raise CheckpointError(f"{path} was changed by hand: its digest is not that of its files")
-    for name, entry in record.files.items():
-        file = folder / name
+    if changed:
+        raise CheckpointError(f"{path} was changed, by hand or by damage: its entries do not match its digest")
+    for file, length, sha256 in files:
         if not file.is_file():
             raise CheckpointError(f"{file} is missing: the checkpoint is damaged")
         size = file.stat().st_size
-        if size != entry["bytes"]:
-            raise CheckpointError(f"{file} has {size} bytes instead of {entry['bytes']}: the checkpoint is truncated")
-        if sha256_of(file) != entry["sha256"]:
+        if size != length:
+            raise CheckpointError(f"{file} has {size} bytes instead of {length}: the checkpoint is truncated")
+        if sha256_of(file) != sha256:
             raise CheckpointError(f"{file} was changed: its SHA-256 is not that of {RECORD}")
     return record
 
@@ -217,9 +221,14 @@ def move_aside(run: Path) -> Path | None:
     return aside
 
 
-def prune(folder: Path, keep_last: int, keep_every: int = 0, keep_hours: float = 0) -> None:
-    """Delete all but the newest `keep_last`, and one of every `keep_every` steps and of every `keep_hours` hours."""
-    found = checkpoints(folder)
+def prune(newest: Path, keep_last: int, keep_every: int = 0, keep_hours: float = 0) -> None:
+    """Delete all but the last `keep_last`, and one of every `keep_every` steps and of every `keep_hours` hours.
+
+    Those of later steps than `newest`, the checkpoint just written, are damaged ones that the run did not continue
+    from: they stay until the run reaches their steps, and do not count.
+    """
+    folder, last = newest.parent, _step_of(newest)
+    found = [path for path in checkpoints(folder) if _step_of(path) <= last]
     kept = set(found[-keep_last:])
     kept |= {path for path in found if keep_every and _step_of(path) % keep_every == 0}
     if keep_hours:
@@ -267,6 +276,11 @@ def _name(step: int) -> str:
 def _time_of(path: Path) -> float:
     record = path / RECORD
     return (record if record.exists() else path).stat().st_mtime
+
+
+def _checksum(entries: dict[str, Any]) -> str:
+    """SHA-256 of the record's entries, for damage that its files' digests do not show."""
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
 def _step_of(path: Path) -> int:

@@ -139,7 +139,7 @@ class RunCheckpoints:
         def finish(weights: dict[str, torch.Tensor]) -> None:
             path = checkpoint.complete(part, record, weights, self._corpora.tokenizer.path, self._signer)
             self._after(path)
-            checkpoint.prune(self._folder, config.keep_last, config.keep_every, config.keep_hours)
+            checkpoint.prune(path, config.keep_last, config.keep_every, config.keep_hours)
 
         weights = unsharded(model.state_dict(), keep=ranks.main)
         state = training_state(optimizers, ranks)

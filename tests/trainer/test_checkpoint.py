@@ -23,6 +23,7 @@ from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig
 from trainer.distributed import Ranks
+from trainer.model import ModelConfig
 from trainer.resume import BackgroundSaver, load_training_state, training_state
 from trainer.shards import open_dataset
 from trainer.train import Diverged, train
@@ -75,8 +76,44 @@ def test_one_checkpoint_of_every_so_many_hours_is_kept(tmp_path: Path) -> None:
         (folder / checkpoint.RECORD).touch()
         os.utime(folder / checkpoint.RECORD, (1_800_000_000 + 1800 * number,) * 2)
     for _ in range(2):
-        checkpoint.prune(tmp_path, keep_last=1, keep_hours=1)
+        checkpoint.prune(tmp_path / "step-00000008", keep_last=1, keep_hours=1)
         assert [path.name[-1] for path in checkpoint.checkpoints(tmp_path)] == ["1", "3", "5", "7", "8"]
+
+
+def test_damaged_checkpoints_of_later_steps_push_out_none_that_is_intact(config: TrainConfig) -> None:
+    train(dataclasses.replace(config, keep_last=3))
+    for number in (6, 8):
+        (run_of(config) / f"step-0000000{number}" / "model.safetensors").unlink()
+    train(dataclasses.replace(config, max_steps=5, keep_last=2))
+    assert steps(config) == [4, 5, 6, 8]
+    assert checkpoint.resolve(config.out).name == "step-00000005"
+    train(dataclasses.replace(config, keep_last=2))
+    assert steps(config) == [6, 8]
+    assert all(checkpoint.read_record(path) for path in checkpoint.checkpoints(run_of(config)))
+
+
+def test_a_record_with_any_byte_changed_is_refused(tmp_path: Path, tokenizer_file: Path) -> None:
+    model, settings = dataclasses.asdict(ModelConfig()), {"seed": 1, "data": ("a", "b"), "rate": 6e-4}
+    record = checkpoint.Record(7, model, settings, "d", {"name": "t"}, "", 1, {}, history=[{"step": 0, "sources": []}])
+    part = checkpoint.begin(tmp_path, 7)
+    folder = checkpoint.complete(part, record, {"w": torch.ones(2)}, tokenizer_file)
+    path, kept = folder / checkpoint.RECORD, (folder / checkpoint.RECORD).read_bytes()
+    entries = json.loads(kept)
+    assert checkpoint.read_record(folder).step == 7
+    for place in range(len(kept)):
+        changed = bytearray(kept)
+        changed[place] ^= 1 << place % 7
+        path.write_bytes(changed)
+        try:
+            same = json.loads(changed) == entries  # white space, and escapes, may differ
+        except ValueError:
+            same = False
+        if not same:
+            with pytest.raises(CheckpointError, match=r"checkpoint\.json"):
+                checkpoint.read_record(folder)
+    del entries["checksum"]  # as earlier versions wrote it
+    path.write_text(json.dumps(entries))
+    assert checkpoint.read_record(folder).settings["rate"] == 6e-4
 
 
 def test_a_checkpoint_holds_the_step_it_was_asked_for_at_though_written_later(tmp_path: Path) -> None:
