@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from owt_pipeline.command_line import interruptible
 from owt_pipeline.stages import ORDER
@@ -37,7 +37,7 @@ COMMANDS = {
     ),
     "completion": ("owt_pipeline.commands.setup:completion", "print a completion script for bash, zsh or fish"),
 }
-"""Each command: where `functions_of` finds it, and what it is for."""
+"""Each command: where `command_of` finds it, and what it is for."""
 
 STAGES = {
     "collect": "URLs from Reddit dumps, Reddit's API or lists",
@@ -52,14 +52,10 @@ STAGES = {
 }
 
 
-def functions_of(command: str) -> tuple[Callable[[], argparse.ArgumentParser], Callable[[Sequence[str]], int]]:
-    """What gives a command's flags, and what runs it: `build_parser` and `main` of its module, or those of a name."""
-    module, _, name = COMMANDS[command][0].partition(":")
-    found = importlib.import_module(module)
-    return (
-        getattr(found, f"{name}_parser" if name else "build_parser"),
-        getattr(found, f"{name}_main" if name else "main"),
-    )
+def command_of(name: str) -> Any:
+    """The Command of that name, or the function that is `owt run`: `main` of its module, or `NAME_main`."""
+    module, _, prefix = COMMANDS[name][0].partition(":")
+    return getattr(importlib.import_module(module), f"{prefix}_main" if prefix else "main")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,7 +79,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
         return int(importlib.import_module("owt_pipeline.commands.run").stage_main(load(name), rest))
     if name in COMMANDS:
-        return functions_of(name)[1](rest)
+        return int(command_of(name)(rest))
     from schemas.settings import did_you_mean
 
     print(f"owt: error: unknown command {name!r}{did_you_mean(name, [*COMMANDS, *STAGES])}", file=sys.stderr)

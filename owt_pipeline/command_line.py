@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import inspect
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO
 
 from owt_pipeline.engine import progress
@@ -78,11 +80,28 @@ def interruptible(command: Callable[[], int]) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
-def command(
-    parser: Callable[[], argparse.ArgumentParser], run: Callable[[argparse.Namespace], int]
-) -> Callable[[Sequence[str] | None], int]:
-    """The `main(argv)` of a command that `run`s with what its `parser` makes of `argv`; it returns the exit code."""
-    return lambda argv: reporting_errors(lambda: run(parser().parse_args(argv)))
+@dataclass(frozen=True)
+class Command:
+    """A command that is called with its arguments, and returns the exit code.
+
+    Attributes:
+      name: as it is typed.
+      flags: adds the flags to a parser; its docstring is the command's help, examples at its end.
+      work: does the work, with what the parser makes of the arguments.
+    """
+
+    name: str
+    flags: Callable[[CommandParser], None]
+    work: Callable[[argparse.Namespace], int]
+
+    def parser(self) -> CommandParser:
+        text, example, examples = inspect.cleandoc(self.flags.__doc__ or "").partition("\n\nexample")
+        parser = CommandParser(prog=self.name, description=text, epilog=f"{example.strip()}{examples}")
+        self.flags(parser)
+        return parser
+
+    def __call__(self, argv: Sequence[str] | None = None) -> int:
+        return reporting_errors(lambda: self.work(self.parser().parse_args(argv)))
 
 
 def reporting_errors(command: Callable[[], int]) -> int:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from owt_pipeline.command_line import CommandParser, command
+from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.commands.estimate import duration, size
 from owt_pipeline.engine.bases import folders_of_chain
 from owt_pipeline.engine.commit import work_of
@@ -91,16 +91,15 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The flags of `owt ls`."""
-    parser = CommandParser(
-        prog="owt ls",
-        description="List the stages of a run: what each has written, how much, and when it finished.",
-        epilog="examples:\n  owt ls runs/2013\n  owt ls gs://bucket/run --json | jq '.[].rows'",
-    )
+def _ls_flags(parser: CommandParser) -> None:
+    """List the stages of a run: what each has written, how much, and when it finished.
+
+    examples:
+      owt ls runs/2013
+      owt ls gs://bucket/run --json | jq '.[].rows'
+    """
     parser.add_argument("workdir", metavar="DIR", help="folder of the run: a local path, gs://, s3:// or az://")
     parser.add_argument("--json", action="store_true", help="print JSON: a list of objects, one a stage")
-    return parser
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -149,19 +148,17 @@ def discard(workdir: Storage, dataset: str) -> int:
     return removed
 
 
-def discard_parser() -> argparse.ArgumentParser:
-    """The flags of `owt discard`."""
-    parser = CommandParser(
-        prog="owt discard",
-        description="Remove the files of finished stages, such as the pages after a takedown, or what the disk needs.\n"
-        "Stages made from them stay finished. A stage that has to run again and needs them says so.",
-        epilog="examples:\n  owt discard fetch extract --workdir runs/2013\n"
-        "  owt discard extract --undo --workdir runs/2013    # the next run makes it again",
-    )
+def _discard_flags(parser: CommandParser) -> None:
+    """Remove the files of finished stages, such as the pages after a takedown, or what the disk needs.
+    Stages made from them stay finished. A stage that has to run again and needs them says so.
+
+    examples:
+      owt discard fetch extract --workdir runs/2013
+      owt discard extract --undo --workdir runs/2013    # the next run makes it again
+    """
     parser.add_argument("stages", nargs="+", choices=tuple(_DATASET_OF), metavar="STAGE", help=", ".join(_DATASET_OF))
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
     parser.add_argument("--undo", action="store_true", help="let the next run make the files again")
-    return parser
 
 
 def _discard(arguments: argparse.Namespace) -> int:
@@ -181,6 +178,6 @@ def _discard(arguments: argparse.Namespace) -> int:
     return 0
 
 
-main = command(build_parser, _list)
+main = Command("owt ls", _ls_flags, _list)
 
-discard_main = command(discard_parser, _discard)
+discard_main = Command("owt discard", _discard_flags, _discard)

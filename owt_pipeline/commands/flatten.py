@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.collect.earlier import TEMPORARY
-from owt_pipeline.command_line import CommandParser, add_output_flags, command, configure_output
+from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.commands.forget import REMADE, recorded_options, recorded_stages
 from owt_pipeline.commands.run import checked_workers, run_stages
 from owt_pipeline.dedupe.chain import SUPERSEDED
@@ -53,23 +53,22 @@ _COPY_BYTES = 1 << 20
 _CACHED_SHARDS = 256
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The flags of `owt flatten`."""
-    parser = CommandParser(
-        prog="owt flatten",
-        description="Make one run from a chain of runs (owt run --base): the last run and all that it builds on. The\n"
-        "URLs are those of one run over all their dumps. Of documents that repeat each other, the earliest month's\n"
-        "is kept, or the one that `owt dedupe --supersede` named, if no other document was removed in favour of the\n"
-        "earlier one. The runs of the chain are only read. If the command is killed, run it again and it continues.",
-        epilog="example:\n  owt flatten runs/2024-03 --workdir runs/2024-q1\n\n"
-        "The runs need the same --num_shards. corpus/, tokens/ and report/ are made with the options of the last run;\n"
-        "change them afterwards as in any run (owt export --workdir runs/2024-q1 --rules exact).",
-    )
+def _flags(parser: CommandParser) -> None:
+    """Make one run from a chain of runs (owt run --base): the last run and all that it builds on. The
+    URLs are those of one run over all their dumps. Of documents that repeat each other, the earliest month's
+    is kept, or the one that `owt dedupe --supersede` named, if no other document was removed in favour of the
+    earlier one. The runs of the chain are only read. If the command is killed, run it again and it continues.
+
+    example:
+      owt flatten runs/2024-03 --workdir runs/2024-q1
+
+    The runs need the same --num_shards. corpus/, tokens/ and report/ are made with the options of the last run;
+    change them afterwards as in any run (owt export --workdir runs/2024-q1 --rules exact).
+    """
     parser.add_argument("run", metavar="RUN", help="folder of the last run of the chain")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run to make")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
     add_output_flags(parser)
-    return parser
 
 
 @dataclass(frozen=True)
@@ -397,4 +396,4 @@ def _count_decisions(options: Flattened, run: StageRun, records: Sequence[ShardR
     )
 
 
-main = command(build_parser, _flatten)
+main = Command("owt flatten", _flags, _flatten)

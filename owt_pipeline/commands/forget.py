@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.command_line import CommandParser, add_output_flags, command, configure_output
+from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.commands.history import readers_of
 from owt_pipeline.commands.run import checked_workers, run_stages
-from owt_pipeline.engine.bases import FORGOTTEN, begin_revision, dependents_of
+from owt_pipeline.engine.bases import begin_revision, dependents_of
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.lease import hold
@@ -37,23 +37,24 @@ REMADE = ("export", "tokenize", "report")
 _WITH_TEXT = ("pages", "documents", "clean")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The flags of `owt forget`."""
-    parser = CommandParser(
-        prog="owt forget",
-        description="Remove documents from corpus/ and tokens/ (a takedown). They are added to the run's list,\n"
-        f"{FORGOTTEN}, and stay out whichever stages run again. Only their shards are rewritten; the report is\n"
-        "made again. Duplicates of a removed document are removed too, since their text is the same. If the command\n"
-        "is killed, run it or owt run again. It names the runs that build on this one: run owt run again for each,\n"
-        "so that they take the new revision.\n\n"
-        "pages/, documents/ and clean/ still have the text, since the corpus is made from them. Discard them once\n"
-        "the corpus is final (owt discard fetch extract clean), or build the next corpus without the URLs (collect\n"
-        "--deny_domains).",
-        epilog="example:\n  owt forget takedown.txt --workdir runs/2013 --reason 'request of 2026-11-20'\n\n"
-        "takedown.txt has one URL, id or domain (example.org, with all hosts below it) a line; # begins a comment.\n"
-        "What is not in the corpus is added to the list too and stays out. To bring a document back, remove its\n"
-        f"line from {FORGOTTEN} and run owt run again.",
-    )
+def _flags(parser: CommandParser) -> None:
+    """Remove documents from corpus/ and tokens/ (a takedown). They are added to the run's list,
+    forgotten.jsonl, and stay out whichever stages run again. Only their shards are rewritten; the report is
+    made again. Duplicates of a removed document are removed too, since their text is the same. If the command
+    is killed, run it or owt run again. It names the runs that build on this one: run owt run again for each,
+    so that they take the new revision.
+
+    pages/, documents/ and clean/ still have the text, since the corpus is made from them. Discard them once
+    the corpus is final (owt discard fetch extract clean), or build the next corpus without the URLs (collect
+    --deny_domains).
+
+    example:
+      owt forget takedown.txt --workdir runs/2013 --reason 'request of 2026-11-20'
+
+    takedown.txt has one URL, id or domain (example.org, with all hosts below it) a line; # begins a comment.
+    What is not in the corpus is added to the list too and stays out. To bring a document back, remove its
+    line from forgotten.jsonl and run owt run again.
+    """
     parser.add_argument("urls", metavar="URLS.txt", help="URLs, ids and domains, one a line; - reads them from stdin")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
     parser.add_argument(
@@ -64,7 +65,6 @@ def build_parser() -> argparse.ArgumentParser:
         "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes to tokenize with"
     )
     add_output_flags(parser)
-    return parser
 
 
 def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
@@ -242,4 +242,4 @@ def _urls(batch: pa.RecordBatch, rows: list[int]) -> dict[int, str | None]:
     return {batch["url_id"][row].as_py(): batch["url"][row].as_py() for row in rows}
 
 
-main = command(build_parser, _forget)
+main = Command("owt forget", _flags, _forget)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from owt_pipeline.command_line import CommandParser, aligned, command
+from owt_pipeline.command_line import Command, CommandParser, aligned
 from owt_pipeline.commands.history import find_id, readers_of
 from owt_pipeline.engine.dataset import DatasetReader, arrow_batches, read_manifest, reading
 from owt_pipeline.engine.errors import NotFound, UsageError, UserError
@@ -29,19 +29,17 @@ from schemas.settings import did_you_mean
 _WIDTH = 200
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The flags of `owt inspect`."""
-    parser = CommandParser(
-        prog="owt inspect",
-        description="Print the schema, the counts and some rows of a dataset (a folder with a manifest), of its\n"
-        "rejects, or of one Parquet, Arrow or WARC file.",
-        epilog="examples:\n"
-        "  owt inspect runs/2013/corpus --rows 2\n"
-        "  owt inspect runs/2013/ledger/clean/rejects --where \"reason = 'too_short'\" --rows 20\n"
-        "  owt inspect runs/2013/urls --where \"score >= 1000 and 'science' in subreddits\" --columns url score\n"
-        "  owt inspect runs/2013/corpus --sql 'select language, sum(n_words) from rows group by all'\n"
-        "  owt inspect runs/2013/warc/part-00000-3f2a9c1b.warc.gz --json",
-    )
+def _inspect_flags(parser: CommandParser) -> None:
+    """Print the schema, the counts and some rows of a dataset (a folder with a manifest), of its
+    rejects, or of one Parquet, Arrow or WARC file.
+
+    examples:
+      owt inspect runs/2013/corpus --rows 2
+      owt inspect runs/2013/ledger/clean/rejects --where "reason = 'too_short'" --rows 20
+      owt inspect runs/2013/urls --where "score >= 1000 and 'science' in subreddits" --columns url score
+      owt inspect runs/2013/corpus --sql 'select language, sum(n_words) from rows group by all'
+      owt inspect runs/2013/warc/part-00000-3f2a9c1b.warc.gz --json
+    """
     parser.add_argument("dataset", metavar="DATASET", help="a dataset's folder, its rejects folder, or a file")
     parser.add_argument("--rows", type=int, default=3, metavar="N", help="rows to print (default: 3)")
     parser.add_argument("--columns", nargs="+", metavar="FIELD", help="fields to print (default: all)")
@@ -56,7 +54,6 @@ def build_parser() -> argparse.ArgumentParser:
         "--sql", metavar="QUERY", help="print what this query gives, in DuckDB's SQL, from the table rows"
     )
     parser.add_argument("--json", action="store_true", help="print JSON: one object, with complete texts")
-    return parser
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
@@ -257,17 +254,15 @@ def _file(name: str, parent: Storage, path: str) -> Source:
         return Source(name, [(parent, path)], about, parquet.schema_arrow)
 
 
-def sample_parser() -> argparse.ArgumentParser:
-    """The flags of `owt sample-documents`."""
-    parser = CommandParser(
-        prog="owt sample-documents",
-        description="Print documents of the corpus at random, or of those that were rejected for a reason, to read.\n"
-        "The same seed gives the same documents.",
-        epilog="examples:\n"
-        "  owt sample-documents --workdir runs/2013 --n 3\n"
-        "  owt sample-documents --workdir runs/2013 --reason too_short --seed 7 | less\n"
-        "  owt sample-documents --workdir runs/2013 --domain example.org --json | jq -r .url",
-    )
+def _sample_flags(parser: CommandParser) -> None:
+    """Print documents of the corpus at random, or of those that were rejected for a reason, to read.
+    The same seed gives the same documents.
+
+    examples:
+      owt sample-documents --workdir runs/2013 --n 3
+      owt sample-documents --workdir runs/2013 --reason too_short --seed 7 | less
+      owt sample-documents --workdir runs/2013 --domain example.org --json | jq -r .url
+    """
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
     parser.add_argument("--n", type=int, default=5, metavar="N", help="documents (default: 5)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="another one gives others (default: 0)")
@@ -277,7 +272,6 @@ def sample_parser() -> argparse.ArgumentParser:
         "--characters", type=int, default=800, metavar="N", help="of each text (default: 800); 0 for all of it"
     )
     parser.add_argument("--json", action="store_true", help="print JSON Lines: a document a line, with all its text")
-    return parser
 
 
 def _sample(arguments: argparse.Namespace) -> int:
@@ -385,6 +379,6 @@ def _mixed(ids: np.ndarray, seed: int) -> np.ndarray:
         return mixed ^ (mixed >> np.uint64(31))
 
 
-main = command(build_parser, _inspect)
+main = Command("owt inspect", _inspect_flags, _inspect)
 
-sample_main = command(sample_parser, _sample)
+sample_main = Command("owt sample-documents", _sample_flags, _sample)

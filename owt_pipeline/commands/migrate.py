@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pyarrow.parquet as pq
 
-from owt_pipeline.command_line import CommandParser, command
+from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.engine.commit import WARC, publish, work_of
 from owt_pipeline.engine.dataset import DatasetReader, read_manifest, reading
 from owt_pipeline.engine.errors import UserError
@@ -239,16 +239,14 @@ def _remove_old(workdir: Storage, dataset: str, old: Mapping[str, Any] | None) -
         os.rmdir(rejects)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The flags of `owt migrate`."""
-    parser = CommandParser(
-        prog="owt migrate",
-        description="Convert a working directory that an earlier version wrote to this version's layout. Nothing is\n"
-        "computed again and nothing is lost: files get new names, manifests are split in two.",
-        epilog="example:\n  owt migrate --workdir runs/2013",
-    )
+def _flags(parser: CommandParser) -> None:
+    """Convert a working directory that an earlier version wrote to this version's layout. Nothing is
+    computed again and nothing is lost: files get new names, manifests are split in two.
+
+    example:
+      owt migrate --workdir runs/2013
+    """
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
-    return parser
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -259,4 +257,4 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-main = command(build_parser, _run)
+main = Command("owt migrate", _flags, _run)

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from owt_pipeline.command_line import CommandParser, command
+from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.engine.dataset import DatasetReader, read_manifest
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.lease import mention_running
@@ -38,18 +38,16 @@ _CLIENTS = ("huggingface_hub", "httpx", "httpx2", "requests")  # whose errors ar
 _OURS = re.compile(r"(corpus|urls)/(train|validation)/part-\d{5}-[0-9a-f]{8}\.parquet")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The flags of `owt publish`."""
-    parser = CommandParser(
-        prog="owt publish",
-        description="Publish the corpus as a dataset at the Hugging Face Hub: Parquet files in the splits train and\n"
-        "validation, and a card with the run's figures. Without --yes, print what would be sent and the card, and\n"
-        "send nothing. After an interruption the same command continues. If you publish again, the dataset follows\n"
-        "the corpus: what is no longer in it is deleted there. The token is that of `hf auth login`, or $HF_TOKEN.",
-        epilog="examples:\n"
-        "  owt publish hf://someone/openwebtext-2013 --workdir runs/2013\n"
-        "  owt publish hf://someone/openwebtext-2013 --workdir runs/2013 --urls_only --public --yes",
-    )
+def _flags(parser: CommandParser) -> None:
+    """Publish the corpus as a dataset at the Hugging Face Hub: Parquet files in the splits train and
+    validation, and a card with the run's figures. Without --yes, print what would be sent and the card, and
+    send nothing. After an interruption the same command continues. If you publish again, the dataset follows
+    the corpus: what is no longer in it is deleted there. The token is that of `hf auth login`, or $HF_TOKEN.
+
+    examples:
+      owt publish hf://someone/openwebtext-2013 --workdir runs/2013
+      owt publish hf://someone/openwebtext-2013 --workdir runs/2013 --urls_only --public --yes
+    """
     parser.add_argument(
         "destination", metavar="hf://OWNER/NAME", help="the dataset; it is created if it does not exist"
     )
@@ -59,7 +57,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--contact", default="", metavar="TEXT", help="address for takedowns, for the card")
     parser.add_argument("--public", action="store_true", help="make a new repository public (default: private)")
     parser.add_argument("--yes", action="store_true", help="send it")
-    return parser
 
 
 @dataclass(frozen=True)
@@ -205,4 +202,4 @@ def dataset_card(workdir: Storage, name: str, configs: Sequence[str], *, license
     )
 
 
-main = command(build_parser, _publish)
+main = Command("owt publish", _flags, _publish)

@@ -8,9 +8,9 @@ import os
 import re
 from typing import Any
 
-from owt_pipeline.cli import COMMANDS, STAGES, functions_of
-from owt_pipeline.command_line import CommandParser, command
-from owt_pipeline.commands.run import stage_parser
+from owt_pipeline.cli import COMMANDS, STAGES, command_of
+from owt_pipeline.command_line import Command, CommandParser
+from owt_pipeline.commands.run import build_parser, stage_parser
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.stages import ORDER, load
 from schemas.settings import describe, did_you_mean
@@ -65,19 +65,17 @@ def _preset_values(preset: str) -> dict[str, dict[str, tuple[str, str]]]:
     return values
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The flags of `owt init`."""
-    parser = CommandParser(
-        prog="owt init",
-        description="Write a commented CONFIG.toml to start from.",
-        epilog="example:\n  owt init --preset webtext config.toml",
-    )
+def _init_flags(parser: CommandParser) -> None:
+    """Write a commented CONFIG.toml to start from.
+
+    example:
+      owt init --preset webtext config.toml
+    """
     parser.add_argument(
         "path", nargs="?", metavar="CONFIG.toml", default="config.toml", help="the file to write (default: config.toml)"
     )
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
     parser.add_argument("--preset", metavar="NAME", help=f"a known recipe: {', '.join(preset_names())}")
-    return parser
 
 
 def _write(arguments: argparse.Namespace) -> int:
@@ -98,18 +96,15 @@ _FOLDERS = ("DIR",)
 _FILES = ("CONFIG.toml", "DATASET", "FILE", "GLOB", "TOKENIZER", "URLS.txt")
 
 
-def completion_parser() -> argparse.ArgumentParser:
-    """The flags of `owt completion`."""
-    parser = CommandParser(
-        prog="owt completion",
-        description="Print a script that lets your shell complete owt's commands, flags and files.",
-        epilog="examples:\n"
-        "  bash:  owt completion bash > ~/.local/share/bash-completion/completions/owt\n"
-        "  zsh:   owt completion zsh > ~/.zfunc/_owt     (with fpath+=~/.zfunc before compinit in ~/.zshrc)\n"
-        "  fish:  owt completion fish > ~/.config/fish/completions/owt.fish",
-    )
+def _completion_flags(parser: CommandParser) -> None:
+    """Print a script that lets your shell complete owt's commands, flags and files.
+
+    examples:
+      bash:  owt completion bash > ~/.local/share/bash-completion/completions/owt
+      zsh:   owt completion zsh > ~/.zfunc/_owt     (with fpath+=~/.zfunc before compinit in ~/.zshrc)
+      fish:  owt completion fish > ~/.config/fish/completions/owt.fish
+    """
     parser.add_argument("shell", choices=SHELLS, help="bash, zsh or fish")
-    return parser
 
 
 def full_parser() -> argparse.ArgumentParser:
@@ -118,8 +113,7 @@ def full_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command")
     for name, (_, text) in COMMANDS.items():
-        own = functions_of(name)[0]()
-        _add(commands, name, text, own)
+        _add(commands, name, text, build_parser() if name == "run" else command_of(name).parser())
     for name, text in STAGES.items():
         _add(commands, name, text, stage_parser(load(name)))
     return parser
@@ -143,6 +137,6 @@ def _print(arguments: argparse.Namespace) -> int:
     return 0
 
 
-main = command(build_parser, _write)
+main = Command("owt init", _init_flags, _write)
 
-completion_main = command(completion_parser, _print)
+completion_main = Command("owt completion", _completion_flags, _print)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from owt_pipeline.command_line import CommandParser, command
+from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.storage import Storage, folder_of
@@ -31,16 +31,15 @@ class TrainTokenizerOptions:
     )
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = CommandParser(
-        prog="owt train-tokenizer",
-        description="Learn a byte-level BPE from the corpus, as GPT-2's was from WebText. The same corpus and flags\n"
-        "give the same file, on any machine.",
-        epilog="example:\n  owt train-tokenizer --workdir run --vocab_size 32000\n"
-        "  owt tokenize --workdir run --tokenizer run/tokenizer.json",
-    )
+def _flags(parser: CommandParser) -> None:
+    """Learn a byte-level BPE from the corpus, as GPT-2's was from WebText. The same corpus and flags
+    give the same file, on any machine.
+
+    example:
+      owt train-tokenizer --workdir run --vocab_size 32000
+      owt tokenize --workdir run --tokenizer run/tokenizer.json
+    """
     add_flags(parser, TrainTokenizerOptions)
-    return parser
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -93,4 +92,4 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
     return tokenizer.to_str().encode()
 
 
-main = command(build_parser, _train)
+main = Command("owt train-tokenizer", _flags, _train)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.command_line import CommandParser, add_output_flags, command, configure_output
+from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.commands.history import keeper_of
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.bases import BASES, open_chain, out_of_date
@@ -309,14 +309,14 @@ def _kept_by_shard(decisions: DatasetReader) -> dict[int, np.ndarray]:
     return {shard: np.unique(np.concatenate(parts)) for shard, parts in found.items()}
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The flags of `owt verify`."""
-    parser = CommandParser(
-        prog="owt verify",
-        description="Check a run: every sum, every checksum, and that every id is accounted for. Every byte is read.",
-        epilog="examples:\n  owt verify --workdir runs/2013\n  owt verify --workdir runs/2013 --repair && "
-        "owt run config.toml --workdir runs/2013\n  owt verify --workdir runs/2024-03 --deep",
-    )
+def _flags(parser: CommandParser) -> None:
+    """Check a run: every sum, every checksum, and that every id is accounted for. Every byte is read.
+
+    examples:
+      owt verify --workdir runs/2013
+      owt verify --workdir runs/2013 --repair && owt run config.toml --workdir runs/2013
+      owt verify --workdir runs/2024-03 --deep
+    """
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
     parser.add_argument(
         "--repair",
@@ -329,7 +329,6 @@ def build_parser() -> argparse.ArgumentParser:
         help="examine the runs that this one builds on too, and look there for what duplicates repeat",
     )
     add_output_flags(parser)
-    return parser
 
 
 def _print(arguments: argparse.Namespace) -> int:
@@ -358,4 +357,4 @@ def _report(workdir: Storage, repair: bool, deep: bool) -> int:
     return ExitCode.ERROR if failed else ExitCode.DONE
 
 
-main = command(build_parser, _print)
+main = Command("owt verify", _flags, _print)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.command_line import CommandParser, command
+from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.commands.history import (
     arrow_ids,
     asked_for,
@@ -33,25 +33,23 @@ from owt_pipeline.formats.urls import url_rules_of
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The flags of `owt why`."""
-    parser = CommandParser(
-        prog="owt why",
-        description="Show what happened to a URL at every stage: who posted it, what the fetch answered, what was\n"
-        "extracted, which document it repeats and how closely, or in which shard and row its tokens are.\n"
-        "For a domain (example.org), the funnel of all its URLs. A URL is followed into the runs that this one builds\n"
-        "on.",
-        epilog="examples:\n"
-        "  owt why https://example.org/article --workdir runs/2013\n"
-        "  owt why example.org --domain --workdir runs/2013\n"
-        "  owt why 10266087034311239731 --workdir runs/2013 --json | jq .verdict\n\n"
-        "Exit code 3 where it does not appear in the run: then the nearest URLs are shown.",
-    )
+def _flags(parser: CommandParser) -> None:
+    """Show what happened to a URL at every stage: who posted it, what the fetch answered, what was
+    extracted, which document it repeats and how closely, or in which shard and row its tokens are.
+    For a domain (example.org), the funnel of all its URLs. A URL is followed into the runs that this one builds
+    on.
+
+    examples:
+      owt why https://example.org/article --workdir runs/2013
+      owt why example.org --domain --workdir runs/2013
+      owt why 10266087034311239731 --workdir runs/2013 --json | jq .verdict
+
+    Exit code 3 where it does not appear in the run: then the nearest URLs are shown.
+    """
     parser.add_argument("url", help="the URL in any spelling, its id, or a domain")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
     parser.add_argument("--domain", action="store_true", help="the funnel of all URLs of the domain, or of the URL's")
     parser.add_argument("--json", action="store_true", help="print JSON: one object")
-    return parser
 
 
 def _why(arguments: argparse.Namespace) -> int:
@@ -247,4 +245,4 @@ def _urls(reader: DatasetReader, ids: dict[int, np.ndarray]) -> list[str]:
     return urls
 
 
-main = command(build_parser, _why)
+main = Command("owt why", _flags, _why)

@@ -18,7 +18,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from owt_pipeline.command_line import CommandParser, command
+from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.commands import run, verify
 from owt_pipeline.demo.inputs import (
     ARCHIVE_NAME,
@@ -56,15 +56,15 @@ _TRAINING = {
 }
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The flags of `owt demo`."""
-    parser = CommandParser(
-        prog="owt demo",
-        description="Run the complete job offline: serve a small web on loopback, write a Reddit dump of its links,\n"
-        "run every stage over real HTTP, verify the run, add a second month to it, train a small GPT-2 on both and\n"
-        "let it write.",
-        epilog="examples:\n  owt demo --workdir demo-run --workers 2\n  owt demo --write_inputs inputs",
-    )
+def _flags(parser: CommandParser) -> None:
+    """Run the complete job offline: serve a small web on loopback, write a Reddit dump of its links,
+    run every stage over real HTTP, verify the run, add a second month to it, train a small GPT-2 on both and
+    let it write.
+
+    examples:
+      owt demo --workdir demo-run --workers 2
+      owt demo --write_inputs inputs
+    """
     parser.add_argument("--workdir", metavar="DIR", default="demo-run", help="folder of the run (default: demo-run)")
     parser.add_argument(
         "--workers",
@@ -78,7 +78,6 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help=f"write {DUMP_NAME} and {ARCHIVE_NAME}, the web's pages, into DIR, and stop: to try other commands on",
     )
-    return parser
 
 
 def write_inputs(folder: Path) -> int:
@@ -276,4 +275,4 @@ def _canonical(url: str) -> str:
         return url
 
 
-main = command(build_parser, _demo)
+main = Command("owt demo", _flags, _demo)
