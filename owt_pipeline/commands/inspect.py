@@ -7,14 +7,13 @@ import json
 import os
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser, aligned
@@ -27,6 +26,7 @@ from schemas import DATASETS, Reason
 from schemas.settings import did_you_mean
 
 _WIDTH = 200
+_ROWS = 1024
 
 
 def _inspect_flags(parser: CommandParser) -> None:
@@ -61,16 +61,13 @@ def _inspect(arguments: argparse.Namespace) -> int:
     if source.schema is None:
         if arguments.where or arguments.columns or arguments.sql:
             raise UsageError(f"{source.name} is a WARC file: --where, --columns and --sql are for its index in pages/")
-        rows = list(_warc_records(source, arguments.rows))
+        rows = list(islice(source.batches(None), max(arguments.rows, 0)))
     else:
         rows = _rows(source, source.schema, arguments)
     if arguments.json:
         fields = [{"name": f.name, "type": str(f.type), "description": _meaning(f)} for f in source.schema or []]
-        print(
-            json.dumps(
-                {**source.about, "schema": fields, "rows_shown": rows}, indent=1, ensure_ascii=False, default=_plain
-            )
-        )
+        found = {**source.about, "schema": fields, "rows_shown": rows}
+        print(json.dumps(found, indent=1, ensure_ascii=False, default=_plain))
         return 0
     for key, value in source.about.items():
         print(f"{key}: {f'{value:,}' if isinstance(value, int) else json.dumps(value) if key == 'options' else value}")
@@ -110,29 +107,31 @@ def _rows(source: Source, schema: pa.Schema, arguments: argparse.Namespace) -> l
     wanted = ", ".join(f'"{name}"' for name in arguments.columns or schema.names)
     where = f" where {' and '.join(f'({condition})' for condition in arguments.where)}" if arguments.where else ""
     query = arguments.sql or f"select {wanted} from rows{where}"
-    return _queried(source, schema, f"select * from ({query}) limit {max(arguments.rows, 0)}")
+    named = [name for name in schema.names if re.search(rf"(?i)\b{re.escape(name)}\b", query)]
+    columns = named if named and "*" not in query else schema.names  # only those are read
+    read = pa.schema([schema.field(name) for name in columns])
+    return _queried(f"select * from ({query}) limit {max(arguments.rows, 0)}", read, source.batches(columns))
 
 
-def _queried(source: Source, schema: pa.Schema, query: str) -> list[dict[str, Any]]:
-    """What a query over `rows`, the source's, gives; only the columns that it names are read."""
+def _queried(
+    query: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], **values: object
+) -> list[dict[str, Any]]:
+    """What a query over `rows`, which are those batches, gives."""
     import duckdb
 
-    named = [name for name in schema.names if re.search(rf"(?i)\b{re.escape(name)}\b", query)]
-    columns = schema.names if "*" in query.removeprefix("select * from") or not named else named
     damaged: list[UserError] = []
 
-    def batches() -> Iterator[pa.RecordBatch]:
+    def read() -> Iterator[pa.RecordBatch]:
         try:
-            yield from source.batches(columns)
+            yield from batches
         except UserError as error:  # DuckDB would wrap it
             damaged.append(error)
             raise
 
-    reader = pa.RecordBatchReader.from_batches(pa.schema([schema.field(name) for name in columns]), batches())
     with duckdb.connect(config={"enable_external_access": False}) as connection:
-        connection.register("rows", reader)
+        connection.register("rows", pa.RecordBatchReader.from_batches(schema, read()))
         try:
-            rows: list[dict[str, Any]] = connection.sql(query).to_arrow_table().to_pylist()
+            rows: list[dict[str, Any]] = connection.sql(query, params=values).to_arrow_table().to_pylist()
         except duckdb.Error as error:
             if damaged:
                 raise damaged[0] from None
@@ -140,21 +139,18 @@ def _queried(source: Source, schema: pa.Schema, query: str) -> list[dict[str, An
     return rows
 
 
-def _warc_records(source: Source, most: int) -> Iterator[dict[str, Any]]:
+def _warc_records(folder: Storage, path: str) -> Iterator[dict[str, Any]]:
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 
-    folder, path = source.files[0]
     with folder.open(path) as file:
-        for number, record in enumerate(ArchiveIterator(file, record_types=WarcRecordType.any_type)):
-            if number >= most:
-                return
+        for record in ArchiveIterator(file, record_types=WarcRecordType.any_type):
             http = record.http_headers
             yield {
                 "type": record.headers.get("WARC-Type"),
                 "url": record.headers.get("WARC-Target-URI"),
                 "date": record.headers.get("WARC-Date"),
                 "status": http.status_code if http is not None else None,
-                "content_type": http.get("Content-Type") if http is not None else record.headers.get("Content-Type"),
+                "content_type": (record.headers if http is None else http).get("Content-Type"),
                 "bytes": record.content_length,
                 "offset": record.stream_pos,
             }
@@ -174,28 +170,20 @@ _WARC = (".warc", ".warc.gz", ".arc", ".arc.gz")
 
 @dataclass(frozen=True)
 class Source:
-    """Files of one schema, and what is known of them.
+    """Rows of one schema, and what is known of them.
 
     Attributes:
       name: as it was asked for.
-      files: (folder, path below it) of each.
       about: facts to show, by name.
-      schema: of the rows; None for WARC files.
+      schema: of the rows; None for a WARC file.
+      batches: gives some columns of the rows, batch by batch, and raises UserError on a damaged file; of a WARC file,
+        a description of each record.
     """
 
     name: str
-    files: list[tuple[Storage, str]]
     about: dict[str, Any]
     schema: pa.Schema | None
-
-    def batches(self, columns: list[str] | None = None, rows: int = 1024) -> Iterator[pa.RecordBatch]:
-        """The rows, file by file; raises UserError on a damaged one."""
-        for folder, path in self.files:
-            with reading(folder.path(path)), folder.open(path) as file:
-                if path.endswith(".arrow"):
-                    yield from arrow_batches(file, columns, rows)
-                else:
-                    yield from pq.ParquetFile(file).iter_batches(batch_size=rows, columns=columns)
+    batches: Callable[[list[str] | None], Iterator[Any]]
 
 
 def open_source(name: str) -> Source:
@@ -210,7 +198,7 @@ def open_source(name: str) -> Source:
         workdir = folder_of(ledger.uri)[0]
         if (manifest := read_manifest(workdir, dataset)) is not None:
             return _dataset(name, DatasetReader(workdir, manifest), "rejects")
-    if (manifest := read_manifest(parent, tail)) is not None:
+    if read_manifest(parent, tail) is not None:
         return _dataset(name, DatasetReader.open(parent, tail), "data")
     if not parent.exists(tail):
         raise NotFound(f"there is no {name}: name a dataset's folder (runs/2013/corpus) or a file")
@@ -235,23 +223,34 @@ def _dataset(name: str, reader: DatasetReader, kind: str) -> Source:
     }
     if not files:
         raise NotFound(f"{name} holds no rows")
-    return Source(name, [(reader.workdir, file.path) for file in files], about, reader.schema(files[0]))
+    schema = reader.schema(files[0])
+    return Source(name, about, schema, lambda columns: reader.batches(kind=kind, columns=columns, rows=_ROWS))
 
 
 def _file(name: str, parent: Storage, path: str) -> Source:
     about: dict[str, Any] = {"file": name, "bytes": parent.size(path)}
     if path.endswith(_WARC):
-        return Source(name, [(parent, path)], {**about, "format": "WARC"}, None)
+        return Source(name, {**about, "format": "WARC"}, None, lambda _: _warc_records(parent, path))
     if not path.endswith((".parquet", ".arrow")):
         raise UserError(f"{name} is neither Parquet (.parquet), nor Arrow (.arrow), nor WARC ({', '.join(_WARC)})")
+    is_arrow = path.endswith(".arrow")
     with reading(name), parent.open(path) as file:
-        if path.endswith(".arrow"):
+        if is_arrow:
             opened = pa.ipc.open_file(file)
-            about |= {"format": "Arrow IPC", "record_batches": opened.num_record_batches}
-            return Source(name, [(parent, path)], about, opened.schema)
-        parquet = pq.ParquetFile(file)
-        about |= {"format": "Parquet", "rows": parquet.metadata.num_rows, "row_groups": parquet.num_row_groups}
-        return Source(name, [(parent, path)], about, parquet.schema_arrow)
+            schema, counts = opened.schema, {"record_batches": opened.num_record_batches}
+        else:
+            parquet = pq.ParquetFile(file)
+            schema = parquet.schema_arrow
+            counts = {"rows": parquet.metadata.num_rows, "row_groups": parquet.num_row_groups}
+
+    def batches(columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        with reading(name), parent.open(path) as file:
+            if is_arrow:
+                yield from arrow_batches(file, columns, _ROWS)
+            else:
+                yield from pq.ParquetFile(file).iter_batches(batch_size=_ROWS, columns=columns)
+
+    return Source(name, {**about, "format": "Arrow IPC" if is_arrow else "Parquet", **counts}, schema, batches)
 
 
 def _sample_flags(parser: CommandParser) -> None:
@@ -302,7 +301,10 @@ def _print_document(row: dict[str, Any], characters: int) -> None:
 
 
 _WITH_TEXT = ("corpus", "clean", "documents")
-_TEXT_BEFORE = {"clean": ("documents",), "export": ("clean",), "tokenize": ("corpus",)}  # by the stage that rejects
+_TEXT_BEFORE = {"clean": "documents", "export": "clean", "tokenize": "corpus"}  # by the stage that rejects
+_DRAWN_FROM = pa.schema(
+    [("url_id", pa.uint64()), ("url", pa.string()), ("reason", pa.string()), ("shard", pa.uint32())]
+)
 
 
 def sample(
@@ -320,24 +322,29 @@ def sample(
     Raises UsageError for an unknown reason, NotFound where there is no such document.
     """
     reader, kind = _where(readers, reason)
-    pattern = rf"^https://([^/:]*\.)?{re.escape(domain.lower())}[:/]" if domain else ""
-    best: list[tuple[int, int, int]] = []  # (rank, id, shard)
-    columns = ["url_id", *(["url"] if domain else []), *(["reason"] if reason else [])]
-    for shard in range(reader.num_shards):
-        for batch in reader.batches(shard, kind=kind, columns=columns, rows=1 << 16):
-            if domain:
-                batch = batch.filter(pc.fill_null(pc.match_substring_regex(batch["url"], pattern), False))
-            if reason:
-                batch = batch.filter(pc.equal(batch["reason"], reason))
-            ids = batch["url_id"].to_numpy()
-            ranks = _mixed(ids, seed)
-            first = np.argsort(ranks, kind="stable")[:n]
-            best += [(int(ranks[i]), int(ids[i]), shard) for i in first]
-            best = sorted(best)[:n]
-    if not best:
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        columns = ["url_id", "url", *(["reason"] if reason else [])]
+        for shard in range(reader.num_shards):
+            for batch in reader.batches(shard, kind=kind, columns=columns, rows=1 << 16):
+                reasons = batch["reason"] if reason else pa.repeat("", batch.num_rows)
+                shards = pa.repeat(pa.scalar(shard, pa.uint32()), batch.num_rows)
+                yield pa.record_batch([batch["url_id"], batch["url"], reasons, shards], _DRAWN_FROM)
+
+    found = _queried(
+        "select url_id, shard from rows where reason = $reason and regexp_matches(coalesce(url, ''), $site) "
+        "order by md5(url_id || ' ' || $seed), url_id limit $n",
+        _DRAWN_FROM,
+        rows(),
+        reason=reason,
+        site=rf"^https://([^/:]*\.)?{re.escape(domain.lower())}[:/]" if domain else "",
+        seed=str(seed),
+        n=n,
+    )
+    if not found:
         named = " ".join(filter(None, [f"of {domain}" if domain else "", f"rejected as {reason}" if reason else ""]))
         raise NotFound(f"{reader.workdir}/{reader.name} holds no document {named}".rstrip())
-    return [_document(readers, reader, identifier, shard, kind, reason) for _, identifier, shard in best]
+    return [_document(readers, reader, row["url_id"], row["shard"], kind, reason) for row in found]
 
 
 def _where(readers: Mapping[str, DatasetReader], reason: str) -> tuple[DatasetReader, str]:
@@ -364,19 +371,10 @@ def _document(
     row = next(f for f in found if not reason or f.row["reason"] == reason).row
     if kind == "data":
         return row
-    for name in _TEXT_BEFORE.get(reader.manifest.stage, ()):
-        if name in readers and (before := find_id(readers[name], identifier, [shard])):
-            return {**row, "title": before[0].row["title"], "text": before[0].row["text"]}
+    before = _TEXT_BEFORE.get(reader.manifest.stage, "")
+    if before in readers and (with_text := find_id(readers[before], identifier, [shard])):
+        return {**row, "title": with_text[0].row["title"], "text": with_text[0].row["text"]}
     return row
-
-
-def _mixed(ids: np.ndarray, seed: int) -> np.ndarray:
-    """uint64 (n,): a rank for each id that the seed shuffles; SplitMix64's finalizer (Steele, Lea, Flood 2014)."""
-    with np.errstate(over="ignore"):
-        mixed = ids.astype(np.uint64) ^ (np.uint64(seed & (2**64 - 1)) * np.uint64(0x9E3779B97F4A7C15))
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return mixed ^ (mixed >> np.uint64(31))
 
 
 main = Command("owt inspect", _inspect_flags, _inspect)
