@@ -15,15 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.commands.history import (
-    arrow_ids,
-    asked_for,
-    history,
-    in_bases,
-    nearest,
-    readers_of,
-    side_by_side,
-)
+from owt_pipeline.commands.history import arrow_ids, asked_for, history, in_bases, nearest, readers_of, side_by_side
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import NotFound, UsageError
 from owt_pipeline.engine.lease import mention_running

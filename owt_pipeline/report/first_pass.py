@@ -315,10 +315,7 @@ _ADDERS: dict[str, tuple[list[str], Callable[[Summary, pa.RecordBatch, Sizes], N
     ),
     "documents": (["language"], partial(_add_languages, "documents")),
     "clean": (["language"], partial(_add_languages, "clean")),
-    "duplicates": (
-        ["url_id", "kept_url_id", "rule", "similarity", "shared_bands", "cluster_size"],
-        _add_duplicates,
-    ),
+    "duplicates": (["url_id", "kept_url_id", "rule", "similarity", "shared_bands", "cluster_size"], _add_duplicates),
     "corpus": (
         ["url_id", "url", "title", "score", "created_utc", "subreddits", "language", "text", "n_words"],
         _add_corpus,
