@@ -66,12 +66,9 @@ def _flags(parser: CommandParser) -> None:
       owt demo --write_inputs inputs
     """
     parser.add_argument("--workdir", metavar="DIR", default="demo-run", help="folder of the run (default: demo-run)")
+    cores = os.cpu_count() or 1
     parser.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        default=os.cpu_count() or 1,
-        help="processes (default: this machine's cores)",
+        "--workers", type=int, metavar="N", default=cores, help="processes (default: this machine's cores)"
     )
     parser.add_argument(
         "--write_inputs",
@@ -80,95 +77,82 @@ def _flags(parser: CommandParser) -> None:
     )
 
 
-def write_inputs(folder: Path) -> int:
-    """Write the demo's dump and its pages as a WARC file into `folder`; returns 0."""
-    folder.mkdir(parents=True, exist_ok=True)
-    site = build_site()
-    print(f"{folder / DUMP_NAME}: {write_dump(site, folder / DUMP_NAME)} submissions")
-    print(f"{folder / ARCHIVE_NAME}: {write_archive(site, folder / ARCHIVE_NAME)} pages")
-    return 0
-
-
 def run_demo(workdir: str, workers: int) -> int:
     """Run the demo in the local folder `workdir`; returns 0 where all of it went as it should."""
     started = time.monotonic()
     folder = Path(workdir)
     site = build_site()
-    code = run_stages(site, folder, workers)
-    if code:
+    if code := run_stages(site, folder, workers):
         return code
     expectations = all_expectations(site)
-    code, wrong = _check(folder, expectations)
-    if later := run_later(site, folder, workers):
-        return later
-    later, wrong_later = _check(folder / LATER, site.later_expectations)
-    code, unexpected = code or later, wrong or wrong_later
-    code = _train(folder / LATER / "tokens", folder / "gpt2") or code
+    checked = _check(folder, expectations)
+    if code := run_later(site, folder, workers):
+        return code
+    checked_later = _check(folder / LATER, site.later_expectations)
+    trained = _train(folder / LATER / "tokens", folder / "gpt2")
     _say(f"done in {time.monotonic() - started:.0f} s. The report: {folder / 'report' / 'index.html'}")
     shown = next(link.url for link in expectations if link.cluster)
     _say(f"ask about any page:  owt why {shown} --workdir {folder}")
-    return code or (1 if unexpected else 0)
+    return checked or checked_later or trained
 
 
-def _check(folder: Path, expectations: Sequence[Expectation]) -> tuple[int, bool]:
-    """Verify a run; returns the exit code, and whether a link ended otherwise than expected."""
+def _check(folder: Path, expectations: Sequence[Expectation]) -> int:
+    """Verify a run; 0 where all of it holds and every link ended as expected."""
     _say(f"owt verify --workdir {folder}")
     code = verify.main(["--workdir", str(folder)])
     unexpected = deviations(expectations, Storage(str(folder)))
-    for line in unexpected:
-        print(line)
+    print(*unexpected, sep="\n", end="\n" if unexpected else "")
     wrong = f"{len(unexpected)} of {len(expectations)} links did not end as expected"
     _say(wrong if unexpected else f"All {len(expectations)} links ended as expected")
-    return code, bool(unexpected)
+    return code or bool(unexpected)
 
 
 def run_stages(site: Site, folder: Path, workers: int) -> int:
-    """Serve `site`, write its dump and a config.toml into `folder`, and `owt run` it; returns the exit code."""
+    """Write the dump of `site` and a config.toml into `folder`, and `owt run` it; returns the exit code."""
     dump = folder / "dump" / DUMP_NAME
-    submissions = write_dump(site, dump)
-    with serving() as address:
-        _say(f"{len(site.answers)} pages on {len(site.hosts)} hosts are served on {address}")
-        _say(f"{dump} holds {submissions} submissions that link to them")
-        _say(f"{len(site.archived)} pages are gone; a small Common Crawl, served too, has them")
-        config = folder / "config.toml"
-        config.write_text(config_toml(folder, dump, address, workers), encoding="utf-8")
-        _say(f"owt run {config}")
-        return run.main([str(config)])
+    _say(f"{dump} holds {write_dump(site, dump)} submissions")
+    _say(f"they link to {len(site.answers)} pages on {len(site.hosts)} hosts, which this machine serves")
+    _say(f"{len(site.archived)} pages are gone; a small Common Crawl, served too, has them")
+    return _run(folder, dump, workers)
 
 
 def run_later(site: Site, folder: Path, workers: int) -> int:
     """Write the next month's dump, and `owt run` it as a run that builds on that in `folder`; returns the exit code."""
     dump = folder / "dump" / LATER_DUMP_NAME
     submissions = write_later_dump(site, dump)
+    _say(f"{dump}, a month later, holds {submissions} submissions; some link to pages that {folder} has")
+    return _run(folder / LATER, dump, workers, base=folder)
+
+
+def _run(folder: Path, dump: Path, workers: int, base: Path | None = None) -> int:
+    """Serve the demo's web and `owt run` a config.toml in `folder`. The servers are given no rest between requests,
+    since all hosts are on one address."""
+    template = (resources.files("owt_pipeline.demo") / "templates" / "config.toml").read_text(encoding="utf-8")
+    config = folder / "config.toml"
+    folder.mkdir(exist_ok=True)
     with serving() as address:
-        _say(f"{dump}, a month later, holds {submissions} submissions; some link to pages that {folder} has")
-        config = folder / LATER / "config.toml"
-        config.parent.mkdir(exist_ok=True)
-        config.write_text(config_toml(config.parent, dump, address, workers, base=folder), encoding="utf-8")
+        settings = Template(template).substitute(
+            workdir=to_toml(str(folder)),
+            workers=workers,
+            base=f"base = {to_toml((str(base),))}\n" if base else "",
+            dumps=to_toml((str(dump),)),
+            cc_index=to_toml(CRAWL_INDEX),
+            cc_crawls=to_toml((CRAWL,)),
+            user_agent=to_toml(f"owt-demo/1.0 (+http://garden.{DOMAIN}/about)"),
+            resolve=to_toml((f"*.{DOMAIN}={address}",)),
+        )
+        config.write_text(settings, encoding="utf-8")
         _say(f"owt run {config}")
         return run.main([str(config)])
 
 
-def config_toml(folder: Path, dump: Path, address: str, workers: int, base: Path | None = None) -> str:
-    """The settings of the demo's run, which builds on that in `base`: what `owt run` reads. Its servers are given no
-    rest between requests, since all hosts are on one address."""
-    template = (resources.files("owt_pipeline.demo") / "templates" / "config.toml").read_text(encoding="utf-8")
-    return Template(template).substitute(
-        workdir=to_toml(str(folder)),
-        workers=workers,
-        base=f"base = {to_toml((str(base),))}\n" if base else "",
-        dumps=to_toml((str(dump),)),
-        cc_index=to_toml(CRAWL_INDEX),
-        cc_crawls=to_toml((CRAWL,)),
-        user_agent=to_toml(f"owt-demo/1.0 (+http://garden.{DOMAIN}/about)"),
-        resolve=to_toml((f"*.{DOMAIN}={address}",)),
-    )
-
-
 def _demo(arguments: argparse.Namespace) -> int:
-    if arguments.write_inputs:
-        return write_inputs(Path(arguments.write_inputs))
-    return run_demo(arguments.workdir, arguments.workers)
+    if not arguments.write_inputs:
+        return run_demo(arguments.workdir, arguments.workers)
+    folder, site = Path(arguments.write_inputs), build_site()
+    print(f"{folder / DUMP_NAME}: {write_dump(site, folder / DUMP_NAME)} submissions")
+    print(f"{folder / ARCHIVE_NAME}: {write_archive(site, folder / ARCHIVE_NAME)} pages")
+    return 0
 
 
 def _train(data: Path, out: Path) -> int:

@@ -21,7 +21,6 @@ from schemas import Reason
 
 DUMP_NAME = "RS_demo.zst"
 LATER_DUMP_NAME = "RS_demo_2.zst"
-BAD_LINES = 1
 _START = 1546300800  # 2019-01-01
 _MONTH = 31 * 86400
 _WINDOW_LOG = 28  # the real dumps need `--long=31`; past 27 a reader must ask for it
@@ -67,17 +66,17 @@ def all_expectations(site: Site) -> list[Expectation]:
     return [*site.expectations, *dump_expectations()]
 
 
-def write_dump(site: Site, path: Path, seed: int = 2019) -> int:
+def write_dump(site: Site, path: Path) -> int:
     """Write the dump to `path`, one JSON object a line in one zstd frame; returns the number of lines.
 
-    The bytes are the same for the same site and seed.
+    The bytes are the same for the same site.
     """
-    return _write(list(dump_lines(site, seed)), path)
+    return _write(list(dump_lines(site)), path)
 
 
-def write_later_dump(site: Site, path: Path, seed: int = 2020) -> int:
+def write_later_dump(site: Site, path: Path) -> int:
     """Write the next month's dump to `path`; returns the number of lines."""
-    rng = random.Random(seed)
+    rng = random.Random(2020)
     submissions = [record for link in site.later_expectations for record in _submissions(link, rng)]
     return _write(list(_in_order(submissions, rng, _START + _MONTH, "later")), path)
 
@@ -93,9 +92,9 @@ def _write(lines: list[bytes], path: Path) -> int:
     return len(lines)
 
 
-def dump_lines(site: Site, seed: int = 2019) -> Iterator[bytes]:
+def dump_lines(site: Site) -> Iterator[bytes]:
     """The lines of the dump in order of time, as monthly dumps have them; one is cut short."""
-    rng = random.Random(seed)
+    rng = random.Random(2019)
     submissions = [record for link in site.expectations for record in _submissions(link, rng)]
     submissions += [_rejected(link, rng) for link in dump_expectations()]
     for k, line in enumerate(_in_order(submissions, rng, _START, "demo")):

@@ -33,13 +33,13 @@ _LINGER_0 = struct.pack("ii", 1, 0)  # close() then sends RST
 
 
 @contextmanager
-def serving(seed: int = 2019) -> Iterator[str]:
+def serving() -> Iterator[str]:
     """The demo's web in a process of its own while the context lasts; gives its `address:port`.
 
     Raises:
       RuntimeError: the server did not start.
     """
-    command = [sys.executable, "-m", "owt_pipeline.demo.server", "--seed", str(seed)]
+    command = [sys.executable, "-m", "owt_pipeline.demo.server"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -155,8 +155,8 @@ async def _endless(request: web.Request, answer: Answer) -> web.StreamResponse:
     return response
 
 
-async def _serve_until_stdin_closes(seed: int, port: int) -> None:
-    runner, port = await start(build_site(seed), port)
+async def _serve_until_stdin_closes(port: int) -> None:
+    runner, port = await start(build_site(), port)
     print(f"serving on 127.0.0.1:{port}", flush=True)
     try:
         # The pipe closes with the parent, however it ends: no server is left behind.
@@ -168,9 +168,7 @@ async def _serve_until_stdin_closes(seed: int, port: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Serve the demo's web on loopback until standard input ends.")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="port to listen on (default: a free one)")
-    parser.add_argument("--seed", type=int, default=2019, metavar="N", help="seed of the site (default: 2019)")
-    options = parser.parse_args()
-    asyncio.run(_serve_until_stdin_closes(options.seed, options.port))
+    asyncio.run(_serve_until_stdin_closes(parser.parse_args().port))
 
 
 if __name__ == "__main__":

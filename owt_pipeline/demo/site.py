@@ -48,7 +48,7 @@ class Host:
 
     def path(self, title: str, published: date, number: int) -> str:
         """The path of the page `title`; `number` tells forum topics apart."""
-        slug = slug_of(title)
+        slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
         return {
             "blog": f"/{published:%Y/%m}/{slug}",
             "newspaper": f"/world/{published:%Y-%m-%d}/{slug}.html",
@@ -84,57 +84,6 @@ HOSTS = (
     Host("private", "Members and Guests", "wiki"),
 )
 """The hosts whose pages hold articles; there are also mirrors, and hosts that only fail."""
-
-
-def slug_of(title: str) -> str:
-    """A title as it is in a path: lower case, words joined by hyphens."""
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-
-
-TEMPLATES = ("blog", "newspaper", "docs", "forum", "tables", "wiki", "magazine", "plain")
-
-BOILERPLATE = (
-    "We use cookies",
-    "Subscribe to my newsletter",
-    "Breaking: weather expected",
-    "No part of this publication",
-    "Quick search",
-    "Report this post",
-    "Who is online",
-    "visitor number 004711",
-    "Articles with unclear tone",
-    "842 partners",
-    "two free articles left",
-)
-"""Phrases around the articles that no extracted text should hold."""
-
-
-def render(
-    template: str,
-    article: Article,
-    *,
-    site: str,
-    url: str,
-    author: str,
-    published: date,
-    related: Sequence[tuple[str, str]] = (),
-    charset: str = "utf-8",
-    charset_meta: bool = True,
-) -> bytes:
-    """The HTML of `article` in `template`, encoded in `charset`; `related` are (path, title) links next to it."""
-    html = _template(template).substitute(
-        title=escape(article.title),
-        author=escape(author),
-        date=published.isoformat(),
-        long_date=f"{published.day} {published:%B %Y}",
-        site=escape(site),
-        url=escape(url),
-        language=article.language,
-        charset=f'<meta http-equiv="Content-Type" content="text/html; charset={charset}">' if charset_meta else "",
-        body="\n".join(f"<p>{escape(paragraph, quote=False)}</p>" for paragraph in article.paragraphs),
-        related="".join(f'<li><a href="{escape(path)}">{escape(title)}</a></li>' for path, title in related),
-    )
-    return html.encode(charset, "xmlcharrefreplace")
 
 
 @cache
@@ -399,7 +348,7 @@ class _Builder:
         host: Host,
         article: Article,
         *,
-        related: list[Article] | None = None,
+        related: Sequence[Article] = (),
         charset: str = "utf-8",
         charset_in: str = "both",
         misread: bool = False,
@@ -412,17 +361,24 @@ class _Builder:
         path = host.path(article.title, published, len(self.answers))
         if (host.host, path) in self.answers:
             raise ValueError(f"two pages at http://{host.host}{path}")
-        body = render(
-            host.template,
-            mojibake(article) if misread else article,
-            site=host.title,
-            url=f"http://{host.host}{path}",
-            author=author,
-            published=published,
-            related=[(host.path(a.title, published, 0), a.title) for a in (related or [])[:6]],
-            charset=charset,
-            charset_meta=charset_in != "header",
+        shown = mojibake(article) if misread else article
+        in_head = f'<meta http-equiv="Content-Type" content="text/html; charset={charset}">'
+        html = _template(host.template).substitute(
+            title=escape(shown.title),
+            author=escape(author),
+            date=published.isoformat(),
+            long_date=f"{published.day} {published:%B %Y}",
+            site=escape(host.title),
+            url=escape(f"http://{host.host}{path}"),
+            language=shown.language,
+            charset=in_head if charset_in != "header" else "",
+            body="\n".join(f"<p>{escape(paragraph, quote=False)}</p>" for paragraph in shown.paragraphs),
+            related="".join(
+                f'<li><a href="{escape(host.path(a.title, published, 0))}">{escape(a.title)}</a></li>'
+                for a in related[:6]
+            ),
         )
+        body = html.encode(charset, "xmlcharrefreplace")
         content_type = "text/html" if charset_in == "meta" else f"text/html; charset={charset}"
         page = _Placed(host, path, article)
         self.answers[page.key] = Answer(body, content_type=content_type, delay=host.delay, compress=host.compress)

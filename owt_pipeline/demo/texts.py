@@ -17,6 +17,7 @@ from importlib import import_module, resources
 from pathlib import Path
 
 _MIN_PARAGRAPH_WORDS = 18
+_MIN_WORDS, _WORDS = 260, 390
 _UNDERLINE = re.compile(r"^(.+)\n[*=\-~^]{3,}$")
 _SENTENCE = re.compile(r"[A-Z\"'*`(].*[.:;!?)\"']$", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z]{2,}")
@@ -39,18 +40,17 @@ class Article:
         return len(self.text.split())
 
 
-def articles(min_words: int = 260, max_words: int = 520) -> list[Article]:
-    """English articles of about `min_words` to `max_words`; no paragraph occurs twice among them."""
+def articles() -> list[Article]:
+    """English articles of 260 to 520 words, a few longer; no paragraph occurs twice among them."""
     seen: set[str] = set()
     made: list[Article] = []
     for title, paragraphs in _sources():
         fresh = []
         for paragraph in paragraphs:
-            key = paragraph.lower()
-            if key not in seen:
-                seen.add(key)
+            if paragraph.lower() not in seen:
+                seen.add(paragraph.lower())
                 fresh.append(paragraph)
-        made.extend(_in_parts(title, fresh, min_words, max_words))
+        made.extend(_in_parts(title, fresh))
     return made
 
 
@@ -83,9 +83,7 @@ def _sources() -> Iterator[tuple[str, list[str]]]:
         yield from _sections(topics[name])
     # Written in Python and rich in sentences; one that a Python lacks is left out.
     for name in (resources.files("owt_pipeline.demo") / "modules.txt").read_text(encoding="utf-8").split():
-        docstrings = list(_docstrings(name))
-        if docstrings:
-            yield f"Notes on {name.lstrip('_')}", [p for doc in docstrings for p in _paragraphs(doc)]
+        yield f"Notes on {name.lstrip('_')}", [p for doc in _docstrings(name) for p in _paragraphs(doc)]
 
 
 def _sections(topic: str) -> Iterator[tuple[str, list[str]]]:
@@ -95,13 +93,11 @@ def _sections(topic: str) -> Iterator[tuple[str, list[str]]]:
     for block in re.split(r"\n\s*\n", topic.strip()):
         heading = _UNDERLINE.match(block)
         if heading:
-            if paragraphs:
-                yield title, paragraphs
+            yield title, paragraphs
             title, paragraphs = heading[1].strip(), []
         else:
             paragraphs = [*paragraphs, *_paragraphs(block)]
-    if paragraphs:
-        yield title, paragraphs
+    yield title, paragraphs
 
 
 def _docstrings(module: str) -> Iterator[str]:
@@ -114,9 +110,7 @@ def _docstrings(module: str) -> Iterator[str]:
         return
     for node in ast.walk(ast.parse(Path(spec.origin).read_bytes())):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            docstring = ast.get_docstring(node)
-            if docstring:
-                yield docstring
+            yield ast.get_docstring(node) or ""
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -134,21 +128,18 @@ def _paragraphs(text: str) -> list[str]:
     return found
 
 
-def _in_parts(title: str, paragraphs: list[str], min_words: int, max_words: int) -> Iterator[Article]:
+def _in_parts(title: str, paragraphs: list[str]) -> Iterator[Article]:
     """One article or several parts; what is too short for one of its own is dropped."""
-    part: list[str] = []
+    part = Article(title, ())
     number = 1
     for paragraph in paragraphs:
-        part.append(paragraph)
-        if sum(len(p.split()) for p in part) >= (min_words + max_words) // 2:
-            yield Article(_part_title(title, number), tuple(part))
-            part, number = [], number + 1
-    if sum(len(p.split()) for p in part) >= min_words:
-        yield Article(_part_title(title, number), tuple(part))
-
-
-def _part_title(title: str, number: int) -> str:
-    return title if number == 1 else f"{title}, part {number}"
+        part = replace(part, paragraphs=(*part.paragraphs, paragraph))
+        if part.n_words >= _WORDS:
+            yield part
+            number += 1
+            part = Article(f"{title}, part {number}", ())
+    if part.n_words >= _MIN_WORDS:
+        yield part
 
 
 _SUBSTITUTES = ("certain", "usual", "remaining", "following", "given", "ordinary", "particular", "present", "further")
@@ -181,11 +172,7 @@ def typeset(article: Article) -> Article:
 
 def mojibake(article: Article) -> Article:
     """A copy whose UTF-8 bytes were taken for Windows-1252, as careless exports of databases do."""
-    return replace(
-        article,
-        title=_misread(article.title),
-        paragraphs=tuple(_misread(paragraph) for paragraph in article.paragraphs),
-    )
+    return replace(article, title=_misread(article.title), paragraphs=tuple(map(_misread, article.paragraphs)))
 
 
 def _part(article: Article, start: int, stop: int) -> list[str]:

@@ -20,28 +20,6 @@ from owt_pipeline.report.sketches import coarse_edges
 
 Stats = Mapping[str, Any]
 
-HINTS = {
-    "repeated_url": "Normal: a popular link is posted many times. Its submissions are merged into one row.",
-    "self_post": "Normal: posts that hold text of their own link to no page.",
-    "low_score": "Lower --min_score to collect more links, at the price of quality.",
-    "blocked_domain": "The blocklist decides: --blocked_domains lists your own.",
-    "blocked_extension": "Normal: images, videos and archives hold no text to extract.",
-    "not_archived": "Add an archive to --sources, or fetch the rest live.",
-    "http_404": "Link rot: ask web archives with --sources for what is gone.",
-    "http_403": "The sites refuse robots: a clear --user_agent with contact details helps, archives help more.",
-    "http_429": "Hosts ask for fewer requests: lower the rate per host.",
-    "robots": "The sites forbid it; archives may hold these pages.",
-    "dns": "The hosts are gone, or this machine's resolver is overloaded: fetch again to see which.",
-    "timeout": "Slow hosts, or a connection with too many requests at once: lower --concurrency.",
-    "not_html": "Normal: PDF, images and feeds are not read.",
-    "no_text": "Pages without an article, or made by scripts: read the examples, and --extractor's page in the docs.",
-    "too_short": "Lower clean's --min_tokens to keep short texts.",
-    "wrong_language": "Set --languages to keep more of them.",
-    "exact_duplicate": "Normal for link collections: syndicated texts and error pages.",
-    "near_duplicate": "Raise dedupe's --threshold to keep texts that differ more than copies do.",
-}
-"""What to do about a frequent reason, or why nothing has to be done."""
-
 _RARE_SHARE, _ALWAYS_SHOWN = 0.001, 5
 _LARGEST = 3
 
@@ -68,6 +46,10 @@ def page(stats: Stats) -> str:
 
 def _own(name: str) -> str:
     return (files("owt_pipeline.report") / name).read_text(encoding="utf-8")
+
+
+HINTS = dict(line.split(": ", 1) for line in _own("hints.txt").splitlines())
+"""What to do about a frequent reason, or why nothing has to be done."""
 
 
 def stages(stats: Stats) -> list[dict[str, Any]]:
