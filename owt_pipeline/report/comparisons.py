@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from owt_pipeline.engine.bases import Base, open_chain, place_of
 from owt_pipeline.engine.dataset import read_manifest
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage, open_source
-from owt_pipeline.report.sketches import Details, LogHistogram, Summary, share
+from owt_pipeline.report.sketches import Details, Summary, share
 from schemas.manifest import Manifest
 from schemas.settings import shaping_options
 from schemas.stats import STATS_VERSION
@@ -60,8 +59,8 @@ def read_reference(path: str) -> Reference:
 
 def likeness(summary: Summary, details: Details, reference: Reference | None) -> dict[str, Any]:
     """Lengths next to OpenWebText's published ones, and sites next to those of `reference`."""
-    lengths = summary.histograms.get("tokens/n_tokens", LogHistogram())
-    size = summary.histograms.get("corpus/bytes", LogHistogram()).total
+    lengths = summary.histogram("tokens/n_tokens")
+    size = summary.histogram("corpus/bytes").total
     ours = {
         "tokens_per_document": round(lengths.total / lengths.count, 2) if lengths.count else None,
         "bytes_per_token": share(size, lengths.total),
@@ -76,7 +75,7 @@ def likeness(summary: Summary, details: Details, reference: Reference | None) ->
 
 
 def _sites(summary: Summary, details: Details, reference: Reference) -> dict[str, Any]:
-    counts = {name: details.counts.get(f"{name}/site", Counter()) for name in ("urls", "corpus")}
+    counts = {name: details.counter(f"{name}/site") for name in ("urls", "corpus")}
     totals = {name: summary.frequencies[f"{name}/domain"].total for name in counts
               if f"{name}/domain" in summary.frequencies}  # fmt: skip
     first = sorted(reference.counts, key=lambda site: (-reference.counts[site], site))[:_TOP_SITES]

@@ -61,8 +61,8 @@ def figures(
         "totals": totals(manifests, summary),
         "domains": {**ranked("domain", summary, candidates, details, top_domains), "search": searched(details)},
         "subreddits": ranked("subreddit", summary, candidates, details, _TOP_SUBREDDITS),
-        "years": years(summary),
-        "languages": languages(summary),
+        "years": _through(summary, "year", ("urls", "pages", "corpus")),
+        "languages": _through(summary, "language", ("documents", "clean", "corpus")),
         "scores": scores(summary),
         "lengths": lengths(summary),
         "tokens": tokens(manifests, summary),
@@ -139,12 +139,12 @@ def funnel(manifests: Mapping[str, Manifest], summary: Summary) -> list[dict[str
 
 def totals(manifests: Mapping[str, Manifest], summary: Summary) -> dict[str, Any]:
     """What went in, and what came of it."""
-    size = summary.histograms.get("corpus/bytes", LogHistogram())
+    size = summary.histogram("corpus/bytes")
     return {
         "entered": next(iter(manifests.values())).counts.entered if manifests else 0,
         "documents": size.count,
         "text_bytes": size.total,
-        "tokens": summary.histograms.get("tokens/n_tokens", LogHistogram()).total,
+        "tokens": summary.histogram("tokens/n_tokens").total,
     }
 
 
@@ -152,7 +152,7 @@ def ranked(
     kind: str, summary: Summary, candidates: Mapping[str, Candidates], details: Details, top: int
 ) -> dict[str, Any]:
     """Keys by their documents in the corpus, with the URLs collected of each."""
-    corpus, urls = (details.counts.get(f"{dataset}/{kind}", Counter()) for dataset in ("corpus", "urls"))
+    corpus, urls = (details.counter(f"{dataset}/{kind}") for dataset in ("corpus", "urls"))
     of = corpus or urls
     counted = f"corpus/{kind}" if corpus else f"urls/{kind}"
     total = summary.frequencies[counted].total if counted in summary.frequencies else 0
@@ -161,7 +161,7 @@ def ranked(
     return {
         "of": counted.partition("/")[0],
         "distinct": {
-            dataset: _distinct(summary.frequencies[name], candidates[name], details.counts.get(name, Counter()))
+            dataset: _distinct(summary.frequencies[name], candidates[name], details.counter(name))
             for dataset, name in (("urls", f"urls/{kind}"), ("corpus", f"corpus/{kind}"))
             if name in candidates
         },
@@ -181,7 +181,7 @@ def ranked(
 
 def searched(details: Details) -> list[list[Any]]:
     """[domain, documents, URLs] of the domains that were counted, those of most documents first."""
-    corpus, urls = (details.counts.get(f"{dataset}/domain", Counter()) for dataset in ("corpus", "urls"))
+    corpus, urls = (details.counter(f"{dataset}/domain") for dataset in ("corpus", "urls"))
     names = sorted(
         (name for name in corpus.keys() | urls.keys() if corpus[name] or urls[name]),
         key=lambda name: (-corpus[name], -urls[name], name),
@@ -200,16 +200,6 @@ def _distinct(frequencies: Frequencies, candidates: Candidates, counted: Counter
     if candidates.bound == 0:  # then all were counted
         return {"count": sum(count > 0 for count in counted.values()), "exact": True}
     return {"count": frequencies.distinct(), "exact": False}
-
-
-def years(summary: Summary) -> list[dict[str, Any]]:
-    """By the year of a URL's first submission."""
-    return _through(summary, "year", ("urls", "pages", "corpus"))
-
-
-def languages(summary: Summary) -> list[dict[str, Any]]:
-    """By the language declared in documents/, detected from clean/ on."""
-    return _through(summary, "language", ("documents", "clean", "corpus"))
 
 
 def scores(summary: Summary) -> list[dict[str, Any]]:
@@ -270,7 +260,7 @@ _MOST_DOCUMENTS = 1 << 20  # a few arrays of 8 bytes each: what a larger corpus 
 
 def sampler(summary: Summary) -> dict[str, Any] | None:
     """The mixture that `packed` and `longbiased` realise, by the documents' lengths; None without documents."""
-    lengths = summary.histograms.get("tokens/n_tokens", LogHistogram()).values(_MOST_DOCUMENTS)
+    lengths = summary.histogram("tokens/n_tokens").values(_MOST_DOCUMENTS)
     if not len(lengths):
         return None
     rows = realised_mixture(lengths, CONTEXT, long_min_tokens=LONG_MIN_TOKENS, long_fraction=LONG_FRACTION)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -114,8 +113,7 @@ def _rejects(summary: Summary, piece: Piece, readers: Mapping[str, DatasetReader
     for batch in readers[piece.dataset].batches(piece.shard, kind="rejects", rows=2048):
         for reason in batch["reason"].unique().to_pylist():
             rows = batch.filter(pc.equal(batch["reason"], reason))
-            sample = summary.sample(f"{piece.dataset}/{reason}", sizes.urls)
-            sample.add(rows["url_id"].to_numpy(), partial(_reject, rows))
+            summary.sample(f"{piece.dataset}/{reason}", sizes.urls).add(rows.select(["url_id", "url", "detail"]))
             if posted is not None:
                 summary.count(f"pages/{reason}/month", posted(rows["url_id"]))
         if piece.dataset == "corpus":
@@ -137,19 +135,19 @@ def _dropped(summary: Summary, piece: Piece, readers: Mapping[str, DatasetReader
         position = pc.index_in(batch["url_id"], ids)
         lost = batch.filter(pc.is_valid(position))
         why = rejects.take(position.drop_null())
-        reasons, details = why["reason"].combine_chunks(), why["detail"].combine_chunks()
+        lost = lost.append_column("detail", why["detail"].combine_chunks())
+        reasons = why["reason"].combine_chunks()
         for reason in reasons.unique().to_pylist():
-            chosen = pc.equal(reasons, reason)
-            rows = lost.filter(chosen)
+            rows = lost.filter(pc.equal(reasons, reason))
             _add_lost(summary, str(reason), rows, tokenizer)
             if piece.dataset == "documents":
-                sample = summary.sample(f"dropped/{reason}", sizes.documents)
-                sample.add(rows["url_id"].to_numpy(), partial(_lost_document, rows, details.filter(chosen)))
+                shown = rows.select(["url_id", "url", "title", "detail", "text"])
+                summary.sample(f"dropped/{reason}", sizes.documents).add(shown, _excerpt)
         yield batch.num_rows
 
 
 def _add_lost(summary: Summary, reason: str, rows: pa.RecordBatch, tokenizer: encoding.Encoding) -> None:
-    lost = summary.counters.setdefault(f"lost/{reason}", Counter())
+    lost = summary.counter(f"lost/{reason}")
     lost["documents"] += rows.num_rows
     lost["characters"] += pc.sum(pc.utf8_length(rows["text"])).as_py() or 0
     lost["bytes"] += pc.sum(pc.binary_length(rows["text"])).as_py() or 0
@@ -201,12 +199,12 @@ def _add_pages(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
     summary.count("pages/live/month", months.filter(live))
     summary.add_by("pages/bytes/month", months, batch["body_bytes"])
     summary.add_by("pages/milliseconds/month", months.filter(live), batch["fetch_ms"].filter(live))
-    summary.see("pages/captured", month_of(batch["fetched_at"]))
+    summary.captured = max(summary.captured, pc.max(month_of(batch["fetched_at"])).as_py() or 0)
     days = batch["days_after_submission"]
     for source in batch["source"].unique().to_pylist():
         known = days.filter(pc.equal(batch["source"], source)).drop_null()
         summary.measure(f"pages/days/{source}", pc.abs(known))
-        summary.counters.setdefault("pages/before", Counter())[source] += pc.sum(pc.less(known, 0)).as_py() or 0
+        summary.counter("pages/before")[source] += pc.sum(pc.less(known, 0)).as_py() or 0
     summary.measure("pages/body_bytes", batch["body_bytes"])
     summary.measure("pages/fetch_ms", batch["fetch_ms"].filter(live))
 
@@ -222,7 +220,7 @@ def _add_duplicates(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> No
     similarity = near["similarity"].to_numpy().astype(np.float64)
     bins = np.minimum((similarity * SIMILARITY_BINS + 1e-4).astype(np.int64), SIMILARITY_BINS - 1)
     summary.count("duplicates/similarity", pa.array(bins))
-    bands = summary.counters.setdefault("duplicates/shared_bands", Counter())
+    bands = summary.counter("duplicates/shared_bands")
     for index, shared in zip(bins.tolist(), near["shared_bands"].to_pylist(), strict=True):
         bands[index] += shared
     columns = ("kept_url_id", "cluster_size", "url_id", "rule", "similarity")
@@ -232,9 +230,10 @@ def _add_duplicates(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> No
 
 def _sample_decisions(summary: Summary, batch: pa.RecordBatch) -> None:
     """Decisions to be shown with both texts."""
+    shown = batch.select(["url_id", "kept_url_id", "rule", "similarity", "shared_bands"])
     for rule in ("near", "exact"):
-        rows = batch.filter(pc.equal(batch["rule"], rule))
-        summary.sample(f"duplicates/{rule}", MOST_REMOVALS).add(rows["url_id"].to_numpy(), partial(_decision, rows))
+        rows = shown.filter(pc.equal(shown["rule"], rule))
+        summary.sample(f"duplicates/{rule}", MOST_REMOVALS).add(rows, _rounded)
 
 
 def _add_corpus(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
@@ -245,8 +244,8 @@ def _add_corpus(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
     summary.measure("corpus/characters", pc.utf8_length(batch["text"]))
     summary.measure("corpus/bytes", pc.binary_length(batch["text"]))
     summary.measure("corpus/words", batch["n_words"])
-    sample = summary.sample("corpus/documents", sizes.documents)
-    sample.add(batch["url_id"].to_numpy(), partial(_document, batch))
+    shown = batch.select(["url_id", "url", "title", "score", "language", "n_words", "text"])
+    summary.sample("corpus/documents", sizes.documents).add(shown, _excerpt)
 
 
 def _add_tokens(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
@@ -254,27 +253,13 @@ def _add_tokens(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
     summary.add_vocabulary(np.bincount(batch["tokens"].flatten().to_numpy()))
 
 
-def _reject(rows: pa.RecordBatch, k: int) -> dict[str, Any]:
-    return {name: rows[name][k].as_py() for name in ("url_id", "url", "detail")}
-
-
-def _decision(rows: pa.RecordBatch, k: int) -> dict[str, Any]:
-    row = {name: rows[name][k].as_py() for name in ("url_id", "kept_url_id", "rule", "similarity", "shared_bands")}
+def _rounded(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "similarity": round(row["similarity"], 4)}
 
 
-def _document(rows: pa.RecordBatch, k: int) -> dict[str, Any]:
-    shown = {name: rows[name][k].as_py() for name in ("url_id", "url", "title", "score", "language", "n_words")}
-    return {**shown, **_excerpt(rows["text"][k].as_py())}
-
-
-def _lost_document(rows: pa.RecordBatch, details: pa.Array, k: int) -> dict[str, Any]:
-    shown = {name: rows[name][k].as_py() for name in ("url_id", "url", "title")}
-    return {**shown, "detail": details[k].as_py(), **_excerpt(rows["text"][k].as_py())}
-
-
-def _excerpt(text: str) -> dict[str, Any]:
-    return {"characters": len(text), "text": text[:EXCERPT_CHARACTERS]}
+def _excerpt(row: dict[str, Any]) -> dict[str, Any]:
+    text = row.pop("text")
+    return {**row, "characters": len(text), "text": text[:EXCERPT_CHARACTERS]}
 
 
 def host_of(urls: pa.Array) -> pa.Array:

@@ -10,7 +10,6 @@ from typing import Any
 from owt_pipeline.report.sketches import (
     SIMILARITY_BINS,
     Details,
-    LogHistogram,
     Summary,
     by_count,
     by_key,
@@ -29,21 +28,21 @@ def fetching(manifests: Mapping[str, Manifest], summary: Summary, details: Detai
     if manifest is None:
         return None
     return {
-        "sources": by_key(summary.counters.get("pages/source", Counter())),
+        "sources": by_key(summary.counter("pages/source")),
         "distances": _distances(summary),
-        "statuses": by_key(summary.counters.get("pages/status", Counter())),
+        "statuses": by_key(summary.counter("pages/status")),
         "failures": by_count(Counter(manifest.counts.rejected)),
         "milliseconds": distribution(summary, "pages/fetch_ms"),
         "body_bytes": distribution(summary, "pages/body_bytes"),
         "domains": _fetched_domains(details),
-        "captured": _month(summary.latest.get("pages/captured")),
+        "captured": _month(summary.captured),
         "ages": _ages(summary, manifest),
     }
 
 
 def _distances(summary: Summary) -> list[dict[str, Any]]:
     """How far captures are from submissions, by source."""
-    before = summary.counters.get("pages/before", Counter())
+    before = summary.counter("pages/before")
     return [
         {
             "source": source,
@@ -51,15 +50,15 @@ def _distances(summary: Summary) -> list[dict[str, Any]]:
             "before": before[source],
             "days": distribution(summary, f"pages/days/{source}"),
         }
-        for source, count in sorted(summary.counters.get("pages/source", Counter()).items())
+        for source, count in sorted(summary.counter("pages/source").items())
     ]
 
 
 def _fetched_domains(details: Details) -> list[dict[str, Any]]:
     """Those of most URLs."""
-    counters = [details.counts.get(f"{name}/domain", Counter()) for name in ("pages", "live", "bytes", "milliseconds")]
+    counters = [details.counter(f"{name}/domain") for name in ("pages", "live", "bytes", "milliseconds")]
     failures: dict[str, Counter] = {}
-    for (host, reason), count in details.counts.get("failed/domain", Counter()).items():
+    for (host, reason), count in details.counter("failed/domain").items():
         failures.setdefault(host, Counter())[reason] += count
     hosts = counters[0].keys() | failures.keys()
     rows = [_outcomes("domain", host, counters, failures.get(host, Counter())) for host in hosts]
@@ -68,14 +67,13 @@ def _fetched_domains(details: Details) -> list[dict[str, Any]]:
 
 def _ages(summary: Summary, manifest: Manifest) -> list[dict[str, Any]]:
     """By full years from the month of the first submission to that of the last capture of the run."""
-    captured = summary.latest.get("pages/captured")
-    if captured is None:
+    if not summary.captured:
         return []
 
     def years(name: str) -> Counter[int]:
         found: Counter[int] = Counter()
-        for month, count in summary.counters.get(name, Counter()).items():
-            found[max(captured - month, 0) // 12] += count
+        for month, count in summary.counter(name).items():
+            found[max(summary.captured - month, 0) // 12] += count
         return found
 
     counters = [years(f"pages/{name}month") for name in ("", "live/", "bytes/", "milliseconds/")]
@@ -106,20 +104,20 @@ def _mean(total: int, count: int) -> float | None:
     return round(total / count, 1) if count else None
 
 
-def _month(months: int | None) -> str | None:
-    return None if months is None else f"{months // 12:04d}-{months % 12 + 1:02d}"
+def _month(months: int) -> str | None:
+    return f"{months // 12:04d}-{months % 12 + 1:02d}" if months else None
 
 
 def filters(manifests: Mapping[str, Manifest], summary: Summary) -> dict[str, Any]:
     """The figures of what clean/ and corpus/ rejected."""
-    kept = summary.histograms.get("tokens/n_tokens", LogHistogram()).total
+    kept = summary.histogram("tokens/n_tokens").total
     reasons = [
         (manifests[name].stage, reason)
         for name in ("clean", "corpus")
         if name in manifests
         for reason, _ in Counter(manifests[name].counts.rejected).most_common()
     ]
-    lost = {reason: summary.counters.get(f"lost/{reason}", Counter()) for _, reason in reasons}
+    lost = {reason: summary.counter(f"lost/{reason}") for _, reason in reasons}
     before = kept + sum(counter["tokens"] for counter in lost.values())
     return {
         "lost": [
@@ -183,11 +181,11 @@ def duplicates(manifests: Mapping[str, Manifest], summary: Summary, details: Det
     if manifest is None:
         return None
     properties = manifest.properties
-    rules = summary.counters.get("duplicates/rule", Counter())
+    rules = summary.counter("duplicates/rule")
     # Each document that goes names its cluster's size: a cluster of n has n - 1 of them.
-    sizes = summary.counters.get("duplicates/cluster_size", Counter())
-    similarity = summary.counters.get("duplicates/similarity", Counter())
-    bands = summary.counters.get("duplicates/shared_bands", Counter())
+    sizes = summary.counter("duplicates/cluster_size")
+    similarity = summary.counter("duplicates/similarity")
+    bands = summary.counter("duplicates/shared_bands")
     return {
         "examined": manifest.counts.entered,
         "exact": rules["exact"],
@@ -226,7 +224,7 @@ def _largest(summary: Summary, details: Details) -> list[dict[str, Any]]:
 
 def _removed_domains(details: Details) -> list[dict[str, Any]]:
     """Those that lost most documents; what was examined of one is what stays of it and what went."""
-    corpus, removed = (details.counts.get(f"{name}/domain", Counter()) for name in ("corpus", "removed"))
+    corpus, removed = (details.counter(f"{name}/domain") for name in ("corpus", "removed"))
     rows = [
         {
             "domain": host,

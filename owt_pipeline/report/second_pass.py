@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.formats.warc import Response, read_record
 from owt_pipeline.report.first_pass import Piece, host_of, keys_of, site_of
-from owt_pipeline.report.sketches import Candidates, Details, Summary
+from owt_pipeline.report.sketches import Candidates, Details, Summary, counts_of
 
 _ROWS = 1 << 14
 _TEXT_CHARACTERS = 20_000
@@ -64,20 +63,12 @@ def _count_keys(details: Details, piece: Piece, reader: DatasetReader, wanted: W
     for batch in reader.batches(piece.shard, columns=[column, "subreddits"], rows=_ROWS):
         keys = keys_of(piece.dataset, batch)
         for name, values in keys.items():
-            details.add(name, wanted.candidates[name].count(values))
-        details.add(f"{piece.dataset}/site", _sites(keys[f"{piece.dataset}/domain"], wanted.sites))
+            details.counter(name).update(wanted.candidates[name].count(values))
+        if wanted.sites:
+            for host, count in counts_of(keys[f"{piece.dataset}/domain"]).items():
+                if (site := site_of(host)) in wanted.sites:
+                    details.counter(f"{piece.dataset}/site")[site] += count
         yield batch.num_rows
-
-
-def _sites(hosts: pa.Array, wanted: frozenset[str]) -> Counter[str]:
-    """How many of `hosts` belong to each of the sites wanted."""
-    found: Counter[str] = Counter()
-    if wanted:
-        counted = pc.value_counts(hosts.drop_null())
-        for host, count in zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True):
-            if (site := site_of(host)) in wanted:
-                found[site] += count
-    return found
 
 
 def _add_pages(details: Details, piece: Piece, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
@@ -103,7 +94,7 @@ def _add_pages(details: Details, piece: Piece, reader: DatasetReader, wanted: Wa
         names = summed["host"].to_pylist()
         for name, column in (("pages", "host_count"), ("bytes", "bytes_sum"), ("live", "live_sum"),
                              ("milliseconds", "milliseconds_sum")):  # fmt: skip
-            details.add(f"{name}/domain", dict(zip(names, summed[column].to_pylist(), strict=True)))
+            details.counter(f"{name}/domain").update(dict(zip(names, summed[column].to_pylist(), strict=True)))
 
 
 def _read_pages(details: Details, rows: pa.RecordBatch, piece: Piece, reader: DatasetReader) -> None:
@@ -152,13 +143,13 @@ def _add_failures(details: Details, piece: Piece, reader: DatasetReader, wanted:
             [([], "count_all")]
         )  # fmt: skip
         keys = zip(counted["host"].to_pylist(), counted["reason"].to_pylist(), strict=True)
-        details.add("failed/domain", dict(zip(keys, counted["count_all"].to_pylist(), strict=True)))
+        details.counter("failed/domain").update(dict(zip(keys, counted["count_all"].to_pylist(), strict=True)))
 
 
 def _count_removed(details: Details, piece: Piece, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
     for batch in reader.batches(piece.shard, kind="rejects", columns=["url"], rows=_ROWS):
-        hosts = host_of(batch["url"])
-        details.add("removed/domain", wanted.candidates["removed/domain"].count(hosts))
+        removed = wanted.candidates["removed/domain"].count(host_of(batch["url"]))
+        details.counter("removed/domain").update(removed)
         yield batch.num_rows
 
 

@@ -7,7 +7,7 @@ their order, nor on how they were spread over shards and workers. So the report 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -139,18 +139,18 @@ class Frequencies(msgspec.Struct, eq=False):
 
     def add(self, keys: pa.Array) -> None:
         """Count an array of strings; nulls are left out."""
-        names, counts = _value_counts(keys)
-        if not names:
+        counted = counts_of(keys)
+        if not counted:
             return
-        hashes = _hashes(names)
-        np.add.at(self.buckets, _bucket_of(hashes), counts)
+        hashes = _hashes(counted)
+        np.add.at(self.buckets, _bucket_of(hashes), list(counted.values()))
         low = hashes & np.uint64((1 << (64 - _BUCKET_BITS)) - 1)  # bits that do not choose the bucket
         register = (low & np.uint64((1 << _REGISTER_BITS) - 1)).astype(np.int64)
         rest = (low >> np.uint64(_REGISTER_BITS)).astype(np.float64)
         width = 64 - _BUCKET_BITS - _REGISTER_BITS
         rank = (width + 1 - np.frexp(rest)[1]).astype(np.uint8)  # leading zeros, and one
         np.maximum.at(self.registers, register, rank)
-        self.total += int(counts.sum())
+        self.total += sum(counted.values())
 
     def merge(self, other: Frequencies) -> None:
         self.buckets += other.buckets
@@ -188,8 +188,8 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
 
     def count(self, keys: pa.Array) -> dict[str, int]:
         """How often each candidate is among `keys`."""
-        names, counts = _value_counts(keys)
-        return {name: int(n) for name, n, yes in zip(names, counts, self._among(names), strict=True) if yes}
+        counted = counts_of(keys)
+        return {name: counted[name] for name, yes in zip(counted, self._among(counted), strict=True) if yes}
 
     def mask(self, keys: pa.Array) -> pa.Array:
         """Which of `keys`, strings, are candidates; nulls are none."""
@@ -197,15 +197,7 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
         among = pa.array(self._among(encoded.dictionary.to_pylist()), pa.bool_())
         return pc.fill_null(among.take(encoded.indices), False)
 
-    def union(self, other: Candidates) -> Candidates:
-        """The candidates of either; what is in neither is no more frequent than the greater bound."""
-        return Candidates(self.selected | other.selected, max(self.bound, other.bound))
-
-    def bounded(self, bound: int) -> Candidates:
-        """The same candidates, for keys of which no other is more frequent than `bound`."""
-        return Candidates(self.selected, bound)
-
-    def _among(self, names: Sequence[str]) -> np.ndarray:
+    def _among(self, names: Collection[str]) -> np.ndarray:
         bucket = _bucket_of(_hashes(names))
         return ((self.selected[bucket >> 3] >> (7 - (bucket & 7)).astype(np.uint8)) & 1).astype(bool)
 
@@ -221,16 +213,17 @@ class Sample(msgspec.Struct, eq=False):
     size: int
     chosen: dict[tuple[int, int], Any] = {}
 
-    def add(self, url_ids: np.ndarray, row: Callable[[int], Any]) -> None:
-        """Consider rows by their ids, uint64; `row(k)` gives the k-th one's content where it is wanted."""
+    def add(self, rows: pa.RecordBatch, shown: Callable[[dict[str, Any]], Any] = dict) -> None:
+        """Consider rows by their `url_id`; `shown` makes of a row that is wanted what is kept of it."""
         if not self.size:
             return
+        url_ids = rows["url_id"].to_numpy()
         spread = _spread(url_ids)
         for k in np.lexsort((url_ids, spread)).tolist():
             key = (int(spread[k]), int(url_ids[k]))
             if len(self.chosen) == self.size and key > max(self.chosen):
                 break
-            self._put(key, row(k))
+            self._put(key, shown(rows.slice(k, 1).to_pylist()[0]))
 
     def merge(self, other: Sample) -> None:
         for key, row in other.chosen.items():
@@ -245,16 +238,17 @@ class Sample(msgspec.Struct, eq=False):
             del self.chosen[max(self.chosen)]
 
 
-def _value_counts(keys: pa.Array) -> tuple[list[str], np.ndarray]:
+def counts_of(keys: pa.Array) -> dict[Any, int]:
+    """How often each key occurs; nulls are left out."""
     counted = pc.value_counts(keys.drop_null())
-    return counted.field("values").to_pylist(), counted.field("counts").to_numpy()
+    return dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
 
 
 def _bucket_of(hashes: np.ndarray) -> np.ndarray:
     return (hashes >> np.uint64(64 - _BUCKET_BITS)).astype(np.int64)
 
 
-def _hashes(names: Sequence[str]) -> np.ndarray:
+def _hashes(names: Collection[str]) -> np.ndarray:
     return np.fromiter((xxhash.xxh3_64_intdigest(name.encode()) for name in names), np.uint64, len(names))
 
 
@@ -289,7 +283,7 @@ class Summary:
       histograms: distributions of numbers.
       frequencies: how often each of many keys occurs.
       samples: rows at random.
-      latest: the greatest value.
+      captured: the month of the last capture, in months since year 0; 0 without any.
       clusters: the largest clusters of duplicates: size and some members, by the id of the document that stays.
       vocabulary: how often each token id occurs.
     """
@@ -298,50 +292,47 @@ class Summary:
     histograms: dict[str, LogHistogram] = field(default_factory=dict)
     frequencies: dict[str, Frequencies] = field(default_factory=dict)
     samples: dict[str, Sample] = field(default_factory=dict)
-    latest: dict[str, int] = field(default_factory=dict)
+    captured: int = 0
     clusters: dict[int, tuple[int, list[dict[str, Any]]]] = field(default_factory=dict)
     vocabulary: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def merge(self, other: Summary) -> None:
         for name, counter in other.counters.items():
-            self.counters.setdefault(name, Counter()).update(counter)
+            self.counter(name).update(counter)
         for name, histogram in other.histograms.items():
-            self.histograms.setdefault(name, LogHistogram()).merge(histogram)
+            self.histogram(name).merge(histogram)
         for name, frequencies in other.frequencies.items():
             self.frequencies.setdefault(name, Frequencies()).merge(frequencies)
         for name, sample in other.samples.items():
-            self.samples.setdefault(name, Sample(sample.size)).merge(sample)
-        for name, value in other.latest.items():
-            self.latest[name] = max(value, self.latest.get(name, value))
+            self.sample(name, sample.size).merge(sample)
+        self.captured = max(self.captured, other.captured)
         for kept, (size, members) in other.clusters.items():
             self.add_cluster(kept, size, members)
         self.add_vocabulary(other.vocabulary)
 
+    def counter(self, name: str) -> Counter:
+        return self.counters.setdefault(name, Counter())
+
+    def histogram(self, name: str) -> LogHistogram:
+        return self.histograms.setdefault(name, LogHistogram())
+
     def count(self, name: str, keys: pa.Array | pa.ChunkedArray) -> None:
-        counted = pc.value_counts(keys.drop_null())
-        counts = dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
-        self.counters.setdefault(name, Counter()).update(counts)
+        self.counter(name).update(counts_of(keys))
 
     def add_by(self, name: str, keys: pa.Array, values: pa.Array) -> None:
         """Add to each key the sum of its values."""
         summed = pa.table({"key": keys, "value": values}).filter(pc.is_valid(keys)).group_by("key")
         columns = summed.aggregate([("value", "sum")])
-        sums = dict(zip(columns["key"].to_pylist(), columns["value_sum"].to_pylist(), strict=True))
-        self.counters.setdefault(name, Counter()).update(sums)
+        self.counter(name).update(dict(zip(*(column.to_pylist() for column in columns.columns), strict=True)))
 
     def measure(self, name: str, values: pa.Array) -> None:
-        self.histograms.setdefault(name, LogHistogram()).add(values.to_numpy(zero_copy_only=False))
+        self.histogram(name).add(values.to_numpy(zero_copy_only=False))
 
     def tally(self, name: str, keys: pa.Array) -> None:
         self.frequencies.setdefault(name, Frequencies()).add(keys)
 
     def sample(self, name: str, size: int) -> Sample:
         return self.samples.setdefault(name, Sample(size))
-
-    def see(self, name: str, values: pa.Array) -> None:
-        """Remember the greatest of all values."""
-        if (greatest := pc.max(values).as_py()) is not None:
-            self.latest[name] = max(greatest, self.latest.get(name, greatest))
 
     def add_cluster(self, kept: int, size: int, members: list[dict[str, Any]]) -> None:
         """Members of a cluster; of all clusters, the largest ones stay, and of each, the members of least id."""
@@ -371,11 +362,11 @@ class Summary:
     def candidates(self) -> dict[str, Candidates]:
         """The keys that the second pass counts, by list: those frequent by any list of the same kind."""
         own = {name: frequencies.candidates() for name, frequencies in self.frequencies.items()}
-        chosen: dict[str, Candidates] = {}
+        selected: dict[str, np.ndarray] = {}
         for name, candidates in own.items():
             kind = name.partition("/")[2]
-            chosen[kind] = candidates.union(chosen.get(kind, candidates))
-        return {name: chosen[name.partition("/")[2]].bounded(candidates.bound) for name, candidates in own.items()}
+            selected[kind] = candidates.selected | selected.get(kind, candidates.selected)
+        return {name: Candidates(selected[name.partition("/")[2]], own[name].bound) for name in own}
 
 
 @dataclass
@@ -396,13 +387,13 @@ class Details:
 
     def merge(self, other: Details) -> None:
         for name, counter in other.counts.items():
-            self.add(name, counter)
+            self.counter(name).update(counter)
         self.urls.update(other.urls)
         self.texts.update(other.texts)
         self.pages.update(other.pages)
 
-    def add(self, name: str, counts: Mapping[Any, int]) -> None:
-        self.counts.setdefault(name, Counter()).update(counts)
+    def counter(self, name: str) -> Counter:
+        return self.counts.setdefault(name, Counter())
 
 
 def pack(value: Any) -> bytes:
@@ -443,7 +434,7 @@ def share(part: float, total: float) -> float | None:
 
 def distribution(summary: Summary, name: str) -> dict[str, Any]:
     """A histogram of `summary` with its percentiles."""
-    histogram = summary.histograms.get(name, LogHistogram())
+    histogram = summary.histogram(name)
     return {
         "count": histogram.count,
         "sum": histogram.total,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -110,9 +110,13 @@ def test_the_most_frequent_of_many_keys_are_counted_and_proven() -> None:
     assert found.total == len(keys)
 
 
+def rows_of(ids: Sequence[int], values: Sequence[Any]) -> pa.RecordBatch:
+    return pa.record_batch({"url_id": pa.array(ids, pa.uint64()), "value": pa.array(values)})
+
+
 def sample(ids: list[int]) -> Sample:
     made = Sample(5)
-    made.add(np.array(ids, np.uint64), lambda k: {"url_id": ids[k], "row": ids[k] % 3})
+    made.add(rows_of(ids, [i % 3 for i in ids]))
     return made
 
 
@@ -127,15 +131,15 @@ def test_a_sample_is_the_same_in_whatever_order_the_rows_come(ids: list[int], se
 @pytest.mark.parametrize("ids", [range(20_000), range(0, 20_000 << 20, 1 << 20)])
 def test_a_sample_favours_no_part_of_the_ids(ids: range) -> None:
     made = Sample(1000)
-    made.add(np.array(ids, np.uint64), lambda k: k)
-    assert abs(np.mean(made.rows()) / 10_000 - 1) < 4 / np.sqrt(12 * 1000) * 2
+    made.add(rows_of(ids, range(len(ids))))
+    assert abs(np.mean([row["value"] for row in made.rows()]) / 10_000 - 1) < 4 / np.sqrt(12 * 1000) * 2
 
 
 def test_an_id_with_several_rows_shows_the_same_one_always() -> None:
     for order in ((0, 1), (1, 0)):
         made = Sample(3)
-        made.add(np.array([7, 7], np.uint64), lambda k, order=order: {"detail": f"row {order[k]}"})
-        assert made.rows() == [{"detail": "row 0"}]
+        made.add(rows_of([7, 7], [f"row {k}" for k in order]))
+        assert made.rows() == [{"url_id": 7, "value": "row 0"}]
 
 
 @given(VALUES, KEYS)
@@ -145,7 +149,7 @@ def test_a_summary_is_the_same_once_packed_and_can_then_be_added_to(values: list
         made = Summary(counters={"status": Counter({200: 3, None: 1})}, vocabulary=np.bincount([1, 1, 3]))
         made.measure("length", pa.array(values))
         made.tally("domain", pa.array(keys, pa.string()))
-        made.sample("rows", 3).add(np.array(values, np.uint64) + np.uint64(2**63), lambda k: {"text": "ü", "n": k})
+        made.sample("rows", 3).add(rows_of([value + 2**63 for value in values], ["ü"] * len(values)))
         made.add_cluster(2**64 - 1, 2, [{"url_id": 5, "similarity": 0.8125}])
         return made
 
