@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import difflib
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +20,11 @@ from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manife
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import VERSION, BadURL, canonicalize, unescaped, url_id, url_rules_of
+from owt_pipeline.report.losses import side_by_side
 from schemas import DATASETS, Reason
 from schemas.manifest import ShardFile
+
+_COMPARED_WORDS = 5000
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     shown = {key: value for key, value in row.items() if value not in (None, [], "")}
     if "text" in shown:
         shown["characters"] = len(row["text"])
-        shown["text"] = _cut(row["text"])
+        shown["text"] = cut(row["text"])
     for key in ("created_utc", "fetched_at"):
         if key in shown:
             with contextlib.suppress(ValueError, OverflowError, OSError):  # dumps have dates of no calendar
@@ -217,7 +218,7 @@ def _decision(readers: Mapping[str, DatasetReader], row: dict[str, Any], shard: 
     kept = find_id(keeper, row["kept_url_id"], [kept_shard])
     if removed and kept:
         shown["kept_url"] = kept[0].row["url"]
-        shown["differences"] = differences(removed[0].row["text"], kept[0].row["text"])
+        shown["differences"] = side_by_side(removed[0].row["text"], kept[0].row["text"], _COMPARED_WORDS)
     return shown
 
 
@@ -239,7 +240,8 @@ def keeper_of(readers: Mapping[str, DatasetReader], shard: int) -> tuple[Dataset
     return None, shard
 
 
-def _cut(text: str, length: int = 160) -> str:
+def cut(text: str, length: int = 160) -> str:
+    """The beginning of a text, on one line."""
     text = " ".join(text.split())
     return text if len(text) <= length else text[:length] + "…"
 
@@ -272,26 +274,19 @@ def find_id(reader: DatasetReader, identifier: int, shards: Iterable[int]) -> li
     return []
 
 
-def arrow_ids(reader: DatasetReader, file: ShardFile) -> Iterator[pa.RecordBatch]:
-    """`url_id` and `n_tokens` of a file of `tokens/`, batch by batch: the tokens themselves are not read."""
-    with reading(reader.workdir.path(file.path)), reader.workdir.open(file.path) as source:
-        about = pa.ipc.open_file(source).schema
-        wanted = [about.get_field_index(name) for name in ("url_id", "n_tokens")]
-        opened = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=wanted))
-        for index in range(opened.num_record_batches):
-            yield opened.get_batch(index)
-
-
 def _rows_in(reader: DatasetReader, file: ShardFile, identifier: int) -> Iterator[Found]:
     if file.path.endswith(".arrow"):
-        yield from _rows_of_arrow(reader, file, identifier)
+        start = 0
+        for batch in reader.batches_of(file, columns=["url_id", "n_tokens"], rows=1 << 16):
+            for place in np.flatnonzero(batch["url_id"].to_numpy() == np.uint64(identifier)).tolist():
+                yield Found(file, start + place, batch.slice(place, 1).to_pylist()[0])
+            start += batch.num_rows
     else:
         with reading(reader.workdir.path(file.path)), reader.workdir.open(file.path) as source:
-            yield from _rows_of_parquet(source, file, identifier)
+            yield from _rows_of_parquet(pq.ParquetFile(source), file, identifier)
 
 
-def _rows_of_parquet(source: pa.NativeFile, file: ShardFile, identifier: int) -> Iterator[Found]:
-    parquet = pq.ParquetFile(source)
+def _rows_of_parquet(parquet: pq.ParquetFile, file: ShardFile, identifier: int) -> Iterator[Found]:
     column = parquet.schema_arrow.get_field_index("url_id")
     start = 0
     for group in range(parquet.num_row_groups):
@@ -305,49 +300,3 @@ def _rows_of_parquet(source: pa.NativeFile, file: ShardFile, identifier: int) ->
                 for place in places.tolist():
                     yield Found(file, start + place, table.slice(place, 1).to_pylist()[0])
         start += about.num_rows
-
-
-def _rows_of_arrow(reader: DatasetReader, file: ShardFile, identifier: int) -> Iterator[Found]:
-    start = 0
-    for batch in arrow_ids(reader, file):
-        for place in np.flatnonzero(batch["url_id"].to_numpy() == np.uint64(identifier)).tolist():
-            yield Found(file, start + place, batch.slice(place, 1).to_pylist()[0])
-        start += batch.num_rows
-
-
-_CONTEXT_WORDS = 12
-_COMPARED_WORDS = 5000
-_CHARACTERS = 160  # shown of what differs in one place
-
-
-def differences(removed: str, kept: str, most: int = 5) -> list[dict[str, str]]:
-    """The first places where two texts differ by words: what each has there, the words before it and behind it."""
-    ours, theirs = removed.split()[:_COMPARED_WORDS], kept.split()[:_COMPARED_WORDS]
-    places = []
-    for tag, a, b, c, d in difflib.SequenceMatcher(a=ours, b=theirs, autojunk=False).get_opcodes():
-        if tag != "equal":
-            before, behind = ours[max(0, a - _CONTEXT_WORDS) : a], ours[b : b + _CONTEXT_WORDS]
-            found = {"after": before, "removed": ours[a:b], "kept": theirs[c:d], "before": behind}
-            places.append({name: _cut_words(words) for name, words in found.items()})
-            if len(places) == most:
-                break
-    return places
-
-
-def side_by_side(places: Sequence[Mapping[str, str]], titles: tuple[str, str], width: int) -> Iterator[str]:
-    """Lines of two columns: the removed text and the kept one at each of the places, what differs in brackets."""
-    column = max((width - 7) // 2, 20)
-    for cells in (titles, *((_extract(place, "removed"), _extract(place, "kept")) for place in places)):
-        wrapped = [textwrap.wrap(cell, column) for cell in cells]
-        for left, right in zip_longest(*wrapped, fillvalue=""):
-            yield f"    {left:<{column}} | {right}".rstrip()
-        yield ""
-
-
-def _extract(place: Mapping[str, str], side: str) -> str:
-    return " ".join(f"… {place['after']} [{place[side]}] {place['before']} …".split())
-
-
-def _cut_words(words: Sequence[str]) -> str:
-    text = " ".join(words)
-    return text if len(text) <= _CHARACTERS else text[:_CHARACTERS] + "…"

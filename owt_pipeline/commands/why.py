@@ -6,8 +6,10 @@ import argparse
 import json
 import re
 import shutil
+import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, zip_longest
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.commands.history import arrow_ids, asked_for, history, in_bases, nearest, readers_of, side_by_side
+from owt_pipeline.commands.history import asked_for, cut, history, in_bases, nearest, readers_of
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import NotFound, UsageError
 from owt_pipeline.engine.lease import mention_running
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import url_rules_of
+from owt_pipeline.report.losses import Segment
+from schemas import DATASETS
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -102,11 +106,14 @@ def _print_history(found: dict[str, Any]) -> None:
             if key in ("stage", "verdict") or value is None or (shown.get(key) == value and key != "row"):
                 continue  # what a stage passes on as it was is not shown again
             shown[key] = value
-            if key == "differences":
-                _print_differences(value)
-            else:
+            if key != "differences":
                 _say(f"  {key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
-
+            elif all(kind != "differs" for kind, *_ in value):
+                _say("  differences: none by words")
+            else:
+                _say("  side by side, where they differ:")
+                for line in columns(value, ("this document", "the one that stays"), shutil.get_terminal_size().columns):
+                    _say(line)
     for was in found.get("earlier", []):
         _say("")
         _say(f"in {was['run']}, which this run builds on:")
@@ -124,11 +131,18 @@ def _verdict(found: dict[str, Any]) -> str:
     return "kept, to its tokens"
 
 
-def _print_differences(places: list[dict[str, str]]) -> None:
-    _say("  side by side, where they differ:" if places else "  differences: none by words")
-    titles = ("this document", "the one that stays")
-    for line in side_by_side(places, titles, shutil.get_terminal_size((120, 24)).columns) if places else ():
-        _say(line)
+def columns(segments: Sequence[Segment], titles: tuple[str, str], width: int) -> Iterator[str]:
+    """Lines of two columns: two texts at each place where they differ, what differs in brackets."""
+    column = max((width - 7) // 2, 20)
+    rows = [titles]
+    for skipped, place in groupby(segments, lambda segment: segment[0] == "skipped"):
+        if not skipped:
+            shown = [[f"[{cut(text)}]" if kind == "differs" else text for text in texts] for kind, *texts in place]
+            rows.append((" ".join(left for left, _ in shown), " ".join(right for _, right in shown)))
+    for row in rows:
+        for left, right in zip_longest(*(textwrap.wrap(text, column) for text in row), fillvalue=""):
+            yield f"    {left:<{column}} | {right}".rstrip()
+        yield ""
 
 
 def _print_domain(found: dict[str, Any]) -> None:
@@ -160,48 +174,47 @@ def domain_summary(readers: Mapping[str, DatasetReader], domain: str) -> dict[st
     """
     pattern = rf"^https://([^/:]*\.)?{re.escape(domain)}(:[0-9]+)?/"
     hosts: Counter[str] = Counter()
-    examples: dict[str, list[str]] = {}
+    examples: dict[str, list[str]] = {"kept": []}
     stages: list[dict[str, Any]] = []
     ids: dict[int, np.ndarray] | None = None  # of the URLs that entered, by shard
-    tokens = None
+    tokens = 0
     for name, reader in readers.items():
+        has_urls = "url" in DATASETS[name].schema.names
+        columns = ["url_id", *(["url"] if has_urls else []), *(["n_tokens"] if name == "tokens" else [])]
         kept: dict[int, np.ndarray] = {}
+        shown: list[str] = []
         rejected: Counter[str] = Counter()
         for shard in range(reader.num_shards):
-            known = None if ids is None else ids.get(shard, _NO_IDS)
+            known = ids.get(shard, _NO_IDS) if ids is not None else None if has_urls else _NO_IDS
             if known is not None and not len(known):
                 continue
-            if name == "tokens":
-                kept[shard], count = _tokens(reader, shard, _NO_IDS if known is None else known)
-                tokens = (tokens or 0) + count
-            else:
-                here = list(_ours(reader, shard, ["url_id", *(["url"] if known is None else [])], pattern, known))
-                kept[shard] = np.concatenate([_NO_IDS, *(batch["url_id"].to_numpy() for batch in here)])
+            here = list(_ours(reader, shard, columns, pattern, known))
+            kept[shard] = np.concatenate([_NO_IDS, *(batch["url_id"].to_numpy() for batch in here)])
+            for batch in here:
                 if known is None:
-                    urls = (url for batch in here for url in batch["url"].to_pylist())
-                    hosts.update(re.sub("^https://|[:/].*$", "", url) for url in urls)
+                    hosts.update(re.sub("^https://|[:/].*$", "", url) for url in batch["url"].to_pylist())
+                if has_urls:
+                    shown += batch["url"].to_pylist()[: _EXAMPLES - len(shown)]
+                if name == "tokens":
+                    tokens += pc.sum(batch["n_tokens"]).as_py() or 0
             for batch in _ours(reader, shard, ["url_id", "url", "reason"], pattern, known, kind="rejects"):
                 for reason, url in zip(batch["reason"].to_pylist(), batch["url"].to_pylist(), strict=True):
                     rejected[reason] += 1
-                    if len(shown := examples.setdefault(reason, [])) < _EXAMPLES:
-                        shown.append(url)
-        if ids is None:
-            ids = kept
-        if name == "duplicates":
-            left = sum(map(len, ids.values())) - sum(map(len, kept.values()))
-            stages.append({"stage": "dedupe", "kept": left, "rejected": {}})
-            continue
+                    if len(some := examples.setdefault(reason, [])) < _EXAMPLES:
+                        some.append(url)
+        examples["kept"] = shown or examples["kept"]
         count = sum(map(len, kept.values()))
+        if name == "duplicates":  # whose rows are those that go
+            count = sum(map(len, (ids or {}).values())) - count
+        else:
+            ids = kept
         stages.append({"stage": reader.manifest.stage, "kept": count, "rejected": dict(rejected.most_common())})
-        ids = kept
     if not any(stage["kept"] or stage["rejected"] for stage in stages):
         return None
-    for name in ("corpus", "clean", "documents", "pages", "urls"):
-        if name in readers and ids is not None and (some := _urls(readers[name], ids)):
-            examples = {"kept": some, **examples}
-            break
+    if not examples["kept"]:
+        del examples["kept"]
     found = {"domain": domain, "hosts": dict(hosts.most_common(10)), "stages": stages, "examples": examples}
-    return found | ({"tokens": tokens} if tokens is not None else {})
+    return found | ({"tokens": tokens} if "tokens" in readers else {})
 
 
 def _ours(
@@ -213,28 +226,6 @@ def _ours(
             yield batch.filter(pc.fill_null(pc.match_substring_regex(batch["url"], pattern), False))
         else:
             yield batch.filter(pa.array(np.isin(batch["url_id"].to_numpy(), ids)))
-
-
-def _tokens(reader: DatasetReader, shard: int, ids: np.ndarray) -> tuple[np.ndarray, int]:
-    """Those of `ids` that have tokens in the shard, and how many."""
-    found, tokens = [_NO_IDS], 0
-    for file in reader.files("data", shard):
-        for batch in arrow_ids(reader, file):
-            ours = np.isin(batch["url_id"].to_numpy(), ids)
-            found.append(batch["url_id"].to_numpy()[ours])
-            tokens += int(batch["n_tokens"].to_numpy()[ours].sum())
-    return np.concatenate(found), tokens
-
-
-def _urls(reader: DatasetReader, ids: dict[int, np.ndarray]) -> list[str]:
-    """The first few URLs of those ids."""
-    urls: list[str] = []
-    for shard, wanted in ids.items():
-        for batch in _ours(reader, shard, ["url_id", "url"], "", wanted) if len(wanted) else ():
-            urls += batch["url"].to_pylist()[: _EXAMPLES - len(urls)]
-            if len(urls) == _EXAMPLES:
-                return urls
-    return urls
 
 
 main = Command("owt why", _flags, _why)

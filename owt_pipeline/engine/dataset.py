@@ -169,8 +169,11 @@ class DatasetReader:
 
 
 def arrow_batches(source: pa.NativeFile, columns: list[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
-    """Batches of at most `rows` rows of an Arrow IPC file."""
+    """Batches of at most `rows` rows of an Arrow IPC file; other columns than those asked for are not read."""
     reader = pa.ipc.open_file(source)
+    if columns:
+        wanted = [reader.schema.get_field_index(name) for name in columns]
+        reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=wanted))
     for index in range(reader.num_record_batches):
         batch = reader.get_batch(index)
         batch = batch.select(columns) if columns else batch

@@ -253,18 +253,17 @@ def _removal(row: Mapping[str, Any], details: Details) -> dict[str, Any]:
 Segment = tuple[str, str, str]
 """(`same`, `differs` or `skipped`, the one text's words, the other's); of `skipped`, how many words are the same."""
 
-_MOST_WORDS = 2000
 _CONTEXT_WORDS = 15
 _MOST_SEGMENTS = 40
 
 
-def side_by_side(one: str, other: str) -> list[Segment]:
-    """The first 2,000 words of each text, what they share cut short.
+def side_by_side(one: str, other: str, most_words: int = 2000) -> list[Segment]:
+    """The first `most_words` words of each text, what they share cut short.
 
     Runs of equal words are cut to 15 words next to a difference. By Ratcliff and Obershelp's matching of longest
     common runs, as difflib has it.
     """
-    ours, theirs = one.split()[:_MOST_WORDS], other.split()[:_MOST_WORDS]
+    ours, theirs = one.split()[:most_words], other.split()[:most_words]
     codes = difflib.SequenceMatcher(a=ours, b=theirs, autojunk=False).get_opcodes()
     segments: list[Segment] = []
     for number, (tag, a, b, c, d) in enumerate(codes):
@@ -282,9 +281,8 @@ def _shortened(words: list[str], *, first: bool, last: bool) -> list[Segment]:
     between = len(words) - head - tail
     if between <= 0:
         return [_same(words)]
-    parts = [words[:head], words[len(words) - tail :] if tail else []]
     skipped: Segment = ("skipped", str(between), str(between))
-    return [*([_same(parts[0])] if parts[0] else []), skipped, *([_same(parts[1])] if parts[1] else [])]
+    return [*([_same(words[:head])] if head else []), skipped, *([_same(words[-tail:])] if tail else [])]
 
 
 def _same(words: list[str]) -> Segment:

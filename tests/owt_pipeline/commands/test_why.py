@@ -13,14 +13,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from owt_pipeline.commands.history import asked_for, differences, history, readers_of, side_by_side
-from owt_pipeline.commands.why import main
+from owt_pipeline.commands.history import asked_for, history, readers_of
+from owt_pipeline.commands.why import columns, main
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import Outcome, rejects_batch
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import url_id
+from owt_pipeline.report.losses import side_by_side
 from schemas import DATASETS
 from tests.owt_pipeline.making import Options, stage_that_writes
 from tests.owt_pipeline.runs import ask_owt, copy_of
@@ -166,11 +167,13 @@ def test_differences_are_the_words_that_differ() -> None:
     ours = np.array([f"w{i}" for i in range(60)], object)
     theirs = ours.copy()
     theirs[30] = "other"
-    (place,) = differences(" ".join(ours), " ".join(theirs))
-    assert (place["removed"], place["kept"]) == ("w30", "other")
-    assert place["after"].endswith("w29")
-    assert place["before"].startswith("w31")
-    title, blank, *lines = side_by_side([place], ("this", "that"), 87)
+    segments = side_by_side(" ".join(ours), " ".join(theirs))
+    assert [kind for kind, *_ in segments] == ["skipped", "same", "differs", "same", "skipped"]
+    before, (_, removed, kept), after = segments[1:4]
+    assert (removed, kept) == ("w30", "other")
+    assert before[1].endswith("w29")
+    assert after[1].startswith("w31")
+    title, blank, *lines = columns(segments, ("this", "that"), 87)
     assert (title.split(), blank) == (["this", "|", "that"], "")
     assert all(len(line) <= 87 for line in lines)
     left, right = ([line[at : at + 40].strip() for line in lines] for at in (4, 47))
