@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from owt_pipeline.command_line import Command, CommandParser
+from owt_pipeline.command_line import Command, CommandParser, aligned
 from owt_pipeline.commands.estimate import duration, size
 from owt_pipeline.engine.bases import folders_of_chain
 from owt_pipeline.engine.commit import work_of
@@ -76,19 +76,17 @@ def rows_of(workdir: Storage) -> Iterator[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as text, at most 80 columns wide."""
-    lines = [f"{'stage':<9} {'writes':<11} {'state':<11} {'rows':>13} {'rejected':>11} {'bytes':>8}  finished"]
+    """The rows as text."""
+    cells = [("stage", "writes", "state", "rows", "rejected", "bytes", "finished")]
     for row in rows:
         counts = ("", "") if row.rows is None else (f"{row.rows:,}", f"{row.rejected:,}")
-        bytes_ = size(row.bytes) if row.bytes else ""
         note = _local(row.finished)
         if row.state in ("running", "interrupted") and row.shards and row.rows is None:
             note = f"{row.shards} shard(s) so far"
         elif row.seconds is not None and note:
             note += f", {duration(row.seconds)}"
-        cells = f"{row.stage:<9} {row.dataset + '/':<11} {row.state:<11} {counts[0]:>13} {counts[1]:>11} {bytes_:>8}"
-        lines.append(f"{cells}  {note}".rstrip())
-    return "\n".join(lines)
+        cells.append((row.stage, f"{row.dataset}/", row.state, *counts, size(row.bytes) if row.bytes else "", note))
+    return "\n".join(aligned(cells, left=(0, 1, 2, 6)))
 
 
 def _ls_flags(parser: CommandParser) -> None:

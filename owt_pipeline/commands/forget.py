@@ -104,7 +104,9 @@ def _forget(arguments: argparse.Namespace) -> int:
         if not arguments.dry_run and (after := before | resolved.takedowns) != before:
             begin_revision(workdir, f"owt forget: {arguments.reason}")
             write_takedowns(workdir, after)
-    _warn_of_unknown(resolved, workdir)
+    if resolved.unknown:
+        shown = ", ".join(resolved.unknown[:3]) + (", ..." if len(resolved.unknown) > 3 else "")
+        logger.warning("%d entries of the list name no document of %s: %s", len(resolved.unknown), workdir, shown)
     say = _silent if arguments.quiet else print
     copies = f"; {resolved.copies:,} duplicates of them stay out with them" if resolved.copies else ""
     say(f"{resolved.in_corpus:,} documents {'would leave' if arguments.dry_run else 'leave'} the corpus{copies}")
@@ -132,12 +134,6 @@ def _forget(arguments: argparse.Namespace) -> int:
 
 
 def _silent(message: str) -> None: ...
-
-
-def _warn_of_unknown(resolved: Resolved, workdir: Storage) -> None:
-    if resolved.unknown:
-        shown = ", ".join(resolved.unknown[:3]) + (", ..." if len(resolved.unknown) > 3 else "")
-        logger.warning("%d entries of the list name no document of %s: %s", len(resolved.unknown), workdir, shown)
 
 
 def _lines(path: str) -> list[str]:

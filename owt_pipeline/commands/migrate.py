@@ -120,28 +120,23 @@ def _sum_of(
     """
     if part is not None:
         return Counts(**part["counts"]), part["stats"]
-    rejected: Counter[str] = Counter()
     left = sum(file.rows for file in files if file.kind == "data")
-    for file in files:
-        if file.kind == "rejects":
-            with reading(workdir.path(file.path)), workdir.open(file.path) as source:
-                rejected.update(pq.read_table(source, columns=["reason"])["reason"].to_pylist())
-    stats: dict[str, int] = dict(old["stats"]) if files and files[0].shard == 0 else {}
-    if old["stage"] == "dedupe" and files:
-        stats |= _decisions(workdir, files)
+    rejected = _counted(workdir, files, "rejects", "reason")
+    stats: dict[str, int] = dict(old["stats"]) if files[0].shard == 0 else {}
+    if old["stage"] == "dedupe":
+        rules = _counted(workdir, files, "data", "rule")
+        documents = sum(file.rows for file in DatasetReader.open(workdir, "clean").files("data", files[0].shard))
+        stats |= {"exact": rules["exact"], "near": rules["near"], "stay": documents - rules.total()}
     return Counts(left + rejected.total(), left, dict(sorted(rejected.items()))), stats
 
 
-def _decisions(workdir: Storage, files: Sequence[ShardFile]) -> dict[str, int]:
-    """What dedupe counts of a shard, from its decisions and the clean documents."""
-    clean = DatasetReader.open(workdir, "clean")
-    rules: Counter[str] = Counter()
+def _counted(workdir: Storage, files: Sequence[ShardFile], kind: str, column: str) -> Counter[str]:
+    found: Counter[str] = Counter()
     for file in files:
-        if file.kind == "data":
+        if file.kind == kind:
             with reading(workdir.path(file.path)), workdir.open(file.path) as source:
-                rules.update(pq.read_table(source, columns=["rule"])["rule"].to_pylist())
-    documents = sum(file.rows for file in clean.files("data", files[0].shard))
-    return {"exact": rules["exact"], "near": rules["near"], "stay": documents - rules.total()}
+                found.update(pq.read_table(source, columns=[column])[column].to_pylist())
+    return found
 
 
 def _inputs(old: Mapping[str, str], digests: Mapping[str, tuple[str, str]]) -> tuple[dict[str, str], bool]:

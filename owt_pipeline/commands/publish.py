@@ -6,7 +6,6 @@ import argparse
 import hashlib
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -159,11 +158,8 @@ def _batches(uploads: Sequence[Upload], present: set[str]) -> Iterator[tuple[Pat
     for number, upload in enumerate(missing, start=1):
         batch.append(upload)
         if number == len(missing) or sum(each.source.bytes for each in batch) >= _COMMIT_BYTES:
-            folder = Path(tempfile.mkdtemp(prefix="owt-publish-"))
-            try:
-                yield folder, batch
-            finally:
-                shutil.rmtree(folder)
+            with tempfile.TemporaryDirectory(prefix="owt-publish-") as folder:
+                yield Path(folder), batch
             batch = []
 
 

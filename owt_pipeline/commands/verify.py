@@ -90,34 +90,31 @@ def _verify(workdir: Storage, *, repair: bool, deep: bool) -> Iterator[Finding]:
     for name in found:
         finding = Finding(name)
         try:
-            manifest = read_manifest(workdir, name)
-        except UserError as error:
-            empty = False
-            finding.problems.append(str(error))
-            yield finding
-            continue
-        if manifest is None:
-            if workdir.exists(ledger_of(name)):
-                empty = False
+            if (manifest := read_manifest(workdir, name)) is not None:
+                manifests[name] = manifest
+                _examine(workdir, manifest, manifests, finding)
+                if deep and name == "duplicates" and "clean" in manifests and not finding.problems:
+                    readers = {name: DatasetReader(workdir, manifests[name]) for name in manifests}
+                    finding.problems += _keeper_problems(readers)
+            elif workdir.exists(ledger_of(name)):
                 finding.problems.append(
                     f"{workdir.path(f'{ledger_of(name)}/{MANIFEST_NAME}')} is missing: the stage was interrupted, or "
                     "the file was lost; run the same command again"
                 )
-                yield finding
-            continue
-        empty = False
-        manifests[name] = manifest
-        _examine(workdir, manifest, manifests, finding)
-        if deep and name == "duplicates" and "clean" in manifests and not finding.problems:
-            finding.problems += _keeper_problems({name: DatasetReader(workdir, manifests[name]) for name in manifests})
+            else:
+                continue
+        except UserError as error:
+            finding.problems.append(str(error))
         if repair and finding.damaged:
             Listing(workdir, name).distrust(finding.damaged)
+        empty = False
         yield finding
     if empty:
         raise UserError(f"{workdir} holds no dataset of a run")
 
 
 def _examine(workdir: Storage, manifest: Manifest, manifests: dict[str, Manifest], finding: Finding) -> None:
+    """Add to `finding`; raises UserError for a file that stops the examination."""
     if not manifest.counts.balanced:
         finding.problems.append(f"the ledger does not balance: {manifest.counts}")
     for dataset, digest in manifest.inputs.items():
@@ -126,11 +123,7 @@ def _examine(workdir: Storage, manifest: Manifest, manifests: dict[str, Manifest
         elif manifests[dataset].digest != digest:
             finding.problems.append(f"{dataset}/ has changed since this was made from it: run {manifest.stage} again")
     reader = DatasetReader(workdir, manifest)
-    try:
-        files = reader.table_of_files.files
-    except UserError as error:
-        finding.problems.append(str(error))
-        return
+    files = reader.table_of_files.files
     if is_discarded(workdir, manifest.dataset):
         finding.notes.append("discarded on purpose; what was made from it can be checked only by itself")
         return
@@ -144,12 +137,8 @@ def _examine(workdir: Storage, manifest: Manifest, manifests: dict[str, Manifest
     if manifest.stage in ("collect", "import"):
         finding.problems += _unique_problems(reader)
     elif upstream in manifests and not is_discarded(workdir, upstream):
-        source = DatasetReader(workdir, manifests[upstream])
         check = _decision_problems if manifest.dataset == "duplicates" else _id_problems
-        try:
-            finding.problems += check(source, reader)
-        except UserError as error:
-            finding.problems.append(str(error))
+        finding.problems += check(DatasetReader(workdir, manifests[upstream]), reader)
 
 
 def _look_for_strangers(workdir: Storage, dataset: str, known: set[str], finding: Finding) -> None:
@@ -201,20 +190,19 @@ def _row_problems(reader: DatasetReader) -> Iterator[str]:
             schema = reader.schema(file)
             if not _schema_holds(schema, manifest.dataset if file.kind == "data" else "rejects"):
                 yield f"{path} has another schema than docs/data.md says: {schema.names}"
-            columns = ["reason"] if file.kind == "rejects" else ["url_id"]
-            table = pa.Table.from_batches(
-                reader.batches_of(file, columns=columns, rows=1 << 16),
-                pa.schema([schema.field(name) for name in columns]),
-            )
-        except (UserError, pa.ArrowInvalid) as error:
+            rows = 0
+            column = "reason" if file.kind == "rejects" else "url_id"
+            for batch in reader.batches_of(file, columns=[column], rows=1 << 16):
+                rows += batch.num_rows
+                if file.kind == "rejects":
+                    rejected.update(batch["reason"].to_pylist())
+        except (UserError, KeyError) as error:
             yield f"{path} cannot be read: {error}"
             continue
-        if table.num_rows != file.rows:
-            yield f"{path} has {table.num_rows} rows, its manifest says {file.rows}"
-        if file.kind == "rejects":
-            rejected.update(table["reason"].to_pylist())
+        if rows != file.rows:
+            yield f"{path} has {rows} rows, its manifest says {file.rows}"
     if manifest.dataset == "duplicates":
-        decided = sum(count for reason, count in manifest.counts.rejected.items())
+        decided = sum(manifest.counts.rejected.values())
         if reader.rows() != decided:
             yield f"{reader.rows()} decisions, but {decided} documents counted as duplicates"
     else:
@@ -246,11 +234,10 @@ def _id_problems(source: DatasetReader, reader: DatasetReader) -> Iterator[str]:
         left = np.sort(np.concatenate([reader.ids(shard), reader.ids(shard, "rejects")]))
         if np.array_equal(entered, left):
             continue
-        twice = left[1:][left[1:] == left[:-1]]
         for what, ids in (
             ("neither left nor were rejected", np.setdiff1d(entered, left)),
             ("never entered", np.setdiff1d(left, entered)),
-            ("left or were rejected more than once", np.unique(twice)),
+            ("left or were rejected more than once", _repeated(left)),
         ):
             if len(ids):
                 yield f"shard {shard}: {len(ids)} ids {what}, such as {ids[0]}"
@@ -258,10 +245,14 @@ def _id_problems(source: DatasetReader, reader: DatasetReader) -> Iterator[str]:
 
 def _unique_problems(reader: DatasetReader) -> Iterator[str]:
     """Where ids begin, each has one row."""
-    ids = np.sort(np.concatenate([reader.ids(shard) for shard in range(reader.num_shards)]))
-    twice = ids[1:][ids[1:] == ids[:-1]]
+    twice = _repeated(np.concatenate([reader.ids(shard) for shard in range(reader.num_shards)]))
     if len(twice):
         yield f"{len(twice)} ids have more than one row, such as {twice[0]}"
+
+
+def _repeated(ids: np.ndarray) -> np.ndarray:
+    found, counts = np.unique(ids, return_counts=True)
+    return found[counts > 1]
 
 
 def _decision_problems(source: DatasetReader, reader: DatasetReader) -> Iterator[str]:
@@ -334,16 +325,16 @@ def _flags(parser: CommandParser) -> None:
 def _print(arguments: argparse.Namespace) -> int:
     configure_output(arguments)
     workdir = Storage(arguments.workdir)
-    if arguments.repair:  # which writes marks that a run would not expect
-        with hold(workdir):
-            return _report(workdir, repair=True, deep=arguments.deep)
-    mention_running(workdir)
-    return _report(workdir, repair=False, deep=arguments.deep)
+    if not arguments.repair:
+        mention_running(workdir)
+        return _report(verify(workdir, deep=arguments.deep), "are damaged or missing: --repair marks them")
+    with hold(workdir):  # marks are written that a run would not expect
+        return _report(verify(workdir, repair=True, deep=arguments.deep), "are marked")
 
 
-def _report(workdir: Storage, repair: bool, deep: bool) -> int:
+def _report(findings: Iterator[Finding], damaged: str) -> int:
     failed = marked = 0
-    for finding in verify(workdir, repair=repair, deep=deep):
+    for finding in findings:
         verdict = "holds" if not finding.problems else f"{len(finding.problems)} problem(s)"
         print(f"{finding.name}: {verdict}", flush=True)
         for line in (*finding.problems, *finding.notes):
@@ -352,8 +343,7 @@ def _report(workdir: Storage, repair: bool, deep: bool) -> int:
         marked += len(finding.damaged)
     print("everything holds" if not failed else f"{failed} dataset(s) do not hold")
     if marked:
-        todo = "are marked" if repair else "are damaged or missing: --repair marks them"
-        print(f"{marked} file(s) {todo}; `owt run` with the same settings then makes them again")
+        print(f"{marked} file(s) {damaged}; `owt run` with the same settings then makes them again")
     return ExitCode.ERROR if failed else ExitCode.DONE
 
 
