@@ -77,15 +77,23 @@ class Flattened:
 
     Attributes:
       runs: places of the chain's runs, the oldest first.
+      dataset: whose rows they are.
     """
 
     runs: tuple[str, ...]
+    dataset: str
 
-    def reader(self, run: int, dataset: str) -> DatasetReader:
-        return DatasetReader.open(Storage(self.runs[run]), dataset)
+    def readers(self, dataset: str | None = None) -> list[DatasetReader]:
+        """Of each run, the dataset, or another one."""
+        return [DatasetReader.open(Storage(place), dataset or self.dataset) for place in self.runs]
 
-    def readers(self, dataset: str) -> list[DatasetReader]:
-        return [self.reader(run, dataset) for run in range(len(self.runs))]
+    @property
+    def manifests(self) -> list[Manifest]:
+        return [require_manifest(Storage(place), self.dataset) for place in self.runs]
+
+    @property
+    def names(self) -> list[str]:
+        return [place.rpartition("/")[2] for place in self.runs]
 
 
 def _flatten(arguments: argparse.Namespace) -> int:
@@ -102,10 +110,9 @@ def _flatten(arguments: argparse.Namespace) -> int:
     if there is not None and not any(source.get("kind") == "run" for source in there.sources):
         raise UsageError(f"--workdir {workdir} holds a run already: give a new folder")
     _check(runs)
-    options = Flattened(tuple(map(place_of, runs)))
-    stages: list[tuple[Stage, Any]] = [(_merging(dataset), options) for dataset in _MERGED]
-    stages.append(_deciding(options))
-    stages += recorded_stages(REMADE, last)
+    places = tuple(map(place_of, runs))
+    stages: list[tuple[Stage, Any]] = [(_merging(dataset), Flattened(places, dataset)) for dataset in _MERGED]
+    stages += [_deciding(Flattened(places, "duplicates")), *recorded_stages(REMADE, last)]
     listed = read_takedowns(workdir)
     if (takedowns := listed | takedowns_of_chain(last, bases)) != listed:
         write_takedowns(workdir, takedowns)
@@ -137,12 +144,12 @@ def _merging(dataset: str) -> Stage:
         inputs=_MERGED[dataset],
         options=Flattened,
         version=1,
-        steps=(Step(partial(_merge_shard, dataset), rows=partial(_rows, dataset), spread="shards"),),
+        steps=(Step(_merge_shard, rows=_rows, spread="shards"),),
         help="",
-        shaping=partial(_shaping, dataset),
-        sources=partial(_sources, dataset),
-        num_shards=partial(_num_shards, dataset),
-        prepare=partial(_prepare, dataset),
+        shaping=_shaping,
+        sources=_sources,
+        num_shards=_num_shards,
+        prepare=_prepare,
     )
 
 
@@ -163,59 +170,55 @@ def _deciding(options: Flattened) -> tuple[Stage, Any]:
     return stage, replace(recorded, against=())
 
 
-def _shaping(dataset: str, options: Flattened, workdir: Storage) -> dict[str, Any]:
-    return require_manifest(Storage(options.runs[-1]), dataset).options
+def _shaping(options: Flattened, workdir: Storage) -> dict[str, Any]:
+    return options.manifests[-1].options
 
 
-def _sources(dataset: str, options: Flattened) -> list[dict[str, Any]]:
-    return [
-        {"kind": "run", "name": place.rpartition("/")[2], dataset: require_manifest(Storage(place), dataset).digest}
-        for place in options.runs
-    ]
+def _sources(options: Flattened) -> list[dict[str, Any]]:
+    named = zip(options.names, options.manifests, strict=True)
+    return [{"kind": "run", "name": name, options.dataset: manifest.digest} for name, manifest in named]
 
 
 def _decided_from(options: Flattened, _: Any) -> list[dict[str, Any]]:
-    return _sources("duplicates", options)
+    return _sources(options)
 
 
-def _num_shards(dataset: str, options: Flattened) -> int:
-    return require_manifest(Storage(options.runs[-1]), dataset).num_shards
+def _num_shards(options: Flattened) -> int:
+    return options.manifests[-1].num_shards
 
 
-def _rows(dataset: str, run: StageRun) -> list[int]:
-    return np.sum([reader.rows_of_shards() for reader in run.options.readers(dataset)], axis=0).tolist()
+def _rows(run: StageRun) -> list[int]:
+    return np.sum([reader.rows_of_shards() for reader in run.options.readers()], axis=0).tolist()
 
 
-def _prepare(dataset: str, run: StageRun) -> None:
+def _prepare(run: StageRun) -> None:
     """Find what was taken up again, by run; the URLs themselves are collected and asked for in the later run."""
-    run.properties.update(require_manifest(Storage(run.options.runs[-1]), dataset).properties)
-    run.properties["flattened"] = [place.rpartition("/")[2] for place in run.options.runs]
+    run.properties.update(run.options.manifests[-1].properties, flattened=run.options.names)
     run.work.write(_AGAIN, msgspec.msgpack.encode([ids.tolist() for ids in _taken_up_again(run.options)]))
 
 
 def _taken_up_again(options: Flattened) -> list[np.ndarray]:
     """Of each run, the URLs that failed for a while there and that a later run took up again."""
-    again = [np.zeros(0, np.uint64) for _ in options.runs]
-    retrying = [bool(reader.manifest.options.get("retry_failed")) for reader in options.readers("urls")]
-    for number in range(len(options.runs)):
-        if any(retrying[number + 1 :]):
-            reader = options.reader(number, "pages")
-            failed = [np.zeros(0, np.uint64)]
+    again = []
+    collected = options.readers("urls")
+    for number, reader in enumerate(options.readers("pages"), start=1):
+        found = [np.zeros(0, np.uint64)]
+        if any(later.manifest.options.get("retry_failed") for later in collected[number:]):
+            failed = found
             for batch in reader.batches(kind="rejects", columns=["url_id", "reason"], rows=_ROWS):
                 temporary = pc.is_in(batch["reason"], pa.array(sorted(TEMPORARY)))
-                failed.append(batch["url_id"].filter(temporary).to_numpy())
-            ids = np.unique(np.concatenate(failed))
-            found = [np.zeros(0, np.uint64)]
-            for later in range(number + 1, len(options.runs)):
-                for batch in options.reader(later, "urls").batches(columns=["url_id"], rows=_ROWS):
+                failed = [*failed, batch["url_id"].filter(temporary).to_numpy()]
+            ids = np.concatenate(failed)
+            for later in collected[number:]:
+                for batch in later.batches(columns=["url_id"], rows=_ROWS):
                     found.append(np.intersect1d(batch["url_id"].to_numpy(), ids))
-            again[number] = np.unique(np.concatenate(found))
+        again.append(np.unique(np.concatenate(found)))
     return again
 
 
-def _merge_shard(dataset: str, run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+def _merge_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     """Write the rows that the runs have in a shard by url_id, then their rejects, run by run."""
-    readers = run.options.readers(dataset)
+    dataset, readers = run.options.dataset, run.options.readers()
     again = [np.array(ids, np.uint64) for ids in msgspec.msgpack.decode(run.work.read(_AGAIN))]
     offsets = _copy_warc(readers, shard, writer) if dataset == "pages" else [0] * len(readers)
     streams = [
@@ -297,7 +300,7 @@ def _decide_shard(options: Flattened, run: StageRun, shard: int, _: Sequence[Sli
     """Write the decisions that the runs have on documents of a shard, and keep the shard's sketches."""
     schema = DATASETS["duplicates"].schema
     found = [schema.empty_table()]
-    for reader, shards in zip(options.readers("duplicates"), _shards_of(options), strict=True):
+    for reader, shards in zip(options.readers(), _shards_of(options), strict=True):
         table = reader.table(shard)
         kept = pa.array(shards[table["kept_shard"].to_numpy()], pa.uint32())
         found.append(table.set_column(schema.get_field_index("kept_shard"), schema.field("kept_shard"), kept))
@@ -330,14 +333,14 @@ def _turned_round(options: Flattened) -> pa.Table:
     first of them for each document: in place of the decision of the run on the one that now stays. A document that
     others went for stays, since nothing is known of how similar these are to the later one."""
     found = [DATASETS["duplicates"].schema.empty_table()]
-    for reader in options.readers("duplicates"):
+    for reader in options.readers():
         batches = [batch for file in reader.files(SUPERSEDED) for batch in reader.batches_of(file)]
         table = pa.Table.from_batches(batches, found[0].schema)
         known = pa.concat_tables(found)["url_id"]
         found.append(table.filter(pc.invert(pc.is_in(table["url_id"], known))))
     turned = pa.concat_tables(found)
     kept_for_others = [pa.array([], pa.uint64())]
-    for reader in options.readers("duplicates") if len(turned) else ():
+    for reader in options.readers() if len(turned) else ():
         for batch in reader.batches(columns=["url_id", "kept_url_id"], rows=_ROWS):
             others = batch.filter(pc.invert(pc.is_in(batch["url_id"], turned["kept_url_id"])))
             kept_for_others.append(others["kept_url_id"].filter(pc.is_in(others["kept_url_id"], turned["url_id"])))
@@ -353,29 +356,23 @@ def _ids(clean: DatasetReader, shard: int) -> np.ndarray:
 def _shards_of(options: Flattened) -> list[np.ndarray]:
     """Of each run, the shard of the one run that each of its `kept_shard`s is; other corpora come after its own."""
     others = _others(options)
+    first = dict(zip(others, np.cumsum([0, *others.values()]).tolist(), strict=False))
     found = []
-    for manifest in _decisions(options):
-        properties, own = manifest.properties, manifest.num_shards
-        shards = [np.arange(own) for _ in range(1 + len(properties.get("bases", [])))]
-        for place, count in zip(properties.get("against", []), properties.get("against_shards", []), strict=False):
-            shards.append(
-                np.arange(count) + own + sum(others[name] for name in list(others)[: list(others).index(place)])
-            )
+    for manifest in options.manifests:
+        own = manifest.num_shards
+        shards = [np.arange(own) for _ in range(1 + len(manifest.properties.get("bases", [])))]
+        shards += [np.arange(count) + own + first[place] for place, count in _compared(manifest)]
         found.append(np.concatenate(shards))
     return found
 
 
 def _others(options: Flattened) -> dict[str, int]:
     """The corpora that are no runs of the chain, which some run was compared with, and their shards."""
-    found: dict[str, int] = {}
-    for manifest in _decisions(options):
-        properties = manifest.properties
-        found |= dict(zip(properties.get("against", []), properties.get("against_shards", []), strict=False))
-    return found
+    return dict(other for manifest in options.manifests for other in _compared(manifest))
 
 
-def _decisions(options: Flattened) -> list[Manifest]:
-    return [require_manifest(Storage(place), "duplicates") for place in options.runs]
+def _compared(manifest: Manifest) -> Iterator[tuple[str, int]]:
+    return zip(manifest.properties.get("against", []), manifest.properties.get("against_shards", []), strict=False)
 
 
 def _count_decisions(options: Flattened, run: StageRun, records: Sequence[ShardRecord]) -> None:
@@ -386,10 +383,10 @@ def _count_decisions(options: Flattened, run: StageRun, records: Sequence[ShardR
     rejected = {reason: count for reason, count in rejected.items() if count}
     collection, others = read_collection(run), _others(options)
     run.counts = Counts(collection.own_documents, written["stay"], rejected)
-    run.properties.update(_decisions(options)[-1].properties)
+    run.properties.update(options.manifests[-1].properties)
     run.properties.pop("bases", None)
     run.properties.update(
-        flattened=[place.rpartition("/")[2] for place in options.runs],
+        flattened=options.names,
         sketches=msgspec.to_builtins(collection.corpora[0].ranges),
         against=list(others),
         against_shards=list(others.values()),
