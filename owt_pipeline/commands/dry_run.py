@@ -151,7 +151,10 @@ def table(found: Sequence[Step], runtime: Runtime) -> str:
         f"in all about {duration(seconds)} with {runtime.workers} workers, {size(disk)} written"
         f"{origin} by {SHIPPED_RATES}"
     )
-    if runtime.workdir.is_local and (free := _free_bytes(runtime.workdir)) < disk:
+    folder = os.path.abspath(runtime.workdir.uri)
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    if runtime.workdir.is_local and (free := shutil.disk_usage(folder).free) < disk:
         lines.append(f"warning: {size(free)} are free in {runtime.workdir}, less than will be written")
     return "\n".join(lines)
 
@@ -282,13 +285,6 @@ def _verdict(stage: Stage, plan: Plan, output: Output, workdir: Storage) -> tupl
 
 def _of_manifest(manifest: Manifest) -> _Expected:
     return _Expected(manifest.total("data").rows, manifest.total_bytes, manifest.num_shards, manifest)
-
-
-def _free_bytes(workdir: Storage) -> int:
-    folder = workdir.uri
-    while not os.path.exists(folder):
-        folder = os.path.dirname(os.path.abspath(folder))
-    return shutil.disk_usage(folder).free
 
 
 def as_json(found: Sequence[Step]) -> str:

@@ -33,7 +33,7 @@ from owt_pipeline.dedupe.past import NOBODY, keep_sketches
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.bases import open_chain, place_of
 from owt_pipeline.engine.commit import WARC, ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader, read_manifest, require_manifest
+from owt_pipeline.engine.dataset import DatasetReader, read_manifest, replace_columns, require_manifest
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, rows_of_input
@@ -137,7 +137,6 @@ def _check(runs: Sequence[Storage]) -> None:
 
 
 def _merging(dataset: str) -> Stage:
-    """The stage that puts a dataset together."""
     return Stage(
         name=DATASETS[dataset].stage,
         output=dataset,
@@ -265,9 +264,8 @@ def _rows_of(reader: DatasetReader, shard: int, gone: np.ndarray, warc_offset: i
         if reader.name == "urls" and len(gone):
             batch = batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), gone)))
         if warc_offset:
-            place = batch.schema.get_field_index("warc_offset")
             shifted = pc.add(batch["warc_offset"], pa.scalar(warc_offset, pa.uint64()))
-            batch = batch.set_column(place, batch.schema.field(place), shifted)
+            batch = replace_columns(batch, batch.schema, warc_offset=shifted)
         if batch.num_rows:
             yield batch
 
@@ -292,8 +290,7 @@ def _as_repeated(rejects: pa.RecordBatch, known: np.ndarray) -> pa.RecordBatch:
     here = pa.array(np.isin(rejects["url_id"].to_numpy(), known))
     repeated = pc.and_(here, pc.is_in(rejects["reason"], reasons))
     reason = pc.if_else(repeated, str(Reason.REPEATED_URL), rejects["reason"])
-    place = rejects.schema.get_field_index("reason")
-    return rejects.set_column(place, rejects.schema.field(place), reason)
+    return replace_columns(rejects, rejects.schema, reason=reason)
 
 
 def _decide_shard(options: Flattened, run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:

@@ -184,7 +184,6 @@ def _entries(
 
 
 def _removed_for(decisions: DatasetReader, identifier: int) -> Iterator[dict[str, Any]]:
-    """The documents that were removed in favour of this one, if any were."""
     removed: list[int] = []
     for batch in decisions.batches(columns=["url_id", "kept_url_id"], rows=1 << 16):
         ours = pc.equal(batch["kept_url_id"], pa.scalar(identifier, pa.uint64()))

@@ -348,7 +348,6 @@ def sample(
 
 
 def _where(readers: Mapping[str, DatasetReader], reason: str) -> tuple[DatasetReader, str]:
-    """The dataset to draw from, and whether from its rows or its rejects."""
     if not reason:
         for name in _WITH_TEXT:
             if name in readers:

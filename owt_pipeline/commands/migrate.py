@@ -175,7 +175,6 @@ def _record(old: Mapping[str, Any], files: list[ShardFile]) -> bytes:
 
 
 def _move(workdir: Storage, dataset: str, entry: Mapping[str, Any]) -> ShardFile:
-    """Give one file its new name too."""
     file = ShardFile(**entry)
     new = _new_path(dataset, file)
     _link(workdir, f"{dataset}/{file.path}", new)

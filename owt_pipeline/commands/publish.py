@@ -8,7 +8,6 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +57,8 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument("--yes", action="store_true", help="send it")
 
 
-@dataclass(frozen=True)
-class Upload:
-    """The files that one shard of the corpus becomes.
-
-    Attributes:
-      source: the shard.
-      paths: in the repository, by (configuration, split).
-    """
-
-    source: ShardFile
-    paths: dict[tuple[str, str], str]
+Upload = tuple[ShardFile, dict[tuple[str, str], str]]
+"""A shard of the corpus, and the files in the repository that it becomes, by (configuration, split)."""
 
 
 def _publish(arguments: argparse.Namespace) -> int:
@@ -83,7 +73,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     uploads = plan(corpus, configs, fraction)
     card = dataset_card(workdir, name, configs, license=arguments.license, contact=arguments.contact)
     what = "URLs, without texts" if arguments.urls_only else "documents"
-    print(f"{corpus.rows():,} {what}, in {sum(len(upload.paths) for upload in uploads):,} files, to {HUB}{name}")
+    print(f"{corpus.rows():,} {what}, in {sum(len(paths) for _, paths in uploads):,} files, to {HUB}{name}")
     if not arguments.yes:
         print(f"\n{card}\nNothing was sent: --yes sends it.")
         return 0
@@ -94,7 +84,7 @@ def _publish(arguments: argparse.Namespace) -> int:
 
 def plan(corpus: DatasetReader, configs: Sequence[str], fraction: float) -> list[Upload]:
     """What each shard of the corpus becomes; equal content has equal names, so what is there already is known."""
-    uploads = []
+    uploads: list[Upload] = []
     for file in corpus.files("data"):
         ids = pa.Table.from_batches(corpus.batches_of(file, columns=["url_id"], rows=1 << 16))
         held = set(is_validation(ids["url_id"].to_numpy(), fraction).tolist())
@@ -105,7 +95,7 @@ def plan(corpus: DatasetReader, configs: Sequence[str], fraction: float) -> list
             digest = hashlib.sha256(made_from.encode()).hexdigest()[:8]
             for split in splits:
                 paths[config, split] = f"{config}/{split}/part-{file.shard:05d}-{digest}.parquet"
-        uploads.append(Upload(file, paths))
+        uploads.append((file, paths))
     return uploads
 
 
@@ -123,7 +113,7 @@ def _send(
         raise UserError('huggingface_hub is not installed: pip install "owt-pipeline[publish]"') from None
 
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
-    wanted = {path for upload in uploads for path in upload.paths.values()}
+    wanted = {path for _, paths in uploads for path in paths.values()}
     try:
         api.create_repo(name, repo_type="dataset", exist_ok=True, private=not public)
         present = set(api.list_repo_files(name, repo_type="dataset"))
@@ -154,10 +144,10 @@ def _send(
 def _batches(uploads: Sequence[Upload], present: set[str]) -> Iterator[tuple[Path, list[Upload]]]:
     """Shards of which a file is missing, about 1 GiB at a time, each batch with an empty folder for it."""
     batch: list[Upload] = []
-    missing = [upload for upload in uploads if not set(upload.paths.values()) <= present]
+    missing = [upload for upload in uploads if not set(upload[1].values()) <= present]
     for number, upload in enumerate(missing, start=1):
         batch.append(upload)
-        if number == len(missing) or sum(each.source.bytes for each in batch) >= _COMMIT_BYTES:
+        if number == len(missing) or sum(source.bytes for source, _ in batch) >= _COMMIT_BYTES:
             with tempfile.TemporaryDirectory(prefix="owt-publish-") as folder:
                 yield Path(folder), batch
             batch = []
@@ -165,7 +155,7 @@ def _batches(uploads: Sequence[Upload], present: set[str]) -> Iterator[tuple[Pat
 
 def _write(corpus: DatasetReader, upload: Upload, fraction: float, folder: Path) -> None:
     """Write a shard's files; raises UserError where the shard is not what the manifest says."""
-    source = upload.source
+    source, paths = upload
     if corpus.workdir.sha256(source.path) != source.sha256:
         raise UserError(
             f"{corpus.workdir.path(source.path)} was changed after it was written: run `owt verify --repair`, then "
@@ -173,7 +163,7 @@ def _write(corpus: DatasetReader, upload: Upload, fraction: float, folder: Path)
         )
     table = pa.Table.from_batches(corpus.batches_of(source, rows=1 << 14), corpus.schema(source))
     validation = is_validation(table["url_id"].to_numpy(), fraction)
-    for (config, split), path in upload.paths.items():
+    for (config, split), path in paths.items():
         rows = table.filter(pa.array(validation == (split == SPLITS[1]))).select(_columns(config, table.schema))
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(rows, folder / path, compression="zstd", row_group_size=1 << 14)

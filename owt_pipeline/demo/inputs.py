@@ -24,16 +24,7 @@ LATER_DUMP_NAME = "RS_demo_2.zst"
 _START = 1546300800  # 2019-01-01
 _MONTH = 31 * 86400
 _WINDOW_LOG = 28  # the real dumps need `--long=31`; past 27 a reader must ask for it
-_SUBREDDITS = (
-    "programming",
-    "Python",
-    "books",
-    "history",
-    "TrueReddit",
-    "science",
-    "todayilearned",
-    "InternetIsBeautiful",
-)
+_SUBREDDITS = "programming Python books history TrueReddit science todayilearned InternetIsBeautiful".split()
 
 _NEVER_FETCHED = [
     ("https://www.youtube.com/watch?v=demo0000001", Reason.BLOCKED_DOMAIN),
@@ -138,7 +129,6 @@ def _variants(url: str) -> list[str]:
 
 
 def _link(rng: random.Random, url: str, title: str) -> dict[str, Any]:
-    """A submission that passes collect's filters for all but its URL."""
     return {
         "subreddit": rng.choice(_SUBREDDITS),
         "score": min(4000, int(3 + rng.paretovariate(0.7))),

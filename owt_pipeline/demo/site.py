@@ -210,8 +210,6 @@ def build_site(seed: int = 2019) -> Site:
 
 @dataclass(frozen=True)
 class _Placed:
-    """An article on the page where it was first published."""
-
     host: Host
     path: str
     article: Article

@@ -87,7 +87,6 @@ def _sources() -> Iterator[tuple[str, list[str]]]:
 
 
 def _sections(topic: str) -> Iterator[tuple[str, list[str]]]:
-    """The (heading, paragraphs) of a topic, split at its underlined headings."""
     title = ""
     paragraphs: list[str] = []
     for block in re.split(r"\n\s*\n", topic.strip()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,10 +124,9 @@ TRAINING_METRICS = "metrics.jsonl"
 
 def read_stats(workdir: str) -> tuple[bytes, dict[str, Any]]:
     """report/stats.json of another run, as bytes and parsed; raises UserError where there is none of this version."""
-    run = Storage(workdir)
-    if read_manifest(run, "report") is None:
+    content = _content(Storage(workdir))
+    if not content:
         raise UserError(f"--compare {workdir}: no report is there: run `owt report --workdir {workdir}` first")
-    content = run.read("report/stats.json")
     stats = json.loads(content)
     if stats["schema_version"] != STATS_VERSION:
         raise UserError(
@@ -182,16 +181,7 @@ def comparison(ours: Stats, theirs: Stats, name: str) -> dict[str, Any]:
 
 def _stages(ours: Stats, theirs: Stats) -> list[dict[str, Any]]:
     found = [{row["dataset"]: row for row in stats["funnel"]} for stats in (ours, theirs)]
-    return [
-        {
-            "dataset": name,
-            **{
-                key: [rows[name][key] if name in rows else None for rows in found]
-                for key in ("entered", "left", "share")
-            },
-        }
-        for name in {**found[0], **found[1]}
-    ]
+    return [{"dataset": name, **pairs} for name, pairs in _pairs(found, ("entered", "left", "share"), None)]
 
 
 def _rejected(ours: Stats, theirs: Stats) -> list[dict[str, Any]]:
@@ -199,19 +189,17 @@ def _rejected(ours: Stats, theirs: Stats) -> list[dict[str, Any]]:
         {(stage["stage"], row["reason"]): row for stage in stats["funnel"] for row in stage["rejected"]}
         for stats in (ours, theirs)
     ]
-    return [
-        {
-            "stage": stage,
-            "reason": reason,
-            "count": [rows[stage, reason]["count"] if (stage, reason) in rows else 0 for rows in found],
-            "share": [rows[stage, reason]["share"] if (stage, reason) in rows else 0 for rows in found],
-        }
-        for stage, reason in {**found[0], **found[1]}
-    ]
+    named = _pairs(found, ("count", "share"), 0)
+    return [{"stage": stage, "reason": reason, **pairs} for (stage, reason), pairs in named]
+
+
+def _pairs(found: Sequence[Mapping[Any, Stats]], fields: Sequence[str], missing: Any) -> Iterator[tuple[Any, Stats]]:
+    """Of each row of either run its key, and the two values of some fields."""
+    for key in {**found[0], **found[1]}:
+        yield key, {field: [rows[key][field] if key in rows else missing for rows in found] for field in fields}
 
 
 def _shares(distribution: Mapping[str, Any]) -> list[list[float]]:
-    """The bins of a histogram with the share of all that each holds."""
     total = distribution["count"] or 1
     return [[low, high, round(count / total, 6)] for low, high, count in distribution["histogram"]]
 
@@ -224,7 +212,6 @@ def _domains(ours: Stats, theirs: Stats) -> list[dict[str, Any]]:
 
 
 def _settings(ours: Stats, theirs: Stats) -> list[dict[str, Any]]:
-    """The options in which the two differ."""
     rows = []
     for name in {**ours["settings"], **theirs["settings"]}:
         options = [stats["settings"].get(name, {}).get("options", {}) for stats in (ours, theirs)]
@@ -237,7 +224,6 @@ def _settings(ours: Stats, theirs: Stats) -> list[dict[str, Any]]:
 
 
 _DOMAINS = 20
-_STATS = "report/stats.json"
 
 
 def months(workdir: Storage, manifests: Mapping[str, Manifest], stats: Stats, bases: Sequence[Base]) -> Any:
@@ -251,39 +237,34 @@ def months(workdir: Storage, manifests: Mapping[str, Manifest], stats: Stats, ba
     """
     if not bases:
         return None
-    runs = [_month(base.name, base.manifests, base_stats(base)) for base in bases]
+    runs = []
+    for base in bases:
+        of_base = json.loads(_content(base.workdir) or "{}")
+        is_ours = of_base.get("schema_version") == STATS_VERSION
+        runs.append(_month(base.name, base.manifests, of_base if is_ours else None))
     runs.append(_month(place_of(workdir).rpartition("/")[2], manifests, stats))
     known: set[str] = set()
-    before: dict[str, int] | None = None
+    before: Any = None
     for run in runs:
         listed = run.pop("listed")
-        run["gained"] = run["lost"] = None
-        if listed is not None:
-            if before is not None:
-                run["gained"] = _first({name: n for name, n in listed.items() if name not in known})
-                run["lost"] = _first({name: n for name, n in before.items() if name not in listed})
-            known |= listed.keys()
+        compared = listed is not None and before is not None
+        run["gained"] = _first({name: n for name, n in listed.items() if name not in known}) if compared else None
+        run["lost"] = _first({name: n for name, n in before.items() if name not in listed}) if compared else None
+        known |= (listed or {}).keys()
         before = listed
     return runs
 
 
 def with_base_reports(options: Any, workdir: Storage) -> dict[str, Any]:
     """The options that shape the report; and of a run with bases, the digest of each one's report ("" for none)."""
-    reports = {base.name: _digest(base) for base in open_chain(workdir)}
+    contents = {base.name: _content(base.workdir) for base in open_chain(workdir)}
+    reports = {name: hashlib.sha256(content).hexdigest() if content else "" for name, content in contents.items()}
     return shaping_options(options) | ({"_base_reports": reports} if reports else {})
 
 
-def base_stats(base: Base) -> Stats | None:
-    """The figures of a base's report; None where it has none, or one of another version."""
-    if read_manifest(base.workdir, "report") is None:
-        return None
-    found: Stats = json.loads(base.workdir.read(_STATS))
-    return found if found["schema_version"] == STATS_VERSION else None
-
-
-def _digest(base: Base) -> str:
-    has_report = read_manifest(base.workdir, "report") is not None
-    return hashlib.sha256(base.workdir.read(_STATS)).hexdigest() if has_report else ""
+def _content(workdir: Storage) -> bytes:
+    """stats.json of a run; nothing where it has no report."""
+    return workdir.read("report/stats.json") if read_manifest(workdir, "report") is not None else b""
 
 
 def _month(name: str, manifests: Mapping[str, Manifest], stats: Stats | None) -> dict[str, Any]:
@@ -306,6 +287,5 @@ def _month(name: str, manifests: Mapping[str, Manifest], stats: Stats | None) ->
 
 
 def _first(domains: Mapping[str, int]) -> dict[str, Any]:
-    """How many domains, and those of most documents."""
     most = sorted(domains.items(), key=lambda item: (-item[1], item[0]))[:_DOMAINS]
     return {"count": len(domains), "top": [list(row) for row in most]}

@@ -177,7 +177,6 @@ def month_of(seconds: pa.Array) -> pa.Array:
 
 
 def _add_posted(summary: Summary, dataset: str, batch: pa.RecordBatch) -> None:
-    """What Reddit said."""
     summary.count(f"{dataset}/year", pc.year(pc.cast(batch["created_utc"], pa.timestamp("s"))))
     scores = batch["score"].drop_null().to_numpy(zero_copy_only=False)
     bins = np.maximum(np.searchsorted(SCORE_EDGES, scores, side="right") - 1, 0)
@@ -229,7 +228,6 @@ def _add_duplicates(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> No
 
 
 def _sample_decisions(summary: Summary, batch: pa.RecordBatch) -> None:
-    """Decisions to be shown with both texts."""
     shown = batch.select(["url_id", "kept_url_id", "rule", "similarity", "shared_bands"])
     for rule in ("near", "exact"):
         rows = shown.filter(pc.equal(shown["rule"], rule))

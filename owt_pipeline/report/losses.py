@@ -41,7 +41,6 @@ def fetching(manifests: Mapping[str, Manifest], summary: Summary, details: Detai
 
 
 def _distances(summary: Summary) -> list[dict[str, Any]]:
-    """How far captures are from submissions, by source."""
     before = summary.counter("pages/before")
     return [
         {
@@ -55,7 +54,6 @@ def _distances(summary: Summary) -> list[dict[str, Any]]:
 
 
 def _fetched_domains(details: Details) -> list[dict[str, Any]]:
-    """Those of most URLs."""
     counters = [details.counter(f"{name}/domain") for name in ("pages", "live", "bytes", "milliseconds")]
     failures: dict[str, Counter] = {}
     for (host, reason), count in details.counter("failed/domain").items():

@@ -138,7 +138,6 @@ def charts(stats: Stats) -> dict[str, Chart]:
 
 
 def _months(runs: Sequence[Stats]) -> dict[str, Chart]:
-    """What each run added, and what of it was repeated."""
     names = [run["run"] for run in runs]
 
     def chart(y: str, *series: tuple[str, str]) -> Chart:
@@ -179,7 +178,6 @@ def _histogram(distribution: Stats, unit: str, what: str) -> Chart | None:
 
 
 def _with_empty(bins: Sequence[Sequence[float]]) -> list[tuple[int, int, float]]:
-    """The bins with those between them, which are empty."""
     filled: list[tuple[int, int, float]] = []
     for low, high, count in bins:
         while filled and filled[-1][1] < low:
@@ -189,7 +187,6 @@ def _with_empty(bins: Sequence[Sequence[float]]) -> list[tuple[int, int, float]]
 
 
 def _overlaid(distributions: Mapping[str, Sequence[Sequence[float]]], unit: str, what: str, **more: Any) -> Chart:
-    """Histograms of one kind as lines, over the bins of all."""
     edges = {int(low): int(high) for bins in distributions.values() for low, high, _ in bins}
     bins = _with_empty([(low, high, 0) for low, high in sorted(edges.items())])
     series = {}
@@ -233,7 +230,6 @@ _OUTCOMES = {
 
 
 def _ages(rows: Sequence[Stats]) -> Chart:
-    """Of the URLs of each age: a page, gone, no answer, not archived, another reason."""
     counts = {"page": [row["pages"] for row in rows]}
     for name, reasons in _OUTCOMES.items():
         counts[name] = [sum(row["failures"].get(reason, 0) for reason in reasons) for row in rows]
@@ -302,7 +298,6 @@ def _between(edges: Sequence[float], k: int) -> str:
 
 
 def _occurrences(tokens: Stats | None) -> Chart | None:
-    """How many token ids occur how often."""
     if not tokens or not (bins := tokens["occurrences"]):
         return None
     never = (tokens["vocabulary"] or 0) - tokens["vocabulary_used"]
@@ -311,7 +306,6 @@ def _occurrences(tokens: Stats | None) -> Chart | None:
 
 
 def _sampler(mixture: Stats | None) -> Chart | None:
-    """How much of what is shown comes from documents of each length."""
     if not mixture:
         return None
     rows = mixture["rows"]
@@ -323,7 +317,6 @@ def _sampler(mixture: Stats | None) -> Chart | None:
 
 
 def _training(training: Stats | None) -> Chart | None:
-    """The losses of a training run by step, thinned."""
     if not training:
         return None
     steps = training["steps"]

@@ -44,15 +44,14 @@ class LogHistogram(msgspec.Struct, eq=False):
     def add(self, values: np.ndarray) -> None:
         if len(values):
             values = values.astype(np.int64)
-            self._add_bins(np.bincount(_bin_of(values)))
-            self.total += int(values.sum())
-            self._widen(int(values.min()), int(values.max()))
+            bins, total = np.bincount(_bin_of(values)), int(values.sum())
+            self.merge(LogHistogram(bins, total, int(values.min()), int(values.max())))
 
     def merge(self, other: LogHistogram) -> None:
-        self._add_bins(other.counts)
+        self.counts = _sum(self.counts, other.counts)
         self.total += other.total
-        if other.minimum is not None and other.maximum is not None:
-            self._widen(other.minimum, other.maximum)
+        self.minimum = min((n for n in (self.minimum, other.minimum) if n is not None), default=None)
+        self.maximum = max((n for n in (self.maximum, other.maximum) if n is not None), default=None)
 
     @property
     def count(self) -> int:
@@ -84,14 +83,13 @@ class LogHistogram(msgspec.Struct, eq=False):
             merged[bounds] = merged.get(bounds, 0) + int(self.counts[index])
         return [(low, high, count) for (low, high), count in sorted(merged.items())]
 
-    def _add_bins(self, bins: np.ndarray) -> None:
-        if len(bins) > len(self.counts):
-            self.counts = np.concatenate([self.counts, np.zeros(len(bins) - len(self.counts), np.int64)])
-        self.counts[: len(bins)] += bins
 
-    def _widen(self, minimum: int, maximum: int) -> None:
-        self.minimum = minimum if self.minimum is None else min(self.minimum, minimum)
-        self.maximum = maximum if self.maximum is None else max(self.maximum, maximum)
+def _sum(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The sum of two lists of counts, as long as the longer one."""
+    shorter, longer = sorted((one, other), key=len)
+    total = longer.copy()
+    total[: len(shorter)] += shorter
+    return total
 
 
 def _bin_of(values: np.ndarray) -> np.ndarray:
@@ -343,9 +341,7 @@ class Summary:
             del self.clusters[min(self.clusters, key=lambda k: (self.clusters[k][0], -k))]
 
     def add_vocabulary(self, counts: np.ndarray) -> None:
-        if len(counts) > len(self.vocabulary):
-            self.vocabulary = np.pad(self.vocabulary, (0, len(counts) - len(self.vocabulary)))
-        self.vocabulary[: len(counts)] += counts
+        self.vocabulary = _sum(self.vocabulary, counts)
 
     def rows(self, name: str) -> list[Any]:
         """The rows of a sample; none where nothing was sampled."""

@@ -154,7 +154,6 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
 
 
 def _readers(run: StageRun) -> dict[str, DatasetReader]:
-    """The datasets that are there, in the order of the stages."""
     return {name: run.inputs[name] for name in DATASETS if name in run.inputs}
 
 
@@ -187,7 +186,6 @@ def _written(run: StageRun, step: str, kind: str, of: type[T]) -> Iterator[T]:
 
 
 def _pass(name: str, work: Callable[..., None], kinds: Callable[..., Sequence[tuple[str, str]]]) -> Step:
-    """The step that reads the datasets."""
     return Step(work, name, partial(_over, parts, kinds), partial(_over, rows_of_parts, kinds), spread="shards")
 
 
@@ -197,7 +195,6 @@ def _over(of: Callable[..., Any], kinds: Callable[..., Any], run: StageRun) -> A
 
 
 def _sources(options: Options) -> list[dict[str, Any]]:
-    """What the report follows from apart from the run itself."""
     found = []
     if options.reference_domains:
         found.append(describe_source(options.reference_domains))
@@ -210,7 +207,6 @@ def _sources(options: Options) -> list[dict[str, Any]]:
 
 
 def _name_of(workdir: str) -> str:
-    """What the other run is called in the report."""
     return workdir.rstrip("/").rpartition("/")[2] or workdir
 
 
