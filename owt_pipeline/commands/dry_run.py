@@ -17,7 +17,6 @@ from owt_pipeline.commands.estimate import (
     SHIPPED,
     SHIPPED_RATES,
     Work,
-    busy,
     duration,
     forecast,
     rate_of,
@@ -115,17 +114,14 @@ class _Expected:
 def steps(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]:
     """What would happen to each stage, in order; raises UserError where a source cannot be read."""
     workdir, log = runtime.workdir, read_log(runtime.workdir)
-    imported = usable_manifest(workdir, "documents")
-    is_imported = imported is not None and imported.stage == "import"
     expected: dict[str, _Expected] = {}
-    if is_imported and imported is not None:
+    imported = usable_manifest(workdir, "documents")
+    if imported is not None and imported.stage == "import":
         expected["documents"] = _of_manifest(imported)
+        stages = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
     found = []
     for stage, options in stages:
-        if is_imported and stage.name in ("collect", "fetch", "extract"):
-            continue
-        step, made = _step(stage, options, runtime, expected, log)
-        expected[stage.output] = made
+        step, expected[stage.output] = _step(stage, options, runtime, expected, log)
         found.append(step)
     return found
 
@@ -169,16 +165,10 @@ def on_cluster(found: Sequence[Step], runtime: Runtime, prices: Prices) -> str:
     running = [step for step in found if step.verdict != FINISHED]
     if machines is None or not running:
         return ""
-    works = [
-        Work(
-            step.stage,
-            step.parts,
-            step.core_seconds,
-            alone=step.rows * FOREST_SECONDS if step.stage == "dedupe" else 0.0,
-            longest=step.longest,
-        )
-        for step in running
-    ]
+    works = []
+    for step in running:
+        alone = step.rows * FOREST_SECONDS if step.stage == "dedupe" else 0.0
+        works.append(Work(step.stage, step.parts, step.core_seconds, alone=alone, longest=step.longest))
     return f"\non Dataflow, by list prices:\n{estimate.table(forecast(works, machines, prices), machines)}"
 
 
@@ -199,10 +189,8 @@ def _step(
         rows, longest = read / BYTES_PER_SUBMISSION, max(sizes, default=0) / BYTES_PER_SUBMISSION
     if anew:
         stage.sources(options)  # which the plan of what has its inputs reads
-        verdict, why = (
-            ("may run" if manifest is not None else "runs"),
-            f"{', '.join(f'{name}/' for name in anew)} made anew",
-        )
+        verdict = "may run" if manifest is not None else "runs"
+        why = f"{', '.join(f'{name}/' for name in anew)} made anew"
     else:
         readers = {}
         for name in reads:
@@ -217,7 +205,7 @@ def _step(
     read += sum(source.bytes for source in asked)
     core_seconds = rows * share / rate.rows_per_second
     disk = rows * share * rate.kept * rate.bytes_per_row
-    workers = busy(runtime.workers, live=live)
+    workers = 1 if live else runtime.workers
     shards = (stage.num_shards(options) if stage.num_shards else 0) or max(expected[name].shards for name in reads)
     step = Step(
         stage=stage.name,

@@ -66,17 +66,12 @@ def rate_of(stage: str, log: list[dict], *, live: bool = False) -> Rate:
         complete = "workers" in entry and entry.get("shards_written", 0) == entry.get("shards", 0)
         if entry.get("stage") == stage and complete and entry["seconds"] >= _LEAST_SECONDS and entry["entered"]:
             return Rate(
-                entry["entered"] / entry["seconds"] / busy(entry["workers"], live=live),
+                entry["entered"] / entry["seconds"] / (1 if live else entry["workers"]),  # the web is waited for
                 entry["left"] / entry["entered"],
                 entry["bytes"] / max(entry["left"], 1),
                 "this run's log",
             )
     return shipped
-
-
-def busy(workers: int, *, live: bool = False) -> int:
-    """Of so many workers, those that a stage has work for: the web is waited for."""
-    return 1 if live else workers
 
 
 def duration(seconds: float) -> str:

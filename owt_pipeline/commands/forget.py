@@ -148,9 +148,6 @@ def _lines(path: str) -> list[str]:
         raise UserError(f"{path} is not UTF-8 text: {error}") from error
 
 
-_NO_IDS = np.zeros(0, np.uint64)
-
-
 @dataclass(frozen=True)
 class Resolved:
     """A request, looked up.
@@ -199,26 +196,15 @@ def resolve(request: Takedowns, readers: Mapping[str, DatasetReader]) -> Resolve
 
     Were a duplicate left off the list, deduplication with other options could bring the text back under its URL.
     """
-    named: dict[int, str | None] = {}
-    if "clean" in readers:
-        for batch in readers["clean"].batches(columns=["url_id", "url"], rows=1 << 16):
-            rows = [row for row, _ in request.of(batch["url_id"].to_numpy(), batch["url"])]
-            named |= _urls(batch, rows)
+    named = _held(readers, "clean", request)
     copy_of = _copies(readers["duplicates"], named) if "duplicates" in readers else {}
-    urls: dict[int, str | None] = {}
-    if copy_of:
-        copies = np.fromiter(copy_of, np.uint64, len(copy_of))
-        for batch in readers["clean"].batches(columns=["url_id", "url"], rows=1 << 16):
-            urls |= _urls(batch, np.flatnonzero(np.isin(batch["url_id"].to_numpy(), copies)).tolist())
+    urls = _held(readers, "clean", Takedowns({key: Takedown(None, "") for key in copy_of})) if copy_of else {}
     with_urls = {key: Takedown(t.url or named.get(key), t.detail) for key, t in request.ids.items()}
     repeats = {
         key: Takedown(urls.get(key), f"repeats {named[kept] or kept}, which was taken down")
         for key, kept in copy_of.items()
     }
-    in_corpus = 0
-    if "corpus" in readers:
-        for batch in readers["corpus"].batches(columns=["url_id", "url"], rows=1 << 16):
-            in_corpus += len((request | Takedowns(repeats)).of(batch["url_id"].to_numpy(), batch["url"]))
+    in_corpus = len(_held(readers, "corpus", request | Takedowns(repeats)))
     unknown = [t.url or str(key) for key, t in request.ids.items() if key not in named]
     takedowns = Takedowns(with_urls, request.domains) | Takedowns(repeats)
     return Resolved(takedowns, in_corpus, len(set(repeats) - set(request.ids)), unknown)
@@ -226,7 +212,7 @@ def resolve(request: Takedowns, readers: Mapping[str, DatasetReader]) -> Resolve
 
 def _copies(decisions: DatasetReader, named: Mapping[int, str | None]) -> dict[int, int]:
     """The duplicates that were removed in favour of documents of `named`, with the document that stayed."""
-    kept = np.fromiter(named, np.uint64, len(named)) if named else _NO_IDS
+    kept = np.fromiter(named, np.uint64, len(named))
     found: dict[int, int] = {}
     for batch in decisions.batches(columns=["url_id", "kept_url_id"], rows=1 << 16):
         mine = batch.filter(pa.array(np.isin(batch["kept_url_id"].to_numpy(), kept)))
@@ -234,8 +220,13 @@ def _copies(decisions: DatasetReader, named: Mapping[int, str | None]) -> dict[i
     return {key: stays for key, stays in found.items() if key not in named}
 
 
-def _urls(batch: pa.RecordBatch, rows: list[int]) -> dict[int, str | None]:
-    return {batch["url_id"][row].as_py(): batch["url"][row].as_py() for row in rows}
+def _held(readers: Mapping[str, DatasetReader], dataset: str, wanted: Takedowns) -> dict[int, str | None]:
+    """The documents of a dataset that are on a list, with their URLs."""
+    found: dict[int, str | None] = {}
+    for batch in readers[dataset].batches(columns=["url_id", "url"], rows=1 << 16) if dataset in readers else ():
+        for row, _ in wanted.of(batch["url_id"].to_numpy(), batch["url"]):
+            found[batch["url_id"][row].as_py()] = batch["url"][row].as_py()
+    return found
 
 
 main = Command("owt forget", _flags, _forget)

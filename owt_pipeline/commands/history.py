@@ -135,17 +135,13 @@ def nearest(readers: Mapping[str, DatasetReader], asked: Asked, most: int = 5) -
                 of_host += [url for url in found if url and url[len(begins)] in ":/"]
             if of_host and first.manifest.stage == "collect":
                 break
-    if asked.url and "pages" in readers:
+    if (url := asked.url) and "pages" in readers:
+        spellings = pa.array([url, url + "/", url.rstrip("/")])
         for batch in readers["pages"].batches(columns=["url", "final_url"], rows=1 << 16):
             bare = pc.replace_substring_regex(batch["final_url"], "^https?://(www\\.)?", "https://")
-            redirected += batch["url"].filter(pc.is_in(bare, pc.unique(_spellings(asked)))).to_pylist()
+            redirected += batch["url"].filter(pc.is_in(bare, spellings)).to_pylist()
     near = difflib.get_close_matches(asked.url or "", of_host[:5000], n=most, cutoff=0)
     return {**about, "urls_of_host": len(of_host), "nearest": near, "redirected_from": redirected[:most]}
-
-
-def _spellings(asked: Asked) -> pa.Array:
-    url = asked.url or ""
-    return pa.array([url, url + "/", url.rstrip("/")], pa.string())
 
 
 def _shards(asked: Asked, reader: DatasetReader) -> list[int]:
