@@ -104,7 +104,7 @@ def same(field: str, given: str | None, truth: str) -> bool:
 
 def ours(url: str, page: str) -> Found:
     root = parse(page)
-    return vars(read_metadata(root, read_head(root), url, FETCHED_AT)) if root is not None else {}
+    return dict(read_metadata(root, read_head(root), url, FETCHED_AT))
 
 
 def with_trafilatura(url: str, page: str) -> Found:

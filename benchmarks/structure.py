@@ -41,7 +41,7 @@ from markdown_it.tree import SyntaxTreeNode
 from owt_pipeline.extract.blocks import read_blocks
 from owt_pipeline.extract.extractor import Page, Settings, load
 from owt_pipeline.extract.rendering import markdown
-from owt_pipeline.extract.tree import body_of, parse
+from owt_pipeline.extract.tree import parse
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
@@ -125,8 +125,7 @@ def ours() -> Callable[[str], str]:
 
 
 def ours_without_choice(page: str) -> str:
-    root = parse(page)
-    return markdown(*read_blocks(body_of(root))) if root is not None else ""
+    return markdown(*read_blocks(parse(page)))
 
 
 def with_trafilatura(**options: bool) -> Callable[[str], str]:

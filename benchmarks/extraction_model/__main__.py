@@ -13,9 +13,9 @@ import hashlib
 import sys
 from pathlib import Path
 
-from owt_pipeline.extract.model import PATH, write
+from owt_pipeline.extract.model import PATH
 
-from .fitting import examples, fit_model
+from .fitting import examples, fit_model, write
 from .labelled_pages import digests, read_labelled
 
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from rapidfuzz.distance import LCSseq
 
-from owt_pipeline.extract.blocks import read_blocks
+from owt_pipeline.extract.blocks import DISPLAY, FORMULA, PREFORMATTED, UNMARKED, Block, read_blocks
 from owt_pipeline.extract.features import PageView, view
 from owt_pipeline.extract.head import read_head
-from owt_pipeline.extract.model import name_words
-from owt_pipeline.extract.tree import body_of, parse
+from owt_pipeline.extract.names import WORDS_OF_NAME
+from owt_pipeline.extract.tree import parse
 
 from .labelled_pages import LabelledPage
 
@@ -31,6 +31,7 @@ LEAST_COVERED = 0.6
 UNSURE = 0.15
 """The weight of a block that no snippet labels, but that other extractors agree on."""
 
+_FORMULA = re.compile(f"([{FORMULA}{DISPLAY}])[^{FORMULA}{DISPLAY}]*\\1")
 _TOKEN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
 
 
@@ -61,11 +62,11 @@ def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -
       opinions: what other extractors take for its main text, from its features; asked where there are only snippets.
     """
     root = parse(page.html)
-    blocks, containers = read_blocks(body_of(root)) if root is not None else ([], [])
-    if root is None or not blocks:
+    blocks, containers = read_blocks(root)
+    if not blocks:
         return None
     seen = view(blocks, containers, read_head(root))
-    texts = [block.text_without_formulas for block in blocks]
+    texts = [without_formulas(block) for block in blocks]
     found = labels(page, texts, opinions(seen) if page.truth is None else [])
     if found is None:
         return None
@@ -74,6 +75,13 @@ def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -
     weight /= weight.sum()
     page = dataclasses.replace(page, html="")
     return Example(page, seen, label, weight, count_words(seen, page.host, label, weight))
+
+
+def without_formulas(block: Block) -> str:
+    """The text of a block without its formulas, which every page writes in another way."""
+    if block.marked is None or block.form == PREFORMATTED:
+        return block.text
+    return _FORMULA.sub(" ", block.marked).translate(UNMARKED)
 
 
 def labels(page: LabelledPage, texts: Sequence[str], opinions: Sequence[str]) -> tuple[np.ndarray, np.ndarray] | None:
@@ -161,6 +169,13 @@ class WordCounts:
     host: str
     names: dict[str, tuple[float, float]]
     texts: dict[str, tuple[float, float]]
+
+
+def name_words(name: str) -> list[str]:
+    """The words in what a container is called, and each class as it is; each once, in order."""
+    tag, _, names = name.partition(" ")
+    words = (word for full in names.split() for word in (full.lower(), *WORDS_OF_NAME[full]))
+    return list(dict.fromkeys((tag, *words)))
 
 
 def count_words(page: PageView, host: str, label: np.ndarray, weight: np.ndarray) -> WordCounts:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from owt_pipeline.extract.features import PageView
-from owt_pipeline.extract.model import Forest, Model, Odds, contextual, joined, lexical, probabilities
+from owt_pipeline.extract.model import Forest, Model, Odds, contextual, lexical, probabilities
 
 from .boosting import Growth, binned, borders, fit
 from .examples import Example, WordCounts, example
@@ -65,7 +65,7 @@ def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe = RECIP
     everything = [True] * len(examples)
     table.add(np.concatenate(surroundings))
     second = [table.fit(everything, growth, 100 * seed + 20 + i) for i, growth in enumerate(recipe.second)]
-    return Model((joined(first),), tuple(second), odds.odds())
+    return Model((_joined(first),), tuple(second), odds.odds())
 
 
 def examples(pages: Sequence[LabelledPage], cache: Path | None = None) -> list[Example]:
@@ -170,3 +170,29 @@ class _Shares:
             self._words[number]: round(float(np.log(share / (1 - share)) - np.log(average / (1 - average))), 2)
             for number, share in zip(np.flatnonzero(known).tolist(), shares[known], strict=True)
         }
+
+
+def _joined(forests: Sequence[Forest]) -> Forest:
+    """One forest, whose scores are the means of those of `forests`, which are of the same depth."""
+    return Forest(
+        np.concatenate([forest.features for forest in forests]),
+        np.concatenate([forest.cuts for forest in forests]),
+        np.rint(np.concatenate([forest.leaves for forest in forests]) / len(forests)).astype(np.int32),
+        round(sum(forest.base for forest in forests) / len(forests)),
+    )
+
+
+def write(model: Model, path: Path) -> None:
+    """Write `model` as arrays; the same model gives the same bytes."""
+    arrays: dict[str, np.ndarray] = {}
+    for name, forests in (("first", model.first), ("second", model.second)):
+        for number, forest in enumerate(forests):
+            arrays[f"{name}_{number}_features"] = forest.features
+            arrays[f"{name}_{number}_cuts"] = forest.cuts
+            arrays[f"{name}_{number}_leaves"] = forest.leaves
+            arrays[f"{name}_{number}_base"] = np.array(forest.base)
+    for name, odds in (("name", model.odds.names), ("text", model.odds.texts)):
+        arrays[f"{name}_words"] = np.frombuffer("\n".join(odds).encode(), dtype=np.uint8)
+        arrays[f"{name}_odds"] = np.array([round(100 * value) for value in odds.values()], dtype=np.int16)
+    with open(path, "wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]

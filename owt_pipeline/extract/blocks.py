@@ -56,9 +56,8 @@ _FORMS = dict.fromkeys(HEADINGS, HEADING) | {
 
 CODE, FORMULA, DISPLAY, NOTE, NOTE_END = "\x01", "\x02", "\x03", "\x04", "\x05"
 """Marks within a block's `marked` text: around code, formulas (in a line, or on their own), references to notes."""
-_FORMULA = re.compile(f"([{FORMULA}{DISPLAY}])[^{FORMULA}{DISPLAY}]*\\1")
 _BREAK = "\x00"  # in place of <br> until a block is complete; no parsed text has it
-_UNMARKED = str.maketrans({CODE: None, FORMULA: None, DISPLAY: None, NOTE: "[", NOTE_END: "]"})
+UNMARKED = str.maketrans({CODE: None, FORMULA: None, DISPLAY: None, NOTE: "[", NOTE_END: "]"})
 
 # What the walk does at an element, by its tag; 0 for an unknown one.
 _IS_BLOCK, _IS_INLINE, _IS_BREAK, _MAY_BE_FORMULA, _IS_NO_TEXT = 1, 2, 3, 4, 5
@@ -126,12 +125,6 @@ class Block:
         return self.chars > 80 and self.link_chars < 0.4 * self.chars and self.form != HEADING
 
     @property
-    def text_without_formulas(self) -> str:
-        if self.marked is None or self.form == PREFORMATTED:
-            return self.text
-        return _FORMULA.sub(" ", self.marked).translate(_UNMARKED)
-
-    @property
     def is_formula(self) -> bool:
         """Whether it is a formula and nothing else but a mark of punctuation."""
         if self.marked is None:
@@ -161,10 +154,11 @@ class Container:
         self.end, self.number, self.note = end, -1, ""
 
 
-def read_blocks(body: etree._Element) -> tuple[list[Block], list[Container]]:
-    """The blocks below `body`, and the containers they are in; the first container is `body`."""
+def read_blocks(root: etree._Element) -> tuple[list[Block], list[Container]]:
+    """The blocks of a page, and the containers they are in; the first container is the body."""
+    body = root.find("body")
     reader = _Reader({})
-    reader.read_container(body, "body", -1, OTHER, 0)
+    reader.read_container(root if body is None else body, "body", -1, OTHER, 0)
     return reader.blocks, reader.containers
 
 
@@ -403,7 +397,7 @@ class _Reader:
             marked = marked or text
             if marked.count(CODE) % 2:  # around several blocks
                 marked = marked.replace(CODE, "")
-            text = text.translate(_UNMARKED).strip()  # nothing, where code begins or ends around other blocks
+            text = text.translate(UNMARKED).strip()  # nothing, where code begins or ends around other blocks
         if text:
             block = Block(form, text, min(self._link_chars, len(text)), container, marked)
             block.links, block.images = self._links, self._images

@@ -31,12 +31,8 @@ from typing import Any
 
 from owt_pipeline.extract.model import digest
 
-BUILT_IN = {
-    "blocks": ("owt_pipeline.extract.with_blocks:make", "lxml"),
-    "trafilatura": ("owt_pipeline.extract.with_trafilatura:make", "trafilatura"),
-    "resiliparse": ("owt_pipeline.extract.with_resiliparse:make", "Resiliparse"),
-}
-"""Our extractors: what makes them, and the distribution whose version decides what they find."""
+BUILT_IN = {"blocks": "lxml", "trafilatura": "trafilatura", "resiliparse": "resiliparse"}
+"""The extractors of `built_in`, and the library whose version decides what they find."""
 
 
 class ExtractorError(ValueError):
@@ -113,11 +109,13 @@ def describe(name: str) -> dict[str, Any]:
 
     `blocks` has the digest of its model, too. One's own has the digest of its module's file in place of a version.
     """
-    factory = _factory(name)
-    if name in BUILT_IN:
-        known = {"name": name, "version": importlib.metadata.version(BUILT_IN[name][1])}
+    if library := BUILT_IN.get(name):
+        try:
+            known = {"name": name, "version": importlib.metadata.version(library)}
+        except importlib.metadata.PackageNotFoundError:
+            raise ExtractorError(f"extractor: {name} is not installed: pip install {library}") from None
         return known | ({"sha256": digest()} if name == "blocks" else {})
-    module = sys.modules[factory.__module__]
+    module = sys.modules[_factory(name).__module__]
     if not getattr(module, "__file__", None):
         return {"name": name}
     with open(str(module.__file__), "rb") as file:
@@ -125,7 +123,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def _factory(name: str) -> Callable[[Settings], Extract]:
-    target = BUILT_IN[name][0] if name in BUILT_IN else name
+    target = f"owt_pipeline.extract.built_in:{name}" if name in BUILT_IN else name
     module_name, colon, attribute = target.partition(":")
     if not colon:
         known = ", ".join(sorted(BUILT_IN))
@@ -133,8 +131,7 @@ def _factory(name: str) -> Callable[[Settings], Extract]:
     try:
         factory: Callable[[Settings], Extract] = getattr(importlib.import_module(module_name), attribute)
     except ImportError as error:
-        hint = f": pip install {BUILT_IN[name][1]}" if name in BUILT_IN else ""
-        raise ExtractorError(f"extractor: {name} cannot be imported ({error}){hint}") from error
+        raise ExtractorError(f"extractor: {name} cannot be imported ({error})") from error
     except AttributeError:
         raise ExtractorError(f"extractor: module {module_name} has no {attribute!r}") from None
     return factory

@@ -11,10 +11,9 @@ are given by their SPDX identifier (`CC-BY-SA-4.0`), others as the page names th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta, timezone
-from functools import cached_property
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -83,6 +82,7 @@ _NAMES_OTHER_DATE = re.compile(
 )
 _NO_NAMES = ("author", "admin", "administrator")  # what a template or a system left there
 _LONGEST = 300  # a longer title or name is something else
+_Marked = Callable[[], list[etree._Element]]
 
 
 _CREATIVE_COMMONS = re.compile(
@@ -99,20 +99,8 @@ _LINKS = 20  # to Creative Commons that are looked at: a page of pictures has on
 _AROUND = 300  # characters of the paragraph that says what a link to a licence is for
 
 
-@dataclass(frozen=True)
-class Metadata:
-    """See `Extracted`."""
-
-    title: str | None = None
-    author: str | None = None
-    date: str | None = None
-    site_name: str | None = None
-    language: str | None = None
-    license: str | None = None
-
-
-def read_metadata(root: etree._Element, head: Head, url: str, fetched_at: int) -> Metadata:
-    """The metadata of a page.
+def read_metadata(root: etree._Element, head: Head, url: str, fetched_at: int) -> dict[str, str | None]:
+    """The metadata of a page, by the fields of `Extracted`.
 
     Args:
       root: the page.
@@ -125,15 +113,15 @@ def read_metadata(root: etree._Element, head: Head, url: str, fetched_at: int) -
     site_name = site_name or next(
         filter(None, (_short(name_of(n.get("publisher"))) for n in nodes if is_article(n))), None
     )
-    marked = _Marked(root)
-    return Metadata(
-        title=_title(root, metas, nodes, site_name),
-        author=_author(marked, metas, nodes),
-        date=_date(marked, metas, nodes, url, fetched_at),
-        site_name=site_name,
-        language=_language(root, metas),
-        license=_license(root, metas, nodes),
-    )
+    marked = cache(lambda: _marked(root))
+    return {
+        "title": _title(root, metas, nodes, site_name),
+        "author": _author(marked, metas, nodes),
+        "date": _date(marked, metas, nodes, url, fetched_at),
+        "site_name": site_name,
+        "language": _language(root, metas),
+        "license": _license(root, metas, nodes),
+    }
 
 
 def _title(root: etree._Element, metas: dict[str, str], nodes: list[dict[str, Any]], site: str | None) -> str | None:
@@ -160,26 +148,20 @@ def _without_site(title: str, site: str | None) -> str:
     return parts[0] or title
 
 
-class _Marked:
-    """The elements of a page whose names say something of an author or a date, found once and only where needed."""
-
-    def __init__(self, root: etree._Element) -> None:
-        self._root = root
-
-    @cached_property
-    def elements(self) -> list[etree._Element]:
-        found = []
-        for element in self._root.iter():  # an XPath takes twice as long
-            get = element.get
-            classes = get("class")
-            if (
-                (classes is not None and _HOLDS_MARK[classes])
-                or get("itemprop") in ("author", "datePublished")
-                or get("rel") == "author"
-                or element.tag == "time"
-            ):
-                found.append(element)
-        return found
+def _marked(root: etree._Element) -> list[etree._Element]:
+    """The elements of a page whose names say something of an author or a date."""
+    found = []
+    for element in root.iter():  # an XPath takes twice as long
+        get = element.get
+        classes = get("class")
+        if (
+            (classes is not None and _HOLDS_MARK[classes])
+            or get("itemprop") in ("author", "datePublished")
+            or get("rel") == "author"
+            or element.tag == "time"
+        ):
+            found.append(element)
+    return found
 
 
 _HOLDS_MARK = Remembered(lambda classes: _MARKED.search(classes) is not None, 1 << 15)
@@ -192,7 +174,7 @@ def _author(marked: _Marked, metas: dict[str, str], nodes: list[dict[str, Any]])
     ):
         if name := _name_of_person(stated):
             return name
-    for element in islice((e for e in marked.elements if _is_author(e)), 12):
+    for element in islice((e for e in marked() if _is_author(e)), 12):
         inner = element.find(".//*[@itemprop='name']")
         inner = element.find(".//*[@class='fn']") if inner is None else inner
         text = text_of(element if inner is None else inner)[:_LONGEST]
@@ -238,7 +220,7 @@ def _date(marked: _Marked, metas: dict[str, str], nodes: list[dict[str, Any]], u
             yield from (_stated_date(node.get(key)) for node in nodes)
         if match := _DATE_IN_URL.search(url):
             yield iso_date("-".join(match.groups()))
-        elements = list(islice(filter(_is_date, marked.elements), 20))
+        elements = list(islice(filter(_is_date, marked()), 20))
         for element in elements:
             yield iso_date(element.get("datetime") or element.get("content") or "")
         for element in elements:

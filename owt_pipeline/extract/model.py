@@ -52,29 +52,13 @@ def digest() -> str:
 
 
 def read(path: Path) -> Model:
-    """The model in a file that `write` wrote."""
+    """The model in a file that `benchmarks/extraction_model/fitting.py` wrote."""
     with np.load(path, allow_pickle=False) as arrays:
         return Model(
             first=_forests(arrays, "first"),
             second=_forests(arrays, "second"),
             odds=Odds(_odds(arrays, "name"), _odds(arrays, "text")),
         )
-
-
-def write(model: Model, path: Path) -> None:
-    """Write `model` as arrays; the same model gives the same bytes."""
-    arrays: dict[str, np.ndarray] = {}
-    for name, forests in (("first", model.first), ("second", model.second)):
-        for number, forest in enumerate(forests):
-            arrays[f"{name}_{number}_features"] = forest.features
-            arrays[f"{name}_{number}_cuts"] = forest.cuts
-            arrays[f"{name}_{number}_leaves"] = forest.leaves
-            arrays[f"{name}_{number}_base"] = np.array(forest.base)
-    for name, odds in (("name", model.odds.names), ("text", model.odds.texts)):
-        arrays[f"{name}_words"] = np.frombuffer("\n".join(odds).encode(), dtype=np.uint8)
-        arrays[f"{name}_odds"] = np.array([round(100 * value) for value in odds.values()], dtype=np.int16)
-    with open(path, "wb") as file:
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 def _forests(arrays: Mapping[str, np.ndarray], name: str) -> tuple[Forest, ...]:
@@ -156,7 +140,7 @@ class Odds:
     def _known_words(self, name: str) -> dict[str, float]:
         """The log-odds of each known word of one class or id."""
         odds = self.names
-        return {word: odds[word] for word in _class_words(name) if word in odds}
+        return {word: odds[word] for word in (name.lower(), *WORDS_OF_NAME[name]) if word in odds}
 
     def of_texts(self, texts: Sequence[tuple[str, ...]]) -> np.ndarray:
         """Lowest, highest and mean of the words of each text (3, texts); unknown ones count as saying nothing."""
@@ -171,16 +155,6 @@ class Odds:
             found[1, some] = np.maximum.reduceat(values, starts)
             found[2, some] = np.bincount(np.repeat(np.arange(len(some)), lengths), values) / lengths
         return found
-
-
-def name_words(name: str) -> list[str]:
-    """The words in what a container is called, and each class as it is; each once, in order."""
-    tag, _, names = name.partition(" ")
-    return list(dict.fromkeys((tag, *(word for full in names.split() for word in _class_words(full)))))
-
-
-def _class_words(name: str) -> tuple[str, ...]:
-    return name.lower(), *WORDS_OF_NAME[name]
 
 
 _LONG_WORD = re.compile(r"\w{4,}|[\u3040-\u9fff\uac00-\ud7af]{2}")
@@ -363,13 +337,3 @@ def _of_rows(forests: Sequence[Forest], values: np.ndarray) -> np.ndarray:
     steps = (scores + 16 * SCALE) // _STEP
     found: np.ndarray = _PROBABILITIES.take(steps, mode="clip")
     return found
-
-
-def joined(forests: Sequence[Forest]) -> Forest:
-    """One forest, whose scores are the means of those of `forests`, which are of the same depth."""
-    return Forest(
-        np.concatenate([forest.features for forest in forests]),
-        np.concatenate([forest.cuts for forest in forests]),
-        np.rint(np.concatenate([forest.leaves for forest in forests]) / len(forests)).astype(np.int32),
-        round(sum(forest.base for forest in forests) / len(forests)),
-    )

@@ -6,6 +6,7 @@ What a page may cost in CPU time and memory is limited in the process that it is
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import resource
@@ -14,10 +15,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from owt_pipeline.engine.dataset import Outcome, rejects_batch, replace_columns
+from owt_pipeline.engine.dataset import Outcome, empty, rejects_batch, replace_columns
 from owt_pipeline.engine.workers import TIMEOUT_SIGNAL, WorkerDied, shared_pool
 from owt_pipeline.extract import extractor as extractors
 from owt_pipeline.extract.charset import decode
@@ -25,27 +27,14 @@ from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
 from owt_pipeline.formats.warc import read_record
 from schemas import DATASETS, Reason
 
+if TYPE_CHECKING:
+    from owt_pipeline.extract.stage import Options
+
 _LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS = 30.0, 15
 """Wall clock after which a page is given up that has not used up its CPU time: it sleeps, or ignores the signal. A page
 at work gets there only if fifteen others take its core all the while."""
 
 _NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a worker needs in addition to the pages; picklable.
-
-    Attributes:
-      extractor: a name for `extractor.load`, and `settings` for it.
-      cpu_seconds: CPU time a page may use.
-      memory_bytes: memory a page may use.
-    """
-
-    extractor: str
-    settings: Settings
-    cpu_seconds: float
-    memory_bytes: int
 
 
 @dataclass(frozen=True)
@@ -67,26 +56,34 @@ class Found:
 Result = Found | Rejected
 
 
-def extract_all(rows: Iterable[pa.RecordBatch], work: Work, workers: int) -> Iterator[tuple[pa.RecordBatch, Result]]:
+def extract_all(
+    rows: Iterable[pa.RecordBatch], options: Options, workers: int
+) -> Iterator[tuple[pa.RecordBatch, Result]]:
     """Pairs of (row, result), in order; `rows` are batches of one page each.
 
     Also a single worker is a process of its own. One that dies of anything but a timeout may have been killed
     from outside (by the kernel, for memory that others used), so its page gets a second chance.
     """
-    fn = partial(extract_batch, work=work)
-    seconds = max(_LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS * work.cpu_seconds)
-    for row, results in shared_pool(workers).map(fn, rows, seconds=seconds, tries=2):
-        yield row, _rejected(results, work) if isinstance(results, WorkerDied) else results[0]
+    fn = partial(extract_row, options=options)
+    seconds = max(_LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS * options.page_cpu_seconds)
+    for row, result in shared_pool(workers).map(fn, rows, seconds=seconds, tries=2):
+        yield row, _rejected(result, options) if isinstance(result, WorkerDied) else result
 
 
-def extract_batch(batch: pa.RecordBatch, work: Work) -> list[Result]:
-    """A result for each row of `batch` (columns `final_url`, `fetched_at` and `record`, the bytes of a WARC record).
+def extract_row(row: pa.RecordBatch, options: Options) -> Result:
+    """The result for one page: the columns `final_url`, `fetched_at` and `record`, the bytes of a WARC record.
 
-    Each page is at work under the limits of its own; one that uses up its CPU time kills the process.
+    It is at work under limits of its own; where it uses up its CPU time, they kill the process.
     """
-    extract = extractors.load(work.extractor, work.settings)
-    rows = zip(batch["final_url"].to_pylist(), batch["fetched_at"].to_pylist(), batch["record"], strict=True)
-    return [_extract_row(extract, work, url, fetched_at, record) for url, fetched_at, record in rows]
+    settings = Settings(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Settings)})
+    extract = extractors.load(options.extractor, settings)
+    try:
+        with _limits(options.page_cpu_seconds, options.page_memory_mb << 20):
+            return extract_page(extract, _one(row, "final_url"), _one(row, "fetched_at"), _one(row, "record"))
+    except Exception as error:
+        if isinstance(error, MemoryError) or "memory allocation failed" in str(error).lower():  # as libxml2 says it
+            return Rejected(Reason.EXTRACT_MEMORY, f"more than {options.page_memory_mb:,} MiB of memory")
+        return Rejected(Reason.EXTRACT_CRASH, f"{type(error).__name__}: {error}"[:500])
 
 
 def extract_page(extract: Extract, url: str, fetched_at: int, record: bytes) -> Result:
@@ -103,27 +100,15 @@ def extract_page(extract: Extract, url: str, fetched_at: int, record: bytes) -> 
     return Found(document, charset)
 
 
-def _rejected(death: WorkerDied, work: Work) -> Rejected:
+def _rejected(death: WorkerDied, options: Options) -> Rejected:
     if death.timed_out and not death.overdue:
-        return Rejected(Reason.EXTRACT_TIMEOUT, f"more than {work.cpu_seconds:g} s of CPU time")
+        return Rejected(Reason.EXTRACT_TIMEOUT, f"more than {options.page_cpu_seconds:g} s of CPU time")
     return Rejected(Reason.EXTRACT_TIMEOUT if death.timed_out else Reason.EXTRACT_CRASH, str(death))
 
 
 def _is_binary(text: str) -> bool:
     """Whether one in ten of the first characters is a control character, or was no character at all."""
     return len(_NO_CHARACTER.findall(text[:4096])) > 0.1 * len(text[:4096])
-
-
-def _extract_row(extract: Extract, work: Work, url: str, fetched_at: int, record: pa.Scalar) -> Result:
-    try:
-        with _limits(work.cpu_seconds, work.memory_bytes):
-            return extract_page(extract, url, fetched_at, record.as_py())
-    except MemoryError:
-        return Rejected(Reason.EXTRACT_MEMORY, f"more than {work.memory_bytes >> 20:,} MiB of memory")
-    except Exception as error:
-        if "memory allocation failed" in str(error).lower():  # libxml2's way to say so
-            return Rejected(Reason.EXTRACT_MEMORY, f"more than {work.memory_bytes >> 20:,} MiB of memory")
-        return Rejected(Reason.EXTRACT_CRASH, f"{type(error).__name__}: {error}"[:500])
 
 
 @contextlib.contextmanager
@@ -167,17 +152,15 @@ def documents(pages: Sequence[tuple[pa.RecordBatch, Result]]) -> Outcome:
     found = [(row, result) for row, result in pages if isinstance(result, Found)]
     rejected = [(row, result) for row, result in pages if isinstance(result, Rejected)]
     schema = DATASETS["documents"].schema
+    kept = empty(schema)
     if found:
         # One chunk: the rows are slices of batches that hold complete records.
         (index,) = pa.Table.from_batches([row for row, _ in found]).combine_chunks().to_batches()
-        documents = [result.document for _, result in found]
-        kept = replace_columns(
-            index,
-            schema,
-            **{name: [getattr(document, name) for document in documents] for name in _FROM_DOCUMENT},
-        )
-    else:
-        kept = pa.RecordBatch.from_pylist([], schema)
+        columns = {
+            field.name: [getattr(result.document, field.name) for _, result in found]
+            for field in dataclasses.fields(Extracted)
+        }
+        kept = replace_columns(index, schema, **columns)
     return Outcome(
         kept,
         rejects_batch((_one(row, "url_id"), _one(row, "url"), r.reason, r.detail) for row, r in rejected),
@@ -185,8 +168,5 @@ def documents(pages: Sequence[tuple[pa.RecordBatch, Result]]) -> Outcome:
     )
 
 
-_FROM_DOCUMENT = ("title", "author", "date", "site_name", "language", "license", "text")
-
-
-def _one(row: pa.RecordBatch, column: str):  # type: ignore[no-untyped-def]
+def _one(row: pa.RecordBatch, column: str) -> Any:
     return row[column][0].as_py()

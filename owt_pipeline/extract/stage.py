@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
+from owt_pipeline.extract.extractor import BUILT_IN, ExtractorError, describe
+from owt_pipeline.extract.model import digest
 from schemas import option
 
 if TYPE_CHECKING:
@@ -49,67 +52,48 @@ ROWS = 64  # pages a batch of documents is made of; workers get them one by one,
 
 
 def prepare(run: StageRun) -> None:
-    from owt_pipeline.extract.extractor import ExtractorError, describe
-
     options: Options = run.options
-    try:
-        run.properties["extractor"] = describe(options.extractor)
-    except ExtractorError as error:
-        raise UserError(str(error)) from error
+    run.properties["extractor"] = _described(options)
     if options.extractor == "resiliparse" and options.text_format == "markdown":
         raise UserError("text_format: resiliparse writes no Markdown; use the extractor blocks or trafilatura")
 
 
 def extract_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    from owt_pipeline.extract.extractor import Settings
-    from owt_pipeline.extract.pages import Work, documents, extract_all
+    from owt_pipeline.extract.pages import documents, extract_all
 
-    options: Options = run.options
-    settings = Settings(
-        options.favor, options.fast, options.include_comments, options.include_tables, options.text_format
-    )
-    work = Work(options.extractor, settings, options.page_cpu_seconds, options.page_memory_mb << 20)
-    waiting: list[tuple[pa.RecordBatch, Any]] = []
-    for row, result in extract_all(_rows(run.inputs["pages"], shard), work, run.runtime.workers):
-        waiting.append((row, result))
-        if len(waiting) == ROWS:
-            writer.add(len(waiting), documents(waiting))
-            waiting = []
-    if waiting:
-        writer.add(len(waiting), documents(waiting))
+    results = extract_all(_rows(run.inputs["pages"], shard), run.options, run.runtime.workers)
+    while some := list(islice(results, ROWS)):
+        writer.add(len(some), documents(some))
 
 
-def _rows(pages: DatasetReader, shard: int) -> Iterator[pa.RecordBatch]:
-    from owt_pipeline.formats.warc import pages as pages_with_records
+def _rows(reader: DatasetReader, shard: int) -> Iterator[pa.RecordBatch]:
+    from owt_pipeline.formats.warc import pages
 
-    for batch in pages_with_records(pages, shard, rows=ROWS):
+    for batch in pages(reader, shard, rows=ROWS):
         for index in range(batch.num_rows):
             yield batch.slice(index, 1)
+
+
+def _described(options: Options) -> dict[str, Any]:
+    try:
+        return describe(options.extractor)
+    except ExtractorError as error:
+        raise UserError(str(error)) from error
 
 
 def _sources(options: Options) -> list[dict[str, Any]]:
     """The model of ours, or the code of one's own: the output follows from it."""
     if options.extractor == "blocks":
-        from owt_pipeline.extract.model import digest
-
         return [{"name": "the model of blocks", "sha256": digest()}]
-    from owt_pipeline.extract.extractor import BUILT_IN, ExtractorError, describe
-
-    if options.extractor in BUILT_IN:
-        return []
-    try:
-        return [describe(options.extractor)]
-    except ExtractorError as error:
-        raise UserError(str(error)) from error
+    return [] if options.extractor in BUILT_IN else [_described(options)]
 
 
 def _preload(options: Options) -> list[str]:
     """A worker that a page kills is then soon replaced."""
-    from owt_pipeline.extract.extractor import BUILT_IN
-
-    made_by = BUILT_IN.get(options.extractor, ("",))[0].partition(":")[0]
-    model = ["owt_pipeline.extract.model:load"] if options.extractor == "blocks" else []
-    return ["owt_pipeline.extract.pages", *filter(None, [made_by]), *model]
+    needed = ["owt_pipeline.extract.pages"]
+    if library := BUILT_IN.get(options.extractor):
+        needed += ["owt_pipeline.extract.built_in", library]
+    return needed + (["owt_pipeline.extract.model:load"] if options.extractor == "blocks" else [])
 
 
 STAGE = Stage(

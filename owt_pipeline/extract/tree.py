@@ -14,20 +14,15 @@ _PARSER = etree.HTMLParser(
 )
 
 
-def parse(html: str) -> etree._Element | None:
-    """The root of the tree; None where there is no markup at all. lxml mends whatever is wrong with it."""
+def parse(html: str) -> etree._Element:
+    """The root of the tree, empty where there is no markup at all. lxml mends whatever is wrong with it."""
     if "\x00" in html:  # libxml2 stops at one; browsers drop them
         html = html.replace("\x00", "")
     try:
         root = etree.fromstring(html.encode("utf-8", "replace"), _PARSER)
     except etree.XMLSyntaxError:  # an empty document
-        return None
-    return root if isinstance(root, etree._Element) else None
-
-
-def body_of(root: etree._Element) -> etree._Element:
-    body = root.find("body")
-    return body if body is not None else root
+        root = None
+    return root if isinstance(root, etree._Element) else etree.Element("html")
 
 
 def text_of(element: etree._Element) -> str:

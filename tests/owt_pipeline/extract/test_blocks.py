@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.extraction_model.examples import without_formulas
 from owt_pipeline.extract.blocks import HEADING, ITEM, PREFORMATTED, ROW, Block, read_blocks
-from owt_pipeline.extract.tree import body_of, parse
+from owt_pipeline.extract.tree import parse
 
 
 def blocks(html: str) -> list[Block]:
     root = parse(f"<html><body>{html}</body></html>")
-    assert root is not None
-    return read_blocks(body_of(root))[0]
+    return read_blocks(root)[0]
 
 
 def texts(html: str) -> list[str]:
@@ -135,8 +135,7 @@ def test_an_id_that_a_heading_gave_its_section_is_not_a_name() -> None:
         '<div id="share" class="section"><span id="x"></span><h3>Share of foxes</h3></div>'
         '<div id="related"><h3>Related</h3>'
     )
-    assert root is not None
-    names = [(container.tag, container.names) for container in read_blocks(body_of(root))[1]]
+    names = [(container.tag, container.names) for container in read_blocks(root)[1]]
     assert names[1:] == [
         ("h2", ""), ("section", ""), ("h2", ""), ("div", "section"), ("h3", ""), ("div", "related"), ("h3", ""),
     ]  # fmt: skip
@@ -151,7 +150,7 @@ def test_a_block_that_is_a_formula_is_known_as_one() -> None:
 def test_a_formula_that_is_shown_twice_is_one_block() -> None:
     mathml, image = '<math alttext="x^2"><mi>x</mi></math>', '<img class="tex" alt="x^2">'
     assert texts(f'<p>Be</p><div style="display: none">{mathml}</div><div>{image}</div>') == ["Be", "x^2"]
-    assert [block.text_without_formulas.split() for block in blocks(f"<p>Be {mathml}.")] == [["Be", "."]]
+    assert [without_formulas(block).split() for block in blocks(f"<p>Be {mathml}.")] == [["Be", "."]]
 
 
 def test_links_and_images_of_a_block_are_counted() -> None:

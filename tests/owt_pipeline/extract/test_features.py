@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.extraction_model.examples import name_words
 from owt_pipeline.extract.blocks import read_blocks
 from owt_pipeline.extract.features import PageView, view
 from owt_pipeline.extract.head import read_head
-from owt_pipeline.extract.model import Odds, contextual, expected_f1, lexical, name_words
-from owt_pipeline.extract.tree import body_of, parse
+from owt_pipeline.extract.model import Odds, contextual, expected_f1, lexical
+from owt_pipeline.extract.tree import parse
 
 PROSE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for quite a while. "
 OTHER = "Hares sleep in a hollow that they make in the grass, with both their eyes open and ears laid back. "
@@ -25,8 +26,7 @@ PAGE = (
 
 def seen(body: str, title: str = "Foxes") -> PageView:
     root = parse(f"<html><head><title>{title}</title></head><body>{body}</body></html>")
-    assert root is not None
-    return view(*read_blocks(body_of(root)), read_head(root))
+    return view(*read_blocks(root), read_head(root))
 
 
 def test_every_block_has_a_row_and_every_container_its_part_of_the_page() -> None:
@@ -76,17 +76,16 @@ def test_blocks_that_the_head_describes_are_found() -> None:
     root = parse(
         f"<html><head>{head}</head><body><p>Advertisement, 30 letters or more<p>{PROSE}<p>{OTHER}</body></html>"
     )
-    assert root is not None
     found = read_head(root)
     assert found.titles == ()
     assert len(found.descriptions) == 1
-    plain, described = (view(*read_blocks(body_of(root)), some) for some in (replace(found, descriptions=()), found))
+    plain, described = (view(*read_blocks(root), some) for some in (replace(found, descriptions=()), found))
     changed = (plain.static != described.static).any(axis=0)
     assert [0, 1, 0] in described.static[:, changed].T.tolist()  # the block with the description
     assert [-1, 0, 1] in described.static[:, changed].T.tolist()  # and how far it is
-    without = view(*read_blocks(body_of(root)), replace(found, body=""))
+    without = view(*read_blocks(root), replace(found, body=""))
     assert [0, 0, 1] in described.static[:, (without.static != described.static).any(axis=0)].T.tolist()
-    assert (view(*read_blocks(body_of(root)), replace(found, kinds=0)).static != described.static).any()
+    assert (view(*read_blocks(root), replace(found, kinds=0)).static != described.static).any()
 
 
 @settings(max_examples=40, deadline=None)

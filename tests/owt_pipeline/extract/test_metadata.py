@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from owt_pipeline.extract.extractor import Extracted
 from owt_pipeline.extract.head import read_head
-from owt_pipeline.extract.metadata import Metadata, read_metadata
+from owt_pipeline.extract.metadata import read_metadata
 from owt_pipeline.extract.tree import parse
 
 FETCHED_AT = 1_577_836_800  # 2020-01-01
 
 
-def read(head: str, body: str = "", url: str = "http://h/", attributes: str = "") -> Metadata:
+def read(head: str, body: str = "", url: str = "http://h/", attributes: str = "") -> Extracted:
     root = parse(f"<html {attributes}><head>{head}</head><body>{body}</body></html>")
-    assert root is not None
-    return read_metadata(root, read_head(root), url, FETCHED_AT)
+    return Extracted("", **read_metadata(root, read_head(root), url, FETCHED_AT))
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,17 @@ from hypothesis import strategies as st
 
 from owt_pipeline.extract.blocks import read_blocks
 from owt_pipeline.extract.rendering import markdown, plain_text
-from owt_pipeline.extract.tree import body_of, parse
+from owt_pipeline.extract.tree import parse
 
 
 def rendered(html: str) -> str:
     root = parse(f"<html><body>{html}</body></html>")
-    assert root is not None
-    return markdown(*read_blocks(body_of(root)))
+    return markdown(*read_blocks(root))
 
 
 def plain(html: str) -> str:
     root = parse(f"<html><body>{html}</body></html>")
-    assert root is not None
-    return plain_text(read_blocks(body_of(root))[0])
+    return plain_text(read_blocks(root)[0])
 
 
 def test_headings_have_their_depth_and_paragraphs_are_set_apart() -> None:

@@ -1,0 +1,138 @@
+"""The extractors that `--extractor` knows by name: ours, `blocks`, and two public ones.
+
+`blocks` is one parse, one walk over the tree, and a model that was fitted on labelled pages. On three sets of labelled
+pages it finds more of the main text with less around it than any public extractor (`benchmarks/extraction.py`). Its
+features take their clues from boilerpipe (Kohlschütter et al., WSDM 2010: blocks of text and their link density),
+readability and trafilatura (names of elements) and Resiliparse (what is no content).
+
+The metadata are read by `metadata.py` whatever finds the text: trafilatura's own take as long as its text, most of it
+looking for a date.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from functools import partial
+from typing import Any
+
+from lxml import etree
+
+from owt_pipeline.extract.blocks import ROW, Block, read_blocks
+from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
+from owt_pipeline.extract.head import embedded_text, read_head
+from owt_pipeline.extract.main_content import BALANCED, PRECISION, RECALL, main_content, without_notice
+from owt_pipeline.extract.metadata import read_metadata
+from owt_pipeline.extract.model import Model, load
+from owt_pipeline.extract.rendering import markdown, plain_text
+from owt_pipeline.extract.tree import parse
+
+logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # what it finds wrong with a page becomes a reject row
+
+_LITTLE_TEXT = 250  # characters; with fewer, the page may be one that its script fills
+_MUCH_SHOWN = 3000  # characters in all blocks, from which on nobody finds a longer text elsewhere
+_CUTS = {"balanced": BALANCED, "precision": PRECISION, "recall": RECALL}
+
+
+def blocks(settings: Settings) -> Extract:
+    """Our own extractor; `settings.fast` changes nothing."""
+    return with_model(load(), settings)
+
+
+def with_model(model: Model, settings: Settings) -> Extract:
+    """Our own extractor with another model than the one it comes with."""
+
+    def extract(page: Page) -> Extracted | None:
+        collecting = gc.isenabled()
+        gc.disable()  # a page is ten thousand objects and no cycle: to look for one would take a twentieth of the time
+        try:
+            return _extract(page, settings, model)
+        finally:
+            if collecting:
+                gc.enable()
+
+    return extract
+
+
+def _extract(page: Page, settings: Settings, model: Model) -> Extracted | None:
+    root = parse(page.html)
+    head = read_head(root)
+    metadata = read_metadata(root, head, page.url, page.fetched_at)
+    found, containers = read_blocks(root)
+    if not settings.include_tables:
+        found = [block for block in found if block.form != ROW]
+    cut, comments = _CUTS[settings.favor], settings.include_comments
+    content = without_notice(main_content(found, containers, head, model, cut, comments=comments))
+    text = plain_text(content)
+    # By the plain text, whichever is written: both have the same content.
+    elsewhere = _from_elsewhere(page, root, head.data, found, settings) if len(text) < _LITTLE_TEXT else ""
+    text = elsewhere or (markdown(content, containers) if settings.text_format == "markdown" else text)
+    return Extracted(text, **metadata) if text else None
+
+
+def _from_elsewhere(page: Page, root: etree._Element, data: list[Any], found: list[Block], settings: Settings) -> str:
+    """The text that a page has as data, or that trafilatura finds, where that is more than all its blocks have."""
+    shown = sum(block.chars for block in found)
+    if shown > _MUCH_SHOWN:
+        return ""
+    least, as_markdown = max(_LITTLE_TEXT, shown), settings.text_format == "markdown"
+    text = embedded_text(root, data, partial(_all_text, as_markdown), "\n\n" if as_markdown else "\n")
+    if len(text) <= least:
+        from trafilatura import extract  # takes as long to import as a hundred pages, and few need it
+
+        output_format = "markdown" if as_markdown else "txt"
+        text = extract(page.html, output_format=output_format, fast=True, include_comments=False) or ""
+    return text if len(text) > least else ""
+
+
+def _all_text(as_markdown: bool, html: str) -> str:
+    """All the text of a piece of HTML."""
+    found, containers = read_blocks(parse(f"<div>{html}</div>"))
+    return markdown(found, containers) if as_markdown else plain_text(found)
+
+
+def trafilatura(settings: Settings) -> Extract:
+    """Main text by trafilatura (Barbaresi, ACL 2021)."""
+    from trafilatura import bare_extraction
+    from trafilatura.settings import Extractor
+
+    def extract(page: Page) -> Extracted | None:
+        options = Extractor(
+            output_format="python",
+            formatting=settings.text_format == "markdown",
+            fast=settings.fast,
+            precision=settings.favor == "precision",
+            recall=settings.favor == "recall",
+            comments=settings.include_comments,
+            tables=settings.include_tables,
+            dedup=False,  # a page's text must not depend on the pages before it
+            url=page.url,
+            with_metadata=False,
+        )
+        document: Any = bare_extraction(page.html, options=options)
+        return _with_metadata(page, document.text) if document is not None else None
+
+    return extract
+
+
+def resiliparse(settings: Settings) -> Extract:
+    """Main text by Resiliparse (Bevendorff et al., ECIR 2018): several times as fast, and rather less exact."""
+    from resiliparse.extract.html2text import extract_plain_text
+    from resiliparse.parse.html import HTMLTree
+
+    def extract(page: Page) -> Extracted | None:
+        text = extract_plain_text(
+            HTMLTree.parse(page.html),
+            main_content=settings.favor != "recall",
+            comments=settings.include_comments,
+            skip_elements=() if settings.include_tables else ("table",),
+            alt_texts=False,
+        )
+        return _with_metadata(page, text)
+
+    return extract
+
+
+def _with_metadata(page: Page, text: str | None) -> Extracted | None:
+    root = parse(page.html)
+    return Extracted(text, **read_metadata(root, read_head(root), page.url, page.fetched_at)) if text else None
