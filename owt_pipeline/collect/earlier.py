@@ -65,13 +65,13 @@ class BaseReader:
     num_buckets: int
     failed_before: float | None = None
 
-    def known(self, shard: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-        """Batches of schemas KNOWN and AGAIN for one of the base's shards.
+    def known(self, shard: int) -> Iterator[tuple[bool, pa.RecordBatch]]:
+        """(whether they are taken up again, rows) of one of the base's shards: of schema AGAIN, else of KNOWN.
 
         Raises UserError where the base's URLs were discarded or are damaged.
         """
-        accepted = self._accepted()
-        ids = _ids(accepted, shard)
+        accepted = self.base.reader(accepted_by(self.base).dataset)
+        ids = accepted.ids(shard)
         outcomes = self._outcomes(shard, ids)
         again = self._again(shard, outcomes)
         start = 0
@@ -80,16 +80,12 @@ class BaseReader:
         for batch in accepted.batches(shard, columns=names, rows=_ROWS):
             some = slice(start, start + batch.num_rows)
             start += batch.num_rows
-            keys = self._keys(batch)
-            rows = {**keys, "outcome": outcomes[some].cast(pa.string()), "again": pa.array(again[some])}
-            yield self._batch(KNOWN, rows), _no_rows(AGAIN)
+            rows = {**self._keys(batch), "outcome": outcomes[some].cast(pa.string()), "again": pa.array(again[some])}
+            yield False, self._batch(KNOWN, rows)
         if again.any():
             yield from self._rows_again(shard, ids[again])
         if accepted.name == "urls":
             yield from self._low_scores(shard)
-
-    def _accepted(self) -> DatasetReader:
-        return self.base.reader(accepted_by(self.base).dataset)
 
     @property
     def _same_rules(self) -> bool:
@@ -136,14 +132,14 @@ class BaseReader:
             last = max(last, pc.max(live).as_py() or 0.0)
         return last
 
-    def _rows_again(self, shard: int, ids: np.ndarray) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+    def _rows_again(self, shard: int, ids: np.ndarray) -> Iterator[tuple[bool, pa.RecordBatch]]:
         for batch in self.base.reader("urls").batches(shard, rows=_ROWS):
             mine = batch.filter(pa.array(np.isin(batch["url_id"].to_numpy(), ids)))
             if mine.num_rows:
                 columns = {name: mine[name] for name in DATASETS["urls"].schema.names}
-                yield _no_rows(KNOWN), self._batch(AGAIN, {**columns, **self._keys(mine)})
+                yield True, self._batch(AGAIN, {**columns, **self._keys(mine)})
 
-    def _low_scores(self, shard: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+    def _low_scores(self, shard: int) -> Iterator[tuple[bool, pa.RecordBatch]]:
         columns = ["url_id", "url", "reason", "detail"]
         for batch in self.base.reader("urls").batches(shard, kind="rejects", columns=columns, rows=_ROWS):
             low = batch.filter(pc.equal(batch["reason"], str(Reason.LOW_SCORE)))
@@ -156,7 +152,7 @@ class BaseReader:
                     "submission_id": pc.if_else(pc.equal(identifier, ""), None, identifier),
                     "score": found.field("score").cast(pa.int64()),
                 }
-                yield self._batch(KNOWN, rows), _no_rows(AGAIN)
+                yield False, self._batch(KNOWN, rows)
 
     def _keys(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         """`url_id`, `url` and `host` of URLs, by this run's version of the rules."""
@@ -225,11 +221,6 @@ def accepted_by(base: Base) -> Manifest:
     return base.manifests["urls" if "urls" in base.manifests else "documents"]
 
 
-def _ids(reader: DatasetReader, shard: int) -> np.ndarray:
-    found = [batch["url_id"].to_numpy() for batch in reader.batches(shard, columns=["url_id"], rows=_ROWS)]
-    return np.concatenate(found) if found else np.zeros(0, np.uint64)
-
-
 def _by_value(reader: DatasetReader, shard: int, kind: str, column: str) -> Iterator[tuple[str, np.ndarray]]:
     """(value of a column, the ids that have it) of a shard's rows."""
     for batch in reader.batches(shard, kind=kind, columns=["url_id", column], rows=_ROWS):
@@ -243,7 +234,3 @@ def _hosts(urls: pa.StringArray) -> pa.StringArray:
     netloc = pc.list_element(pc.split_pattern(pc.coalesce(urls, "https:///"), "/", max_splits=3), 2).dictionary_encode()
     hosts = pa.array([host_of(f"https://{text}/") or None for text in netloc.dictionary.to_pylist()], pa.string())
     return hosts.take(netloc.indices)
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import configparser
 import datetime
 import logging
+import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -15,36 +15,18 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from owt_pipeline.collect.submissions import Submission
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.formats.lines import Block
 
 if TYPE_CHECKING:
     import praw
 
+    from owt_pipeline.collect.stage import Options
+
 logger = logging.getLogger("owt")
 
 _MOST_WAITS = 5  # for one request
 _LONGEST_WAIT = 600.0  # seconds: the span over which Reddit counts requests
-
-
-@dataclass(frozen=True)
-class Listing:
-    """Which submissions of a subreddit to ask for.
-
-    Attributes:
-      sort: `new`, `top`, `hot`, or `search`.
-      query: what to search for.
-      time: `hour`, `day`, `week`, `month`, `year` or `all`, for `top` and `search`.
-      limit: the most submissions of a subreddit; None for as many as Reddit gives (some 1,000).
-      after, before: submissions from this time on, and before that one, in seconds since 1970 in UTC.
-    """
-
-    sort: str = "top"
-    query: str | None = None
-    time: str = "all"
-    limit: int | None = None
-    after: float | None = None
-    before: float | None = None
 
 
 _asking = Lock()  # PRAW's session is not for several threads, and Reddit's rate limit holds for all of them
@@ -58,8 +40,8 @@ class SubredditReader:
 
     broken = None
 
-    def __init__(self, subreddit: str, listing: Listing, site: str | None):
-        self._subreddit, self._listing, self._site = subreddit, listing, site
+    def __init__(self, subreddit: str, options: Options):
+        self._subreddit, self._options = subreddit, options
         self.bytes_read = self.bytes_decompressed = 0
         self.overlong: list[int] = []
 
@@ -80,9 +62,9 @@ class SubredditReader:
     def _lines(self) -> Iterator[bytes]:
         import prawcore
 
-        name, listing = self._subreddit, self._listing
+        name = self._subreddit
         try:
-            for submission in _within(listing, _listed(_reddit(self._site), name, listing)):
+            for submission in _listed(_reddit(self._options.praw_site), name, self._options):
                 yield orjson.dumps(_record(submission))
         except (prawcore.NotFound, prawcore.Forbidden, prawcore.Redirect, prawcore.UnavailableForLegalReasons) as error:
             logger.warning("r/%s cannot be read, continuing without it: %s", name, error)
@@ -94,15 +76,22 @@ class SubredditReader:
             ) from error
 
 
-def timestamp(date: str | None, option: str) -> float | None:
-    """Seconds since 1970 of the start of a day YYYY-MM-DD in UTC; raises UserError that names the option."""
-    if date is None:
-        return None
-    try:
-        day = datetime.datetime.strptime(date, "%Y-%m-%d")
-    except ValueError:
-        raise UserError(f"{option}: {date!r} is not a date; write it as 2019-12-31") from None
-    return day.replace(tzinfo=datetime.timezone.utc).timestamp()
+def days_asked_for(options: Options) -> tuple[float, float]:
+    """The time from which on submissions are taken, and that before which: seconds since 1970.
+
+    Raises UsageError for a search without a query or the reverse, UserError for what is no date.
+    """
+    if (options.praw_listing == "search") != (options.praw_query is not None):
+        raise UsageError("--praw_listing search and --praw_query go together: give both or neither")
+    found = []
+    for option, otherwise in (("praw_after", -math.inf), ("praw_before", math.inf)):
+        date = getattr(options, option)
+        try:
+            day = datetime.datetime.strptime(f"{date} +0000", "%Y-%m-%d %z") if date is not None else None
+        except ValueError:
+            raise UserError(f"{option}: {date!r} is not a date; write it as 2019-12-31") from None
+        found.append(day.timestamp() if day is not None else otherwise)
+    return found[0], found[1]
 
 
 @lru_cache(1)  # one session: its token and what it knows of the rate limit serve all subreddits
@@ -131,7 +120,8 @@ def _patient_requestor() -> Any:
                 response = super().request(*args, **kwargs)
                 if response.status_code != 429:
                     return response
-                seconds = _seconds_asked(response.headers)
+                asked = response.headers.get("retry-after") or response.headers.get("x-ratelimit-reset") or ""
+                seconds = min(float(asked), _LONGEST_WAIT) if asked.isdecimal() else 60.0
                 logger.warning("Reddit asks to wait %g s before the next request", seconds)
                 time.sleep(seconds)
             return super().request(*args, **kwargs)
@@ -139,27 +129,16 @@ def _patient_requestor() -> Any:
     return PatientRequestor
 
 
-def _seconds_asked(headers: Mapping[str, str]) -> float:
-    asked = headers.get("retry-after") or headers.get("x-ratelimit-reset") or ""
-    return min(float(asked), _LONGEST_WAIT) if asked.isdecimal() else 60.0
-
-
-def _listed(reddit: praw.Reddit, name: str, listing: Listing) -> Iterator[praw.models.Submission]:
-    subreddit = reddit.subreddit(name)
-    if listing.sort == "search":
-        return subreddit.search(listing.query or "", time_filter=listing.time, limit=listing.limit)
-    if listing.sort == "top":
-        return subreddit.top(time_filter=listing.time, limit=listing.limit)
-    return subreddit.new(limit=listing.limit) if listing.sort == "new" else subreddit.hot(limit=listing.limit)
-
-
-def _within(listing: Listing, submissions: Iterable[praw.models.Submission]) -> Iterator[praw.models.Submission]:
-    for submission in submissions:
-        if listing.after is not None and submission.created_utc < listing.after:
-            if listing.sort == "new":
+def _listed(reddit: praw.Reddit, name: str, options: Options) -> Iterator[praw.models.Submission]:
+    ask = getattr(reddit.subreddit(name), options.praw_listing)
+    further = {"time_filter": options.praw_time} if options.praw_listing in ("top", "search") else {}
+    query = [options.praw_query] if options.praw_listing == "search" else []
+    after, before = days_asked_for(options)
+    for submission in ask(*query, limit=options.praw_limit, **further):
+        if submission.created_utc < after:
+            if options.praw_listing == "new":
                 return  # newest first: all that follow are older
-            continue
-        if listing.before is None or submission.created_utc < listing.before:
+        elif submission.created_utc < before:
             yield submission
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Protocol
 
 import msgspec
@@ -44,10 +45,6 @@ class Source:
     kind: str
     uri: str
     name: str
-
-    @property
-    def has_submissions(self) -> bool:
-        return self.kind in ("dump", "subreddit")
 
 
 class Reader(Protocol):
@@ -183,7 +180,7 @@ def rows_of_block(batch: pa.RecordBatch, source: Source, rules: Rules, num_bucke
     _, offsets, data = batch["data"].buffers()  # the scalar would be a copy
     start, end = np.frombuffer(offsets, np.int64)[batch["data"].offset :][:2].tolist()
     block = Block(data.slice(start, end - start), batch["first_line"][0].as_py(), batch["num_lines"][0].as_py())
-    submissions = read_block(block, rules) if source.has_submissions else _read_urls(block)
+    submissions = read_block(block, rules) if source.kind in ("dump", "subreddit") else _read_urls(block)
     return _row_maker(rules, num_buckets).rows(submissions, source.number, source.name)
 
 
@@ -229,16 +226,10 @@ class WarcUrlReader:
         return f"{self._skipped} broken records skipped" if self._skipped else None
 
     def __iter__(self) -> Iterator[Block]:
-        urls: list[str] = []
-        first = 1
-        for url in self._urls():
-            urls.append(url)
-            if len(urls) == _BLOCK_URLS:
-                yield Block("\n".join(urls).encode(), first, len(urls))
-                first += len(urls)
-                urls = []
-        if urls:
-            yield Block("\n".join(urls).encode(), first, len(urls))
+        urls, first = self._urls(), 1
+        while some := list(islice(urls, _BLOCK_URLS)):
+            yield Block("\n".join(some).encode(), first, len(some))
+            first += len(some)
 
     def _urls(self) -> Iterator[str]:
         for capture in captures(self._file, self.bytes_read, copy=lambda record: 0):

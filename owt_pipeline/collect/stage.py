@@ -9,25 +9,37 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import pyarrow as pa
 
+from owt_pipeline.collect.earlier import AGAIN, KNOWN, BaseReader, Earlier, accepted_by
+from owt_pipeline.collect.merge import merge_submissions
+from owt_pipeline.collect.reddit import SubredditReader, days_asked_for
+from owt_pipeline.collect.rules import Rules
+from owt_pipeline.collect.sources import (
+    Reader,
+    Source,
+    Tally,
+    WarcUrlReader,
+    block_batches,
+    row_of_problem,
+    rows_of_block,
+)
+from owt_pipeline.collect.spread import HOSTS, BucketWriter, HostCounter, Spread, plan_spread
+from owt_pipeline.collect.submissions import ROWS
 from owt_pipeline.engine import progress
-from owt_pipeline.engine.errors import UsageError, UserError
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.exchange import Slice, SliceWriter, gather, read_index, read_slices
 from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part
-from owt_pipeline.engine.storage import Storage, describe_source, expand_globs, open_source
-from schemas import option
-
-if TYPE_CHECKING:
-    from pyarrow import RecordBatch
-
-    from owt_pipeline.collect.reddit import Listing
-    from owt_pipeline.collect.rules import Rules
-    from owt_pipeline.collect.sources import Reader, Source
-    from owt_pipeline.engine.commit import ShardWriter
-    from owt_pipeline.engine.exchange import Slice
-    from schemas.manifest import ShardRecord
+from owt_pipeline.engine.storage import describe_source, expand_globs, open_source
+from owt_pipeline.engine.workers import map_batches
+from owt_pipeline.formats import lines
+from owt_pipeline.formats.urls import shaping_with_url_rules, version_of
+from schemas import Reason, option
+from schemas.manifest import ShardRecord
 
 logger = logging.getLogger("owt")
 
@@ -116,8 +128,6 @@ class Options:
 
 def prepare(run: StageRun) -> None:
     """Fix the sources, in an order that follows from their names."""
-    from owt_pipeline.collect.sources import Source
-
     options: Options = run.options
     found = _files(options)
     found += [("subreddit", name, f"r/{name}") for name in sorted({_subreddit(name) for name in options.subreddits})]
@@ -129,8 +139,6 @@ def prepare(run: StageRun) -> None:
 
 
 def _sources(run: StageRun) -> list[Source]:
-    from owt_pipeline.collect.sources import Source
-
     return msgspec.json.decode(run.work.read(_SOURCES_NAME), type=list[Source])
 
 
@@ -143,19 +151,12 @@ def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWri
     if number >= len(sources):
         _read_base(run, *_parts_of_bases(run)[number - len(sources)], writer)
         return
-    from owt_pipeline.collect.sources import Tally, block_batches, row_of_problem, rows_of_block
-    from owt_pipeline.collect.spread import BucketWriter, HostCounter
-    from owt_pipeline.engine.exchange import SliceWriter
-    from owt_pipeline.engine.workers import map_batches
-    from owt_pipeline.formats.lines import MAX_LINE_BYTES
-    from schemas import Reason
-
     source = sources[number]
     tally, hosts = Tally(source.name, source.kind), HostCounter()
     file, count = writer.open_file(".rows", _ROWS)
     buckets = BucketWriter(SliceWriter(file), run.num_shards)
 
-    def write(rows: RecordBatch) -> None:
+    def write(rows: pa.RecordBatch) -> None:
         buckets.write(rows)
         hosts.add(rows["host"])
         count[0] += rows.num_rows
@@ -167,7 +168,7 @@ def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWri
             tally.add(rows)
             write(rows)
     for line in reader.overlong:
-        rows = row_of_problem(source, line, Reason.BAD_LINE, f"over {MAX_LINE_BYTES:,} bytes", run.num_shards)
+        rows = row_of_problem(source, line, Reason.BAD_LINE, f"over {lines.MAX_LINE_BYTES:,} bytes", run.num_shards)
         tally.add(rows)
         write(rows)
     tally.bytes_read, tally.bytes_decompressed = reader.bytes_read, reader.bytes_decompressed
@@ -185,8 +186,6 @@ def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWri
 
 def _parts_of_bases(run: StageRun) -> list[tuple[int, range]]:
     """(number of the base, some of its shards) of each part that reads what the bases know."""
-    from owt_pipeline.collect.earlier import accepted_by
-
     found = []
     for number, base in enumerate(run.bases):
         shards = accepted_by(base).num_shards
@@ -197,11 +196,6 @@ def _parts_of_bases(run: StageRun) -> list[tuple[int, range]]:
 
 def _read_base(run: StageRun, number: int, shards: range, writer: ShardWriter) -> None:
     """What a base knows of its URLs, by bucket: ids, scores and outcomes."""
-    from owt_pipeline.collect.earlier import BaseReader
-    from owt_pipeline.collect.spread import BucketWriter, HostCounter
-    from owt_pipeline.engine.exchange import SliceWriter
-    from owt_pipeline.formats.urls import version_of
-
     options: Options = run.options
     failed_before = None
     if options.retry_failed:
@@ -209,25 +203,22 @@ def _read_base(run: StageRun, number: int, shards: range, writer: ShardWriter) -
     reader = BaseReader(run.bases[number], number, version_of(run.plan.options), run.num_shards, failed_before)
     hosts = HostCounter()
     files = [writer.open_file(f".{kind}", kind) for kind in (_KNOWN, _AGAIN)]
-    known, again = (BucketWriter(SliceWriter(file), run.num_shards) for file, _ in files)
+    buckets = [BucketWriter(SliceWriter(file), run.num_shards) for file, _ in files]
     for shard in shards:
-        for seen, taken in reader.known(shard):
-            known.write(seen)
-            again.write(taken)
-            hosts.add(taken["host"])
-            for (_, count), rows in zip(files, (seen, taken), strict=True):
-                count[0] += rows.num_rows
-            progress.advance(seen.num_rows)
-    known.close()
-    again.close()
+        for is_again, rows in reader.known(shard):
+            buckets[is_again].write(rows)
+            files[is_again][1][0] += rows.num_rows
+            if is_again:
+                hosts.add(rows["host"])
+            else:
+                progress.advance(rows.num_rows)
+    for some in buckets:
+        some.close()
     writer.send(0, hosts.batch())
 
 
 def spread_hosts(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Step 2, one part: which hosts are spread over several shards; handles of each bucket's rows go to its shards."""
-    from owt_pipeline.collect.spread import HOSTS, plan_spread
-    from owt_pipeline.engine.exchange import gather, read_index
-
     kinds = (_ROWS, _KNOWN, _AGAIN)
     files = [file for record in run.read_records(_SUBMISSIONS) for file in record.files if file.kind in kinds]
     total = sum(file.rows for file in files if file.kind != _KNOWN)
@@ -248,14 +239,6 @@ def spread_hosts(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWr
 
 def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Step 3: one shard's rows of all sources, merged by URL."""
-    import pyarrow as pa
-
-    from owt_pipeline.collect.earlier import AGAIN, KNOWN, Earlier
-    from owt_pipeline.collect.merge import merge_submissions
-    from owt_pipeline.collect.spread import Spread
-    from owt_pipeline.collect.submissions import ROWS
-    from owt_pipeline.engine.exchange import read_slices
-
     (path,) = (file.path for record in run.read_records(_SPREAD) for file in record.files if file.kind == _SPREAD)
     spread = msgspec.json.decode(run.work.read(path), type=Spread)
 
@@ -285,8 +268,6 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
 
 def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
     """Tell what was found in each source: in inputs.json, and what is lost of damaged ones in the manifest."""
-    from owt_pipeline.collect.sources import Tally
-
     files = [file for record in run.read_records(_SUBMISSIONS) for file in record.files]
     tallies = [msgspec.json.decode(run.work.read(f.path), type=Tally) for f in files if f.kind == _TALLY]
     for tally in tallies:
@@ -310,30 +291,11 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
 @contextmanager
 def _opened(source: Source, options: Options) -> Iterator[Reader]:
     """A reader of a source."""
-    from owt_pipeline.collect.reddit import SubredditReader
-    from owt_pipeline.collect.sources import WarcUrlReader
-    from owt_pipeline.formats.lines import LineReader
-
     if source.kind == "subreddit":
-        yield SubredditReader(source.uri, _listing(options), options.praw_site)
+        yield SubredditReader(source.uri, options)
         return
     with open_source(source.uri) as file:
-        yield WarcUrlReader(file, file.size()) if source.kind == "warc" else LineReader(file)
-
-
-def _listing(options: Options) -> Listing:
-    from owt_pipeline.collect.reddit import Listing, timestamp
-
-    if (options.praw_listing == "search") != (options.praw_query is not None):
-        raise UsageError("--praw_listing search and --praw_query go together: give both or neither")
-    return Listing(
-        options.praw_listing,
-        options.praw_query,
-        options.praw_time,
-        options.praw_limit,
-        timestamp(options.praw_after, "praw_after"),
-        timestamp(options.praw_before, "praw_before"),
-    )
+        yield WarcUrlReader(file, file.size()) if source.kind == "warc" else lines.LineReader(file)
 
 
 def _files(options: Options) -> list[tuple[str, str, str]]:
@@ -351,16 +313,13 @@ def _describe_sources(options: Options) -> list[dict[str, Any]]:
             "collect has nothing to read: give at least one of --dumps, --url_lists, --warcs and --subreddits "
             "(or the same keys in the table [collect])"
         )
-    _listing(options)  # its errors come before anything is deleted
+    days_asked_for(options)  # its errors come before anything is deleted
     described = [{"kind": kind, **describe_source(uri)} for kind, uri, _ in _files(options)]
     lists = expand_globs(options.blocked_domains, "blocked_domains")
     return described + [{"kind": "blocklist", **describe_source(uri)} for uri in lists]
 
 
 def _rules(run: StageRun) -> Rules:
-    from owt_pipeline.collect.rules import Rules
-    from owt_pipeline.formats.urls import version_of
-
     options: Options = run.options
     return Rules(
         over_18=options.over_18,
@@ -381,12 +340,6 @@ def _subreddit(name: str) -> str:
     return name.strip("/").lower().removeprefix("r/")
 
 
-def _shaping(options: Options, workdir: Storage) -> dict[str, Any]:
-    from owt_pipeline.formats.urls import shaping_with_url_rules
-
-    return shaping_with_url_rules(options, workdir, "urls")
-
-
 STAGE = Stage(
     name="collect",
     output="urls",
@@ -404,7 +357,7 @@ STAGE = Stage(
         Step(spread_hosts, _SPREAD, keys=one_part),
         Step(merge_shard, spread="shards"),
     ),
-    shaping=_shaping,
+    shaping=lambda options, workdir: shaping_with_url_rules(options, workdir, "urls"),
     prepare=prepare,
     finish=finish,
     module="owt_pipeline.collect.stage",

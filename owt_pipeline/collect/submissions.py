@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -81,6 +81,10 @@ class FullSubmission(Submission, gc=False):
     body: Any = None
 
 
+_Full = Callable[[], Sequence[FullSubmission]]
+_Texts = list[str | None]  # one a record
+
+
 def read_block(block: Block, rules: Rules) -> pa.Table:
     """The submissions of a block, of schema SUBMISSIONS; blank lines are none.
 
@@ -92,8 +96,8 @@ def read_block(block: Block, rules: Rules) -> pa.Table:
 def _read_piece(block: Block, rules: Rules) -> pa.RecordBatch:
     records, lines, problems = decode_block(block, Submission)
     full = cache(lambda: decode_block(block, FullSubmission)[0])
-    reasons: list[str | None] = [None] * len(records)
-    notes: list[str | None] = [None] * len(records)
+    reasons: _Texts = [None] * len(records)
+    notes: _Texts = [None] * len(records)
     for i in [i for i, s in enumerate(records) if s.is_self is not False or s.over_18 is not False]:
         s = records[i]
         if s.is_self is True or is_true(s.is_self) or (s.is_self is None and _looks_like_self_post(full()[i])):
@@ -130,12 +134,7 @@ def _looks_like_self_post(s: FullSubmission) -> bool:
     return "reddit.com/" in s.url and s.url.rstrip("/").endswith(s.permalink.rstrip("/"))
 
 
-def _urls(
-    records: Sequence[Submission],
-    full: Callable[[], Sequence[FullSubmission]],
-    reasons: list[str | None],
-    notes: list[str | None],
-) -> pa.StringArray:
+def _urls(records: Sequence[Submission], full: _Full, reasons: _Texts, notes: _Texts) -> pa.StringArray:
     """The URLs; the submission's own page, and a reason, where it has none."""
     url = texts([s.url for s in records])
     incomplete = pc.or_(pc.starts_with(url, "/"), pc.equal(url, "")).fill_null(True)
@@ -157,12 +156,7 @@ def _urls(
     return pa.array(urls, pa.string())
 
 
-def _scores(
-    records: Sequence[Submission],
-    full: Callable[[], Sequence[FullSubmission]],
-    reasons: list[str | None],
-    notes: list[str | None],
-) -> pa.Array:
+def _scores(records: Sequence[Submission], full: _Full, reasons: _Texts, notes: _Texts) -> pa.Array:
     """The scores; a reason where there is none."""
     score = integers([s.score for s in records])
     if not score.null_count:
@@ -283,7 +277,7 @@ class RowMaker:
         self._rules, self._domains = rules, rules.domains
         endings = "|".join(map(re.escape, sorted(rules.blocked_extensions)))
         self._perhaps_blocked = rf"\.(?i:{endings})(?::[^/?#]*)?(?:[?#]|$)"
-        self._hosts: dict[str | None, tuple[int, str | None]] = {None: (0, None)}
+        self._about = lru_cache(1 << 18)(self._look_up)
 
     def rows(self, submissions: pa.Table, source: int, source_name: str) -> pa.RecordBatch:
         """Rows of schema ROWS of those of schema SUBMISSIONS; a submission that has a reason keeps it."""
@@ -320,17 +314,13 @@ class RowMaker:
 
     def _of_hosts(self, hosts: pa.StringArray) -> tuple[np.ndarray, pa.StringArray]:
         """(bucket, domain on a blocklist) of each host."""
-        if len(self._hosts) >= 1 << 18:
-            self._hosts = {None: (0, None)}
         encoded = pc.dictionary_encode(hosts, null_encoding="encode")
-        about = [self._hosts.get(host) or self._look_up(host) for host in encoded.dictionary.to_pylist()]
+        about = [self._about(host) for host in encoded.dictionary.to_pylist()]
         buckets = np.array([bucket for bucket, _ in about], np.uint32)[encoded.indices.to_numpy()]
         return buckets, pa.array([domain for _, domain in about], pa.string()).take(encoded.indices)
 
-    def _look_up(self, host: str) -> tuple[int, str | None]:
-        about = home_bucket(host, self._num_buckets), self._domains.match(host)
-        self._hosts[host] = about
-        return about
+    def _look_up(self, host: str | None) -> tuple[int, str | None]:
+        return (home_bucket(host, self._num_buckets), self._domains.match(host)) if host is not None else (0, None)
 
     def _extension(self, canonical: pa.StringArray, reason: pa.StringArray) -> pa.StringArray:
         """The blocked extensions of URLs without a reason; null for the others."""
