@@ -275,16 +275,15 @@ def count_signals(signals: Iterable[tuple[bool, Mapping[str, float]]]) -> Counte
 
 def describe_signals(filters: Collection[str], measured_share: float) -> dict[str, dict[str, Any]]:
     """What the manifest's properties say of each signal, where `filters` are on."""
-    return {name: _described(name, limit, filters, measured_share) for name, limit in LIMITS.items()}
-
-
-def _described(name: str, limit: Limit, filters: Collection[str], measured_share: float) -> dict[str, Any]:
-    of = name.partition(".")[0] if "." in name else None
-    return {
-        "filter": of,
-        "on": of in filters,
-        "measured_share": measured_share if of and of not in filters else 1.0,
-        "minimum": limit.minimum if math.isfinite(limit.minimum) else None,
-        "maximum": limit.maximum if math.isfinite(limit.maximum) else None,
-        "edges": list(EDGES[name]),
-    }
+    found: dict[str, dict[str, Any]] = {}
+    for name, limit in LIMITS.items():
+        of = name.partition(".")[0] if "." in name else None
+        found[name] = {
+            "filter": of,
+            "on": of in filters,
+            "measured_share": measured_share if of and of not in filters else 1.0,
+            "minimum": limit.minimum if math.isfinite(limit.minimum) else None,
+            "maximum": limit.maximum if math.isfinite(limit.maximum) else None,
+            "edges": list(EDGES[name]),
+        }
+    return found

@@ -17,15 +17,6 @@ from typing import Any
 import ftfy
 from ftfy.badness import is_bad
 
-FORMS = ("NFC", "NFKC", "none")
-
-RULES = (
-    *("unescape_html", "remove_terminal_escapes", "fix_encoding", "restore_byte_a0", "replace_lossy_sequences"),
-    *("decode_inconsistent_utf8", "fix_c1_controls", "fix_latin_ligatures", "fix_character_width", "uncurl_quotes"),
-    *("fix_line_breaks", "fix_surrogates", "remove_control_chars"),
-)
-"""ftfy's rules, by the names of its options: https://ftfy.readthedocs.io/en/latest/config.html"""
-
 # ftfy heeds that these are left out only where it explains what it does, which takes longer.
 _OF_ENCODING = frozenset({"restore_byte_a0", "replace_lossy_sequences", "decode_inconsistent_utf8", "fix_c1_controls"})
 
@@ -49,7 +40,13 @@ _UNCURL = [(curly, "'") for curly in "\u02bc\u2018\u2019\u201a\u201b"] + [
 
 
 def fix_text(text: str, form: str = "NFC", without: Collection[str] = ()) -> str:
-    """What `ftfy.fix_text(text, normalization=form)` returns; `form` is one of FORMS, `without` are RULES left out."""
+    """What `ftfy.fix_text(text, normalization=form)` returns.
+
+    Args:
+      text: to be repaired.
+      form: of Unicode, NFC or NFKC; `none` for no normalization.
+      without: ftfy's rules to be left out, by its options' names: https://ftfy.readthedocs.io/en/latest/config.html
+    """
     rules = _Rules(form, frozenset(without))
     if _TO_LOOK_AT.search(text) is None:
         return _settle(text, rules)
