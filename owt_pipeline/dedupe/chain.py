@@ -39,7 +39,6 @@ from owt_pipeline.dedupe.sketches import (
 )
 from owt_pipeline.dedupe.verification import CANDIDATES, Verifier, find_largest, host_of
 from owt_pipeline.engine import progress
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import Slice, by_partition, gather, read_slices
 from schemas import DATASETS
 
@@ -88,12 +87,9 @@ def sketcher_of(options: Options) -> Sketcher:
 
 
 def banding_of(options: Options) -> Banding:
-    try:
-        return choose_banding(
-            options.threshold, options.num_perm, options.false_negative_weight, options.bands, options.rows
-        )
-    except ValueError as error:
-        raise UserError(f"dedupe: {error}") from error
+    return choose_banding(
+        options.threshold, options.num_perm, options.false_negative_weight, options.bands, options.rows
+    )
 
 
 def worth_compiling(options: Options, clean: DatasetReader, workers: int) -> bool:
@@ -173,10 +169,8 @@ def forest_key(ranges: Ranges, key: int) -> int:
 
 def _send_copies(own: np.ndarray, past: np.ndarray, others: np.ndarray, least: np.ndarray, writer: ShardWriter) -> None:
     """Send documents of earlier corpora as copies of the least of the run's own that has the same text."""
-    order = np.argsort(others, kind="stable")
-    if len(others):
-        at = np.minimum(np.searchsorted(others[order], own), len(others) - 1)
-        own = np.where(others[order][at] == own, least[order][at], own)
+    order, is_copy = np.argsort(others), np.isin(own, others)
+    own[is_copy] = least[order[np.searchsorted(others, own[is_copy], sorter=order)]]
     _, first = np.unique(past, return_index=True)
     writer.send(_EVERYTHING, _pairs(past[first], own[first], _COPIES))
 
@@ -331,33 +325,29 @@ def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWrit
     decisions, counts = verifier.decide(candidates)
     writer.count(counts)
     document, url_id = candidates["document"].to_numpy(), candidates["url_id"].to_numpy()
-    superseding = (
-        verifier.superseding(candidates, decisions) if options.supersede else np.zeros(len(decisions.gone), bool)
+    gone, kept = decisions.gone, decisions.kept
+    columns = (
+        url_id[gone],
+        url_id[kept],
+        collection.shard_of(document[kept]).astype(np.uint32),
+        np.where(decisions.near, "near", "exact").tolist(),
+        decisions.similarity,
+        decisions.shared_bands,
+        decisions.cluster_size,
+        document[gone],
+        document[kept],
+        verifier.superseding(candidates, decisions) if options.supersede else np.zeros(len(gone), bool),
     )
-    rows = pa.RecordBatch.from_arrays(
-        [
-            pa.array(url_id[decisions.gone]),
-            pa.array(url_id[decisions.kept]),
-            pa.array(collection.shard_of(document[decisions.kept]).astype(np.uint32)),
-            pa.array(np.where(decisions.near, "near", "exact").tolist(), pa.string()),
-            pa.array(decisions.similarity),
-            pa.array(decisions.shared_bands),
-            pa.array(decisions.cluster_size),
-            pa.array(document[decisions.gone]),
-            pa.array(document[decisions.kept]),
-            pa.array(superseding),
-        ],
-        schema=_SENT_DECISIONS,
-    )
-    order = np.argsort(document[decisions.gone])
-    gone = document[decisions.gone][order]
-    rows = rows.take(pa.array(order))
-    shards = collection.shard_of(gone)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, _SENT_DECISIONS.types, strict=True)]
+    order = np.argsort(document[gone])
+    rows = pa.RecordBatch.from_arrays(arrays, schema=_SENT_DECISIONS).take(pa.array(order))
+    gone = gone[order]
+    shards = collection.shard_of(document[gone])
     for some in np.split(np.arange(len(shards)), np.flatnonzero(np.diff(shards)) + 1):
         if len(some):
             writer.send(int(shards[some[0]]), rows.slice(some[0], len(some)))
-    hosts = candidates["host"].take(pa.array(decisions.gone[order])).to_pylist()
-    largest = find_largest(gone, hosts, rows["kept_url_id"].to_numpy(), rows["kept_shard"].to_numpy())
+    hosts = candidates["host"].take(pa.array(gone)).to_pylist()
+    largest = find_largest(document[gone], hosts, rows["kept_url_id"].to_numpy(), rows["kept_shard"].to_numpy())
     writer.open_file(".json", LARGEST)[0].write(msgspec.json.encode(largest))
     progress.advance(len(candidates))
 

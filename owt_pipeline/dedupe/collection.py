@@ -145,9 +145,8 @@ class Collection(msgspec.Struct, frozen=True):
             assert corpus.kept is not None
             gone, stays = corpus.kept.gone(shard - corpus.first_shard)
             mine = documents[rows].astype(np.int64) - self.first_of_shard[shard]
-            at = np.minimum(np.searchsorted(gone, mine), max(len(gone) - 1, 0))
-            goes = gone[at] == mine if len(gone) else np.zeros(len(mine), bool)
-            instead = stays[at[goes]]
+            goes = np.isin(mine, gone)
+            instead = stays[np.searchsorted(gone, mine[goes])]
             start = self.first_of_shard[corpus.first_shard]
             found[rows[goes]] = np.where(instead == NOBODY, -1, instead + start)
         return found
@@ -176,7 +175,11 @@ class Collection(msgspec.Struct, frozen=True):
         """The sketches of part `number` of the run's own with the numbers of their documents: all columns, or some."""
         record = read_record(run.records(SKETCH), record_name(number))
         (file,) = (file for file in record.files if file.kind == SKETCHES)
-        table = _read_arrow(run.work, file.path, columns)
+        with reading(run.work.path(file.path)):  # mapped into memory where it is on this machine
+            source = pa.memory_map(run.work.path(file.path)) if run.work.is_local else run.work.open(file.path)
+            with source, pa.ipc.open_file(source) as reader:
+                table = reader.read_all()
+        table = table.select(columns or table.schema.names)
         first = self.parts[number].first
         return table.append_column("document", pa.array(np.arange(first, first + len(table), dtype=np.uint32)))
 
@@ -319,12 +322,3 @@ def _rows(
 def _batches(file: pq.ParquetFile, groups: Iterable[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
     # By this thread: where all cores are busy, Arrow's own threads would only make it wait.
     return file.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=columns, use_threads=False)
-
-
-def _read_arrow(folder: Storage, name: str, columns: Iterable[str]) -> pa.Table:
-    """The rows of an Arrow IPC file, mapped into memory where it is on this machine."""
-    with reading(folder.path(name)):
-        source = pa.memory_map(folder.path(name)) if folder.is_local else folder.open(name)
-        with source, pa.ipc.open_file(source) as reader:
-            table = reader.read_all()
-    return table.select(list(columns)) if columns else table

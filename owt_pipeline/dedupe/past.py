@@ -137,9 +137,9 @@ class Kept(msgspec.Struct, frozen=True):
             data = folder.read_range(name, offset, place.head_bytes)
         starts = np.frombuffer(data, "<u4", place.buckets + 1)
         remainders = np.frombuffer(data, "<u2", entries, starts.nbytes)
-        low, high = (starts[bucket + k].astype(np.int64) for k in (0, 1))
-        first = _bisect(remainders, remainder, low, high, equal=False)
-        count = _bisect(remainders, remainder, first, high, equal=True) - first
+        known = np.repeat(np.arange(place.buckets) << 16, np.diff(starts)) | remainders
+        first, end = (np.searchsorted(known, bucket << 16 | remainder, side) for side in ("left", "right"))
+        count = end - first
         asked, last = np.repeat(asked, count), np.repeat(last, count)
         at = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
         found = _read_entries(
@@ -246,18 +246,6 @@ class _Place:
         bucket = (hashes >> np.uint64(self.shift)).astype(np.int64)
         remainder = (hashes >> np.uint64(self.shift - 16)).astype(np.uint16)
         return bucket, remainder, (hashes >> np.uint64(self.shift - 24)).astype(np.uint8)
-
-
-def _bisect(values: np.ndarray, wanted: np.ndarray, low: np.ndarray, high: np.ndarray, *, equal: bool) -> np.ndarray:
-    """For each of `wanted`, the first place from low to high whose value is not less; with `equal`, is greater."""
-    low, high = low.copy(), high.copy()
-    while len(open := np.flatnonzero(low < high)):
-        middle = (low[open] + high[open]) // 2
-        found = values[middle]
-        before = found <= wanted[open] if equal else found < wanted[open]
-        low[open] = np.where(before, middle + 1, low[open])
-        high[open] = np.where(before, high[open], middle)
-    return low
 
 
 def _read_entries(folder: Storage, name: str, start: int, at: np.ndarray, kind: np.dtype) -> np.ndarray:

@@ -20,6 +20,11 @@ PADDING = 8
 _SPACE = 0x20
 _CHUNK_BYTES = 1 << 19
 
+# For bytes.translate: ASCII letters in lower case, digits as they are, other ASCII a space, the rest as it is.
+_LOWER_ASCII = bytes(
+    code if code >= 0x80 else ord(chr(code).lower()) if chr(code).isalnum() else _SPACE for code in range(256)
+)
+
 
 @dataclass(frozen=True)
 class Folded:
@@ -70,7 +75,9 @@ def chunked(texts: pa.Array) -> Iterator[pa.Array]:
 def fold(texts: pa.Array) -> Folded:
     """A string array without nulls in lower case, with what the two functions below need to know of it."""
     data, bounds = _text_bytes(texts)
-    letters = _lower_ascii(data)
+    padded = bytearray(len(data) + PADDING)
+    padded[: len(data)] = data.data
+    letters = np.frombuffer(padded.translate(_LOWER_ASCII), np.uint8)
     return Folded(letters, bounds, *_lower_beyond_ascii(letters))
 
 
@@ -148,12 +155,6 @@ def _text_bytes(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     offsets = offsets[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
     return data[offsets[0] : offsets[-1]], offsets - offsets[0]
-
-
-def _lower_ascii(data: np.ndarray) -> np.ndarray:
-    buffer = bytearray(len(data) + PADDING)
-    buffer[: len(data)] = data.data
-    return np.frombuffer(buffer.translate(_ascii_table()), np.uint8)
 
 
 def _lower_beyond_ascii(letters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -245,18 +246,6 @@ def character_table() -> CharacterTable:
         block[:] = np.where((block == LETTER) | (first >= 0x20000), IDEOGRAPH, SEPARATOR)
     return CharacterTable(kind, lower)
 
-
-@functools.cache
-def _ascii_table() -> bytes:
-    """For bytes.translate: ASCII letters in lower case, digits as they are, other ASCII a space, the rest as it is."""
-    table = bytearray(range(256))
-    for code in range(128):
-        character = chr(code)
-        table[code] = ord(character.lower()) if character.isalnum() else 0x20
-    return bytes(table)
-
-
-KINDS = ("words", "characters")
 
 _LONG_WORD = 64  # bytes; rarer ones are hashed one by one
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.dedupe.shingles import Folded, Shingles, chunked, fold, hash_texts, mix, shingle
+from owt_pipeline.engine.errors import UserError
 
 COMPILED_FROM = 1 << 25
 """Hashes from which numba is worth its import and its compiler, 0.5 s, to a process: numpy takes 0.6 s for them."""
@@ -31,28 +32,25 @@ _BLOCK = 1 << 16  # hashes worked on at once: with the product they fit the seco
 
 
 @functools.cache
-def permutations(num_perm: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """(a, b), uint32[num_perm] each: datasketch's for the same seed."""
-    generator = np.random.RandomState(seed)
+def permutations(num_perm: int) -> tuple[np.ndarray, np.ndarray]:
+    """(a, b), uint32[num_perm] each: datasketch's."""
+    generator = np.random.RandomState(1)
     a = generator.randint(0, 1 << 31, num_perm, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
     b = generator.randint(0, 1 << 32, num_perm, dtype=np.uint32)
     return a, b
 
 
-def signatures(
-    hashes: np.ndarray, offsets: np.ndarray, num_perm: int, seed: int = 1, *, compiled: bool = False
-) -> np.ndarray:
+def signatures(hashes: np.ndarray, offsets: np.ndarray, num_perm: int, *, compiled: bool = False) -> np.ndarray:
     """uint32[num_perm, texts]: the least value of each permutation over each text's shingles.
 
     Args:
       hashes: uint32, the shingles of all texts end to end.
       offsets: int64, text i has the shingles offsets[i] to offsets[i + 1]. A text without any gets 2^32 - 1.
       num_perm: permutations.
-      seed: of the permutations.
       compiled: by a loop that numba compiles, where it is there, a sixth of numpy's time; the values are the same.
     """
     result = np.full((num_perm, len(offsets) - 1), 0xFFFFFFFF, np.uint32)
-    a, b = permutations(num_perm, seed)
+    a, b = permutations(num_perm)
     mixed = fmix32(hashes)
     if compiled and (loop := least_values()) is not None:
         loop(mixed, offsets, a, b, result)
@@ -165,14 +163,14 @@ def choose_banding(
       bands: with `rows`, given outright.
       rows: with `bands`.
 
-    Raises ValueError where only one of bands and rows is given, or they need more permutations than there are.
+    Raises UserError where only one of bands and rows is given, or they need more permutations than there are.
     """
     if bands is None and rows is None:
         return _cheapest(threshold, num_perm, false_negative_weight)
     if bands is None or rows is None:
-        raise ValueError(f"bands={bands} and rows={rows}: give both, or neither")
+        raise UserError(f"dedupe: bands={bands} and rows={rows}: give both, or neither")
     if bands * rows > num_perm:
-        raise ValueError(f"bands={bands} times rows={rows} is {bands * rows}, more than num_perm={num_perm}")
+        raise UserError(f"dedupe: bands={bands} times rows={rows} is {bands * rows}, more than num_perm={num_perm}")
     return Banding(num_perm, bands, rows)
 
 

@@ -148,6 +148,11 @@ def finish(run: StageRun, records: Sequence[ShardRecord]) -> None:
     rejected = {reason: count for reason, count in rejected.items() if count}
     run.counts = Counts(collection.own_documents, written["stay"], rejected)
     run.stats.update(_summed([*verified, *(r for step in (SKETCH, "buckets", "join") for r in run.read_records(step))]))
+    # Where the documents of greater shards than the run's own are.
+    bases = [
+        {"uri": relative_uri(run.workdir, base.workdir), "shards": base.manifests["clean"].num_shards}
+        for base in run.bases
+    ]
     run.properties.update(
         threshold=options.threshold,
         num_perm=options.num_perm,
@@ -159,17 +164,10 @@ def finish(run: StageRun, records: Sequence[ShardRecord]) -> None:
             for cluster in largest.clusters
         ],
         sketches=msgspec.to_builtins(collection.corpora[0].ranges),
-        **_bases(run),
+        **({"bases": bases} if bases else {}),
         against=list(options.against),
         against_shards=[require_manifest(Storage(workdir), "clean").num_shards for workdir in options.against],
     )
-
-
-def _bases(run: StageRun) -> dict[str, Any]:
-    """Where the documents of greater shards than the run's own are; nothing for a run without bases."""
-    shards = [base.manifests["clean"].num_shards for base in run.bases]
-    uris = [relative_uri(run.workdir, base.workdir) for base in run.bases]
-    return {"bases": [{"uri": uri, "shards": n} for uri, n in zip(uris, shards, strict=True)]} if uris else {}
 
 
 def _raise_alarm(options: Options, collection: Collection, largest: Largest) -> None:
@@ -227,19 +225,6 @@ def _summed(records: Sequence[ShardRecord]) -> dict[str, int]:
     return dict(total)
 
 
-def _parts(run: StageRun) -> range:
-    return range(len(read_collection(run).own_parts))
-
-
-def _rows_of_parts(run: StageRun) -> list[int]:
-    return [part.rows for part in read_collection(run).own_parts]
-
-
-def _preload(_: Options) -> list[str]:
-    """What every worker would make before its first part: a table, and modules that numpy imports on first use."""
-    return ["owt_pipeline.dedupe.shingles:character_table", "numpy.ma", "numpy.polynomial", "numpy.random"]
-
-
 STAGE = Stage(
     name="dedupe",
     output="duplicates",
@@ -247,7 +232,13 @@ STAGE = Stage(
     options=Options,
     version=4,
     steps=(
-        Step(chain.sketch, SKETCH, keys=_parts, rows=_rows_of_parts, spread="shards"),
+        Step(
+            chain.sketch,
+            SKETCH,
+            keys=lambda run: range(len(read_collection(run).own_parts)),
+            rows=lambda run: [part.rows for part in read_collection(run).own_parts],
+            spread="shards",
+        ),
         Step(chain.find_edges, "buckets", keys=what_was_sent, spread="shards"),
         Step(chain.merge_forests, "forests", keys=what_was_sent, spread="shards"),
         Step(chain.join_components, "join", keys=one_part),
@@ -261,7 +252,8 @@ STAGE = Stage(
     fits=fits,
     module="owt_pipeline.dedupe.stage",
     sources=sources,
-    preload=_preload,
+    # What every worker would make before its first part: a table, and modules that numpy imports on first use.
+    preload=lambda _: ["owt_pipeline.dedupe.shingles:character_table", "numpy.ma", "numpy.polynomial", "numpy.random"],
     help="Decide which documents repeat which: exact copies by a hash of the normalised text, then near-duplicates:\n"
     "candidates by MinHash LSH, each verified by the exact similarity of the shingle sets. Nothing is deleted:\n"
     "duplicates/ names each document to remove, the one that stays, and how similar they are; export applies it.",

@@ -139,8 +139,6 @@ class _Frequencies:
         return shingles[order[positions]], positions
 
 
-MEASURES = ("jaccard", "containment")
-
 CANDIDATES = pa.schema(
     [
         ("component", pa.uint32()),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from owt_pipeline.dedupe import verification
 from owt_pipeline.dedupe.shingles import mix
-from owt_pipeline.dedupe.verification import CANDIDATES, MEASURES, Decisions, PrefixIndex, Verifier
+from owt_pipeline.dedupe.verification import CANDIDATES, Decisions, PrefixIndex, Verifier
 
 SETS = st.lists(st.frozensets(st.integers(0, 25), min_size=1, max_size=12), min_size=1, max_size=14)
 
@@ -59,7 +59,7 @@ def by_comparing_all(measure: str, threshold: float, sets: Sequence[frozenset[in
 @settings(deadline=None, max_examples=200)
 @given(
     st.lists(SETS, min_size=1, max_size=3),
-    st.sampled_from(MEASURES),
+    st.sampled_from(["jaccard", "containment"]),
     st.sampled_from([0.3, 0.5, 0.75, 0.8, 1.0]),
     st.booleans(),
 )
