@@ -23,15 +23,15 @@ from owt_pipeline.extract.layout import code_of, code_of_table, is_preformatted,
 from owt_pipeline.extract.names import (
     BLOCK,
     CHROME,
+    CHROME_ROLES,
     HEADINGS,
     HIDDEN,
     INLINE,
     NOT_TEXT,
+    STREAMED,
     UNSHOWN,
     has_hidden_class,
-    is_chrome_role,
     is_hidden,
-    is_streamed,
     read_name,
 )
 from owt_pipeline.extract.tree import PERMALINK
@@ -350,13 +350,13 @@ class _Reader:
             return
         for caption in table.iterchildren("caption"):
             self.read_container(caption, "caption", container, OTHER, depth + 1)
-        for row in rows:
-            cells = [("", "", 0) if cell is None else self._read_cell(cell, depth) for cell in row.cells]
+        for row, is_header in rows:
+            cells = [("", "", 0) if cell is None else self._read_cell(cell, depth) for cell in row]
             text = "\t".join(plain for plain, _, _ in cells).strip()
             if text:
                 block = Block(ROW, text, min(sum(links for _, _, links in cells), len(text)), container)
                 block.cells = tuple(marked for _, marked, _ in cells)
-                block.is_header = row.is_header
+                block.is_header = is_header
                 self.blocks.append(block)
 
     def _read_cell(self, cell: etree._Element, depth: int) -> tuple[str, str, int]:
@@ -444,10 +444,10 @@ def _container(element: etree._Element, tag: str, parent: int) -> Container:
     if tag == "figure" and next(element.iter("table", "pre"), None) is not None:
         kind = 0
     role = get("role")
-    if role is not None and is_chrome_role(role):
+    if role is not None and role in CHROME_ROLES:
         kind |= CHROME
     hidden = get("hidden")
-    if hidden is not None and is_streamed(identifier):
+    if hidden is not None and STREAMED.fullmatch(identifier):
         hidden = None
     if is_hidden(None, get("style"), hidden, None):
         kind |= HIDDEN | UNSHOWN

@@ -40,6 +40,7 @@ _AROUND_BITS = np.arange(len(_AROUND))[:, None]
 _KIND_FLAGS = np.array((HIDDEN, CHROME, COMMENT, HEADER, UNSHOWN))[:, None]
 _DIGITS = re.compile(r"\d+")
 _ENDS = tuple(".!?…。！？:;\"”»'’)")
+_SENTENCE_ENDS = (". ", "? ", "! ", "。")
 _TEXT_WORD = re.compile(r"\w+")
 _ASCII_TEXT_WORD = re.compile("[a-z0-9_]+")  # the same of text in lower case
 _SHORT = 160  # characters up to which a text's words are looked up
@@ -102,6 +103,8 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -
     texts = [block.text for block in blocks]
     lowered = list(map(str.lower, texts))
     counts = _count_texts(blocks)
+    heading = np.full(len(blocks), -1)
+    heading[1:] = _last(counts.heading, np.arange(len(blocks)))[:-1]
     kind = kinds[home]
     of_kind = (kind & _KIND_FLAGS) != 0
     columns: Columns = _of_texts(blocks, lowered, containers, counts, head)
@@ -126,7 +129,7 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -
         words=[_short_words(low) if len(text) <= _SHORT else () for text, low in zip(texts, lowered, strict=True)],
         texts=texts,
         lowered=lowered,
-        heading=_headings(counts),
+        heading=heading,
         in_comments=of_kind[2],
         unshown=of_kind[4],
         static=matrix(columns, len(blocks)),
@@ -212,7 +215,7 @@ def _of_texts(
         counts.chars / counts.words,
         counts.links / counts.chars,
         np.array([text.count(",") for text in texts]) / counts.words,
-        np.array([_sentences(text) if len(text) > 20 else 0 for text in texts]) + ends,
+        np.array([sum(map(text.count, _SENTENCE_ENDS)) if len(text) > 20 else 0 for text in texts]) + ends,
         ends,
         np.array([len(_DIGITS.findall(text, 0, _SHORT)) for text in texts]) / counts.words,
         _small(map(str.isupper, firsts)),
@@ -267,19 +270,6 @@ def _of_head(blocks: Sequence[Block], texts: Sequence[str], counts: _Counts, hea
     ]
 
 
-def _headings(counts: _Counts) -> np.ndarray:
-    """For each block the number of the last heading before it; -1 for none."""
-    above = np.full(len(counts.heading), -1)
-    above[1:] = _last(counts.heading, np.arange(len(above)))[:-1]
-    return above
-
-
-def _sentences(text: str) -> int:
-    """About how many sentences end within a text."""
-    count = text.count
-    return count(". ") + count("? ") + count("! ") + count("。")
-
-
 def _of_order(counts: _Counts) -> Columns:
     """Where a block is on the page, and what is next to it."""
     chars, links, prose = counts.chars, counts.links, counts.prose
@@ -330,9 +320,9 @@ def _of_signatures(counts: _Counts, signatures: np.ndarray) -> Columns:
     all_prose, total = max(prose.sum(), 1.0), counts.chars.sum()
     columns: Columns = []
     for signature in signatures:
-        chars, number = grouped(signature, counts.chars), np.bincount(signature)
-        mine, some = grouped(signature, prose), np.maximum(chars, 1)
-        links = grouped(signature, counts.links)
+        chars, number = np.bincount(signature, counts.chars), np.bincount(signature)
+        mine, some = np.bincount(signature, prose), np.maximum(chars, 1)
+        links = np.bincount(signature, counts.links)
         sums = (mine / some, mine / all_prose, chars / total, number, chars / np.maximum(number, 1), links / some)
         columns.append(np.array(sums).take(signature, axis=1))
     return columns
@@ -434,11 +424,6 @@ def matrix(columns: Columns, count: int) -> np.ndarray:
         rows[start : start + height] = column
         start += height
     return rows.T
-
-
-def grouped(group: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The sum of `values` for each number in `group`."""
-    return np.bincount(group, values)
 
 
 def shifts(values: np.ndarray, steps: Sequence[int]) -> list[np.ndarray]:

@@ -9,39 +9,26 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from importlib import resources
 
 from lxml import etree
 
+from owt_pipeline.extract.names import finder
+
 _TEX_ENCODINGS = ("application/x-tex", "application/x-latex", "latex", "tex", "text/x-tex")
-_IMAGE_CLASS = re.compile(r"(?:^|\s)(?:mwe-math|latex|tex|math|katex|mathjax|equation)(?=[\s_-]|$)", re.IGNORECASE)
+_NAMES_FORMULA = finder(
+    re.compile(r"(?:^|\s)(?:mwe-math|latex|tex|math|katex|mathjax|equation)(?=[\s_-]|$)", re.IGNORECASE)
+)
 _IMAGE_SOURCE = re.compile(r"latex\.codecogs\.com|chart\?cht=tx|/latex\.php|quicklatex\.com")
 _LATEX = re.compile(r"[\\^_=]")
 _STYLE = re.compile(r"^\{\s*\\(?:display|text)style\s*(.*)\}$|^\\(?:display|text)style\b\s*(.*)$", re.DOTALL)
 _SPACE = re.compile(r"\s+")
 
 # MathML's operators and letters that LaTeX writes as commands; what is not here is written as it is.
-_COMMANDS = {
-    "−": "-", "×": r"\times", "·": r"\cdot", "⋅": r"\cdot", "÷": r"\div", "±": r"\pm", "∓": r"\mp", "∗": "*",
-    "≤": r"\le", "≥": r"\ge", "≠": r"\ne", "≈": r"\approx", "≡": r"\equiv", "∼": r"\sim", "∝": r"\propto",
-    "∞": r"\infty", "∂": r"\partial", "∇": r"\nabla", "∑": r"\sum", "∏": r"\prod", "∫": r"\int", "√": r"\surd",
-    "∈": r"\in", "∉": r"\notin", "⊂": r"\subset", "⊆": r"\subseteq", "∪": r"\cup", "∩": r"\cap", "∅": r"\emptyset",
-    "∀": r"\forall", "∃": r"\exists", "¬": r"\neg", "∧": r"\land", "∨": r"\lor", "→": r"\to", "←": r"\gets",
-    "⇒": r"\Rightarrow", "⇔": r"\Leftrightarrow", "↦": r"\mapsto", "…": r"\ldots", "⋯": r"\cdots", "′": "'",
-    "⟨": r"\langle", "⟩": r"\rangle", "{": r"\{", "}": r"\}", "%": r"\%", "ℝ": r"\mathbb{R}", "ℕ": r"\mathbb{N}",
-    "ℤ": r"\mathbb{Z}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}", "ℏ": r"\hbar", "\u2061": "", "\u2062": "", "\u2063": "",
-    "\u2064": "", "\u00a0": " ", "⋮": r"\vdots", "⋱": r"\ddots",
-}  # fmt: skip
-_GREEK = (
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho varsigma sigma tau "
-    "upsilon phi chi psi omega".split()
+_COMMANDS = dict(
+    map(str.split, resources.files("owt_pipeline.extract").joinpath("latex.txt").read_text("utf-8").splitlines())
 )
-for _offset, _name in enumerate(_GREEK):
-    _COMMANDS[chr(0x3B1 + _offset)] = f"\\{_name}"
-for _char, _name in zip(
-    "ΓΔΘΛΞΠΣΥΦΨΩ", "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega".split(), strict=True
-):
-    _COMMANDS[_char] = f"\\{_name}"
+_COMMANDS |= {**dict.fromkeys("\u2061\u2062\u2063\u2064", ""), "\u00a0": " "}
 _ACCENTS = {"^": "hat", "ˆ": "hat", "¯": "bar", "‾": "overline", "→": "vec", "˙": "dot", "¨": "ddot", "~": "tilde",
             "˜": "tilde", "⏞": "overbrace"}  # fmt: skip
 _MAX_DEPTH = 100  # of elements in a formula; Python's recursion has a limit
@@ -60,15 +47,10 @@ def formula_of(element: etree._Element, tag: str) -> tuple[str, bool] | None:
         return _clean(element.text or ""), "mode=display" in kind
     alt, classes = get("alt"), get("class")
     if not alt or not (
-        (classes and _names_formula(classes)) or (_LATEX.search(alt) and _IMAGE_SOURCE.search(get("src") or ""))
+        (classes and _NAMES_FORMULA[classes]) or (_LATEX.search(alt) and _IMAGE_SOURCE.search(get("src") or ""))
     ):
         return None
     return _clean(alt), classes is not None and "display" in classes
-
-
-@lru_cache(maxsize=1024)
-def _names_formula(classes: str) -> bool:
-    return _IMAGE_CLASS.search(classes) is not None
 
 
 def is_drawn(element: etree._Element) -> bool:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from functools import lru_cache
 
 from lxml import etree
 
-from owt_pipeline.extract.names import BLOCK, NOT_TEXT
+from owt_pipeline.extract.names import BLOCK, NOT_TEXT, finder
 
 _LAYS_OUT = ("table", "h1", "h2", "form", "article", "section", "textarea")  # in a cell: this is no table of data
 _PARAGRAPHS = ("p", "div", "ul", "ol", "pre", "dl", "h3", "h4", "h5", "blockquote", "figure", "center")
@@ -20,12 +18,8 @@ _MAX_COLUMNS = 100  # beyond which cells that span several count once
 _LONGEST_IF_SURE, _LONGEST_IF_LIKELY, _LONGEST_IN_GRID = 2000, 800, 250
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of a table: its cells in the table's columns, None where an earlier one spans; whether it is of headers."""
-
-    cells: list[etree._Element | None]
-    is_header: bool
+Row = tuple[list[etree._Element | None], bool]
+"""A row of a table: its cells in the table's columns, None where an earlier one spans; whether it is of headers."""
 
 
 def rows_of_data(table: etree._Element) -> list[Row] | None:
@@ -71,7 +65,7 @@ def _grid(rows: list[etree._Element], cells: list[list[etree._Element]]) -> list
         _skip_spanned(placed, below)
         parent = row.getparent()
         in_head = parent is not None and parent.tag == "thead"
-        grid.append(Row(placed, bool(own) and (in_head or all(cell.tag == "th" for cell in own))))
+        grid.append((placed, bool(own) and (in_head or all(cell.tag == "th" for cell in own))))
     return grid
 
 
@@ -93,12 +87,14 @@ def _length(cell: etree._Element) -> int:
     return sum(len(piece.strip()) for piece in cell.itertext())
 
 
-_GUTTER = re.compile(
-    r"(?:^|[\s_-])(?:line-?no|line-?nos|linenumbers?|line-?nums?|line-numbers?|ln|lnt|gutter|blob-num|lineno|linenos"
-    r"|rouge-gutter|gl|hljs-ln-numbers|hljs-ln-n|line-numbers-rows|linenodiv|line-number|td-line-number)(?=[\s_-]|$)",
-    re.IGNORECASE,
+_NAMES_GUTTER = finder(
+    re.compile(
+        r"(?:^|[\s_-])(?:line-?no|line-?nos|linenumbers?|line-?nums?|line-numbers?|ln|lnt|gutter|blob-num|lineno|linenos"
+        r"|rouge-gutter|gl|hljs-ln-numbers|hljs-ln-n|line-numbers-rows|linenodiv|line-number|td-line-number)(?=[\s_-]|$)",
+        re.IGNORECASE,
+    )
 )
-_LINE = re.compile(r"(?:^|\s)(?:line|code-line|token-line|view-line|cl|hljs-ln-line)(?:\s|$)")
+_NAMES_LINE = finder(re.compile(r"(?:^|\s)(?:line|code-line|token-line|view-line|cl|hljs-ln-line)(?:\s|$)"))
 _CODE = re.compile(
     r"highlight|chroma|rouge|hljs|syntax|lntable|blob|prettyprint|(?:^|[\s_-])code(?=[\s_-]|$)", re.IGNORECASE
 )
@@ -148,7 +144,7 @@ def code_of_table(table: etree._Element) -> str | None:
 def is_gutter(element: etree._Element) -> bool:
     """Whether an element holds the numbers of lines and nothing else."""
     classes = element.get("class")
-    if classes and _names_gutter(classes):
+    if classes and _NAMES_GUTTER[classes]:
         return _NUMBERS.fullmatch("".join(element.itertext())) is not None
     if element.tag not in ("td", "pre"):
         return False
@@ -172,16 +168,6 @@ def language_of(element: etree._Element) -> str:
     return ""
 
 
-@lru_cache(maxsize=1024)
-def _names_gutter(classes: str) -> bool:
-    return _GUTTER.search(classes) is not None
-
-
-@lru_cache(maxsize=1024)
-def _names_line(classes: str | None) -> bool:
-    return classes is not None and _LINE.search(classes) is not None
-
-
 class _Lines:
     def __init__(self, keeps_spaces: bool) -> None:
         self.pieces: list[str] = []
@@ -201,7 +187,7 @@ class _Lines:
                 self.pieces.append("\n")
             elif tag not in NOT_TEXT and not is_gutter(child):
                 starts_line = tag in BLOCK
-                if starts_line or (tag == "span" and _names_line(child.get("class"))):
+                if starts_line or (tag == "span" and _NAMES_LINE[child.get("class") or ""]):
                     self._end_line()
                     if self.pieces and not self.pieces[-1].endswith("\n"):
                         self.pieces.append("\n")

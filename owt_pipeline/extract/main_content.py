@@ -24,7 +24,7 @@ from owt_pipeline.extract.blocks import HEADING, ITEM, OTHER, PARAGRAPH, PREFORM
 from owt_pipeline.extract.features import PageView, view
 from owt_pipeline.extract.head import Head
 from owt_pipeline.extract.model import Model, expected_f1
-from owt_pipeline.extract.names import COMMENT
+from owt_pipeline.extract.names import COMMENT, PHRASES
 
 _TEASER_LESS, _TEASER_LINK, _TEASER_CHARS = 0.2, 0.4, 20  # off its probability; its share of link, and its least length
 _REPEATED_CHARS = 30  # a shorter text may well occur twice
@@ -160,21 +160,8 @@ def _is_comment(blocks: Sequence[Block], containers: Sequence[Container]) -> np.
     return np.array([within[block.container] and block.is_prose for block in blocks])
 
 
-_NOTICE = re.compile(
-    r"\b(?:we|our (?:partners|website|site)|this (?:website|site|page)|by (?:using|continuing|clicking))\b.{0,160}"
-    r"\bcookies?\b|\bcookies?\b.{0,120}\b(?:consent|preferences|settings|policy|accept|reject|necessary)\b"
-    r"|\b(?:accept|reject|allow|manage|necessary|functional|marketing|advertising|essential) (?:all )?cookies?\b"
-    r"|\blegitimate interest\b|\bwithdraw your consent\b|\bconsent to (?:the use|our use|cookies)"
-    r"|\b(?:verwende[nt]|nutz(?:en|t)|setz(?:en|t)) .{0,60}\bcookies\b|\butilis(?:e|ons|ent) .{0,40}\bcookies\b"
-    r"|\b(?:utiliza(?:mos)?|usa(?:mos)?|utilizziamo|utilizza|usiamo|gebrui(?:kt|ken)) .{0,60}\bcookies?\b",
-    re.IGNORECASE | re.DOTALL,
-)
-_BUTTON = re.compile(
-    r"\W*(?:accept|agree|allow|decline|reject|ok|got it|dismiss|close|settings|preferences|customi[sz]e|learn more"
-    r"|more information|manage|akzeptieren|ablehnen|einstellungen|accepter|refuser|aceptar|rechazar|accetta|rifiuta)"
-    r"\b.{0,24}",
-    re.IGNORECASE,
-)
+_NOTICE = re.compile(PHRASES["notice about cookies"], re.IGNORECASE | re.DOTALL)
+_BUTTON = re.compile(rf"\W*(?:{PHRASES['button of such a notice']})\b.{{0,24}}", re.IGNORECASE)
 _LABEL = 40  # characters; a shorter block before the first sentence of a banner is its heading
 _MOST_OF_TEXT, _MOST = 0.4, 2000  # what is more than this share of the text, or longer, is what the page is about
 

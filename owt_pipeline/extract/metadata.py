@@ -20,21 +20,11 @@ from typing import Any
 from lxml import etree
 
 from owt_pipeline.extract.head import TITLE_NAMES, Head, is_article, name_of
-from owt_pipeline.extract.names import Remembered
+from owt_pipeline.extract.names import NAMES, finder
 from owt_pipeline.extract.tree import PERMALINK, text_of
 
-_AUTHOR_NAMES = (
-    "article:author", "dc.creator", "dcterms.creator", "parsely-author", "author", "citation_author", "sailthru.author",
-    "byl", "og:article:author",
-)  # fmt: skip
-_DATE_NAMES = (
-    "article:published_time", "og:article:published_time", "datepublished", "citation_publication_date",
-    "citation_date", "dc.date.issued", "dcterms.issued", "dc.date", "dcterms.date", "dcterms.created", "pubdate",
-    "publishdate", "publish-date", "publish_date", "publication_date", "sailthru.date", "parsely-pub-date",
-    "article.published", "article:published", "date", "rnews:datepublished",
-)  # fmt: skip
-_SITE_NAMES = ("og:site_name", "application-name", "citation_journal_title", "dc.publisher", "publisher")
-_LANGUAGE_NAMES = ("content-language", "language", "dc.language", "og:locale")
+_AUTHOR_NAMES, _DATE_NAMES = NAMES["meta author"], NAMES["meta date"]
+_SITE_NAMES, _LANGUAGE_NAMES = NAMES["meta site"], NAMES["meta language"]
 
 _EARLIEST = date(1991, 8, 6)  # the first page of the web
 _DATE_IN_URL = re.compile(r"/((?:19|20)\d\d)[/-](0[1-9]|1[0-2])[/-](0[1-9]|[12]\d|3[01])(?=\D)")
@@ -70,7 +60,7 @@ _AFTER_NAME = re.compile(
     rf"|(?:,\s*|\s+)(?:{MONTH}\.?\s+)?\d.*$",
     re.IGNORECASE | re.DOTALL,
 )
-_MARKED = re.compile(r"uthor|yline|[dD]ate|publish|timestamp|posted")  # what classes of such elements hold
+_HOLDS_MARK = finder(re.compile(r"uthor|yline|[dD]ate|publish|timestamp|posted"))  # what classes of such elements hold
 _NAMES_AUTHOR = re.compile(
     r"(?:^|\s)(?:(?:[a-z]+[-_]+)*(?:by-?line|by-?author|author)(?:s|[-_]+(?:name|link|text|vcard|by-?line))*"
     r"|[A-Za-z]*(?:Byline|Author|AuthorName))(?:\s|$)"
@@ -89,7 +79,7 @@ _CREATIVE_COMMONS = re.compile(
     r"creativecommons\.org/(?:licenses/([a-z-]+?)(?:/(\d\.\d))?(?:/([a-z]{2}))?|publicdomain/(zero|mark)/(\d\.\d))(?=[/?#]|$)",
     re.IGNORECASE,
 )
-_META_NAMES = ("dcterms.license", "dc.license", "dc.rights.license", "license", "dcterms.rights", "dc.rights")
+_META_NAMES = NAMES["meta license"]
 _DECLARES = re.compile(
     r"licen[cs]|lizen[zs]|licenci|licença|ライセンス|лиценз|except where|unless otherwise|some rights reserved",
     re.IGNORECASE,
@@ -109,10 +99,9 @@ def read_metadata(root: etree._Element, head: Head, url: str, fetched_at: int) -
       fetched_at: when, in seconds since 1970: a date after it is none of publication.
     """
     metas, nodes = head.metas, head.nodes
-    site_name = _first(metas, _SITE_NAMES) or _short(name_of(_of_type(nodes, ("WebSite",), "name")))
-    site_name = site_name or next(
-        filter(None, (_short(name_of(n.get("publisher"))) for n in nodes if is_article(n))), None
-    )
+    publishers = [node.get("name") for node in nodes if node.get("@type") == "WebSite" and "name" in node][:1]
+    publishers += [node.get("publisher") for node in nodes if is_article(node)]
+    site_name = _first(metas, _SITE_NAMES) or next(filter(None, (_short(name_of(p)) for p in publishers)), None)
     marked = cache(lambda: _marked(root))
     return {
         "title": _title(root, metas, nodes, site_name),
@@ -162,9 +151,6 @@ def _marked(root: etree._Element) -> list[etree._Element]:
         ):
             found.append(element)
     return found
-
-
-_HOLDS_MARK = Remembered(lambda classes: _MARKED.search(classes) is not None, 1 << 15)
 
 
 def _author(marked: _Marked, metas: dict[str, str], nodes: list[dict[str, Any]]) -> str | None:
@@ -247,10 +233,6 @@ def _language(root: etree._Element, metas: dict[str, str]) -> str | None:
 
 def _first(metas: dict[str, str], names: tuple[str, ...]) -> str | None:
     return next((text for text in (_short(metas.get(name)) for name in names) if text), None)
-
-
-def _of_type(nodes: list[dict[str, Any]], types: tuple[str, ...], key: str) -> Any:
-    return next((node[key] for node in nodes if node.get("@type") in types and key in node), None)
 
 
 def _short(text: str | None) -> str | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from owt_pipeline.extract.features import Columns, PageView, Tree, grouped, matrix, shifts, windows
+from owt_pipeline.extract.features import Columns, PageView, Tree, matrix, shifts, windows
 from owt_pipeline.extract.names import WORDS_OF_NAME, Remembered
 
 PATH = Path(__file__).with_name("model.npz")
@@ -169,7 +169,7 @@ def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
     tree = Tree(page.container, page.parent, page.end)
     columns: Columns = [p]
     for signature in page.signatures:
-        columns.append((grouped(signature, mass) / np.maximum(grouped(signature, weight), 1))[signature])
+        columns.append((np.bincount(signature, mass) / np.maximum(np.bincount(signature, weight), 1))[signature])
     weights, masses = tree.below(weight), tree.below(mass)
     total = max(float(masses[0]), 1e-6)
     shares = np.array((masses / np.maximum(weights, 1), masses / total))

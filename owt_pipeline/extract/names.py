@@ -8,7 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from importlib import resources
 from typing import TypeVar
+
+
+def _lists(name: str) -> dict[str, list[str]]:
+    """The lines of each paragraph of a file of this package, by its first one."""
+    text = resources.files("owt_pipeline.extract").joinpath(name).read_text("utf-8")
+    return {title: lines for title, *lines in map(str.splitlines, text.split("\n\n"))}
+
+
+NAMES = {title: tuple(" ".join(lines).split()) for title, lines in _lists("names.txt").items()}
+"""Names of elements, words in classes, and names of `<meta>` elements, the first to be asked first."""
+
+PHRASES = {title: "|".join(lines) for title, lines in _lists("phrases.txt").items()}
+"""Regular expressions of what texts of some kinds say."""
 
 # What an element is, by its name, other than content. Plain numbers: an IntFlag's operators take a third of the time
 # of the complete extraction.
@@ -20,20 +34,8 @@ HEADER = 8
 UNSHOWN = 16
 """Hidden by its own style or attribute, not only by its name."""
 
-NOT_TEXT = frozenset(
-    "script style svg noscript iframe template canvas object embed applet audio video map area link input button "
-    "select option optgroup datalist textarea progress source track param frame frameset head meta base img picture "
-    "dialog menu math title rt rp".split()  # rt says how the characters of a <ruby> are read, which are the text
-)
-INLINE = frozenset(
-    "a abbr acronym b bdi bdo big cite code data del dfn em font i ins kbd label mark mjx-assistive-mml mjx-container "
-    "nobr q ruby s samp small span strike strong sub sup time tt u var wbr".split()
-)
-BLOCK = frozenset(
-    "address article aside blockquote body caption center dd details dir div dl dt fieldset figcaption figure footer "
-    "form h1 h2 h3 h4 h5 h6 header hgroup hr html legend li listing main nav ol p plaintext pre search section summary "
-    "table tbody td tfoot th thead tr ul xmp".split()
-)
+NOT_TEXT = frozenset(NAMES["no text"])  # rt says how the characters of a <ruby> are read, which are the text
+INLINE, BLOCK, CHROME_ROLES = (frozenset(NAMES[kind]) for kind in ("inline", "block", "chrome roles"))
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
 _OF_TAG = dict.fromkeys("nav footer aside figure form fieldset".split(), (CHROME, False)) | {
@@ -41,23 +43,8 @@ _OF_TAG = dict.fromkeys("nav footer aside figure form fieldset".split(), (CHROME
     "article": (0, True),
     "main": (0, True),
 }
-_CHROME_ROLES = frozenset(
-    "navigation banner contentinfo complementary search menu menubar menuitem dialog alert alertdialog tooltip".split()
-)
-_CHROME_WORDS = frozenset(
-    "nav navbar navigation navmenu subnav menu submenu megamenu menubar topbar masthead offcanvas megadrop flyout "
-    "sidebar sidebars footer colophon copyright disclaimer breadcrumb breadcrumbs pagination pager paging toolbar "
-    "tooltip dropdown skiplink "
-    "share sharing shares sharebar sharedaddy addtoany ssba social socials "
-    "newsletter newsletters subscribe subscription signup login signin register "
-    "cookie cookies consent gdpr popup popover modal lightbox overlay banner "
-    "advert adverts advertisement advertising sponsor sponsored promo promos upsell outbrain taboola "
-    "related recommended recirc recirculation mostread trending "
-    "byline bio authorbox saboxplugin userdetails userinfo userprofile signature postprofile".split()
-)
-_CHROME_NAMES = frozenset("ad ads tags tag taglist meta author search rating skip toc print widget widget-area".split())
-_COMMENT_WORDS = frozenset("comment comments commentlist disqus respond wpdiscuz".split())
-_KIND_OF_WORD = dict.fromkeys(_COMMENT_WORDS, COMMENT) | dict.fromkeys(_CHROME_WORDS, CHROME)
+_KIND_OF_WORD = dict.fromkeys(NAMES["comment words"], COMMENT) | dict.fromkeys(NAMES["chrome words"], CHROME)
+_CHROME_NAMES = frozenset(NAMES["chrome names"])
 _HIDDEN_NAME = re.compile(
     r"(?:(?:is-|u-|d-|uk-)?(?:hidden|invisible|hide|none)|display-none|noprint|hide-print|(?:u-)?sr-only"
     r"|visually-?hidden|screen-reader(?:-text|-response)?|(?:c-)?offscreen|mw-editsection|mw-cite-backlink)",
@@ -79,7 +66,7 @@ _OF_STATE = re.compile(r"-(?:enabled|disabled|active|loaded|open|visible|inactiv
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LOWER_WORD = re.compile(r"[a-z]+")
 _HIDING_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden")
-_STREAMED = re.compile(r"S:[0-9a-f]+")  # React sends parts of a page hidden, for its script to put in their places
+STREAMED = re.compile(r"S:[0-9a-f]+")  # React sends parts of a page hidden, for its script to put in their places
 
 _CONTENT_NAME = re.compile(
     r"(?:entry|article|art|post|page|story|blog|main|body)[-_]*(?:content|body|text|entry)|articlebody|story-?content"
@@ -88,18 +75,7 @@ _CONTENT_NAME = re.compile(
 )
 
 
-_AFTERWARDS = re.compile(
-    r"\W*(?:related|you (?:may|might|'ll|will) (?:also )?(?:like|love|enjoy|be interested)"
-    r"|more (?:from|on|stories|articles|posts|news|like this|in)\b|recommended|read (?:next|more|also)|also read"
-    r"|see also|keep reading|further reading|trending|most (?:popular|read)|popular|(?:our )?latest|recent|comments?\b"
-    r"|\d+ (?:comments|responses|thoughts|replies)|leave a|add a comment|join the|post a|about the author"
-    r"|about (?:me|us)\b|author|written by|meet the|tags|share|newsletter|subscribe|sign up"
-    r"|stay (?:connected|informed|updated|in touch)|follow|get in touch|contact us|connect with|editor'?s picks?"
-    r"|what to read|up next|don'?t miss|explore more|discover more|other (?:articles|posts|stories|news)|similar"
-    r"|people also|featured|filed under|categories|advertisement|inbound links|resources|log ?in|quick links"
-    r"|navigation)",
-    re.IGNORECASE,
-)
+_AFTERWARDS = re.compile(rf"\W*(?:{PHRASES['heading of what follows an article']})", re.IGNORECASE)
 _LONGEST_HEADING = 79
 
 
@@ -132,10 +108,6 @@ def _names_content(names: str) -> bool:
     return may_be and _CONTENT_NAME.search(names) is not None
 
 
-def is_chrome_role(role: str) -> bool:
-    return role in _CHROME_ROLES
-
-
 def is_hidden(classes: str | None, style: str | None, hidden: str | None, aria_hidden: str | None) -> bool:
     """Whether an inline element is not shown."""
     return (
@@ -153,10 +125,6 @@ def has_hidden_class(classes: str) -> bool:
 def heads_afterwards(text: str) -> bool:
     """Whether a heading is of a part that follows an article without belonging to it."""
     return len(text) <= _LONGEST_HEADING and _AFTERWARDS.match(text) is not None
-
-
-def is_streamed(identifier: str) -> bool:
-    return _STREAMED.fullmatch(identifier) is not None
 
 
 def _read_single(name: str) -> int:
@@ -196,6 +164,11 @@ class Remembered(dict[str, _Value]):
             self.clear()
         value = self[text] = self._function(text)
         return value
+
+
+def finder(expression: re.Pattern[str]) -> Remembered[bool]:
+    """Whether `expression` finds something in classes, worked out once."""
+    return Remembered(lambda classes: expression.search(classes) is not None, 1 << 15)
 
 
 _OF_CLASSES = Remembered(_read_classes, 1 << 15)

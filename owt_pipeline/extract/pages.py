@@ -34,7 +34,7 @@ _LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS = 30.0, 15
 """Wall clock after which a page is given up that has not used up its CPU time: it sleeps, or ignores the signal. A page
 at work gets there only if fifteen others take its core all the while."""
 
-_NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")
+_NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")  # a control, or what was none before
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def extract_page(extract: Extract, url: str, fetched_at: int, record: bytes) -> 
     if response.body.startswith(b"%PDF-"):
         return Rejected(Reason.NO_TEXT, "the body is a PDF, whatever its content type says")
     html, charset = decode(response.body, response.charset)
-    if _is_binary(html):
+    if len(_NO_CHARACTER.findall(html[:4096])) > 0.1 * len(html[:4096]):
         return Rejected(Reason.NO_TEXT, "the body is binary data, whatever its content type says")
     document = extract(Page(url, html, fetched_at))
     if document is None or not document.text.strip():
@@ -104,11 +104,6 @@ def _rejected(death: WorkerDied, options: Options) -> Rejected:
     if death.timed_out and not death.overdue:
         return Rejected(Reason.EXTRACT_TIMEOUT, f"more than {options.page_cpu_seconds:g} s of CPU time")
     return Rejected(Reason.EXTRACT_TIMEOUT if death.timed_out else Reason.EXTRACT_CRASH, str(death))
-
-
-def _is_binary(text: str) -> bool:
-    """Whether one in ten of the first characters is a control character, or was no character at all."""
-    return len(_NO_CHARACTER.findall(text[:4096])) > 0.1 * len(text[:4096])
 
 
 @contextlib.contextmanager

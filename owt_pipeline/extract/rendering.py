@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 
 from owt_pipeline.extract.blocks import (
     CODE,
@@ -37,16 +38,13 @@ def plain_text(blocks: Sequence[Block]) -> str:
 def markdown(blocks: Sequence[Block], containers: Sequence[Container]) -> str:
     """Blocks as Markdown, with the lists, quotes and notes that their containers are."""
     writer = _Writer(containers)
-    start = 0
-    while start < len(blocks):
-        end = start + 1
-        if blocks[start].form == ROW:
-            while end < len(blocks) and blocks[end].form == ROW and blocks[end].container == blocks[start].container:
-                end += 1
-            writer.write(_table(blocks[start:end]), blocks[start])
-        else:
-            writer.write(_block(blocks[start], containers), blocks[start])
-        start = end
+    for table, some in groupby(blocks, lambda block: block.container if block.form == ROW else None):
+        if table is not None:
+            rows = list(some)
+            writer.write(_table(rows), rows[0])
+            continue
+        for block in some:
+            writer.write(_block(block, containers), block)
     return "\n".join(writer.lines)
 
 
@@ -64,16 +62,12 @@ def _block(block: Block, containers: Sequence[Container]) -> str:
 
 def _table(rows: Sequence[Block]) -> str:
     """Rows of one table; one whose first row is of no headers gets an empty header, which Markdown demands."""
-    cells = [[_cell(cell) for cell in row.cells or ()] for row in rows]
+    cells = [[_with_marks(cell).replace("|", "\\|").replace("\n", "<br>") for cell in row.cells or ()] for row in rows]
     width = max(map(len, cells))
     if not rows[0].is_header:
         cells.insert(0, [])
     cells.insert(1, ["---"] * width)
     return "\n".join(f"| {' | '.join(row + [''] * (width - len(row)))} |" for row in cells)
-
-
-def _cell(cell: str) -> str:
-    return _with_marks(cell).replace("|", "\\|").replace("\n", "<br>")
 
 
 def _with_marks(text: str) -> str:
@@ -105,10 +99,13 @@ class _Writer:
             if index in self._started or self._containers[index].tag == "blockquote":
                 first += self._indentation(index)
             else:
-                marker = self._marker(self._containers[index])
-                if self._containers[index].note:  # which often starts with a link back, of the same label
-                    text = text.removeprefix(_note(self._containers[index].note)).lstrip()
-                self._started[index] = len(marker) if not marker.startswith("[") else 4
+                container = self._containers[index]
+                if container.note:  # it often starts with a link back, of the same label
+                    text = text.removeprefix(_note(container.note)).lstrip()
+                    marker, self._started[index] = f"{_note(container.note)}: ", 4
+                else:
+                    marker = f"{container.number}. " if container.number >= 0 else "- "
+                    self._started[index] = len(marker)
                 first += marker
             rest += self._indentation(index)
         for number, line in enumerate(text.split("\n")):
@@ -135,9 +132,3 @@ class _Writer:
 
     def _indentation(self, container: int) -> str:
         return "> " if self._containers[container].tag == "blockquote" else " " * self._started.get(container, 0)
-
-    @staticmethod
-    def _marker(container: Container) -> str:
-        if container.note:
-            return f"{_note(container.note)}: "
-        return f"{container.number}. " if container.number >= 0 else "- "
