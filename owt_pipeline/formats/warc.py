@@ -201,9 +201,10 @@ def warcinfo_record(date: int, fields: Mapping[str, str]) -> bytes:
     return gzip_member(_record_head("warcinfo", "", date, [block], "", {}) + block + b"\r\n\r\n")
 
 
-def record_of_block(url: str, date: int, block: bytes, body_digest: str) -> bytes:
-    """The bytes of an HTTP response as a WARC record in one gzip member; its id follows from its content."""
-    return gzip_member(_record_head("response", url, date, [block], body_digest, {}) + block + b"\r\n\r\n")
+def record_of_block(url: str, date: int, block: bytes) -> bytes:
+    """The bytes of an HTTP response as a WARC record in one gzip member; raises BadMessage for other bytes."""
+    digest = payload_digest(split_response(block)[2])
+    return gzip_member(_record_head("response", url, date, [block], digest, {}) + block + b"\r\n\r\n")
 
 
 def _stored_member(head: bytes, body: bytes) -> bytes:
