@@ -11,7 +11,7 @@ import contextlib
 import re
 import time
 from collections.abc import Coroutine, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -19,12 +19,12 @@ from yarl import URL
 
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.fetch.answers import Answer, NoPage, Origin, Page
-from owt_pipeline.fetch.archives import page_of_record
-from owt_pipeline.fetch.live import Fetcher, LiveOptions
+from owt_pipeline.fetch.answers import Answer, NoPage, Page
+from owt_pipeline.fetch.live import LiveOptions
+from owt_pipeline.fetch.lookups import ArchiveClient, Capture, HeldBack, archive_failed, at_once
 from owt_pipeline.fetch.manners import Failed, Slots
 from owt_pipeline.fetch.recorder import Recorder
-from owt_pipeline.fetch.sources import CrawlLoop, HeldBack, Shared, at_once, shared_loop
+from owt_pipeline.fetch.sources import Crawl, CrawlLoop, shared_loop
 from schemas import Reason
 
 R = TypeVar("R")
@@ -35,27 +35,7 @@ BUSY = (403, 429, 503)
 _TOGETHER_BYTES = 8 << 20  # of one request
 _GAP_BYTES = 64 << 10  # between two records, which are read in vain: less than another request costs
 
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-
-
-@dataclass(frozen=True)
-class Capture:
-    """A capture of a URL: where its record is.
-
-    Attributes:
-      crawl: that it is of.
-      file: the WARC file, below the root of the archive's files.
-      offset: first byte of its record.
-      length: bytes of its record.
-    """
-
-    crawl: str
-    file: str
-    offset: int
-    length: int
-
-    def __str__(self) -> str:
-        return f"{self.length:,} bytes at {self.offset} of {self.file}"
+_CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
 
 
 CAPTURE = pa.struct([("crawl", pa.string()), ("file", pa.string()), ("offset", pa.int64()), ("length", pa.int64())])
@@ -84,20 +64,17 @@ class BulkSource:
     url_rules: int
     columns: ClassVar = ("url_id", "url")
 
-    def open(self, crawl: Shared) -> BulkClient:
+    def open(self, crawl: Crawl) -> BulkClient:
         return BulkClient(self, crawl)
 
 
-class BulkClient:
+class BulkClient(ArchiveClient):
     """Reads ranges of an archive's files."""
 
-    def __init__(self, options: BulkSource, shared: Shared):
-        self.options, self._shared = options, shared
-        self._fetcher = Fetcher(options.requests, shared.may_ask)
-        self._slots = Slots(options.requests.host_connections)  # of buckets and disks
-
-    async def close(self) -> None:
-        await self._fetcher.close()
+    def __init__(self, source: BulkSource, crawl: Crawl):
+        super().__init__(source.requests, crawl)
+        self._source = source
+        self._slots = Slots(source.requests.host_connections)  # of buckets and disks
 
     def status(self) -> str:
         return f"{self._fetcher.requests + self._slots.taken:,} requests"
@@ -108,16 +85,19 @@ class BulkClient:
         if not is_http(uri):
             found = await self._in_thread(where, lambda folder, name: folder.read_range(name, start, length), uri)
         else:
-            found, _ = await self._get(where, uri, length, f"bytes={start}-{start + length - 1}")
+            response = await self.get_part(where, URL(uri), length, f"{start}-{start + length - 1}", busy=BUSY)
+            found = response.body
         if len(found) != length:
-            raise Failed(Reason.ARCHIVE_FAILED, f"{where}: only {len(found):,} bytes came")
+            raise archive_failed(where, f"only {len(found):,} bytes came")
         return found
 
     async def read_end(self, uri: str, length: int) -> tuple[bytes, int]:
         """The last bytes of a file, at most `length`, and its size; raises Failed as `read` does."""
         where = f"the end of {uri}"
         if is_http(uri):
-            return await self._get(where, uri, length, f"bytes=-{length}")
+            response = await self.get_part(where, URL(uri), length, f"-{length}", busy=BUSY)
+            size = _CONTENT_RANGE.fullmatch(response.header("content-range") or "")
+            return response.body, int(size[1]) if size else len(response.body)
 
         def end(folder: Storage, name: str) -> tuple[bytes, int]:
             size = folder.size(name)
@@ -128,7 +108,10 @@ class BulkClient:
 
     async def read_all(self, uri: str, most: int) -> bytes:
         """A complete file over HTTP, of at most `most` bytes; raises Failed as `read` does."""
-        return (await self._get(uri, uri, most, ""))[0]
+        response = await self.get(uri, URL(uri), most, busy=BUSY, headers={"Accept-Encoding": "identity"})
+        if response.status != 200:
+            raise archive_failed(uri, f"status {response.status}")
+        return response.body
 
     async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
         """Read the records of `urls` (columns url_id, url and `captures`, a list of CAPTURE, the best first).
@@ -139,9 +122,9 @@ class BulkClient:
         url_ids, names = urls["url_id"].to_pylist(), urls["url"].to_pylist()
         captures = [[Capture(**capture) for capture in found] for found in urls["captures"].to_pylist()]
         first: dict[int, Answer] = {}  # why the best capture of a row is no page
-        held = HeldBack(recorder, self.options.requests.host_failures)
+        held = HeldBack(recorder, self._requests.host_failures)
         tries = [_Try(found[0], row, 0) for row, found in enumerate(captures)]
-        most = self.options.requests.limits.wire_bytes
+        most = self._requests.limits.wire_bytes
 
         async def take(each: _Try, answer: Answer) -> None:
             if isinstance(answer, Page):
@@ -157,14 +140,14 @@ class BulkClient:
             begun = time.monotonic()
             answers = await self._read_together(request, names)
             if not isinstance(answers, NoPage):
-                await held.succeed(begun)
+                await held.settle(begun)
                 for each, answer in zip(request, answers, strict=True):
                     await take(each, answer)
             elif len(request) > 1:  # one of them may be to blame
                 for each in request:
                     await read([each])
             else:
-                held.fail([url_ids[request[0].row]], answers)
+                held.fail(url_ids[request[0].row], answers)
 
         async def read_some(requests: Iterator[list[_Try]]) -> None:
             for request in requests:
@@ -176,7 +159,7 @@ class BulkClient:
                 if each.capture.length > most:
                     await take(each, NoPage(Reason.TOO_LARGE, f"{each.capture}, more than {most:,}"))
             requests = iter(grouped([each for each in tries if each.capture.length <= most]))
-            await at_once(read_some(requests) for _ in range(self.options.requests.host_connections))
+            await at_once(read_some(requests) for _ in range(self._requests.host_connections))
             tries = again
         await held.settle()
 
@@ -184,7 +167,7 @@ class BulkClient:
         """The answers of records that lie close together, by one request; one NoPage where the archive fails."""
         start = request[0].capture.offset
         end = max(each.capture.offset + each.capture.length for each in request)
-        uri = f"{self.options.data.rstrip('/')}/{request[0].capture.file.lstrip('/')}"
+        uri = f"{self._source.data.rstrip('/')}/{request[0].capture.file.lstrip('/')}"
         begun = time.monotonic()
         try:
             content = await self.read(uri, start, end - start)
@@ -196,40 +179,11 @@ class BulkClient:
     def _answers(
         self, request: Sequence[_Try], names: Sequence[str], content: bytes, start: int, ms: int
     ) -> list[Answer]:
-        most, found = self.options.requests.limits.body_bytes, []
+        most, url_rules, found = self._requests.limits.body_bytes, self._source.url_rules, []
         for capture, row, _ in request:
             at = capture.offset - start
-            answer = page_of_record(
-                content[at : at + capture.length],
-                Origin("commoncrawl", capture.crawl, capture.file, capture.offset),
-                most,
-                where=str(capture),
-                fetch_ms=ms,
-                canonical=names[row],
-                url_rules=self.options.url_rules,
-            )
-            found.append(answer)
+            found.append(capture.page(content[at : at + capture.length], names[row], url_rules, most, ms))
         return found
-
-    async def _get(self, where: str, uri: str, length: int, span: str) -> tuple[bytes, int]:
-        """The body of a response of at most `length` bytes, and the size of the file that it is of."""
-        url, requests = URL(uri), self.options.requests
-        limits = replace(requests.limits, wire_bytes=length, body_bytes=length)
-        headers = {"Accept-Encoding": "identity", **({"Range": span} if span else {})}
-        wanted = 206 if span else 200
-        gate = self._fetcher.gates[url.raw_host or ""]
-        gate.delay = requests.host_delay * self._shared.workers()
-        try:
-            response = await self._fetcher.get(
-                url, limits, gate, lambda status, _: status != wanted, headers=headers, busy=BUSY
-            )
-        except Failed as failure:
-            raise Failed(Reason.ARCHIVE_FAILED, f"{where}: {failure.reason}, {failure.detail}") from failure
-        if response.status != wanted:
-            asked = " where a part (206) was asked for" if span and response.status == 200 else ""
-            raise Failed(Reason.ARCHIVE_FAILED, f"{where}: status {response.status}{asked}")
-        size = _CONTENT_RANGE.fullmatch(response.header("content-range") or "")
-        return response.body, int(size[3]) if size else len(response.body)
 
     async def _in_thread(self, where: str, read: Any, uri: str) -> Any:
         folder, _, name = uri.rpartition("/")
@@ -237,7 +191,7 @@ class BulkClient:
             try:
                 return await asyncio.to_thread(lambda: read(Storage(folder), name))
             except (OSError, UserError) as error:
-                raise Failed(Reason.ARCHIVE_FAILED, f"{where}: {error}") from error
+                raise archive_failed(where, str(error)) from error
 
 
 class Reading:

@@ -12,9 +12,7 @@ import contextlib
 import functools
 import gc
 import threading
-import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -23,20 +21,12 @@ import pyarrow as pa
 
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.disk import this_process
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.fetch.answers import Answer, NoPage, Page
 from owt_pipeline.fetch.journal import Claim, Journal
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
-from owt_pipeline.fetch.manners import Failed
 from owt_pipeline.fetch.recorder import Recorder, Recording, start_recording
-from schemas import Reason
 
 R = TypeVar("R")
-C = TypeVar("C")
-
-_CAPTURES_TRIED = 3
-"""Captures of a URL that are read, where the best turn out to be no pages."""
 
 
 class Source(Protocol):
@@ -46,7 +36,7 @@ class Source(Protocol):
     def columns(self) -> Sequence[str]:
         """The columns of urls/ with which it is asked; `url_id` is the first."""
 
-    def open(self, crawl: Shared) -> Client:
+    def open(self, crawl: Crawl) -> Client:
         """A client, made in the event loop in which it is used."""
 
 
@@ -63,20 +53,6 @@ class Client(Protocol):
 
     def status(self) -> str:
         """What is happening, for a person; empty where there is nothing to say."""
-
-
-class Shared(Protocol):
-    """What a client knows of the others that ask."""
-
-    def may_ask(self) -> bool:
-        """Whether requests may be made: not when this process was stopped for long, and has just woken up."""
-
-    def workers(self) -> int:
-        """How many processes ask at once, so that each keeps to its part of a rate."""
-
-    @property
-    def on_cluster(self) -> bool:
-        """Whether several processes may ask at once."""
 
 
 class Crawl:
@@ -107,9 +83,11 @@ class Crawl:
         return await asyncio.shield(self._recording)
 
     def may_ask(self) -> bool:
+        """Whether requests may be made: not when this process was stopped for long, and has just woken up."""
         return all(claim.is_valid for claim in self.claims)
 
     def workers(self) -> int:
+        """How many processes ask at once, so that each keeps to its part of a rate."""
         return max((claim.claims for claim in self.claims), default=1) if self.on_cluster else 1
 
 
@@ -120,7 +98,7 @@ class LiveSource:
     options: LiveOptions
     columns: ClassVar = ("url_id", "posted_url", "host", "host_shards")
 
-    def open(self, crawl: Shared) -> LiveClient:
+    def open(self, crawl: Crawl) -> LiveClient:
         return LiveClient(self.options, crawl)
 
 
@@ -133,10 +111,10 @@ class LiveClient:
       max_open_hosts: as many as keep all connections busy while hosts wait for their turns.
     """
 
-    def __init__(self, options: LiveOptions, shared: Shared):
-        self.fetcher = Fetcher(options, shared.may_ask)
+    def __init__(self, options: LiveOptions, crawl: Crawl):
+        self.fetcher = Fetcher(options, crawl.may_ask)
         self.open_hosts, self.max_open_hosts = 0, 2 * options.client.connections
-        self._shared = shared
+        self._crawl = crawl
 
     async def close(self) -> None:
         await self.fetcher.close()
@@ -151,7 +129,7 @@ class LiveClient:
         in the order of the rows. Were all hosts open at once, a crawl of many would come back to each after so long
         that its robots.txt, its address and its connection were forgotten meanwhile.
         """
-        fetcher, spread = self.fetcher, self._shared.on_cluster
+        fetcher, spread = self.fetcher, self._crawl.on_cluster
         url_ids, host_shards = (urls[name].to_numpy() for name in ("url_id", "host_shards"))
         posted = urls["posted_url"].combine_chunks()
         closed = rows_by_host(urls["host"])
@@ -193,7 +171,7 @@ class LiveClient:
 
         async def share_addresses() -> None:
             while True:
-                fetcher.client.address_gates.workers = self._shared.workers()
+                fetcher.client.address_gates.workers = self._crawl.workers()
                 await asyncio.sleep(1)
 
         sharing = loop.create_task(share_addresses())
@@ -219,42 +197,6 @@ def rows_by_host(hosts: pa.ChunkedArray) -> Iterator[np.ndarray]:
     ends = np.cumsum(counts)
     order = np.argsort(-counts, kind="stable").tolist()
     return (rows[ends[host] - counts[host] : ends[host]] for host in order)
-
-
-class HeldBack:
-    """Failures of an archive, held back until it is known whether they are those of their URLs or of the archive.
-
-    An archive that is down is no reason to turn URLs away: those are asked for again by the next run. A failure is
-    that of its URLs once a later request succeeds.
-    """
-
-    def __init__(self, recorder: Recorder, most: int):
-        """Failures that go to `recorder`; `most` in a row are the archive's."""
-        self._recorder, self._most = recorder, most
-        self._held: deque[tuple[float, Sequence[int], NoPage]] = deque()  # when, and whose
-
-    def fail(self, url_ids: Sequence[int], answer: NoPage) -> None:
-        """Hold a failure back; raises UserError once there are too many in a row."""
-        self._held.append((time.monotonic(), url_ids, answer))
-        if len(self._held) >= self._most:
-            raise UserError(
-                f"the archive failed {self._most} times in a row, at last: {answer.detail}; run again later: "
-                "it continues where it stopped"
-            )
-
-    async def succeed(self, begun: float) -> None:
-        """A request that was begun then has succeeded, so earlier failures are those of their URLs."""
-        while self._held and self._held[0][0] < begun:
-            await self._record(*self._held.popleft())
-
-    async def settle(self) -> None:
-        """All has been asked."""
-        while self._held:
-            await self._record(*self._held.popleft())
-
-    async def _record(self, _: float, url_ids: Sequence[int], answer: NoPage) -> None:
-        for url_id in url_ids:
-            await self._recorder.take(url_id, answer)
 
 
 async def ask_under_claim(
@@ -287,78 +229,6 @@ async def ask_under_claim(
                 finally:
                     crawl.claims.discard(claim)
         await asyncio.to_thread(journal.load)
-
-
-async def ask_each(
-    fetch: Callable[..., Awaitable[Answer]], urls: pa.Table, recorder: Recorder, together: int, most_failures: int
-) -> None:
-    """Ask an archive for every URL of `urls`, some `together`, and give the answers to `recorder`.
-
-    `fetch` is called with the columns after `url_id`. Raises UserError where the archive fails for `most_failures` URLs
-    in a row.
-    """
-    rows = iter(range(len(urls)))
-    held = HeldBack(recorder, most_failures)
-
-    async def ask() -> None:
-        for row in rows:
-            url_id, *about = (urls[name][row].as_py() for name in urls.column_names)
-            begun = time.monotonic()
-            answer = await fetch(*about)
-            if isinstance(answer, NoPage) and answer.reason == Reason.ARCHIVE_FAILED:
-                held.fail([url_id], answer)
-            else:
-                await held.succeed(begun)
-                await recorder.take(url_id, answer)
-
-    await at_once(ask() for _ in range(together))
-    await held.settle()
-
-
-async def first_page(
-    look_up: Callable[[str], Awaitable[tuple[Sequence[C], str]]],
-    read: Callable[[C], Awaitable[Answer]],
-    url: str,
-    posted: str,
-) -> Answer:
-    """The page of a canonical URL in an archive.
-
-    Where there is no capture of it, the URL as it was `posted` is looked up: indexes keep parameters that canonical
-    URLs lack, such as those for tracking. A capture that is no page makes way for the next. Where the archive does not
-    answer as it should, the reason is `archive_failed`.
-
-    Args:
-      look_up: gives the captures of a URL, the best first, and what was asked for them; may raise Failed.
-      read: reads a capture; may raise Failed.
-    """
-    try:
-        captures, asked = await look_up(url)
-        if not captures and posted.partition("?")[2] != url.partition("?")[2]:
-            captures, asked = await look_up(posted)
-        first: NoPage | None = None
-        for capture in captures[:_CAPTURES_TRIED]:
-            answer = await read(capture)
-            if isinstance(answer, Page):
-                return answer
-            first = first or answer
-    except Failed as failure:
-        return NoPage(failure.reason, failure.detail)
-    return first or NoPage(Reason.NOT_ARCHIVED, f"no capture of a page in {asked}")
-
-
-def archive_failed(what: str, problem: str) -> Failed:
-    return Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
-
-
-async def at_once(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Await them all; where one fails, the others end first."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _while_claimed(claim: Claim, asking: Coroutine[Any, Any, None]) -> None:

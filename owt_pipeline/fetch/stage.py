@@ -309,7 +309,7 @@ def _wayback(options: Options, url_rules: int) -> WaybackSource:
         max_retry_wait=LONGEST_PAUSE,
         least_pause=PAUSE_TURNS * delay,
     )
-    return WaybackSource(options.wayback_cdx, options.wayback_pages, requests, options.archive_choice, url_rules)
+    return WaybackSource(requests, options.archive_choice, url_rules, options.wayback_cdx, options.wayback_pages)
 
 
 def _read_collections(options: Options) -> tuple[Collection, ...]:
@@ -356,12 +356,12 @@ def _online(run: StageRun) -> dict[str, Source]:
             found[name] = _bulk_source(run)
         elif name == "commoncrawl":
             found[name] = CdxSource(
-                tuple(Collection(**found) for found in run.properties["collections"]),
-                options.cdx_data,
-                options.cdx_collections,
                 archive_requests(options, options.cdx_connections, options.cdx_delay),
                 options.archive_choice,
                 _url_rules(run),
+                tuple(Collection(**found) for found in run.properties["collections"]),
+                options.cdx_data,
+                options.cdx_collections,
             )
         elif name == "wayback":
             found[name] = _wayback(options, _url_rules(run))

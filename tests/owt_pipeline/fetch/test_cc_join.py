@@ -20,7 +20,8 @@ from owt_pipeline.fetch.cc_join import (
     join,
     wanted_keys,
 )
-from owt_pipeline.fetch.cc_records import Capture, _Try, grouped
+from owt_pipeline.fetch.cc_records import _Try, grouped
+from owt_pipeline.fetch.lookups import Capture
 from owt_pipeline.fetch.surt import surt_key
 from owt_pipeline.formats.urls import VERSION, canonical_url, url_id
 from tests.owt_pipeline.fetch.columnar import parquet, row, table
