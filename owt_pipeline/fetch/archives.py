@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +18,14 @@ from owt_pipeline.engine.storage import Storage, open_source
 from owt_pipeline.fetch.answers import EARLIEST, Answer, NoPage, Origin, Page, judge, wanted_moment
 from owt_pipeline.formats.captures import captures
 from owt_pipeline.formats.messages import MAX_HEAD_BYTES, REDIRECTS, TooLarge
-from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, url_id
+from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, url_id, version_of
 from owt_pipeline.formats.warc import BadRecord, read_record, rewritten, single_member
 from schemas import Reason
 from schemas.manifest import ShardRecord
+
+if TYPE_CHECKING:
+    from owt_pipeline.engine.exchange import Slice
+    from owt_pipeline.engine.stage import StageRun
 
 BUCKETS = 256
 """Parts of a file's index, by hash of the host: a shard reads those of its hosts only."""
@@ -44,11 +48,9 @@ _CAPTURES = pa.schema(
 _OPEN_FILES = 32
 
 
-def index_archive(path: str, writer: ShardWriter, url_rules: int) -> None:
-    """Index the responses of the archive at `path`: an Arrow file of one batch a bucket, and copied records.
-
-    `url_rules` is the version of the rules by which URLs are canonical.
-    """
+def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
+    """Index the responses of an archive: an Arrow file of one batch a bucket, and copied records."""
+    path, url_rules = run.properties["archives"][number], version_of(run.inputs["urls"].manifest.options)
     copies, _ = writer.open_file(".warc.gz", "copies")
     index, _ = writer.open_file(".index", "index")
     buckets: list[list[tuple]] = [[] for _ in range(BUCKETS)]

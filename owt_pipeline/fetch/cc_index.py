@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import Storage
-from owt_pipeline.fetch.cc_records import is_http
+from owt_pipeline.engine.storage import Entry, Storage
 
 KEY = "url_surtkey"
 NEEDED = ("url", "fetch_time", "fetch_status", "content_mime_detected",
@@ -58,21 +57,18 @@ def list_files(index: str, crawls: Sequence[str], read_all: Callable[[str, int],
     """
     found: list[tuple[str, str]] = []
     for crawl in crawls:
-        folder = f"crawl={crawl}/subset=warc/"
         if is_http(index):
-            root, below = root_of(index), index.rstrip("/")[len(root_of(index)) + 1 :]
+            root, below = root_of(index), f"{index.rstrip('/')}/{_folder(crawl)}"
             paths = f"{root}/crawl-data/{crawl}/cc-index-table.paths.gz"
             try:
                 names = gzip.decompress(read_all(paths, _MOST_PATHS_BYTES)).decode().split()
             except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
                 raise UserError(f"--cc_crawls {crawl}: {paths} is not a list of files: {error}") from error
-            files = [f"{root}/{name}" for name in names if name.startswith(f"{below}/{folder}")]
-            missing = f"{paths} names no file below {below}/{folder}"
+            files = [uri for name in names if (uri := f"{root}/{name}").startswith(below) and uri.endswith(".parquet")]
+            missing = f"{paths} names no file below {below[len(root) + 1 :]}"
         else:
-            storage = Storage(index)
-            files = [storage.path(name) for name in (entry.name for entry in storage.list(folder))]
-            missing = f"no file {storage.path(folder)}*.parquet"
-        files = [file for file in files if file.endswith(".parquet")]
+            files = [Storage(index).path(entry.name) for entry in _listed(index, crawl)]
+            missing = f"no file {Storage(index).path(_folder(crawl))}*.parquet"
         if not files:
             raise UserError(f"--cc_crawls {crawl}: {missing}; give the index as --cc_index and crawls that it has")
         found += [(crawl, file) for file in sorted(files)]
@@ -83,9 +79,16 @@ def index_size(index: str, crawls: Sequence[str]) -> tuple[int, int] | None:
     """(files, bytes) of an index' crawls; None over HTTP, where folders cannot be listed."""
     if is_http(index):
         return None
-    folders = (Storage(index).list(f"crawl={crawl}/subset=warc/") for crawl in crawls)
-    sizes = [entry.bytes for folder in folders for entry in folder if entry.name.endswith(".parquet")]
+    sizes = [entry.bytes for crawl in crawls for entry in _listed(index, crawl)]
     return len(sizes), sum(sizes)
+
+
+def _folder(crawl: str) -> str:
+    return f"crawl={crawl}/subset=warc/"
+
+
+def _listed(index: str, crawl: str) -> list[Entry]:
+    return [entry for entry in Storage(index).list(_folder(crawl)) if entry.name.endswith(".parquet")]
 
 
 def root_of(index: str) -> str:
@@ -96,6 +99,10 @@ def root_of(index: str) -> str:
             f"--cc_index {index}: not a folder below .../cc-index/; say with --cc_data where the WARC files are"
         )
     return root
+
+
+def is_http(uri: str) -> bool:
+    return uri.startswith(("http://", "https://"))
 
 
 def read_footer(uri: str, read_end: Callable[[str, int], tuple[bytes, int]]) -> tuple[bytes, int]:

@@ -27,10 +27,10 @@ from owt_pipeline.engine import progress
 from owt_pipeline.engine.exchange import Slice, gather, read_slices
 from owt_pipeline.fetch.answers import wanted_moment
 from owt_pipeline.fetch.cc_index import GROUPS, KEY, NEEDED, IndexReader, Ranges, groups_of, plan_ranges, read_footer
-from owt_pipeline.fetch.cc_records import CAPTURE, BulkSource, reading
+from owt_pipeline.fetch.cc_records import CAPTURE, reading
 from owt_pipeline.fetch.surt import surt_key
 from owt_pipeline.formats.messages import is_html
-from owt_pipeline.formats.urls import BadURL, canonical_url, unescaped
+from owt_pipeline.formats.urls import BadURL, canonical_url, unescaped, version_of
 
 if TYPE_CHECKING:
     from owt_pipeline.engine.commit import ShardWriter
@@ -68,17 +68,17 @@ _REVISIT = "warc/revisit"
 _NOT_MODIFIED = 304
 
 
-def read_footers(run: StageRun, source: BulkSource, number: int, writer: ShardWriter) -> None:
+def read_footers(run: StageRun, number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Keep the footer of a file of the index, and send its row groups."""
-    _, uri = run.properties["cc_files"][number]
-    with reading(source, run.runtime.on_cluster) as archive:
+    uri = run.properties["cc_files"][number][1]
+    with reading(run.options, run.runtime.on_cluster) as archive:
         footer, _ = read_footer(uri, archive.read_end)
     file, _ = writer.open_file(".footer", "footer")
     file.write(footer)
     writer.send(0, groups_of(number, uri, footer))
 
 
-def divide(run: StageRun, slices: Sequence[Slice], writer: ShardWriter) -> None:
+def divide(run: StageRun, _number: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Write down the row groups, and the ranges of keys that URLs are dealt out to."""
     groups = gather(run.work, slices, GROUPS).sort_by([("file", "ascending"), ("group", "ascending")])
     file, _ = writer.open_file(".arrow", "groups")
@@ -101,17 +101,17 @@ def send_keys(run: StageRun, shard: int, urls: Iterable[pa.RecordBatch], choice:
     writer.count({"keys": sent})
 
 
-def match(run: StageRun, source: BulkSource, slices: Sequence[Slice], writer: ShardWriter) -> None:
+def match(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Send each shard the captures of its URLs whose keys are in a range."""
-    ranges, counts = _ranges(run), Counter[str]()
+    ranges, counts, url_rules = _ranges(run), Counter[str](), version_of(run.inputs["urls"].manifest.options)
     with run.work.open(_path(run, "groups")) as file, pa.ipc.open_file(file) as arrow:
         groups = arrow.read_all().to_pydict()
-    with reading(source, run.runtime.on_cluster) as archive:
+    with reading(run.options, run.runtime.on_cluster) as archive:
         reader = IndexReader(
             run.properties["cc_files"], lambda number: run.work.read(ranges.footers[number]), archive.read
         )
         for wanted in _at_once(read_slices(run.work, slices)):
-            found = join(wanted, groups, reader, source.url_rules, counts)
+            found = join(wanted, groups, reader, url_rules, counts)
             shards = found["shard"].to_numpy()
             for rows in np.split(np.arange(len(shards)), np.flatnonzero(np.diff(shards)) + 1):
                 if len(rows):

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import pyarrow as pa
 from yarl import URL
@@ -20,12 +20,16 @@ from yarl import URL
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
-from owt_pipeline.fetch.live import LiveOptions
+from owt_pipeline.fetch.cc_index import is_http, root_of
+from owt_pipeline.fetch.live import LiveOptions, archive_requests
 from owt_pipeline.fetch.lookups import ArchiveClient, Capture, HeldBack, archive_failed, at_once
 from owt_pipeline.fetch.manners import Failed, Slots
 from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.fetch.sources import Crawl, CrawlLoop, shared_loop
 from schemas import Reason
+
+if TYPE_CHECKING:
+    from owt_pipeline.fetch.stage import Options
 
 R = TypeVar("R")
 
@@ -66,6 +70,12 @@ class BulkSource:
 
     def open(self, crawl: Crawl) -> BulkClient:
         return BulkClient(self, crawl)
+
+
+def bulk_source(options: Options, url_rules: int = 0) -> BulkSource:
+    """The source by the options of the stage."""
+    requests = archive_requests(options, options.cc_connections, options.cc_delay)
+    return BulkSource(options.cc_data or root_of(options.cc_index), requests, url_rules)
 
 
 class BulkClient(ArchiveClient):
@@ -222,16 +232,12 @@ class Reading:
 
 
 @contextlib.contextmanager
-def reading(source: BulkSource, on_cluster: bool) -> Iterator[Reading]:
+def reading(options: Options, on_cluster: bool) -> Iterator[Reading]:
     """The archive's files, read in the event loop that this process' parts share."""
-    with shared_loop({"commoncrawl": source}, on_cluster) as loop:
+    with shared_loop({"commoncrawl": bulk_source(options)}, on_cluster) as loop:
         client = loop.crawl.clients["commoncrawl"]
         assert isinstance(client, BulkClient)
         yield Reading(loop, client)
-
-
-def is_http(uri: str) -> bool:
-    return uri.startswith(("http://", "https://"))
 
 
 def grouped(tries: Sequence[_Try]) -> list[list[_Try]]:

@@ -1,13 +1,16 @@
-"""One shard of `pages/`: every URL of the shard asked of the sources, in order, and written."""
+"""The stage's work once there is some: the sources by its options, and shards of `pages/`, whose URLs are asked of the
+sources, in order."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +18,28 @@ import pyarrow as pa
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.commit import ShardWriter, record_name, shard_name
 from owt_pipeline.engine.dataset import DatasetReader, rejects_batch, replace_columns
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.exchange import Slice, gather
+from owt_pipeline.engine.storage import Storage, expand_globs
 from owt_pipeline.fetch.answers import INDEXED, Answer, NoPage, Page
-from owt_pipeline.fetch.archives import Archives, Lookup
-from owt_pipeline.fetch.cc_records import CAPTURE
+from owt_pipeline.fetch.archives import Archives, Lookup, summary
+from owt_pipeline.fetch.cc_index import list_files
+from owt_pipeline.fetch.cc_join import FOUND, WANTED_WITH, captures_by_url, send_keys
+from owt_pipeline.fetch.cc_records import CAPTURE, bulk_source, reading
+from owt_pipeline.fetch.commoncrawl import CdxSource, Collection, read_collections
 from owt_pipeline.fetch.journal import Journal
-from owt_pipeline.fetch.sources import Source, ask_under_claim, shared_loop
+from owt_pipeline.fetch.live import archive_requests, live_options
+from owt_pipeline.fetch.sources import LiveSource, Source, ask_under_claim, shared_loop
+from owt_pipeline.fetch.wayback import wayback_source
+from owt_pipeline.formats.urls import version_of
+from owt_pipeline.formats.warc import warcinfo_record
 from schemas import DATASETS, Reason
+
+if TYPE_CHECKING:
+    from owt_pipeline.engine.stage import StageRun
+    from owt_pipeline.fetch.stage import Options
+    from schemas.manifest import ShardRecord
+
+logger = logging.getLogger("owt")
 
 PAGES = DATASETS["pages"].schema
 
@@ -56,133 +74,111 @@ class Sources:
     warcinfo: bytes = b""
 
 
+def prepare(run: StageRun) -> None:
+    options: Options = run.options
+    if "archive" in options.order:
+        run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
+    if options.in_bulk:
+        with reading(options, on_cluster=False) as archive:
+            run.properties["cc_files"] = list_files(options.cc_index, options.cc_crawls, archive.read_all)
+    elif "commoncrawl" in options.order:
+        requests = archive_requests(options, options.cdx_connections, options.cdx_delay)
+        run.properties["collections"] = [asdict(found) for found in read_collections(options.cdx_index, requests)]
+
+
+def ask_first(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    """Ask the sources before Common Crawl, and send the keys of the URLs that none of them has."""
+    sources, urls = _sources(run, ()), run.inputs["urls"]
+    names = sources.order[: sources.order.index("commoncrawl")]
+    with _lookup(sources.archives if "archive" in names else None, urls, shard) as lookup:
+        asking = _Asking(shard, urls, sources, run.work, lookup)
+        asking.ask(names, others_follow=True)
+    batches = urls.batches(shard, columns=WANTED_WITH, rows=1 << 14)
+    missing = (batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), asking.found))) for batch in batches)
+    send_keys(run, shard, missing, run.options.archive_choice, writer)
+
+
+def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    fetch_shard(shard, writer, run.inputs["urls"], _sources(run, slices), run.work)
+
+
+def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
+    run.properties.pop("collections", None)
+    if "cc_files" in run.properties:
+        for record in (found for step in ("ranges", "ask", "match") for found in run.read_records(step)):
+            for name, count in record.stats.items():
+                run.stats[f"cc_{name}"] = run.stats.get(f"cc_{name}", 0) + count
+        run.properties["commoncrawl"] = {
+            "index": run.options.cc_index,
+            "crawls": list(run.options.cc_crawls),
+            "files": len(run.properties.pop("cc_files")),
+        }
+    if "archives" in run.properties:
+        run.properties["archives"] = summary(_archives(run))
+        for archive in run.properties["archives"]:
+            if not archive["responses"]:
+                logger.warning("fetch: %s holds no response to a request: is it a WARC or ARC file?", archive["name"])
+
+
+def _sources(run: StageRun, slices: Sequence[Slice]) -> Sources:
+    """The sources as a shard asks them; `slices` are the captures that were found for it."""
+    options: Options = run.options
+    url_rules = version_of(run.inputs["urls"].manifest.options)
+    online: dict[str, Source] = {}
+    for name in options.order:
+        if name == "live":
+            online[name] = LiveSource(live_options(options))
+        elif options.in_bulk and name == "commoncrawl":
+            online[name] = bulk_source(options, url_rules)
+        elif name == "commoncrawl":
+            online[name] = CdxSource(
+                archive_requests(options, options.cdx_connections, options.cdx_delay),
+                options.archive_choice,
+                url_rules,
+                tuple(Collection(**found) for found in run.properties["collections"]),
+                options.cdx_data,
+                options.cdx_collections,
+            )
+        elif name == "wayback":
+            online[name] = wayback_source(options, url_rules)
+    return Sources(
+        order=options.order,
+        archives=_archives(run) if "archive" in options.order else None,
+        online=online,
+        on_cluster=run.runtime.on_cluster,
+        captures=captures_by_url(gather(run.work, slices, FOUND)) if options.in_bulk else None,
+        crawls=", ".join(options.cc_crawls),
+        warcinfo=_warcinfo(run) if {"live", "wayback"} & set(options.order) else b"",
+    )
+
+
+def _archives(run: StageRun) -> Archives:
+    """The archive files, with what the step `index` wrote."""
+    options: Options = run.options
+    files, records = tuple(run.properties["archives"]), tuple(run.read_records("index"))
+    return Archives(files, run.work, records, options.max_page_bytes, options.max_redirects, options.archive_choice)
+
+
+def _warcinfo(run: StageRun) -> bytes:
+    """The record that a WARC file begins with: who fetched its pages, how, and for what settings."""
+    fields = {
+        "software": f"owt-pipeline/{importlib.metadata.version('owt-pipeline')}",
+        "format": "WARC File Format 1.1",
+        "conformsTo": "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
+        **({"robots": "obey (RFC 9309)"} if "live" in run.options.order else {}),
+        "http-header-user-agent": run.options.user_agent,
+        "description": f"pages of {run.num_shards} shards, settings {run.plan.fingerprint}",
+    }
+    return warcinfo_record(int(run.started), fields)
+
+
 def fetch_shard(shard: int, writer: ShardWriter, urls: DatasetReader, sources: Sources, work: Storage) -> None:
     """Write shard `shard` of pages/; journals and claims are in `work`."""
     with _lookup(sources.archives, urls, shard) as lookup:
-        journals, _ = _ask(sources.order, shard, urls, sources, work, lookup)
-
-        def answers(batch: pa.RecordBatch) -> Iterator[Answer]:
-            ids = batch["url_id"].to_pylist()
-            journaled = {name: journal.answers(ids) for name, journal in journals.items()}
-            for url_id, created in zip(ids, batch["created_utc"].to_pylist(), strict=True):
-                known = {name: next(answers) for name, answers in journaled.items()}
-                no_pages: dict[str, NoPage] = {}
-                for name in sources.order:
-                    answer = lookup.answer(url_id, created) if name == "archive" and lookup else known[name]
-                    if answer is None and sources.captures is not None:
-                        answer = _without_capture(sources, url_id)
-                    assert answer is not None
-                    if isinstance(answer, Page):
-                        yield answer
-                        break
-                    no_pages[name] = answer
-                else:
-                    yield nowhere(no_pages)
-            if not journals:
-                progress.advance(batch.num_rows)
-
+        asking = _Asking(shard, urls, sources, work, lookup)
+        asking.ask(sources.order)
         pa.default_memory_pool().release_unused()  # of the URLs that were asked for
-        write_answers(writer, sorted_urls(urls, shard, URL_COLUMNS), answers, sources.warcinfo)
-
-
-def ask_first(
-    names: Sequence[str], shard: int, urls: DatasetReader, sources: Sources, work: Storage, columns: list[str]
-) -> Iterator[pa.RecordBatch]:
-    """The URLs of a shard of which none of the sources `names` has a page, once these have been asked."""
-    with _lookup(sources.archives if "archive" in names else None, urls, shard) as lookup:
-        _, found = _ask(names, shard, urls, sources, work, lookup, others_follow=True)
-    for batch in urls.batches(shard, columns=columns, rows=1 << 14):
-        yield batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), found)))
-
-
-def nowhere(no_pages: dict[str, NoPage]) -> NoPage:
-    """Why no source has a page, given what each answered: the live web's reason first, and one that says more than that
-    an archive lacks the URL; the detail has them all.
-    """
-    if len(no_pages) == 1:
-        return next(iter(no_pages.values()))
-    reason = min(no_pages, key=lambda name: (no_pages[name].reason == Reason.NOT_ARCHIVED, name != "live"))
-    detail = "; ".join(f"{name}: {answer.reason}, {answer.detail}" for name, answer in no_pages.items())
-    return NoPage(no_pages[reason].reason, detail)
-
-
-def _ask(
-    names: Sequence[str],
-    shard: int,
-    urls: DatasetReader,
-    sources: Sources,
-    work: Storage,
-    lookup: Lookup | None,
-    others_follow: bool = False,
-) -> tuple[dict[str, Journal], np.ndarray]:
-    """Ask sources, each for what the earlier ones lack: (the journals of those on the network, URLs with a page)."""
-    journals: dict[str, Journal] = {}
-    found = np.array([], np.uint64)
-    for number, name in enumerate(names):
-        last = not any(later in sources.online for later in names[number + 1 :])  # on the network
-        if name in sources.online:
-            journal = journals[name] = Journal(work / "journal" / shard_name(shard) / name)
-            _ask_online(name, shard, urls, sources, journal, work, found, last)
-            found = np.union1d(found, journal.pages)
-        elif lookup is not None and (others_follow or not last):
-            pages = _archived(lookup, urls, shard, found)
-            progress.advance(len(pages))
-            found = np.union1d(found, pages)
-    return journals, found
-
-
-def _ask_online(
-    name: str,
-    shard: int,
-    urls: DatasetReader,
-    sources: Sources,
-    journal: Journal,
-    work: Storage,
-    found: np.ndarray,
-    last: bool,
-) -> None:
-    """Ask a source on the network for what neither an earlier source nor its journal has.
-
-    `last` says whether no other such source comes after it, so that its answers are the end of a URL.
-    """
-
-    def answered(answers: int, pages: int) -> None:
-        """Say how many more URLs are done with: all that have an answer, or those with a page, if others are asked."""
-        progress.advance(answers if last else pages)
-
-    def missing() -> pa.Table:
-        table = _missing(urls, shard, sources.online[name].columns, np.union1d(journal.ids, found))
-        return table if name != "commoncrawl" or sources.captures is None else _with_captures(table, sources.captures)
-
-    answered(len(journal), len(journal.pages))
-    if not missing().num_rows:
-        return
-    with shared_loop(sources.online, sources.on_cluster) as loop:
-        claims = work / "claims" / name
-        loop.run(ask_under_claim(loop.crawl, name, claims, record_name(shard), journal, missing, answered))
-
-
-def _missing(urls: DatasetReader, shard: int, columns: Sequence[str], known: np.ndarray) -> pa.Table:
-    """The shard's URLs but for the known ones, in one piece: a copy, whose original goes with this call."""
-    batches = urls.batches(shard, columns=list(columns), rows=1 << 16)
-    if len(known):
-        batches = (batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), known))) for batch in batches)
-    schema = pa.schema([DATASETS["urls"].schema.field(name) for name in columns])
-    return pa.Table.from_batches(batches, schema).combine_chunks()
-
-
-def _with_captures(urls: pa.Table, captures: Mapping[int, tuple[list[dict[str, Any]], str]]) -> pa.Table:
-    """Those of the URLs that have captures, with a column of them."""
-    found = [captures.get(url_id, ([], ""))[0] for url_id in urls["url_id"].to_pylist()]
-    urls = urls.append_column("captures", pa.array(found, pa.list_(CAPTURE)))
-    return urls.filter(pa.array([bool(each) for each in found], pa.bool_()))
-
-
-def _without_capture(sources: Sources, url_id: int) -> NoPage:
-    """What Common Crawl says of a URL that was not asked for."""
-    assert sources.captures is not None
-    _, problem = sources.captures.get(url_id, ([], ""))
-    return NoPage(Reason.NOT_ARCHIVED, f"no capture of a page in {sources.crawls}" + (problem and f": {problem}"))
+        write_answers(writer, sorted_urls(urls, shard, URL_COLUMNS), asking.answers, sources.warcinfo)
 
 
 @contextlib.contextmanager
@@ -195,16 +191,110 @@ def _lookup(archives: Archives | None, urls: DatasetReader, shard: int) -> Itera
         yield lookup
 
 
-def _archived(lookup: Lookup, urls: DatasetReader, shard: int, found: np.ndarray) -> np.ndarray:
-    """The ids of URLs, other than those `found`, whose page is in the archives."""
-    known = set(found.tolist())
-    pages = [
-        url_id
-        for batch in urls.batches(shard, columns=["url_id", "created_utc"])
-        for url_id, created in zip(batch["url_id"].to_pylist(), batch["created_utc"].to_pylist(), strict=True)
-        if url_id not in known and isinstance(lookup.answer(url_id, created), Page)
-    ]
-    return np.array(pages, np.uint64)
+class _Asking:
+    """A shard's URLs, asked of the sources.
+
+    Attributes:
+      found: ids of the URLs that have a page, as far as was asked.
+    """
+
+    def __init__(self, shard: int, urls: DatasetReader, sources: Sources, work: Storage, lookup: Lookup | None):
+        self._shard, self._urls, self._sources, self._work, self._lookup = shard, urls, sources, work, lookup
+        self._journals: dict[str, Journal] = {}
+        self.found = np.array([], np.uint64)
+
+    def ask(self, names: Sequence[str], others_follow: bool = False) -> None:
+        """Ask sources, each for what the earlier ones lack."""
+        for number, name in enumerate(names):
+            last = not any(later in self._sources.online for later in names[number + 1 :])  # on the network
+            if name in self._sources.online:
+                self._ask_online(name, last)
+            elif self._lookup is not None and (others_follow or not last):
+                pages = self._archived(self._lookup)
+                progress.advance(len(pages))
+                self.found = np.union1d(self.found, pages)
+
+    def answers(self, batch: pa.RecordBatch) -> Iterator[Answer]:
+        """The answer of each URL of a batch: the first page that a source has, or why none has one."""
+        ids, captures = batch["url_id"].to_pylist(), self._sources.captures
+        journaled = {name: journal.answers(ids) for name, journal in self._journals.items()}
+        for url_id, created in zip(ids, batch["created_utc"].to_pylist(), strict=True):
+            known = {name: next(answers) for name, answers in journaled.items()}
+            no_pages: dict[str, NoPage] = {}
+            for name in self._sources.order:
+                answer = self._lookup.answer(url_id, created) if name == "archive" and self._lookup else known[name]
+                if answer is None and captures is not None:  # Common Crawl was not asked: it has no capture of a page
+                    _, problem = captures.get(url_id, ([], ""))
+                    detail = f"no capture of a page in {self._sources.crawls}" + (problem and f": {problem}")
+                    answer = NoPage(Reason.NOT_ARCHIVED, detail)
+                assert answer is not None
+                if isinstance(answer, Page):
+                    yield answer
+                    break
+                no_pages[name] = answer
+            else:
+                yield nowhere(no_pages)
+        if not self._journals:
+            progress.advance(batch.num_rows)
+
+    def _ask_online(self, name: str, last: bool) -> None:
+        """Ask a source on the network for what neither an earlier source nor its journal has.
+
+        `last` says whether no other such source comes after it, so that its answers are the end of a URL.
+        """
+        sources, captures = self._sources, self._sources.captures if name == "commoncrawl" else None
+        journal = self._journals[name] = Journal(self._work / "journal" / shard_name(self._shard) / name)
+
+        def answered(answers: int, pages: int) -> None:
+            progress.advance(answers if last else pages)
+
+        def missing() -> pa.Table:
+            table = self._without(np.union1d(journal.ids, self.found), sources.online[name].columns)
+            return table if captures is None else _with_captures(table, captures)
+
+        answered(len(journal), len(journal.pages))
+        if missing().num_rows:
+            with shared_loop(sources.online, sources.on_cluster) as loop:
+                claims, claim = self._work / "claims" / name, record_name(self._shard)
+                loop.run(ask_under_claim(loop.crawl, name, claims, claim, journal, missing, answered))
+        self.found = np.union1d(self.found, journal.pages)
+
+    def _without(self, known: np.ndarray, columns: Sequence[str]) -> pa.Table:
+        """The shard's URLs but for the known ones, in one piece: a copy, whose original goes with this call."""
+        batches = self._urls.batches(self._shard, columns=list(columns), rows=1 << 16)
+        if len(known):
+            batches = (batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), known))) for batch in batches)
+        schema = pa.schema([DATASETS["urls"].schema.field(name) for name in columns])
+        return pa.Table.from_batches(batches, schema).combine_chunks()
+
+    def _archived(self, lookup: Lookup) -> np.ndarray:
+        """The ids of URLs, other than those found, whose page is in the archives."""
+        known = set(self.found.tolist())
+        pages = [
+            url_id
+            for batch in self._urls.batches(self._shard, columns=["url_id", "created_utc"])
+            for url_id, created in zip(batch["url_id"].to_pylist(), batch["created_utc"].to_pylist(), strict=True)
+            if url_id not in known and isinstance(lookup.answer(url_id, created), Page)
+        ]
+        return np.array(pages, np.uint64)
+
+
+def _with_captures(urls: pa.Table, captures: Mapping[int, tuple[list[dict[str, Any]], str]]) -> pa.Table:
+    """Those of the URLs that have captures, with a column of them."""
+    found = [captures.get(url_id, ([], ""))[0] for url_id in urls["url_id"].to_pylist()]
+    urls = urls.append_column("captures", pa.array(found, pa.list_(CAPTURE)))
+    return urls.filter(pa.array([bool(each) for each in found], pa.bool_()))
+
+
+def nowhere(no_pages: dict[str, NoPage]) -> NoPage:
+    """Why no source has a page, given what each answered: the live web's reason first, and one that says more than that
+    an archive lacks the URL; the detail has them all.
+    """
+    if len(no_pages) == 1:
+        return next(iter(no_pages.values()))
+    reason = min(no_pages, key=lambda name: (no_pages[name].reason == Reason.NOT_ARCHIVED, name != "live"))
+    detail = "; ".join(f"{name}: {answer.reason}, {answer.detail}" for name, answer in no_pages.items())
+    return NoPage(no_pages[reason].reason, detail)
 
 
 def sorted_urls(urls: DatasetReader, shard: int, columns: list[str], rows: int = 1024) -> Iterator[pa.RecordBatch]:

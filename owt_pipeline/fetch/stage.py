@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
+import importlib
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from owt_pipeline.engine.commit import record_name
 from owt_pipeline.engine.errors import UsageError
@@ -15,25 +15,14 @@ from owt_pipeline.engine.stage import SHARDS, Stage, StageRun, Step, rows_of_inp
 from owt_pipeline.engine.storage import describe_source, expand_globs
 from schemas import option
 
-if TYPE_CHECKING:
-    from owt_pipeline.engine.commit import ShardWriter
-    from owt_pipeline.engine.exchange import Slice
-    from owt_pipeline.fetch.archives import Archives
-    from owt_pipeline.fetch.cc_records import BulkSource
-    from owt_pipeline.fetch.commoncrawl import Collection
-    from owt_pipeline.fetch.shards import Sources
-    from owt_pipeline.fetch.sources import Source
-    from owt_pipeline.fetch.wayback import WaybackSource
-    from schemas.manifest import ShardRecord
-
-logger = logging.getLogger("owt")
-
-
 _PROXY = re.compile(r"http://([^@/]+@)?[^@/]+:\d+/?")
 USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
 
 SHARDS_TOGETHER = 8
 """Shards fetched at once in one process, so that the last slow hosts of one do not keep the next from its start."""
+
+_READ_AT_ONCE = 4
+"""Parts at once that read the index: each holds columns of a row group, some 100 MB of Common Crawl's."""
 
 
 @dataclass(frozen=True)
@@ -167,110 +156,15 @@ class Options:
         return "commoncrawl" in self.order and bool(self.cc_index)
 
 
-def prepare(run: StageRun) -> None:
-    options: Options = run.options
-    order = options.order
-    if "archive" in order:
-        run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
-    if options.in_bulk:
-        run.properties["cc_files"] = _list_index(options)
-    elif "commoncrawl" in order:
-        run.properties["collections"] = [asdict(found) for found in _read_collections(options)]
+def _later(place: str) -> Callable[..., Any]:
+    """A function of another module of this folder, `module:name`, imported when it is called: a stage that is finished
+    needs none of what they import."""
+    module, _, name = place.partition(":")
 
+    def call(*arguments: Any) -> Any:
+        return getattr(importlib.import_module(f"owt_pipeline.fetch.{module}"), name)(*arguments)
 
-def index_archive(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    from owt_pipeline.fetch import archives
-
-    archives.index_archive(run.properties["archives"][number], writer, _url_rules(run))
-
-
-def read_footers(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    from owt_pipeline.fetch import cc_join
-
-    cc_join.read_footers(run, _bulk_source(run), number, writer)
-
-
-def divide(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    from owt_pipeline.fetch import cc_join
-
-    cc_join.divide(run, slices, writer)
-
-
-def ask_first(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Ask the sources before Common Crawl, and send the keys of the URLs that none of them has."""
-    from owt_pipeline.fetch import cc_join, shards
-
-    order = run.options.order
-    before = order[: order.index("commoncrawl")]
-    urls = shards.ask_first(before, shard, run.inputs["urls"], _shard_sources(run), run.work, cc_join.WANTED_WITH)
-    cc_join.send_keys(run, shard, urls, run.options.archive_choice, writer)
-
-
-def match(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    from owt_pipeline.fetch import cc_join
-
-    cc_join.match(run, _bulk_source(run), slices, writer)
-
-
-def fetch_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    from owt_pipeline.fetch import shards
-
-    shards.fetch_shard(shard, writer, run.inputs["urls"], _shard_sources(run, slices), run.work)
-
-
-def _shard_sources(run: StageRun, slices: Sequence[Slice] = ()) -> Sources:
-    """The sources as a shard asks them; `slices` are the captures that were found for it."""
-    from owt_pipeline.engine.exchange import gather
-    from owt_pipeline.fetch.cc_join import FOUND, captures_by_url
-    from owt_pipeline.fetch.shards import Sources
-
-    order = run.options.order
-    return Sources(
-        order=order,
-        archives=_archives(run) if "archive" in order else None,
-        online=_online(run),
-        on_cluster=run.runtime.on_cluster,
-        captures=captures_by_url(gather(run.work, slices, FOUND)) if run.options.in_bulk else None,
-        crawls=", ".join(run.options.cc_crawls),
-        warcinfo=_warcinfo(run) if {"live", "wayback"} & set(order) else b"",
-    )
-
-
-def _warcinfo(run: StageRun) -> bytes:
-    """The record that a WARC file begins with: who fetched its pages, how, and for what settings."""
-    from importlib.metadata import version
-
-    from owt_pipeline.formats.warc import warcinfo_record
-
-    fields = {
-        "software": f"owt-pipeline/{version('owt-pipeline')}",
-        "format": "WARC File Format 1.1",
-        "conformsTo": "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
-        **({"robots": "obey (RFC 9309)"} if "live" in run.options.order else {}),
-        "http-header-user-agent": run.options.user_agent,
-        "description": f"pages of {run.num_shards} shards, settings {run.plan.fingerprint}",
-    }
-    return warcinfo_record(int(run.started), fields)
-
-
-def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
-    from owt_pipeline.fetch import archives
-
-    run.properties.pop("collections", None)
-    if "cc_files" in run.properties:
-        for record in (found for step in ("ranges", "ask", "match") for found in run.read_records(step)):
-            for name, count in record.stats.items():
-                run.stats[f"cc_{name}"] = run.stats.get(f"cc_{name}", 0) + count
-        run.properties["commoncrawl"] = {
-            "index": run.options.cc_index,
-            "crawls": list(run.options.cc_crawls),
-            "files": len(run.properties.pop("cc_files")),
-        }
-    if "archives" in run.properties:
-        run.properties["archives"] = archives.summary(_archives(run))
-        for archive in run.properties["archives"]:
-            if not archive["responses"]:
-                logger.warning("fetch: %s holds no response to a request: is it a WARC or ARC file?", archive["name"])
+    return call
 
 
 def _together(run: StageRun) -> int:
@@ -278,17 +172,12 @@ def _together(run: StageRun) -> int:
     return 1 if run.options.order == ("archive",) else SHARDS_TOGETHER
 
 
-def _together_at_the_index(_: StageRun) -> int:
-    """Parts at once that read the index: each holds columns of a row group, some 100 MB of Common Crawl's."""
-    return 4
+def _archive_files(run: StageRun) -> range:
+    return range(len(run.properties.get("archives", ())))
 
 
 def _index_files(run: StageRun) -> range:
     return range(len(run.properties.get("cc_files", ())))
-
-
-def _one(run: StageRun) -> range:
-    return range(min(len(_index_files(run)), 1))
 
 
 def _shards_to_ask(run: StageRun) -> list[int]:
@@ -299,98 +188,6 @@ def _shards_to_ask(run: StageRun) -> list[int]:
     return [shard for shard in range(run.num_shards) if record_name(shard) not in finished]
 
 
-def _wayback(options: Options, url_rules: int) -> WaybackSource:
-    from owt_pipeline.fetch.live import archive_requests
-    from owt_pipeline.fetch.wayback import LONGEST_PAUSE, PAUSE_TURNS, WaybackSource
-
-    delay = options.wayback_delay
-    requests = replace(
-        archive_requests(options, options.wayback_connections, delay),
-        max_retry_wait=LONGEST_PAUSE,
-        least_pause=PAUSE_TURNS * delay,
-    )
-    return WaybackSource(requests, options.archive_choice, url_rules, options.wayback_cdx, options.wayback_pages)
-
-
-def _read_collections(options: Options) -> tuple[Collection, ...]:
-    from owt_pipeline.fetch.commoncrawl import read_collections
-    from owt_pipeline.fetch.live import archive_requests
-
-    return read_collections(options.cdx_index, archive_requests(options, options.cdx_connections, options.cdx_delay))
-
-
-def _list_index(options: Options) -> list[tuple[str, str]]:
-    """(crawl, URI) of the files of the columnar index."""
-    from owt_pipeline.fetch.cc_index import list_files
-    from owt_pipeline.fetch.cc_records import reading
-
-    with reading(_bulk_options(options, 0), on_cluster=False) as archive:
-        return list_files(options.cc_index, options.cc_crawls, archive.read_all)
-
-
-def _bulk_source(run: StageRun) -> BulkSource:
-    return _bulk_options(run.options, _url_rules(run))
-
-
-def _bulk_options(options: Options, url_rules: int) -> BulkSource:
-    from owt_pipeline.fetch.cc_index import root_of
-    from owt_pipeline.fetch.cc_records import BulkSource
-    from owt_pipeline.fetch.live import archive_requests
-
-    requests = archive_requests(options, options.cc_connections, options.cc_delay)
-    return BulkSource(options.cc_data or root_of(options.cc_index), requests, url_rules)
-
-
-def _online(run: StageRun) -> dict[str, Source]:
-    """The sources on the network, by name."""
-    from owt_pipeline.fetch.commoncrawl import CdxSource, Collection
-    from owt_pipeline.fetch.live import archive_requests, live_options
-    from owt_pipeline.fetch.sources import LiveSource
-
-    options: Options = run.options
-    found: dict[str, Source] = {}
-    for name in options.order:
-        if name == "live":
-            found[name] = LiveSource(live_options(options))
-        elif options.in_bulk and name == "commoncrawl":
-            found[name] = _bulk_source(run)
-        elif name == "commoncrawl":
-            found[name] = CdxSource(
-                archive_requests(options, options.cdx_connections, options.cdx_delay),
-                options.archive_choice,
-                _url_rules(run),
-                tuple(Collection(**found) for found in run.properties["collections"]),
-                options.cdx_data,
-                options.cdx_collections,
-            )
-        elif name == "wayback":
-            found[name] = _wayback(options, _url_rules(run))
-    return found
-
-
-def _url_rules(run: StageRun) -> int:
-    """Version of the rules by which the URLs of urls/ are canonical."""
-    from owt_pipeline.formats.urls import version_of
-
-    return version_of(run.inputs["urls"].manifest.options)
-
-
-def _archives(run: StageRun) -> Archives:
-    """The archive files, with what the step `index` wrote."""
-    from owt_pipeline.fetch.archives import Archives
-
-    options: Options = run.options
-    files, records = run.properties["archives"], run.read_records("index")
-    return Archives(
-        tuple(files),
-        run.work,
-        tuple(records),
-        options.max_page_bytes,
-        options.max_redirects,
-        options.archive_choice,
-    )
-
-
 def _sources(options: Options) -> list[dict[str, Any]]:
     """The archive files; raises UserError for options that cannot be, before an earlier run's pages are deleted."""
     if "archive" in options.order and not options.pages_from:
@@ -399,8 +196,10 @@ def _sources(options: Options) -> list[dict[str, Any]]:
         raise UsageError("--cc_index and --cc_crawls go together: the columnar index, and its crawls to look through")
     if options.cc_index and "commoncrawl" not in options.order:
         raise UsageError("--cc_index: --sources does not name commoncrawl")
-    if options.in_bulk:
-        _bulk_options(options, 0)
+    if options.in_bulk and not options.cc_data:
+        from owt_pipeline.fetch.cc_index import root_of
+
+        root_of(options.cc_index)
     agent = options.user_agent
     if options.order != ("archive",) and not ("@" in agent or "://" in agent):
         found = f"{agent!r} names nobody to write to" if agent else "missing"
@@ -423,15 +222,15 @@ STAGE = Stage(
     options=Options,
     version=1,
     steps=(
-        Step(index_archive, "index", keys=lambda run: range(len(run.properties.get("archives", ()))), spread="shards"),
-        Step(read_footers, "footers", keys=_index_files, spread="shards", together=_together_at_the_index),
-        Step(divide, "ranges", keys=_one),
-        Step(ask_first, "ask", keys=_shards_to_ask, rows=rows_of_input, spread="shards", together=_together),
-        Step(match, "match", keys=what_was_sent, spread="shards", together=_together_at_the_index),
-        Step(fetch_shard, rows=rows_of_input, spread="shards", together=_together),
+        Step(_later("archives:index_archive"), "index", keys=_archive_files, spread="shards"),
+        Step(_later("cc_join:read_footers"), "footers", keys=_index_files, spread="shards", together=_READ_AT_ONCE),
+        Step(_later("cc_join:divide"), "ranges", keys=lambda run: _index_files(run)[:1]),
+        Step(_later("shards:ask_first"), "ask", _shards_to_ask, rows_of_input, spread="shards", together=_together),
+        Step(_later("cc_join:match"), "match", keys=what_was_sent, spread="shards", together=_READ_AT_ONCE),
+        Step(_later("shards:fetch_part"), rows=rows_of_input, spread="shards", together=_together),
     ),
-    prepare=prepare,
-    finish=finish,
+    prepare=_later("shards:prepare"),
+    finish=_later("shards:finish"),
     module="owt_pipeline.fetch.stage",
     help="Fetch the page of every URL of urls/, over HTTP, from WARC files, out of Common Crawl or the Wayback\n"
     "Machine. Writes pages/: a WARC file and its index a shard, and a reject row with its reason for each URL\n"

@@ -15,9 +15,9 @@ import contextlib
 import email.utils
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from yarl import URL
@@ -26,6 +26,7 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.fetch.answers import Answer, NoPage, Origin, judge
 from owt_pipeline.fetch.client import Received, parse_url
 from owt_pipeline.fetch.journal import RENEW_SECONDS
+from owt_pipeline.fetch.live import archive_requests
 from owt_pipeline.fetch.lookups import Capture, LookupClient, LookupSource, archive_failed, seconds_of
 from owt_pipeline.fetch.manners import Failed, Gate, retry_after
 from owt_pipeline.fetch.recorder import Recorder
@@ -34,6 +35,9 @@ from owt_pipeline.formats.messages import REDIRECTS, BadMessage, Headers, TooLar
 from owt_pipeline.formats.urls import canonical_url
 from owt_pipeline.formats.warc import Response, response_record
 from schemas import Reason
+
+if TYPE_CHECKING:
+    from owt_pipeline.fetch.stage import Options
 
 LONGEST_PAUSE = 3600.0
 """Seconds that are waited where the archive asks for it (Retry-After); the run ends where it asks for more."""
@@ -67,6 +71,17 @@ class WaybackSource(LookupSource):
 
     def open(self, crawl: Crawl) -> WaybackClient:
         return WaybackClient(self, crawl)
+
+
+def wayback_source(options: Options, url_rules: int) -> WaybackSource:
+    """The source by the options of the stage."""
+    delay = options.wayback_delay
+    requests = replace(
+        archive_requests(options, options.wayback_connections, delay),
+        max_retry_wait=LONGEST_PAUSE,
+        least_pause=PAUSE_TURNS * delay,
+    )
+    return WaybackSource(requests, options.archive_choice, url_rules, options.wayback_cdx, options.wayback_pages)
 
 
 class WaybackClient(LookupClient):

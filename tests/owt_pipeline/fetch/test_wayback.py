@@ -31,8 +31,8 @@ from owt_pipeline.fetch import journal, wayback
 from owt_pipeline.fetch.journal import Claim
 from owt_pipeline.fetch.lookups import BadIndex, parse_captures
 from owt_pipeline.fetch.recorder import Recorder
-from owt_pipeline.fetch.stage import STAGE, Options, _wayback
-from owt_pipeline.fetch.wayback import original_headers
+from owt_pipeline.fetch.stage import STAGE, Options
+from owt_pipeline.fetch.wayback import original_headers, wayback_source
 from owt_pipeline.formats.urls import VERSION, canonical_url
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, timestamp
@@ -366,7 +366,7 @@ def test_workers_on_a_cluster_share_one_rate(archive: Wayback, tmp_path: Path, m
     monkeypatch.setattr(journal, "RENEW_SECONDS", 0.2)
     monkeypatch.setattr(wayback, "_COUNTED_SECONDS", 0.6)
     delay, workers, urls_each = 0.05, 4, 12
-    source = _wayback(options(archive.url, wayback_delay=delay), VERSION)
+    source = wayback_source(options(archive.url, wayback_delay=delay), VERSION)
 
     async def work(number: int) -> int:
         urls = [f"https://a.example/{number}-{i}" for i in range(urls_each)]
