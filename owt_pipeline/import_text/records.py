@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -79,12 +80,11 @@ def read_records(path: str, name: str, kind: str, *, columns: Iterable[str], spl
     with open_decompressed(path) as file:
         if kind == "jsonl":
             yield from _json_records(file, name)
-        elif split_text == "blank_lines":
-            yield from _paragraph_records(file, name)
-        elif split_text == "wikitext":
-            yield from _article_records(file, name)
+        elif split_text == "file":
+            content = file.read(MAX_RECORD_BYTES + 1)
+            yield _text_record(content, f"{name}:1", len(content))
         else:
-            yield _text_record(file.read(MAX_RECORD_BYTES + 1), f"{name}:1")
+            yield from _split_records(file, name, split_text == "wikitext")
 
 
 def _json_records(file: BinaryIO, name: str) -> Iterator[Record]:
@@ -117,56 +117,30 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def _paragraph_records(file: BinaryIO, name: str) -> Iterator[Record]:
-    lines = _Lines(name)
-    for number, line in enumerate(_lines(file), start=1):
-        if line.strip():
-            lines.add(number, line)
-        elif lines.waiting:
-            yield lines.record(ends=b"\n")
-    if lines.waiting:
-        yield lines.record(ends=b"\n")
-
-
-def _article_records(file: BinaryIO, name: str) -> Iterator[Record]:
-    """Articles from title to title; what precedes the first title, a blank line in WikiText, belongs to its article."""
-    lines = _Lines(name)
-    blank = True
-    for number, line in enumerate(_lines(file), start=1):
-        if blank and lines.has_text and _TITLE.fullmatch(line):
-            yield lines.record()
-        lines.add(number, line)
+def _split_records(file: BinaryIO, name: str, wikitext: bool) -> Iterator[Record]:
+    """What blank lines separate; or articles from title to title, the first one with what precedes its title, a blank
+    line in WikiText."""
+    waiting: list[bytes] = []
+    start = size = 0
+    has_text, after_blank = False, True
+    for number, line in enumerate(itertools.chain(_lines(file), [b""]), start=1):
         blank = not line.strip()
-    if lines.waiting:
-        yield lines.record()
+        is_title = wikitext and after_blank and has_text and _TITLE.fullmatch(line)
+        if waiting and (is_title or not line or (blank and not wikitext)):
+            content = b"".join(waiting)
+            yield _text_record(content if wikitext else content.strip(b"\n"), f"{name}:{start}", size)
+            waiting, size, has_text = [], 0, False
+        if wikitext or not blank:
+            start = start if waiting else number
+            size += len(line)
+            if size <= MAX_RECORD_BYTES + 1 or not waiting:  # what comes after would only be thrown away
+                waiting.append(line)
+            has_text = has_text or not blank
+        after_blank = blank
 
 
-class _Lines:
-    """The lines of a document to be, the first one's number, and whether any is not blank."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self.waiting: list[bytes] = []
-        self.has_text = False
-        self._size = self._start = 0
-
-    def add(self, number: int, line: bytes) -> None:
-        if not self.waiting:
-            self._start, self._size, self.has_text = number, 0, False
-        self._size += len(line)
-        self.has_text = self.has_text or bool(line.strip())
-        if self._size <= MAX_RECORD_BYTES + 1 or not self.waiting:  # what comes after would only be thrown away
-            self.waiting.append(line)
-
-    def record(self, ends: bytes = b"") -> Record:
-        """The document, without `ends` at its ends; the next line starts another one."""
-        content, self.waiting = b"".join(self.waiting).strip(ends) if ends else b"".join(self.waiting), []
-        self.has_text = False
-        return _text_record(content, f"{self._name}:{self._start}", self._size)
-
-
-def _text_record(content: bytes, where: str, size: int | None = None) -> Record:
-    if (size or len(content)) > MAX_RECORD_BYTES:
+def _text_record(content: bytes, where: str, size: int) -> Record:
+    if size > MAX_RECORD_BYTES:
         return Record(where, None, f"longer than {MAX_RECORD_BYTES} bytes")
     try:
         return Record(where, {"text": content.decode("utf-8-sig")})

@@ -113,7 +113,7 @@ def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWrit
     """Step 1: the records of a group of files, to their shards."""
 
     def send(rows: list[dict[str, Any]]) -> None:
-        for shard, batch in by_shard(placed_batch(rows), run.num_shards):
+        for shard, batch in by_shard(pa.RecordBatch.from_pylist(rows, PLACED), run.num_shards):
             writer.send(shard, batch)
         progress.advance(len(rows))
 
@@ -238,11 +238,6 @@ def place(record: Record, names: Mapping[str, str], url_rules: int) -> dict[str,
     row["date"] = _date(fields, names["date"])
     row["language"] = _string(fields, names["language"])
     return row
-
-
-def placed_batch(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Rows of `place` as a batch of schema `PLACED`."""
-    return pa.RecordBatch.from_pylist([dict(row) for row in rows], PLACED)
 
 
 def by_shard(rows: pa.RecordBatch, num_shards: int) -> Iterator[tuple[int, pa.RecordBatch]]:
