@@ -180,16 +180,16 @@ class IndexReader:
         """Those of the columns that the file has, of one row group."""
         metadata = self._metadata_of(file)
         about = metadata.row_group(group)
-        chunks = [about.column(i) for i in range(about.num_columns)]
-        places = [_place(chunk) for chunk in chunks if chunk.path_in_schema in names]
-        pieces = list(_pieces(places))
+        chunks = map(about.column, range(about.num_columns))
+        wanted = [chunk for chunk in chunks if chunk.path_in_schema in names]
+        pieces = _pieces(map(_place, wanted))
         contents = self._read(self._files[file][1], pieces)
         with _reading(self._files[file][1]), tempfile.TemporaryFile() as sparse:  # what was not read is a hole in it
             for (start, _), content in zip(pieces, contents, strict=True):
                 sparse.seek(start)
                 self.read_bytes += sparse.write(content)
-            found = [chunk.path_in_schema for chunk in chunks if chunk.path_in_schema in names]
-            return pq.ParquetFile(sparse, metadata=metadata).read_row_group(group, columns=found)
+            parquet = pq.ParquetFile(sparse, metadata=metadata)
+            return parquet.read_row_group(group, columns=[chunk.path_in_schema for chunk in wanted])
 
     def _metadata_of(self, file: int) -> pq.FileMetaData:
         if file not in self._metadata:
@@ -219,18 +219,12 @@ def _place(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
     return start, chunk.total_compressed_size
 
 
-def _pieces(places: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _pieces(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """What to read for some places: neighbours together, in pieces that one request may have."""
-    start = end = -1
+    spans: list[list[int]] = []
     for at, length in sorted(places):
-        if start >= 0 and at - end <= _GAP_BYTES:
-            end = max(end, at + length)
-            continue
-        yield from _cut(start, end)
-        start, end = at, at + length
-    yield from _cut(start, end)
-
-
-def _cut(start: int, end: int) -> Iterator[tuple[int, int]]:
-    for at in range(start, end, _MOST_BYTES):
-        yield at, min(_MOST_BYTES, end - at)
+        if spans and at - spans[-1][1] <= _GAP_BYTES:
+            spans[-1][1] = max(spans[-1][1], at + length)
+        else:
+            spans.append([at, at + length])
+    return [(at, min(_MOST_BYTES, end - at)) for start, end in spans for at in range(start, end, _MOST_BYTES)]

@@ -46,11 +46,10 @@ CAPTURE = pa.struct([("crawl", pa.string()), ("file", pa.string()), ("offset", p
 
 
 class _Try(NamedTuple):
-    """A record to read for a URL, which is its capture number `attempt`."""
+    """A record to read for the URL of a row."""
 
     capture: Capture
     row: int
-    attempt: int
 
 
 @dataclass(frozen=True)
@@ -130,21 +129,19 @@ class BulkClient(ArchiveClient):
         `host_failures` requests in a row.
         """
         url_ids, names = urls["url_id"].to_pylist(), urls["url"].to_pylist()
-        captures = [[Capture(**capture) for capture in found] for found in urls["captures"].to_pylist()]
+        captures = [iter([Capture(**capture) for capture in found]) for found in urls["captures"].to_pylist()]
         first: dict[int, Answer] = {}  # why the best capture of a row is no page
         held = HeldBack(recorder, self._requests.host_failures)
-        tries = [_Try(found[0], row, 0) for row, found in enumerate(captures)]
+        tries = [_Try(next(found), row) for row, found in enumerate(captures)]
         most = self._requests.limits.wire_bytes
 
-        async def take(each: _Try, answer: Answer) -> None:
-            if isinstance(answer, Page):
-                await recorder.take(url_ids[each.row], answer)
-                return
-            first.setdefault(each.row, answer)
-            if each.attempt + 1 < len(captures[each.row]):
-                again.append(_Try(captures[each.row][each.attempt + 1], each.row, each.attempt + 1))
-            else:
-                await recorder.take(url_ids[each.row], first[each.row])
+        async def take(row: int, answer: Answer) -> None:
+            if not isinstance(answer, Page):
+                answer = first.setdefault(row, answer)
+                if (capture := next(captures[row], None)) is not None:
+                    again.append(_Try(capture, row))
+                    return
+            await recorder.take(url_ids[row], answer)
 
         async def read(request: list[_Try]) -> None:
             begun = time.monotonic()
@@ -152,7 +149,7 @@ class BulkClient(ArchiveClient):
             if not isinstance(answers, NoPage):
                 await held.settle(begun)
                 for each, answer in zip(request, answers, strict=True):
-                    await take(each, answer)
+                    await take(each.row, answer)
             elif len(request) > 1:  # one of them may be to blame
                 for each in request:
                     await read([each])
@@ -167,7 +164,7 @@ class BulkClient(ArchiveClient):
             again: list[_Try] = []
             for each in tries:
                 if each.capture.length > most:
-                    await take(each, NoPage(Reason.TOO_LARGE, f"{each.capture}, more than {most:,}"))
+                    await take(each.row, NoPage(Reason.TOO_LARGE, f"{each.capture}, more than {most:,}"))
             requests = iter(grouped([each for each in tries if each.capture.length <= most]))
             await at_once(read_some(requests) for _ in range(self._requests.host_connections))
             tries = again
@@ -190,7 +187,7 @@ class BulkClient(ArchiveClient):
         self, request: Sequence[_Try], names: Sequence[str], content: bytes, start: int, ms: int
     ) -> list[Answer]:
         most, url_rules, found = self._requests.limits.body_bytes, self._source.url_rules, []
-        for capture, row, _ in request:
+        for capture, row in request:
             at = capture.offset - start
             found.append(capture.page(content[at : at + capture.length], names[row], url_rules, most, ms))
         return found

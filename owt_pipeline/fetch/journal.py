@@ -13,7 +13,6 @@ import struct
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,7 +20,7 @@ import numpy as np
 from isal import isal_zlib
 
 from owt_pipeline.engine.disk import Process
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.storage import Storage, at_once
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
 
 R = TypeVar("R")
@@ -38,7 +37,6 @@ _HEAD = struct.Struct("<4sII")  # magic, number of entries, CRC-32 of the index
 _INDEX = np.dtype([("id", "<u8"), ("length", "<u4"), ("is_page", "?")])
 _FIRST_READ = 64 << 10  # bytes, in which most indexes lie
 _ENTRY = struct.Struct("<II")  # CRC-32, bytes of the description
-_REQUESTS_TOGETHER = 16  # each waits for a bucket
 
 _PLACE = np.dtype([("id", "<u8"), ("segment", "<u4"), ("offset", "<u8"), ("length", "<u4"), ("is_page", "?")])
 
@@ -97,11 +95,7 @@ class Journal:
         return map(known.get, url_ids)
 
     def _each(self, call: Callable[[T], R], items: list[T]) -> list[R]:
-        """`call` of each item, many at once where each waits for a bucket."""
-        if self.folder.is_local or len(items) < 2:
-            return list(map(call, items))
-        with ThreadPoolExecutor(_REQUESTS_TOGETHER) as threads:
-            return list(threads.map(call, items))
+        return list(map(call, items)) if self.folder.is_local or len(items) < 2 else at_once(call, items)
 
     def _read(self, places: np.ndarray) -> list[tuple[int, Answer]]:
         """Entries of one segment, which lie close together since they are sorted, by one read."""

@@ -9,8 +9,8 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from yarl import URL
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from owt_pipeline.fetch.stage import Options
 
 logger = logging.getLogger("owt")
+
+T = TypeVar("T")
 
 _HOST = re.compile("[!-~]+")  # yarl lets blanks through
 
@@ -59,35 +61,17 @@ class LiveOptions:
 def live_options(options: Options) -> LiveOptions:
     """How the web is asked, by the options of the stage."""
     connections = _allowed_connections(options.connections)
-    client = ClientOptions(
+    client = _named_alike(
+        ClientOptions,
+        options,
         addresses=Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts),
-        user_agent=options.user_agent,
-        verify_tls=options.verify_tls,
-        proxy=options.proxy,
         connections=connections,
-        address_delay=options.address_delay,
-        address_connections=options.address_connections,
         keep_alive=max(15.0, 2 * options.host_delay),
         remembered=4 * connections + 1000,  # more than are open, since redirects lead to others
     )
-    limits = Limits(
-        options.connect_timeout,
-        options.silence_timeout,
-        options.page_timeout,
-        options.max_wire_bytes,
-        options.max_page_bytes,
-    )
-    return LiveOptions(
-        client,
-        limits,
-        host_connections=options.host_connections,
-        host_delay=options.host_delay,
-        host_failures=options.host_failures,
-        max_redirects=options.max_redirects,
-        retries=options.retries,
-        max_retry_wait=options.max_retry_wait,
-        keep_requests=options.keep_requests,
-    )
+    times = options.connect_timeout, options.silence_timeout, options.page_timeout
+    limits = Limits(*times, options.max_wire_bytes, options.max_page_bytes)
+    return _named_alike(LiveOptions, options, client=client, limits=limits)
 
 
 def archive_requests(options: Options, connections: int, delay: float) -> LiveOptions:
@@ -95,15 +79,19 @@ def archive_requests(options: Options, connections: int, delay: float) -> LiveOp
     requests = live_options(options)
     client = replace(
         requests.client,
-        addresses=Addresses(
-            parse_rules(options.resolve), allowed_ports=(), allow_private=True
-        ),  # index and data are named by the user
+        addresses=replace(requests.client.addresses, allowed_ports=(), allow_private=True),  # the user names them
         connections=2 * connections,
         address_delay=0.0,
         address_connections=2 * connections,
         keep_alive=max(15.0, 2 * delay),
     )
     return replace(requests, client=client, host_connections=connections, host_delay=delay)
+
+
+def _named_alike(kind: type[T], options: Options, **others: Any) -> T:
+    """A `kind` of the options that have the names of its fields, and of others."""
+    names = [field.name for field in fields(kind) if hasattr(options, field.name)]  # type: ignore[arg-type]
+    return kind(**{**{name: getattr(options, name) for name in names}, **others})
 
 
 def _allowed_connections(wanted: int) -> int:

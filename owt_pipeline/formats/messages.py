@@ -34,20 +34,18 @@ class BadMessage(ValueError):
     """Bytes that are no HTTP response, or a body that does not decode."""
 
 
-class CutOff(BadMessage):
+class _InPart(ValueError):
+    def __init__(self, message: str, within: bytes = b""):
+        super().__init__(message)
+        self.within = within
+
+
+class CutOff(_InPart, BadMessage):
     """A body that breaks off; `within` is what is there of it, decoded."""
 
-    def __init__(self, message: str, within: bytes = b""):
-        super().__init__(message)
-        self.within = within
 
-
-class TooLarge(ValueError):
+class TooLarge(_InPart):
     """A body that is larger than the limit; `within` is what lies before it, decoded."""
-
-    def __init__(self, message: str, within: bytes = b""):
-        super().__init__(message)
-        self.within = within
 
 
 def split_response(block: bytes) -> tuple[int, Headers, bytes]:

@@ -166,7 +166,7 @@ def test_more_keys_than_are_joined_at_once_come_in_turns(monkeypatch: pytest.Mon
 
 def test_neighbours_in_a_file_are_one_request() -> None:
     records = {"a": [(0, 10), (10, 10), (1 << 20, 5)], "b": [(5, 10), (4 << 10, 8 << 20), (9 << 20, 1)]}
-    tries = [_Try(Capture("CC", file, *place), 0, 0) for file, places in records.items() for place in reversed(places)]
+    tries = [_Try(Capture("CC", file, *place), 0) for file, places in records.items() for place in reversed(places)]
     found = [[(each.capture.file, each.capture.offset) for each in request] for request in grouped(tries)]
     assert found == [[("a", 0), ("a", 10)], [("a", 1 << 20)], [("b", 5)], [("b", 4 << 10)], [("b", 9 << 20)]]
 
