@@ -16,6 +16,7 @@ import zlib
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -27,7 +28,7 @@ from owt_pipeline.engine import progress
 from owt_pipeline.engine.exchange import Slice, gather, read_slices
 from owt_pipeline.fetch.answers import wanted_moment
 from owt_pipeline.fetch.cc_index import GROUPS, KEY, NEEDED, IndexReader, Ranges, groups_of, plan_ranges, read_footer
-from owt_pipeline.fetch.cc_records import CAPTURE, reading
+from owt_pipeline.fetch.cc_records import CAPTURE, BulkClient, reading
 from owt_pipeline.fetch.surt import surt_key
 from owt_pipeline.formats.messages import is_html
 from owt_pipeline.formats.urls import BadURL, canonical_url, unescaped, version_of
@@ -72,7 +73,7 @@ def read_footers(run: StageRun, number: int, _slices: Sequence[Slice], writer: S
     """Keep the footer of a file of the index, and send its row groups."""
     uri = run.properties["cc_files"][number][1]
     with reading(run.options, run.runtime.on_cluster) as archive:
-        footer, _ = read_footer(uri, archive.read_end)
+        footer, _ = read_footer(uri, partial(archive, BulkClient.read_end))
     file, _ = writer.open_file(".footer", "footer")
     file.write(footer)
     writer.send(0, groups_of(number, uri, footer))
@@ -107,9 +108,8 @@ def match(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -
     with run.work.open(_path(run, "groups")) as file, pa.ipc.open_file(file) as arrow:
         groups = arrow.read_all().to_pydict()
     with reading(run.options, run.runtime.on_cluster) as archive:
-        reader = IndexReader(
-            run.properties["cc_files"], lambda number: run.work.read(ranges.footers[number]), archive.read
-        )
+        read = partial(archive, BulkClient.read_pieces)
+        reader = IndexReader(run.properties["cc_files"], lambda number: run.work.read(ranges.footers[number]), read)
         for wanted in _at_once(read_slices(run.work, slices)):
             found = join(wanted, groups, reader, url_rules, counts)
             shards = found["shard"].to_numpy()

@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 from yarl import URL
@@ -25,13 +25,11 @@ from owt_pipeline.fetch.live import LiveOptions, archive_requests
 from owt_pipeline.fetch.lookups import ArchiveClient, Capture, HeldBack, archive_failed, at_once
 from owt_pipeline.fetch.manners import Failed, Slots
 from owt_pipeline.fetch.recorder import Recorder
-from owt_pipeline.fetch.sources import Crawl, CrawlLoop, shared_loop
+from owt_pipeline.fetch.sources import Crawl, shared_loop
 from schemas import Reason
 
 if TYPE_CHECKING:
     from owt_pipeline.fetch.stage import Options
-
-R = TypeVar("R")
 
 BUSY = (403, 429, 503)
 """Statuses by which an archive asks for patience."""
@@ -100,6 +98,10 @@ class BulkClient(ArchiveClient):
             raise archive_failed(where, f"only {len(found):,} bytes came")
         return found
 
+    async def read_pieces(self, uri: str, pieces: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Some (start, length)s of a file, all asked for at once; raises Failed as `read` does."""
+        return list(await asyncio.gather(*(self.read(uri, start, length) for start, length in pieces)))
+
     async def read_end(self, uri: str, length: int) -> tuple[bytes, int]:
         """The last bytes of a file, at most `length`, and its size; raises Failed as `read` does."""
         where = f"the end of {uri}"
@@ -145,16 +147,17 @@ class BulkClient(ArchiveClient):
 
         async def read(request: list[_Try]) -> None:
             begun = time.monotonic()
-            answers = await self._read_together(request, names)
-            if not isinstance(answers, NoPage):
+            try:
+                answers = await self._answers(request, names)
+            except Failed as failure:
+                if len(request) == 1:
+                    held.fail(url_ids[request[0].row], NoPage(failure.reason, failure.detail))
+                for each in request if len(request) > 1 else ():  # one of them may be to blame
+                    await read([each])
+            else:
                 await held.settle(begun)
                 for each, answer in zip(request, answers, strict=True):
                     await take(each.row, answer)
-            elif len(request) > 1:  # one of them may be to blame
-                for each in request:
-                    await read([each])
-            else:
-                held.fail(url_ids[request[0].row], answers)
 
         async def read_some(requests: Iterator[list[_Try]]) -> None:
             for request in requests:
@@ -170,27 +173,20 @@ class BulkClient(ArchiveClient):
             tries = again
         await held.settle()
 
-    async def _read_together(self, request: Sequence[_Try], names: Sequence[str]) -> list[Answer] | NoPage:
-        """The answers of records that lie close together, by one request; one NoPage where the archive fails."""
+    async def _answers(self, request: Sequence[_Try], names: Sequence[str]) -> list[Answer]:
+        """The answers of records that lie close together, by one request; raises Failed where the archive fails."""
         start = request[0].capture.offset
         end = max(each.capture.offset + each.capture.length for each in request)
         uri = f"{self._source.data.rstrip('/')}/{request[0].capture.file.lstrip('/')}"
         begun = time.monotonic()
-        try:
-            content = await self.read(uri, start, end - start)
-        except Failed as failure:
-            return NoPage(failure.reason, failure.detail)
-        ms = int((time.monotonic() - begun) * 1000)
-        return await asyncio.to_thread(self._answers, request, names, content, start, ms)
+        content = await self.read(uri, start, end - start)
+        about = (self._source.url_rules, self._requests.limits.body_bytes, int((time.monotonic() - begun) * 1000))
 
-    def _answers(
-        self, request: Sequence[_Try], names: Sequence[str], content: bytes, start: int, ms: int
-    ) -> list[Answer]:
-        most, url_rules, found = self._requests.limits.body_bytes, self._source.url_rules, []
-        for capture, row in request:
-            at = capture.offset - start
-            found.append(capture.page(content[at : at + capture.length], names[row], url_rules, most, ms))
-        return found
+        def answer(each: _Try) -> Answer:
+            at = each.capture.offset - start
+            return each.capture.page(content[at : at + each.capture.length], names[each.row], *about)
+
+        return await asyncio.to_thread(lambda: list(map(answer, request)))
 
     async def _in_thread(self, where: str, read: Any, uri: str) -> Any:
         folder, _, name = uri.rpartition("/")
@@ -201,40 +197,20 @@ class BulkClient(ArchiveClient):
                 raise archive_failed(where, str(error)) from error
 
 
-class Reading:
-    """Reads ranges of an archive's files from a thread; raises UserError where the archive fails."""
-
-    def __init__(self, loop: CrawlLoop, client: BulkClient):
-        self._loop, self._client = loop, client
-
-    def read(self, uri: str, pieces: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Some (start, length)s of a file, all asked for at once."""
-
-        async def read() -> list[bytes]:
-            return list(await asyncio.gather(*(self._client.read(uri, start, length) for start, length in pieces)))
-
-        return self._run(read())
-
-    def read_end(self, uri: str, length: int) -> tuple[bytes, int]:
-        return self._run(self._client.read_end(uri, length))
-
-    def read_all(self, uri: str, most: int) -> bytes:
-        return self._run(self._client.read_all(uri, most))
-
-    def _run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        try:
-            return self._loop.run(coroutine)
-        except Failed as failure:
-            raise UserError(f"--cc_index: {failure.detail}; check it and --cc_crawls, or run again later") from failure
-
-
 @contextlib.contextmanager
-def reading(options: Options, on_cluster: bool) -> Iterator[Reading]:
-    """The archive's files, read in the event loop that this process' parts share."""
+def reading(options: Options, on_cluster: bool) -> Iterator[Callable[..., Any]]:
+    """Calls methods of a client, in the event loop that this process' parts share: `call(BulkClient.read_end, uri, 8)`;
+    raises UserError where the archive fails."""
     with shared_loop({"commoncrawl": bulk_source(options)}, on_cluster) as loop:
-        client = loop.crawl.clients["commoncrawl"]
-        assert isinstance(client, BulkClient)
-        yield Reading(loop, client)
+
+        def call(method: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
+            try:
+                return loop.run(method(loop.crawl.clients["commoncrawl"], *arguments))
+            except Failed as failure:
+                problem = f"{failure.detail}; check it and --cc_crawls, or run again later"
+                raise UserError(f"--cc_index: {problem}") from failure
+
+        yield call
 
 
 def grouped(tries: Sequence[_Try]) -> list[list[_Try]]:

@@ -69,26 +69,24 @@ class CdxSource(LookupSource):
 def read_collections(index: str, requests: LiveOptions) -> tuple[Collection, ...]:
     """The collections behind `--cdx_index`; raises UserError where their list cannot be read."""
 
-    async def read() -> Received:
+    async def read() -> tuple[Collection, ...]:
         fetcher = Fetcher(requests)
         try:
             url = URL(index)
-            return await fetcher.get(url, requests.limits, fetcher.gates[url.raw_host or ""], lambda *_: False)
+            response = await fetcher.get(url, requests.limits, fetcher.gates[url.raw_host or ""], lambda *_: False)
         finally:
             await fetcher.close()
-
-    if not is_list_of_collections(index):
-        return (single_collection(index),)
-    try:
-        response = asyncio.run(read())
         if response.status != 200:
             raise BadIndex(f"status {response.status}")
         return parse_collections(response.body)
-    except Failed as failure:
-        problem = f"{failure.reason}: {failure.detail}"
-    except BadIndex as error:
-        problem = str(error)
-    raise UserError(f"--cdx_index {index}: {problem}; try later, or name another index")
+
+    path = URL(index).path
+    if not path.endswith(".json"):  # one index, of which nothing else is known
+        return (Collection(path.strip("/") or index, index),)
+    try:
+        return asyncio.run(read())
+    except (Failed, BadIndex) as error:
+        raise UserError(f"--cdx_index {index}: {error}; try later, or name another index") from error
 
 
 class CdxClient(LookupClient):
@@ -136,16 +134,6 @@ class CdxClient(LookupClient):
         if len(response.body) != capture.length:
             return NoPage(Reason.BAD_RESPONSE, f"{where}: only {len(response.body):,} bytes came")
         return capture.page(response.body, canonical, self._url_rules, self._limits.body_bytes, response.ms)
-
-
-def is_list_of_collections(url: str) -> bool:
-    """Whether a URL is that of a list of collections (`collinfo.json`), and not of one index."""
-    return URL(url).path.endswith(".json")
-
-
-def single_collection(api: str) -> Collection:
-    """The index at `api`, of which nothing else is known."""
-    return Collection(URL(api).path.strip("/") or api, api)
 
 
 def parse_collections(body: bytes) -> tuple[Collection, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import email.utils
 import http.cookiejar
 import io
@@ -280,22 +281,19 @@ async def read_robots(origin: URL, get: Get) -> Robots:
         try:
             response = await get(url)
         except Failed as failure:
-            reason, detail = failure.reason, f"robots.txt: {failure.detail}"
-            if failure.connected and reason == Reason.TIMEOUT:
-                reason = Reason.ROBOTS_UNREACHABLE
-            return Robots(ban=Failed(reason, detail), read=read)
+            is_silent = failure.connected and failure.reason == Reason.TIMEOUT
+            reason = Reason.ROBOTS_UNREACHABLE if is_silent else failure.reason
+            return Robots(ban=Failed(reason, f"robots.txt: {failure.detail}"), read=read)
         if 300 <= response.status < 400 and response.header("location"):
-            try:
+            with contextlib.suppress(ValueError):
                 url = response.location()
-                if url.scheme not in ("http", "https") or not url.raw_host:
-                    return Robots(read=read)
-            except ValueError:
-                return Robots(read=read)
-            continue
+                if url.scheme in ("http", "https") and url.raw_host:
+                    continue
+            break
         if response.status >= 500 or response.status == 429:
             reason = Reason.HTTP_429 if response.status == 429 else Reason.ROBOTS_UNREACHABLE
             return Robots(ban=Failed(reason, f"robots.txt: status {response.status}"), read=read)
         if not 200 <= response.status < 300:
-            return Robots(read=read)
+            break
         return Robots(Protego.parse(response.body.decode("utf-8", "replace").removeprefix("\ufeff")), read=read)
     return Robots(read=read)

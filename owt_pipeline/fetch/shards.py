@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from owt_pipeline.fetch.answers import INDEXED, Answer, NoPage, Page
 from owt_pipeline.fetch.archives import Archives, Lookup, summary
 from owt_pipeline.fetch.cc_index import list_files
 from owt_pipeline.fetch.cc_join import FOUND, WANTED_WITH, captures_by_url, send_keys
-from owt_pipeline.fetch.cc_records import CAPTURE, bulk_source, reading
+from owt_pipeline.fetch.cc_records import CAPTURE, BulkClient, bulk_source, reading
 from owt_pipeline.fetch.commoncrawl import CdxSource, Collection, read_collections
 from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.live import archive_requests, live_options
@@ -80,7 +81,8 @@ def prepare(run: StageRun) -> None:
         run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
     if options.in_bulk:
         with reading(options, on_cluster=False) as archive:
-            run.properties["cc_files"] = list_files(options.cc_index, options.cc_crawls, archive.read_all)
+            read_all = partial(archive, BulkClient.read_all)
+            run.properties["cc_files"] = list_files(options.cc_index, options.cc_crawls, read_all)
     elif "commoncrawl" in options.order:
         requests = archive_requests(options, options.cdx_connections, options.cdx_delay)
         run.properties["collections"] = [asdict(found) for found in read_collections(options.cdx_index, requests)]

@@ -28,7 +28,6 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
@@ -225,62 +224,48 @@ def _to_ascii(host: str) -> str:
     )
 
 
-@dataclass(frozen=True)
-class _Tracking:
-    """Parameters that track readers, in lower case: names, prefixes, and names on a domain and its subdomains only."""
+class _NamesKnown(dict[str, bool]):
+    """Whether a parameter tracks readers on every host, by its name; remembers the names it has seen."""
 
-    names: frozenset[str]
-    prefixes: tuple[str, ...]
-    of_domain: Mapping[str, frozenset[str]]
+    def __init__(self, names: set[str]):
+        self._prefixes = tuple(name[:-1] for name in names if name.endswith("*"))
+        self._names = frozenset(names)
+
+    def __missing__(self, name: str) -> bool:
+        if len(self) >= 1 << 14:
+            self.clear()
+        lowered = name.lower()
+        self[name] = tracks = lowered in self._names or lowered.startswith(self._prefixes)
+        return tracks
 
 
 @cache
-def _tracking(version: int) -> _Tracking:
+def _tracking(version: int) -> tuple[_NamesKnown, dict[str, frozenset[str]]]:
+    """Parameters that track readers: everywhere; and on a domain and its subdomains only, in lower case."""
     name = "tracking_parameters.txt" if version > 1 else "tracking_parameters_1.txt"
-    lines = files("owt_pipeline.formats").joinpath(name).read_text("utf-8").split("\n")
     general: set[str] = set()
     of_domain: dict[str, frozenset[str]] = {}
-    for line in lines:
+    for line in files("owt_pipeline.formats").joinpath(name).read_text("utf-8").split("\n"):
         if line and not line.startswith("#"):
-            domain, colon, names = line.rpartition(": ")
-            if colon:
+            domain, _, names = line.rpartition(": ")
+            if domain:
                 of_domain[domain] = of_domain.get(domain, frozenset()) | frozenset(names.split())
             else:
-                general |= set(line.split())
-    prefixes = {name for name in general if name.endswith("*")}
-    return _Tracking(frozenset(general - prefixes), tuple(sorted(name[:-1] for name in prefixes)), of_domain)
+                general |= set(names.split())
+    return _NamesKnown(general), of_domain
 
 
 def _without_tracking(query: str, host: str, version: int) -> str:
-    tracks, of_host = _names_known(version), _names_of_host(host, version)
+    (tracks, _), of_host = _tracking(version), _names_of_host(host, version)
     fields = [field for field in query.split("&") if field and not tracks[field.partition("=")[0]]]
     return "&".join(
         [field for field in fields if field.partition("=")[0].lower() not in of_host] if of_host else fields
     )
 
 
-class _NamesKnown(dict[str, bool]):
-    """Whether a parameter tracks readers on every host, by its name; remembers the names it has seen."""
-
-    def __init__(self, tracking: _Tracking):
-        self._tracking = tracking
-
-    def __missing__(self, name: str) -> bool:
-        if len(self) >= 1 << 14:
-            self.clear()
-        lowered = name.lower()
-        self[name] = tracks = lowered in self._tracking.names or lowered.startswith(self._tracking.prefixes)
-        return tracks
-
-
-@cache
-def _names_known(version: int) -> _NamesKnown:
-    return _NamesKnown(_tracking(version))
-
-
 @lru_cache(1 << 14)
 def _names_of_host(host: str, version: int) -> frozenset[str]:
-    of_domain = _tracking(version).of_domain
+    _, of_domain = _tracking(version)
     labels = host.split(".")
     found: frozenset[str] = frozenset()
     for start in range(len(labels) - 1):

@@ -121,25 +121,28 @@ def pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.Rec
     (warc,) = reader.files("warc", shard)
     with reader.workdir.open(warc.path) as file:
         for batch in reader.batches(shard, rows=rows):
-            lengths = batch["warc_length"].to_pylist()
-            records = []
-            for offset, length in zip(batch["warc_offset"].to_pylist(), lengths, strict=True):
+            records: list[bytes] = []
+            size = 0
+            places = zip(batch["warc_offset"].to_pylist(), batch["warc_length"].to_pylist(), strict=True)
+            for row, (offset, length) in enumerate(places):
+                if size and size + length > _BATCH_BYTES:
+                    yield _with_records(batch.slice(row - len(records), len(records)), records)
+                    records, size = [], 0
                 if file.tell() != offset:
                     file.seek(offset)
                 records.append(file.read(length))
+                size += length
                 if len(records[-1]) != length:
                     raise UserError(
                         f"{reader.workdir.path(warc.path)} ends before byte {offset + length}, where its index has a "
                         "record: it was changed after it was written; run `owt verify --repair`, then "
                         "`owt run` with the same settings"
                     )
-            start, size = 0, 0
-            for end, length in enumerate(lengths):
-                if size and size + length > _BATCH_BYTES:
-                    yield _with_records(batch, records, start, end)
-                    start, size = end, 0
-                size += length
-            yield _with_records(batch, records, start, len(records))
+            yield _with_records(batch.slice(batch.num_rows - len(records)), records)
+
+
+def _with_records(batch: pa.RecordBatch, records: list[bytes]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([*batch.columns, pa.array(records, pa.large_binary())], schema=PAGES_WITH_RECORDS)
 
 
 def response_record(url: str, date: int, status_line: str, headers: Headers, body: bytes) -> bytes:
@@ -338,8 +341,3 @@ def target_uri(record: WarcRecord) -> str:
 def capture_time(record: WarcRecord) -> int:
     """The record's date, seconds since 1970 in UTC; 0 where it has none."""
     return int(record.record_date.timestamp()) if record.record_date is not None else 0
-
-
-def _with_records(batch: pa.RecordBatch, records: list[bytes], start: int, end: int) -> pa.RecordBatch:
-    column = pa.array(records[start:end], pa.large_binary())
-    return pa.RecordBatch.from_arrays([*batch.slice(start, end - start).columns, column], schema=PAGES_WITH_RECORDS)
