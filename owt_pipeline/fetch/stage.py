@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from owt_pipeline.engine.commit import record_name
@@ -25,11 +26,14 @@ _READ_AT_ONCE = 4
 """Parts at once that read the index: each holds columns of a row group, some 100 MB of Common Crawl's."""
 
 
+_how = partial(option, shapes_bytes=False)
+"""An option that shapes no byte of the output."""
+
+
 @dataclass(frozen=True)
 class Options:
-    pages_from: tuple[str, ...] = option(
+    pages_from: tuple[str, ...] = _how(
         (), "take pages from WARC or ARC files: paths, folders or globs, local or gs:// or s3://", metavar="GLOB",
-        shapes_bytes=False,
     )  # fmt: skip  # what is in the files does, wherever they are: `sources` describes it
     sources: tuple[str, ...] = option(
         (),
@@ -40,39 +44,28 @@ class Options:
         "nearest", "which of an archive's captures is taken: the nearest to the submission, the earliest, the latest",
         choices=("nearest", "earliest", "latest"), added=True,
     )  # fmt: skip
-    user_agent: str = option(
+    user_agent: str = _how(
         "",
         "User-Agent with contact details, needed for all but archive: 'name/1.0 (+https://example.org/contact)'; "
         "robots.txt knows it by name",
-        shapes_bytes=False,
     )
-    host_delay: float = option(1.0, "seconds between two requests to a host", minimum=0, shapes_bytes=False)
-    host_connections: int = option(1, "connections to a host at once", minimum=1, shapes_bytes=False)
-    address_delay: float = option(
+    host_delay: float = _how(1.0, "seconds between two requests to a host", minimum=0)
+    host_connections: int = _how(1, "connections to a host at once", minimum=1)
+    address_delay: float = _how(
         0.1, "seconds between two requests to an IP address, which may have thousands of hosts; on a cluster, as many "
-        "times as shards are fetched at once", minimum=0, shapes_bytes=False,
+        "times as shards are fetched at once", minimum=0,
     )  # fmt: skip
-    address_connections: int = option(8, "requests to an IP address at once", minimum=1, shapes_bytes=False)
-    connections: int = option(1000, "connections at once, over all hosts", minimum=1, shapes_bytes=False)
-    connect_timeout: float = option(
-        15.0, "seconds to find a host, and again to connect to it", minimum=0.01, shapes_bytes=False
-    )
-    silence_timeout: float = option(
-        30.0, "seconds without a byte, before the first or later", minimum=0.01, shapes_bytes=False
-    )
-    page_timeout: float = option(
-        90.0, "seconds for a page, redirects included, waiting for turns not", minimum=0.01, shapes_bytes=False
-    )
-    retries: int = option(
-        3, "how often a request is tried again after 429, 503 or a failed connection", minimum=0, shapes_bytes=False
-    )
-    max_retry_wait: float = option(
+    address_connections: int = _how(8, "requests to an IP address at once", minimum=1)
+    connections: int = _how(1000, "connections at once, over all hosts", minimum=1)
+    connect_timeout: float = _how(15.0, "seconds to find a host, and again to connect to it", minimum=0.01)
+    silence_timeout: float = _how(30.0, "seconds without a byte, before the first or later", minimum=0.01)
+    page_timeout: float = _how(90.0, "seconds for a page, redirects included, waiting for turns not", minimum=0.01)
+    retries: int = _how(3, "how often a request is tried again after 429, 503 or a failed connection", minimum=0)
+    max_retry_wait: float = _how(
         120.0, "seconds to wait at most before a retry; a host that asks for more is not asked again",
-        minimum=0, shapes_bytes=False,
+        minimum=0,
     )  # fmt: skip
-    host_failures: int = option(
-        20, "failed connections and timeouts in a row after which a host is given up", minimum=1, shapes_bytes=False
-    )
+    host_failures: int = _how(20, "failed connections and timeouts in a row after which a host is given up", minimum=1)
     max_page_bytes: int = option(10_000_000, "a page with a larger decoded body is rejected", minimum=1)
     max_wire_bytes: int = option(10_000_000, "a page with a larger body as sent is rejected", minimum=1)
     max_redirects: int = option(10, "redirects followed for one URL", minimum=0)
@@ -81,11 +74,11 @@ class Options:
     )
     allow_private_hosts: bool = option(False, "fetch from addresses that are not public, such as an intranet's")
     verify_tls: bool = option(True, "reject hosts whose certificate is not valid (off: --no_verify_tls)")
-    proxy: str = option(
+    proxy: str = _how(
         "", "HTTP proxy for all requests, http://[USER:PASSWORD@]HOST:PORT; default: by HTTPS_PROXY, HTTP_PROXY and "
-        "NO_PROXY", metavar="URL", shapes_bytes=False,
+        "NO_PROXY", metavar="URL",
     )  # fmt: skip
-    keep_requests: bool = option(False, "write each request into the WARC file, too", shapes_bytes=False)
+    keep_requests: bool = _how(False, "write each request into the WARC file, too")
     cc_index: str = option(
         "", "look all URLs up at once in Common Crawl's columnar index: a folder, s3:// or https://, such as "
         "s3://commoncrawl/cc-index/table/cc-main/warc", metavar="URI", added=True,
@@ -97,12 +90,10 @@ class Options:
         "", "what the names of WARC files in --cc_index are below: a folder, s3:// or https://; default: what its "
         "folder cc-index/ is in", metavar="URI", added=True,
     )  # fmt: skip
-    cc_connections: int = option(
-        4, "requests at once to each host of --cc_index and --cc_data", minimum=1, shapes_bytes=False
-    )
-    cc_delay: float = option(
+    cc_connections: int = _how(4, "requests at once to each host of --cc_index and --cc_data", minimum=1)
+    cc_delay: float = _how(
         0.1, "seconds between two requests to a host of --cc_index and --cc_data; on a cluster, as many times as "
-        "shards are fetched at once", minimum=0, shapes_bytes=False,
+        "shards are fetched at once", minimum=0,
     )  # fmt: skip
     cdx_index: str = option(
         "https://index.commoncrawl.org/collinfo.json",
@@ -117,10 +108,8 @@ class Options:
         4, "collections asked for a URL, those nearest to its submission, while one may have a nearer capture",
         minimum=1,
     )  # fmt: skip
-    cdx_connections: int = option(1, "requests to index and data at once, each", minimum=1, shapes_bytes=False)
-    cdx_delay: float = option(
-        1.0, "seconds between two requests to the index, or the data", minimum=0, shapes_bytes=False
-    )
+    cdx_connections: int = _how(1, "requests to index and data at once, each", minimum=1)
+    cdx_delay: float = _how(1.0, "seconds between two requests to the index, or the data", minimum=0)
     wayback_cdx: str = option(
         "https://web.archive.org/cdx/search/cdx",
         "where `wayback` looks a URL up: the Wayback Machine's index, or a pywb's (.../COLLECTION/cdx)",
@@ -130,19 +119,16 @@ class Options:
         "https://web.archive.org/web", "what captures are below: the Wayback Machine, or a pywb's collection",
         metavar="URL", added=True,
     )  # fmt: skip
-    wayback_connections: int = option(2, "requests to `wayback` at once", minimum=1, shapes_bytes=False)
-    wayback_delay: float = option(
+    wayback_connections: int = _how(2, "requests to `wayback` at once", minimum=1)
+    wayback_delay: float = _how(
         2.5, "seconds between two requests to `wayback`, of all workers together; the Internet Archive allows 24 "
-        "lookups a minute", minimum=0, shapes_bytes=False,
+        "lookups a minute", minimum=0,
     )  # fmt: skip
-    refetch: bool = option(
-        False, "fetch again, as they are now, pages of this run that were lost or damaged", shapes_bytes=False
-    )
-    resolve: tuple[str, ...] = option(
+    refetch: bool = _how(False, "fetch again, as they are now, pages of this run that were lost or damaged")
+    resolve: tuple[str, ...] = _how(
         (),
         "connect to an address instead of resolving: *.demo.test=127.0.0.1:8123; it may be private",
         metavar="PATTERN=ADDRESS[:PORT]",
-        shapes_bytes=False,
     )
 
     @property
