@@ -210,15 +210,14 @@ def join(
     revisited = {row: found for row, found in hits.items() if any(hit.about == _REVISIT for hit in found)}
     digests = _digests(reader, [hit for found in revisited.values() for hit in found])
     url_ids, shards = wanted["url_id"].to_pylist(), wanted["shard"].to_pylist()
-    columns: dict[str, list[Any]] = {name: [] for name in FOUND.names}
+    best: list[tuple[Any, ...]] = []  # rows of FOUND
     for row, found in sorted(hits.items()):
         _count(found, counts)
         ranked = sorted(_ranked(found, moments[row], digests, counts))[:CAPTURES_KEPT]
         kept: list[tuple[Any, Any, Any]] = [(rank, found[number].capture, None) for rank, number in ranked]
-        for rank, capture, problem in kept or [(None, None, _problem(found))]:
-            for name, value in zip(columns, (url_ids[row], rank, capture, problem, shards[row]), strict=True):
-                columns[name].append(value)
-    return pa.Table.from_pydict(columns, FOUND).sort_by("shard").combine_chunks()
+        best += [(url_ids[row], *each, shards[row]) for each in kept or [(None, None, _problem(found))]]
+    named = [dict(zip(FOUND.names, row, strict=True)) for row in best]
+    return pa.Table.from_pylist(named, FOUND).sort_by("shard").combine_chunks()
 
 
 def _hits(

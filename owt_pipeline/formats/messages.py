@@ -106,7 +106,10 @@ def decode_body(headers: Iterable[tuple[str, str]], body: bytes, limit: int, *, 
     for name in names:
         if name not in _DECODERS:
             raise BadMessage(f"unknown Content-Encoding {name[:40]!r}")
-        body = _DECODERS[name](body, limit) if body else body
+        try:
+            body = _DECODERS[name](body, limit) if body else body
+        except (isal_zlib.error, brotli.error, zstandard.ZstdError) as error:  # type: ignore[misc]  # isal's stub
+            raise BadMessage(f"the encoded body is damaged: {error}") from error
     return _within(body, limit)
 
 
@@ -118,65 +121,50 @@ def _within(body: bytes, limit: int) -> bytes:
 
 def _gunzip(data: bytes, limit: int) -> bytes:
     """gzip, of several members, as some servers send; junk or padding behind them is ignored, as by browsers."""
-    body = b""
-    while True:
-        piece, data, done = _inflate(data, 31, limit + 1 - len(body))
-        body = _within(body + piece, limit)
-        if not done:
-            raise CutOff("the encoded body breaks off", body)
-        if not data.startswith(b"\x1f\x8b"):
-            return body
+    body, data = _inflate(data, 31, limit)
+    while data.startswith(b"\x1f\x8b"):
+        body, data = _inflate(data, 31, limit, body)
+    return body
 
 
 def _undeflate(data: bytes, limit: int) -> bytes:
     """`deflate` is a zlib stream by the standard, and often a bare deflate stream in the wild (RFC 9110, 8.4.1.2)."""
     is_zlib = len(data) > 1 and data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
-    body, _, done = _inflate(data, 15 if is_zlib else -15, limit + 1)
-    body = _within(body, limit)
-    if not done:
-        raise CutOff("the encoded body breaks off", body)
-    return body
+    return _inflate(data, 15 if is_zlib else -15, limit)[0]
 
 
-def _inflate(data: bytes, wbits: int, most: int) -> tuple[bytes, bytes, bool]:
-    """(at most so many bytes of what a stream decodes to, what lies behind it, whether it has ended)."""
+def _inflate(data: bytes, wbits: int, limit: int, before: bytes = b"") -> tuple[bytes, bytes]:
+    """(`before` and what a stream decodes to, what lies behind the stream)."""
     stream = isal_zlib.decompressobj(wbits)
-    try:
-        return stream.decompress(data, most), stream.unused_data, stream.eof
-    except isal_zlib.error as error:  # type: ignore[misc]  # its stub hides what it derives from
-        raise BadMessage(f"the encoded body is damaged: {error}") from error
+    body = _within(before + stream.decompress(data, limit + 1 - len(before)), limit)
+    if not stream.eof:
+        raise CutOff("the encoded body breaks off", body)
+    return body, stream.unused_data
 
 
 def _unbrotli(data: bytes, limit: int) -> bytes:
     stream, body = brotli.Decompressor(), b""
-    try:
-        while len(body) <= limit:
-            piece = stream.process(data, output_buffer_limit=limit + 1 - len(body))
-            body, data = body + piece, b""
-            if stream.is_finished():
-                break
-            if not piece and stream.can_accept_more_data():
-                raise CutOff("the encoded body breaks off", body)
-    except brotli.error as error:
-        raise BadMessage(f"the encoded body is damaged: {error}") from error
+    while len(body) <= limit:
+        piece = stream.process(data, output_buffer_limit=limit + 1 - len(body))
+        body, data = body + piece, b""
+        if stream.is_finished():
+            break
+        if not piece and stream.can_accept_more_data():
+            raise CutOff("the encoded body breaks off", body)
     return _within(body, limit)
 
 
 def _unzstd(data: bytes, limit: int) -> bytes:
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
-    try:
-        with decompressor.stream_reader(data, read_across_frames=True) as reader:  # which does not see a missing end
-            body = _within(reader.read(limit + 1), limit)
-        while True:
-            frame = decompressor.decompressobj()
-            frame.decompress(data)
-            if not frame.eof:
-                raise CutOff("the encoded body breaks off", body)
-            data = frame.unused_data
-            if not data:
-                return body
-    except zstandard.ZstdError as error:
-        raise BadMessage(f"the encoded body is damaged: {error}") from error
+    with decompressor.stream_reader(data, read_across_frames=True) as reader:  # which does not see a missing end
+        body = _within(reader.read(limit + 1), limit)
+    while data:
+        frame = decompressor.decompressobj()
+        frame.decompress(data)
+        if not frame.eof:
+            raise CutOff("the encoded body breaks off", body)
+        data = frame.unused_data
+    return body
 
 
 _DECODERS = {

@@ -291,9 +291,12 @@ def canonicalize_column(
 
     A URL that cannot be parsed has neither canonical URL nor host, and `problems` says why at its index.
     """
-    simple = pc.fill_null(pc.and_(pc.match_substring_regex(urls, _SIMPLE_TEXT), _short(urls)), False)
+    short = pc.less_equal(pc.binary_length(urls), MAX_LENGTH - 2)  # as in `canonicalize`
+    simple = pc.fill_null(pc.and_(pc.match_substring_regex(urls, _SIMPLE_TEXT), short), False)
     if not pc.all(simple).as_py():  # there is nothing to unescape in the simple ones
-        urls = pc.replace_with_mask(urls, pc.invert(simple), _unescaped(urls.filter(pc.invert(simple))))
+        others = pc.ascii_trim(urls.filter(pc.invert(simple)), SPACE)
+        others = pc.replace_substring_regex(others, "&(?:amp;)+", "&")
+        urls = pc.replace_with_mask(urls, pc.invert(simple), others)
     canonical, host, odd = _canonicalize_plain(pc.if_else(simple, urls, "https://example.com/"))
     rest = pa.array(odd | ~_mask(simple))
     problems: dict[int, str] = {}
@@ -314,15 +317,6 @@ def canonicalize_column(
 
 def _mask(values: pa.BooleanArray) -> np.ndarray:
     return pc.fill_null(values, False).to_numpy(zero_copy_only=False)
-
-
-def _short(urls: pa.StringArray) -> pa.BooleanArray:
-    return pc.less_equal(pc.binary_length(urls), MAX_LENGTH - 2)  # as in `canonicalize`
-
-
-def _unescaped(urls: pa.StringArray) -> pa.StringArray:
-    """As `unescaped`."""
-    return pc.replace_substring_regex(pc.ascii_trim(urls, SPACE), "&(?:amp;)+", "&")
 
 
 def _canonicalize_plain(urls: pa.StringArray) -> tuple[pa.StringArray, pa.StringArray, np.ndarray]:
