@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from yarl import URL
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("owt")
 
-T = TypeVar("T")
-
 _HOST = re.compile("[!-~]+")  # yarl lets blanks through
 
 _IPV4_AS_NUMBERS = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}", re.IGNORECASE)
@@ -39,14 +37,13 @@ _IPV4_AS_NUMBERS = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+
 _FIRST_BACKOFF = 1.0  # seconds; doubled at each retry, and spread by half of it
 
 
-@dataclass(frozen=True)
-class LiveOptions:
+@dataclass(frozen=True, kw_only=True)
+class LiveOptions(ClientOptions):
     """How pages are fetched; fields as the stage's options of the same names.
 
     `least_pause` is in seconds, after a 429 or 503 that does not say for how long.
     """
 
-    client: ClientOptions
     limits: Limits
     host_connections: int
     host_delay: float
@@ -54,44 +51,38 @@ class LiveOptions:
     max_redirects: int
     retries: int
     max_retry_wait: float
-    keep_requests: bool = False
+    keep_requests: bool
     least_pause: float = 0.0
 
 
 def live_options(options: Options) -> LiveOptions:
     """How the web is asked, by the options of the stage."""
-    connections = _allowed_connections(options.connections)
-    client = _named_alike(
-        ClientOptions,
-        options,
+    named_alike = {field.name for field in fields(LiveOptions)} & {field.name for field in fields(options)}
+    values = {name: getattr(options, name) for name in named_alike}
+    values["connections"] = connections = _allowed_connections(options.connections)
+    times = options.connect_timeout, options.silence_timeout, options.page_timeout
+    return LiveOptions(
+        **values,
         addresses=Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts),
-        connections=connections,
+        limits=Limits(*times, options.max_wire_bytes, options.max_page_bytes),
         keep_alive=max(15.0, 2 * options.host_delay),
         remembered=4 * connections + 1000,  # more than are open, since redirects lead to others
     )
-    times = options.connect_timeout, options.silence_timeout, options.page_timeout
-    limits = Limits(*times, options.max_wire_bytes, options.max_page_bytes)
-    return _named_alike(LiveOptions, options, client=client, limits=limits)
 
 
 def archive_requests(options: Options, connections: int, delay: float) -> LiveOptions:
     """How an archive is asked: so many requests at once to index and data each, and so many seconds between two."""
     requests = live_options(options)
-    client = replace(
-        requests.client,
-        addresses=replace(requests.client.addresses, allowed_ports=(), allow_private=True),  # the user names them
+    return replace(
+        requests,
+        addresses=replace(requests.addresses, allowed_ports=(), allow_private=True),  # the user names them
         connections=2 * connections,
         address_delay=0.0,
         address_connections=2 * connections,
         keep_alive=max(15.0, 2 * delay),
+        host_connections=connections,
+        host_delay=delay,
     )
-    return replace(requests, client=client, host_connections=connections, host_delay=delay)
-
-
-def _named_alike(kind: type[T], options: Options, **others: Any) -> T:
-    """A `kind` of the options that have the names of its fields, and of others."""
-    names = [field.name for field in fields(kind) if hasattr(options, field.name)]  # type: ignore[arg-type]
-    return kind(**{**{name: getattr(options, name) for name in names}, **others})
 
 
 def _allowed_connections(wanted: int) -> int:
@@ -174,10 +165,10 @@ class Fetcher:
     def __init__(self, options: LiveOptions, may_ask: Callable[[], bool] = lambda: True):
         """A fetcher that makes no request while `may_ask` says no."""
         self.options = options
-        self.gates = Gates(options.host_delay, options.host_connections, options.client.remembered)
-        self.client = Client(options.client, may_ask)
-        self._agent = options.client.user_agent.partition("/")[0].strip()
-        self._robots = RobotsCache(self._get_robots, options.client.remembered)
+        self.gates = Gates(options.host_delay, options.host_connections, options.remembered)
+        self.client = Client(options, may_ask)
+        self._agent = options.user_agent.partition("/")[0].strip()
+        self._robots = RobotsCache(self._get_robots, options.remembered)
 
     async def close(self) -> None:
         await self.client.close()

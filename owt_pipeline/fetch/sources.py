@@ -113,7 +113,7 @@ class LiveClient:
 
     def __init__(self, options: LiveOptions, crawl: Crawl):
         self.fetcher = Fetcher(options, crawl.may_ask)
-        self.open_hosts, self.max_open_hosts = 0, 2 * options.client.connections
+        self.open_hosts, self.max_open_hosts = 0, 2 * options.connections
         self._crawl = crawl
 
     async def close(self) -> None:

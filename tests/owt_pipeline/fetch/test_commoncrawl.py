@@ -21,10 +21,8 @@ from hypothesis import strategies as st
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.fetch.addresses import Addresses
-from owt_pipeline.fetch.client import ClientOptions, Limits
 from owt_pipeline.fetch.commoncrawl import CdxClient, CdxSource, Collection, parse_collections
-from owt_pipeline.fetch.live import LiveOptions
+from owt_pipeline.fetch.live import live_options
 from owt_pipeline.fetch.lookups import BadIndex, Capture, parse_captures
 from owt_pipeline.fetch.sources import Crawl
 from owt_pipeline.fetch.stage import STAGE, Options
@@ -167,8 +165,7 @@ def test_whatever_the_collections_the_nearest_capture_comes_first(
             return held[collection.name]
 
     async def nearest() -> int | None:
-        limits = Limits(1, 1, 1, 1, 1)
-        live = LiveOptions(ClientOptions(Addresses(), AGENT), limits, 1, 0.0, 1, 1, 0, 1.0)
+        live = live_options(Options(user_agent=AGENT))
         known = tuple(Collection(str(i), "", begin, begin + 9) for i, (begin, _) in enumerate(collections))
         client = Indexes(CdxSource(live, "nearest", VERSION, known, "", len(known)), Crawl({}, False))
         try:

@@ -20,13 +20,12 @@ from owt_pipeline.engine.disk import Process, this_process
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch import journal as journal_module
-from owt_pipeline.fetch.addresses import Addresses
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
-from owt_pipeline.fetch.client import ClientOptions, Limits
 from owt_pipeline.fetch.journal import Claim, Journal, SegmentWriter
-from owt_pipeline.fetch.live import LiveOptions
+from owt_pipeline.fetch.live import live_options
 from owt_pipeline.fetch.shards import Sources, fetch_shard
 from owt_pipeline.fetch.sources import LiveSource
+from owt_pipeline.fetch.stage import Options
 from owt_pipeline.formats.warc import response_record
 from schemas import DATASETS, Reason
 from schemas.manifest import ShardRecord
@@ -173,8 +172,7 @@ def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
         Page("live", f"http://a.example/{i}", 200, "text/html", 5, 6, 7, "D", RECORD, (RECORD,) * i) for i in range(3)
     ]
     known.append(NoPage(Reason.DNS, "no such name"))
-    limits = Limits(1, 1, 1, 1, 1)
-    live = LiveOptions(ClientOptions(Addresses(), "TestBot/1"), limits, 1, 0.0, 1, 1, 0, 1.0)
+    live = live_options(Options(user_agent="TestBot/1"))
     written = set()
     for number, order in enumerate(itertools.permutations(range(4))):
         folder = runtime.workdir / f"pages{number}"
