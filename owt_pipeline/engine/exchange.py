@@ -154,14 +154,17 @@ def by_partition(rows: pa.RecordBatch, hashes: np.ndarray, partitions: int) -> I
     """(partition, its rows) of rows by uint64 hashes: partition k has the k-th of equal ranges of their upper half."""
     if partitions == 1:
         yield 0, rows
-        return
-    of_row = ((hashes >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32)
-    order = np.argsort(of_row, kind="stable")
-    bounds = np.searchsorted(of_row[order], np.arange(partitions + 1))
-    ordered = rows.take(pa.array(order))
-    for partition in range(partitions):
-        if bounds[partition + 1] > bounds[partition]:
-            yield partition, ordered.slice(bounds[partition], bounds[partition + 1] - bounds[partition])
+    else:
+        yield from by_key(rows, ((hashes >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32))
+
+
+def by_key(rows: pa.RecordBatch, keys: np.ndarray) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(key, its rows) of rows by integer keys, in their order."""
+    order = np.argsort(keys, kind="stable")
+    keys, ordered = keys[order], rows.take(pa.array(order))
+    ends = [*(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)] if len(keys) else []
+    for start, end in zip([0, *ends], ends, strict=False):
+        yield int(keys[start]), ordered.slice(start, end - start)
 
 
 def _table(buffer: pa.Buffer | bytes, columns: list[str] | None) -> pa.Table:

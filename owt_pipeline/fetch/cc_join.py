@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.engine import progress
-from owt_pipeline.engine.exchange import Slice, gather, read_slices
+from owt_pipeline.engine.exchange import Slice, by_key, gather, read_slices
 from owt_pipeline.fetch.answers import wanted_moment
 from owt_pipeline.fetch.cc_index import GROUPS, KEY, NEEDED, IndexReader, Ranges, groups_of, plan_ranges, read_footer
 from owt_pipeline.fetch.cc_records import CAPTURE, BulkClient, reading
@@ -111,12 +111,9 @@ def match(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -
         read = partial(archive, BulkClient.read_pieces)
         reader = IndexReader(run.properties["cc_files"], lambda number: run.work.read(ranges.footers[number]), read)
         for wanted in _at_once(read_slices(run.work, slices)):
-            found = join(wanted, groups, reader, url_rules, counts)
-            shards = found["shard"].to_numpy()
-            for rows in np.split(np.arange(len(shards)), np.flatnonzero(np.diff(shards)) + 1):
-                if len(rows):
-                    (batch,) = found.slice(rows[0], len(rows)).combine_chunks().to_batches()
-                    writer.send(int(shards[rows[0]]), batch)
+            for found in join(wanted, groups, reader, url_rules, counts).to_batches():
+                for shard, rows in by_key(found, found["shard"].to_numpy()):
+                    writer.send(shard, rows)
             progress.advance(len(wanted))
     counts["index_bytes_read"] = reader.read_bytes
     writer.count(counts)
@@ -155,15 +152,15 @@ def wanted_keys(
     A URL is looked for under its canonical form and as it was posted, since an index keeps parameters that canonical
     URLs lack, such as those for tracking.
     """
-    rows: dict[int, list[tuple[bytes, int, int, int, str]]] = {}
+    rows: list[dict[str, Any]] = []
     columns = (urls[name].to_pylist() for name in ("url_id", "url", "posted_url", "created_utc"))
     for url_id, url, posted, created in zip(*columns, strict=True):
         moment = wanted_moment(choice, created)
         for key in {surt_key(url), surt_key(unescaped(posted))}:
             if key is not None:
-                rows.setdefault(bisect_right(bounds, key), []).append((key, url_id, shard, moment, url))
-    for number, some in sorted(rows.items()):
-        yield number, pa.RecordBatch.from_pylist([dict(zip(WANTED.names, row, strict=True)) for row in some], WANTED)
+                rows.append({"key": key, "url_id": url_id, "shard": shard, "moment": moment, "url": url})
+    ranges = np.array([bisect_right(bounds, row["key"]) for row in rows], np.int64)
+    return by_key(pa.RecordBatch.from_pylist(rows, WANTED), ranges)
 
 
 class _Hit(NamedTuple):
@@ -217,7 +214,7 @@ def join(
         kept: list[tuple[Any, Any, Any]] = [(rank, found[number].capture, None) for rank, number in ranked]
         best += [(url_ids[row], *each, shards[row]) for each in kept or [(None, None, _problem(found))]]
     named = [dict(zip(FOUND.names, row, strict=True)) for row in best]
-    return pa.Table.from_pylist(named, FOUND).sort_by("shard").combine_chunks()
+    return pa.Table.from_pylist(named, FOUND)
 
 
 def _hits(

@@ -22,7 +22,7 @@ from owt_pipeline.engine import progress
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import Outcome
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.exchange import Slice, read_slices
+from owt_pipeline.engine.exchange import Slice, by_key, read_slices
 from owt_pipeline.engine.stage import Stage, StageRun, Step
 from owt_pipeline.engine.storage import describe_source, expand_globs, folder_of, open_source
 from owt_pipeline.formats.urls import BadURL, canonical_url, shaping_with_url_rules, url_id, version_of
@@ -113,8 +113,9 @@ def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWrit
     """Step 1: the records of a group of files, to their shards."""
 
     def send(rows: list[dict[str, Any]]) -> None:
-        for shard, batch in by_shard(pa.RecordBatch.from_pylist(rows, PLACED), run.num_shards):
-            writer.send(shard, batch)
+        batch = pa.RecordBatch.from_pylist(rows, PLACED)
+        for shard, some in by_key(batch, batch["url_id"].to_numpy() % np.uint64(run.num_shards)):
+            writer.send(shard, some)
         progress.advance(len(rows))
 
     version = version_of(run.plan.options)
@@ -238,13 +239,6 @@ def place(record: Record, names: Mapping[str, str], url_rules: int) -> dict[str,
     row["date"] = _date(fields, names["date"])
     row["language"] = _string(fields, names["language"])
     return row
-
-
-def by_shard(rows: pa.RecordBatch, num_shards: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(shard, its rows): documents go by their id."""
-    shards = rows["url_id"].to_numpy() % np.uint64(num_shards)
-    for shard in np.unique(shards).tolist():
-        yield shard, rows.filter(pa.array(shards == shard))
 
 
 def first_of_each_id(rows: Iterable[pa.Table]) -> np.ndarray:
