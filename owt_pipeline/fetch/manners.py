@@ -164,13 +164,13 @@ class Gates:
     """The gates of all hosts, or addresses, of a process; those not in use are forgotten, the longest unused first.
 
     Attributes:
-      workers: processes that share what is allowed, so that each takes its part.
+      workers: how many processes share what is allowed, so that each takes its part.
     """
 
     def __init__(self, delay: float, connections: int, remembered: int):
         self._delay, self._connections, self._remembered = delay, connections, remembered
         self._gates: OrderedDict[str, Gate] = OrderedDict()
-        self.workers = 1
+        self.workers: Callable[[], int] = lambda: 1
 
     def __getitem__(self, name: str) -> Gate:
         gate = self._gates.get(name)
@@ -178,9 +178,9 @@ class Gates:
             self._forget()
             gate = self._gates[name] = Gate(self._delay, self._connections)
         self._gates.move_to_end(name)
-        if self.workers > 1:
-            gate.delay = self._delay * self.workers
-            gate.connections.count = max(self._connections // self.workers, 1)
+        if (workers := self.workers()) > 1:
+            gate.delay = self._delay * workers
+            gate.connections.count = max(self._connections // workers, 1)
         return gate
 
     def _forget(self) -> None:

@@ -113,6 +113,7 @@ class LiveClient:
 
     def __init__(self, options: LiveOptions, crawl: Crawl):
         self.fetcher = Fetcher(options, crawl.may_ask)
+        self.fetcher.client.address_gates.workers = crawl.workers
         self.open_hosts, self.max_open_hosts = 0, 2 * options.connections
         self._crawl = crawl
 
@@ -169,12 +170,6 @@ class LiveClient:
             elif not ended.done():
                 ended.set_exception(error)
 
-        async def share_addresses() -> None:
-            while True:
-                fetcher.client.address_gates.workers = self._crawl.workers()
-                await asyncio.sleep(1)
-
-        sharing = loop.create_task(share_addresses())
         try:
             if resumed:  # another attempt may have asked these hosts a moment ago
                 await asyncio.sleep(fetcher.options.host_delay * (int(host_shards.max()) if spread else 1))
@@ -182,7 +177,6 @@ class LiveClient:
             await ended
         finally:
             closed = iter(())
-            sharing.cancel()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -76,9 +76,9 @@ def test_an_address_gets_one_request_in_its_delay_and_so_many_at_once_whatever_t
 def test_processes_that_share_an_address_take_their_part_of_what_it_allows() -> None:
     gates = Gates(0.1, 8, 100)
     assert (gates["a"].delay, gates["a"].connections.count) == (0.1, 8)
-    gates.workers = 4
+    gates.workers = lambda: 4
     assert (gates["a"].delay, gates["a"].connections.count) == (0.4, 2)
-    gates.workers = 20
+    gates.workers = lambda: 20
     assert (gates["b"].delay, gates["b"].connections.count) == (2.0, 1)
 
 
