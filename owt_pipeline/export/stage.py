@@ -34,14 +34,11 @@ def export(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -
     takedowns = takedowns_of_chain(run.workdir, [base.workdir for base in run.bases])
     chosen = chosen_decisions(run.inputs["duplicates"].table(shard), run.options)
     for batch in run.inputs["clean"].batches(shard, rows=1024):
-        remaining = forget(batch, takedowns)
-        assert isinstance(remaining.kept, pa.RecordBatch)
-        writer.reject(remaining.rejects)
-        writer.enter(remaining.rejects.num_rows)
-        outcome = apply_decisions(remaining.kept, chosen)
-        assert isinstance(outcome.kept, pa.RecordBatch)
-        writer.add(remaining.kept.num_rows, outcome)
-        writer.count(_sizes(outcome.kept))
+        documents, forgotten = forget(batch, takedowns)
+        writer.enter(forgotten.num_rows)
+        writer.reject(forgotten)
+        kept, repeated = apply_decisions(documents, chosen)
+        writer.add(documents.num_rows, Outcome(kept, repeated, _sizes(kept)))
 
 
 def write_card(run: StageRun, records: Sequence[ShardRecord]) -> None:
@@ -100,37 +97,27 @@ def chosen_decisions(decisions: pa.Table, options: ExportOptions) -> pa.Table:
     return decisions.filter(pc.and_(of_rule, pc.greater_equal(decisions["similarity"], options.min_similarity)))
 
 
-def forget(documents: pa.RecordBatch, takedowns: Takedowns) -> Outcome:
-    """Reject the documents that `takedowns` names; keep the others as they are."""
+def forget(documents: pa.RecordBatch, takedowns: Takedowns) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """(the documents that `takedowns` does not name, the rejects of the others)."""
     named = dict(takedowns.of(documents["url_id"].to_numpy(), documents["url"]))
     gone = np.zeros(documents.num_rows, bool)
     gone[list(named)] = True
     ids, urls = documents["url_id"], documents["url"]
-    return Outcome(
-        documents.filter(pa.array(~gone)),
-        rejects_batch((ids[row].as_py(), urls[row].as_py(), Reason.FORGOTTEN, named[row]) for row in named),
-    )
+    rejects = ((ids[row].as_py(), urls[row].as_py(), Reason.FORGOTTEN, named[row]) for row in named)
+    return documents.filter(pa.array(~gone)), rejects_batch(rejects)
 
 
-def apply_decisions(documents: pa.RecordBatch, decisions: pa.Table) -> Outcome:
-    """Reject the documents that `decisions` (dataset `duplicates`) remove; keep the others as they are."""
+def apply_decisions(documents: pa.RecordBatch, decisions: pa.Table) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """(the documents that no row of `decisions`, of the dataset `duplicates`, removes; the rejects of the others)."""
     position = pc.index_in(documents["url_id"], decisions["url_id"].combine_chunks())
     gone = pc.is_valid(position)
-    rejected = documents.filter(gone)
-    why = decisions.take(position.filter(gone))
-    rows = zip(
-        rejected["url_id"].to_pylist(),
-        rejected["url"].to_pylist(),
-        *(why[name].to_pylist() for name in ("rule", "kept_url_id", "similarity")),
-        strict=True,
+    rejected, why = documents.filter(gone), decisions.take(position.filter(gone))
+    columns = [rejected["url_id"], rejected["url"], why["rule"], why["kept_url_id"], why["similarity"]]
+    rejects = (
+        (url_id, url, _REASONS[rule], f"kept {kept} similarity {similarity:.4f}")
+        for url_id, url, rule, kept, similarity in zip(*(column.to_pylist() for column in columns), strict=True)
     )
-    return Outcome(
-        documents.filter(pc.invert(gone)),
-        rejects_batch(
-            (url_id, url, _REASONS[rule], f"kept {kept} similarity {similarity:.4f}")
-            for url_id, url, rule, kept, similarity in rows
-        ),
-    )
+    return documents.filter(pc.invert(gone)), rejects_batch(rejects)
 
 
 if __name__ == "__main__":

@@ -29,15 +29,7 @@ from owt_pipeline.fetch.connections import (
     origin_of,
 )
 from owt_pipeline.fetch.manners import Failed, Gate, Gates, Slots
-from owt_pipeline.formats.messages import (
-    ACCEPT_ENCODING,
-    BadMessage,
-    CutOff,
-    Headers,
-    TooLarge,
-    decode_body,
-    header,
-)
+from owt_pipeline.formats.messages import ACCEPT_ENCODING, BadMessage, CutOff, Headers, TooLarge, decode_body, header
 from schemas import Reason
 
 

@@ -25,15 +25,7 @@ from isal import isal_zlib
 
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.formats.messages import (
-    BadMessage,
-    Headers,
-    TooLarge,
-    charset_of,
-    decode_body,
-    header,
-    split_response,
-)
+from owt_pipeline.formats.messages import BadMessage, Headers, TooLarge, charset_of, decode_body, header, split_response
 from schemas import DATASETS
 
 MAX_BODY_BYTES = 1 << 30
