@@ -120,7 +120,7 @@ class Archives:
         return Lookup(self, found)
 
     def _captures(self, ids: np.ndarray, buckets: set[int]) -> Iterator[pa.Table]:
-        wanted = pa.array(np.sort(ids), pa.uint64())
+        wanted = pa.array(ids, pa.uint64())
         for number, record in enumerate(self.records):
             with self.folder.open(_path(record, "index")) as file, pa.ipc.open_file(file) as arrow:
                 for bucket in sorted(buckets):
@@ -167,7 +167,8 @@ class Lookup:
     def _answer(self, wanted: int, moment: int, seen: set[int]) -> Answer:
         first: NoPage | None = None
         seen.add(wanted)
-        for capture in sorted(self._of(wanted), key=partial(_distance, moment=moment)):
+        start, end = (int(np.searchsorted(self._ids, np.uint64(wanted), side)) for side in ("left", "right"))
+        for capture in sorted(self._found.slice(start, end - start).to_pylist(), key=partial(_distance, moment=moment)):
             if capture["status"] in REDIRECTS:
                 answer = self._redirected(capture, moment, seen)
             else:
@@ -206,11 +207,6 @@ class Lookup:
             member, record = single_member(self._read(capture), self._archives.max_page_bytes + MAX_HEAD_BYTES)
             read_record(record, self._archives.max_page_bytes)
             yield member or rewritten(record)
-
-    def _of(self, wanted: int) -> list[dict[str, Any]]:
-        start = int(np.searchsorted(self._ids, np.uint64(wanted), side="left"))
-        end = int(np.searchsorted(self._ids, np.uint64(wanted), side="right"))
-        return list(self._found.slice(start, end - start).to_pylist())
 
     def _read(self, capture: dict[str, Any]) -> bytes:
         key = (capture["file"], capture["copied"])

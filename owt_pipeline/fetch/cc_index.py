@@ -11,6 +11,7 @@ import gzip
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -169,8 +170,8 @@ class IndexReader:
 
     def __init__(self, files: Sequence[tuple[str, str]], footer: Callable[[int], bytes], read: Read):
         """Of `files` (crawl, URI), each with its footer."""
-        self._files, self._footer, self._read = files, footer, read
-        self._metadata: dict[int, pq.FileMetaData] = {}
+        self._files, self._read = files, read
+        self._metadata = lru_cache(64)(lambda file: pq.read_metadata(pa.BufferReader(footer(file))))  # some 100 kB each
         self.read_bytes = 0
 
     def crawl(self, file: int) -> str:
@@ -178,7 +179,7 @@ class IndexReader:
 
     def columns(self, file: int, group: int, names: Sequence[str]) -> pa.Table:
         """Those of the columns that the file has, of one row group."""
-        metadata = self._metadata_of(file)
+        metadata = self._metadata(file)
         about = metadata.row_group(group)
         chunks = map(about.column, range(about.num_columns))
         wanted = [chunk for chunk in chunks if chunk.path_in_schema in names]
@@ -190,13 +191,6 @@ class IndexReader:
                 self.read_bytes += sparse.write(content)
             parquet = pq.ParquetFile(sparse, metadata=metadata)
             return parquet.read_row_group(group, columns=[chunk.path_in_schema for chunk in wanted])
-
-    def _metadata_of(self, file: int) -> pq.FileMetaData:
-        if file not in self._metadata:
-            if len(self._metadata) > 64:  # some 100 kB each
-                self._metadata.clear()
-            self._metadata[file] = pq.read_metadata(pa.BufferReader(self._footer(file)))
-        return self._metadata[file]
 
 
 @contextlib.contextmanager
