@@ -187,20 +187,7 @@ class TrainConfig:
     def model_config(self, vocab_size: int) -> ModelConfig:
         """The model's shape; raises SettingsError for one that cannot be."""
         try:
-            return preset(
-                self.preset,
-                vocab_size=vocab_size,
-                n_layer=self.n_layer,
-                n_head=self.n_head,
-                width=self.width,
-                context=self.context,
-                dropout=self.dropout,
-                rope=self.rope,
-                qk_norm=self.qk_norm,
-                activation=self.activation,
-                separate_head=self.separate_head,
-                value_embeddings=self.value_embeddings,
-            )
+            return preset(self.preset, vocab_size=vocab_size, **{name: getattr(self, name) for name in _SHAPE})
         except ValueError as error:
             raise SettingsError(str(error)) from error
 
@@ -269,6 +256,9 @@ class TrainConfig:
         )
 
 
+_SHAPE = {field.name for field in dataclasses.fields(ModelConfig)} & {f.name for f in dataclasses.fields(TrainConfig)}
+"""The settings that are the model's own."""
+
 _EXAMPLES = """\
 examples:
   python -m trainer.train --data run/tokens --out gpt2 --preset 124M
@@ -316,9 +306,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def changes(before: dict[str, Any], now: TrainConfig) -> tuple[list[str], list[str]]:
     """What a resumed run's settings differ in: (what may not change, what may but changes the result)."""
-    frozen = {"init_from", "preset", "n_layer", "n_head", "width", "context", "sampler", "long_min_tokens"}
-    frozen |= {"rope", "qk_norm", "activation", "separate_head", "value_embeddings"}
-    frozen |= {"document_mask", "reset_positions", "long_fraction", "seed", "batch_tokens", "optimizer"}
+    frozen = _SHAPE - {"dropout"} | {"preset", "init_from", "seed", "batch_tokens", "optimizer"}
+    frozen |= {"sampler", "long_min_tokens", "long_fraction", "document_mask", "reset_positions"}
     refused: list[str] = []
     noted: list[str] = []
     for field in dataclasses.fields(now):

@@ -141,7 +141,7 @@ def write_texts(model: GPT, tokenizer: Path, eot: int, *, count: int, max_tokens
     was_training = model.training
     model.eval()
     texts = []
-    # Uncompiled: each length would be compiled anew, for a few tokens.
+    # Uncompiled: compiled blocks have the shape of a micro-batch, and each length would be compiled anew.
     with torch.compiler.set_stance("force_eager"):
         for _ in range(count):
             ids = generate(model, [eot], max_tokens, temperature=0.8, top_k=200, stop=eot, generator=generator)

@@ -286,9 +286,7 @@ def longbiased(
     return Mixture(first, Packed(documents, context, eot, seed), Places(long_fraction, seed))
 
 
-_ROUNDS = (
-    6  # four make a pseudorandom permutation of a large domain (Luby and Rackoff); small ones profit from two more
-)
+_ROUNDS = 6  # four are enough for a large domain (Luby and Rackoff); small ones profit from two more
 _MASK64 = (1 << 64) - 1
 
 

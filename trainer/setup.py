@@ -91,9 +91,7 @@ class Run:
         config = self.config
         if not self.ranks.main or not config.sample_tokens or config.fsdp or config.device == "xla":
             return []
-        # Blocks are compiled for the shape of a micro-batch; a text has another at every token.
-        with torch.compiler.set_stance("force_eager"):
-            return write_texts(self.model, self.tokenizer, self.blocks.eot, count=2, max_tokens=config.sample_tokens)
+        return write_texts(self.model, self.tokenizer, self.blocks.eot, count=2, max_tokens=config.sample_tokens)
 
     def preflight(self) -> str:
         """Memory, work and time that the run will take, in lines for people."""
@@ -217,24 +215,10 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         ranks.main,
     )
     log = StepLog(metrics, watch, ranks, tokens, model.flops_per_token * tokens, config.last_step, say)
-    tokenizer = corpora.tokenizer.path
     return Run(
-        config,
-        ranks,
-        say,
-        model,
-        forward,
-        net,
-        optimizers,
-        loader,
-        blocks,
-        autocast,
-        validation,
-        checkpoints,
-        tokenizer,
-        log,
-        step,
-    )
+        config, ranks, say, model, forward, net, optimizers, loader, blocks, autocast, validation, checkpoints,
+        corpora.tokenizer.path, log, step,
+    )  # fmt: skip
 
 
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
