@@ -217,6 +217,8 @@ class Publisher:
     def _push(self, checkpoint: Path | None) -> None:
         what = checkpoint.name if checkpoint else "the page"
         for number in range(_TRIES):
+            if checkpoint and not checkpoint.exists():
+                return  # pruned since: a newer one follows
             try:
                 self._destination.send(self._files(checkpoint), f"{self._run.resolve().name}: {what}")
                 self._say(f"published {what}")
@@ -230,9 +232,8 @@ class Publisher:
     def _files(self, checkpoint: Path | None) -> dict[str, Content]:
         files: dict[str, Content] = {}
         if checkpoint:
-            with contextlib.suppress(FileNotFoundError):  # pruned since: a newer one follows
-                paths = sorted(path for path in checkpoint.rglob("*") if path.is_file())
-                files = {f"checkpoints/{path.relative_to(checkpoint.parent).as_posix()}": path for path in paths}
+            paths = sorted(path for path in checkpoint.rglob("*") if path.is_file())
+            files = {f"checkpoints/{path.relative_to(checkpoint.parent).as_posix()}": path for path in paths}
         for name in ("metrics.jsonl", "samples.jsonl", "training.html"):
             with contextlib.suppress(FileNotFoundError):
                 files[name] = (self._run / name).read_bytes()  # the run keeps writing them

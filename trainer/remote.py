@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import http.client
@@ -36,8 +37,8 @@ class Cache:
     """A folder of downloaded shards, named by their SHA-256, of at most `limit` bytes.
 
     The file used longest ago goes first; one of the moment is never too many, so a shard larger than the
-    limit is still read. Processes of a machine share the folder: a file appears complete or not at all, and one
-    that another process has mapped stays readable when it is removed.
+    limit is still read. Processes of a machine share the folder: one fetches a file while the others wait for it, it
+    appears complete or not at all, and one that another process has mapped stays readable when it is removed.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
@@ -47,11 +48,11 @@ class Cache:
     def get(self, file: TokenFile, fetch: Callable[[], Iterator[bytes]]) -> Path:
         """The local copy of `file`, by `fetch()` where there is none; raises ShardError for other bytes."""
         path = self.folder / f"{file.sha256}{Path(file.path).suffix}"
-        with self._lock:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._lock, _alone(path.with_suffix(".lock")):
             with contextlib.suppress(FileNotFoundError):
                 os.utime(path)
                 return path
-            self.folder.mkdir(parents=True, exist_ok=True)
             self._make_room(file.bytes)
             with tempfile.NamedTemporaryFile(dir=self.folder, suffix=".tmp", delete=False) as part:
                 try:
@@ -83,6 +84,18 @@ class Cache:
                 return
             path.unlink(missing_ok=True)
             kept -= length
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait until no other process holds the lock `path`, where the file system has locks, and hold it."""
+    with path.open("a") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 class RemoteFolder:

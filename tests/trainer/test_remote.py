@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -232,6 +233,22 @@ def test_a_run_trains_from_a_bucket(uploaded: str, tmp_path: Path) -> None:
     shape = ["--preset", "tiny", "--context", "32", "--batch_tokens", "256", "--max_steps", "3", "--device", "cpu"]
     assert main([*arguments, *shape, "--val_windows", "4"]) == 0
     assert (tmp_path / "run" / "checkpoints" / "step-00000003" / "model.safetensors").exists()
+
+
+def test_ranks_of_a_machine_fetch_a_file_once(tmp_path: Path) -> None:
+    content, fetched = b"a shard" * 100, []
+    file = ShardFile("a.arrow", "data", 0, 1, len(content), hashlib.sha256(content).hexdigest())
+
+    def fetch() -> Iterator[bytes]:
+        fetched.append(threading.get_ident())
+        time.sleep(0.2)
+        yield content
+
+    with ThreadPoolExecutor(4) as ranks:
+        found = list(ranks.map(lambda _: Cache(tmp_path / "cache", 10_000).get(file, fetch).read_bytes(), range(4)))
+    assert found == [content] * 4
+    assert len(fetched) == 1
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".arrow"]
 
 
 def test_the_file_used_longest_ago_leaves_the_cache_first(tmp_path: Path) -> None:
