@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.formats import encoding
-from owt_pipeline.report.sketches import MOST_REMOVALS, SCORE_EDGES, SIMILARITY_BINS, Summary
+from owt_pipeline.report.sketches import MOST_REMOVALS, SCORE_EDGES, SIMILARITY_BINS, Summary, sums_of
 from schemas import Reason
 
 EXCERPT_CHARACTERS = 3000
@@ -196,8 +196,8 @@ def _add_pages(summary: Summary, batch: pa.RecordBatch, sizes: Sizes) -> None:
     months, live = month_of(batch["created_utc"]), pc.equal(batch["source"], "live")
     summary.count("pages/month", months)
     summary.count("pages/live/month", months.filter(live))
-    summary.add_by("pages/bytes/month", months, batch["body_bytes"])
-    summary.add_by("pages/milliseconds/month", months.filter(live), batch["fetch_ms"].filter(live))
+    summary.counter("pages/bytes/month").update(sums_of(months, batch["body_bytes"]))
+    summary.counter("pages/milliseconds/month").update(sums_of(months.filter(live), batch["fetch_ms"].filter(live)))
     summary.captured = max(summary.captured, pc.max(month_of(batch["fetched_at"])).as_py() or 0)
     days = batch["days_after_submission"]
     for source in batch["source"].unique().to_pylist():
@@ -290,10 +290,7 @@ def site_of(host: str) -> str | None:
 _ADDERS: dict[str, tuple[list[str], Callable[[Summary, pa.RecordBatch, Sizes], None]]] = {
     "urls": (["host", "subreddits", "created_utc", "score"], _add_urls),
     "pages": (
-        [
-            *("status", "source", "fetched_at", "days_after_submission", "fetch_ms", "body_bytes"),
-            *("created_utc", "score"),
-        ],
+        "status source fetched_at days_after_submission fetch_ms body_bytes created_utc score".split(),
         _add_pages,
     ),
     "documents": (["language"], partial(_add_languages, "documents")),

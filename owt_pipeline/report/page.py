@@ -63,9 +63,8 @@ def stages(stats: Stats) -> list[dict[str, Any]]:
     for stage in flow:
         rows = [{**row, "width": _width(row["count"], most)} for row in stage["rejected"]]
         rare = [row for row in rows[_ALWAYS_SHOWN:] if (row["share"] or 0) < _RARE_SHARE]
-        found.append(
-            {**stage, "width": _width(stage["left"], most), "rejected": rows[: len(rows) - len(rare)], "rare": rare}
-        )  # fmt: skip
+        shown = rows[: len(rows) - len(rare)]
+        found.append({**stage, "width": _width(stage["left"], most), "rejected": shown, "rare": rare})
     return found
 
 
@@ -205,10 +204,8 @@ _DATASETS = {
 }
 
 
-def _through(rows: Sequence[Stats], key: str) -> Chart | None:
-    if not rows:
-        return None
-    series = {_DATASETS[name]: [row[name] for row in rows] for name in rows[0] if name != key}
+def _through(rows: Sequence[Stats], key: str) -> Chart:
+    series = {_DATASETS[name]: [row[name] for row in rows] for name in (rows[0] if rows else ()) if name != key}
     return _chart([row[key] for row in rows], series, key, "rows")
 
 
@@ -234,9 +231,7 @@ def _ages(rows: Sequence[Stats]) -> Chart:
     for name, reasons in _OUTCOMES.items():
         counts[name] = [sum(row["failures"].get(reason, 0) for reason in reasons) for row in rows]
     urls = [row["urls"] for row in rows]
-    counts["another reason"] = [
-        total - sum(some) for total, *some in zip(urls, *counts.values(), strict=True)
-    ]  # fmt: skip
+    counts["another reason"] = [total - sum(some) for total, *some in zip(urls, *counts.values(), strict=True)]
     shares = {
         name: [round(value / total, 6) for value, total in zip(values, urls, strict=True)]
         for name, values in counts.items()

@@ -15,7 +15,7 @@ from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.formats.warc import Response, read_record
 from owt_pipeline.report.first_pass import Piece, host_of, keys_of, site_of
-from owt_pipeline.report.sketches import Candidates, Details, Summary, counts_of
+from owt_pipeline.report.sketches import Candidates, Details, Summary, counts_of, sums_of
 
 _ROWS = 1 << 14
 _TEXT_CHARACTERS = 20_000
@@ -77,24 +77,13 @@ def _add_pages(details: Details, piece: Piece, reader: DatasetReader, wanted: Wa
     for batch in reader.batches(piece.shard, columns=columns, rows=_ROWS):
         yield batch.num_rows
         _read_pages(details, batch.filter(pc.is_in(batch["url_id"], ids)), piece, reader)
-        hosts = host_of(batch["url"])
-        chosen = wanted.candidates["urls/domain"].mask(hosts)
-        live = pc.equal(batch["source"], "live")
-        table = pa.table(
-            {
-                "host": hosts,
-                "bytes": batch["body_bytes"],
-                "live": pc.cast(live, pa.int64()),
-                "milliseconds": pc.if_else(live, batch["fetch_ms"], 0),
-            }
-        ).filter(chosen)
-        summed = table.group_by("host").aggregate(
-            [("host", "count"), ("bytes", "sum"), ("live", "sum"), ("milliseconds", "sum")]
-        )
-        names = summed["host"].to_pylist()
-        for name, column in (("pages", "host_count"), ("bytes", "bytes_sum"), ("live", "live_sum"),
-                             ("milliseconds", "milliseconds_sum")):  # fmt: skip
-            details.counter(f"{name}/domain").update(dict(zip(names, summed[column].to_pylist(), strict=True)))
+        rows = batch.filter(wanted.candidates["urls/domain"].mask(host_of(batch["url"])))
+        live = rows.filter(pc.equal(rows["source"], "live"))
+        hosts, live_hosts = host_of(rows["url"]), host_of(live["url"])
+        details.counter("pages/domain").update(counts_of(hosts))
+        details.counter("live/domain").update(counts_of(live_hosts))
+        details.counter("bytes/domain").update(sums_of(hosts, rows["body_bytes"]))
+        details.counter("milliseconds/domain").update(sums_of(live_hosts, live["fetch_ms"]))
 
 
 def _read_pages(details: Details, rows: pa.RecordBatch, piece: Piece, reader: DatasetReader) -> None:
@@ -137,13 +126,10 @@ _BODY_BYTES, _PAGE_CHARACTERS = 1 << 20, 30_000
 def _add_failures(details: Details, piece: Piece, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:
     for batch in reader.batches(piece.shard, kind="rejects", columns=["url", "reason"], rows=_ROWS):
         yield batch.num_rows
-        hosts = host_of(batch["url"])
-        table = pa.table({"host": hosts, "reason": batch["reason"]})
-        counted = table.filter(wanted.candidates["urls/domain"].mask(hosts)).group_by(["host", "reason"]).aggregate(
-            [([], "count_all")]
-        )  # fmt: skip
-        keys = zip(counted["host"].to_pylist(), counted["reason"].to_pylist(), strict=True)
-        details.counter("failed/domain").update(dict(zip(keys, counted["count_all"].to_pylist(), strict=True)))
+        for reason in batch["reason"].unique().to_pylist():
+            hosts = host_of(batch.filter(pc.equal(batch["reason"], reason))["url"])
+            for host, count in wanted.candidates["urls/domain"].count(hosts).items():
+                details.counter("failed/domain")[host, reason] += count
 
 
 def _count_removed(details: Details, piece: Piece, reader: DatasetReader, wanted: Wanted) -> Iterator[int]:

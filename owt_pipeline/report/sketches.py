@@ -242,6 +242,13 @@ def counts_of(keys: pa.Array) -> dict[Any, int]:
     return dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
 
 
+def sums_of(keys: pa.Array, values: pa.Array) -> dict[Any, int]:
+    """The sum of the values of each key; rows without a key are left out."""
+    rows = pa.table({"key": keys, "value": values}).filter(pc.is_valid(keys))
+    summed = rows.group_by("key").aggregate([("value", "sum")])
+    return dict(zip(summed["key"].to_pylist(), summed["value_sum"].to_pylist(), strict=True))
+
+
 def _bucket_of(hashes: np.ndarray) -> np.ndarray:
     return (hashes >> np.uint64(64 - _BUCKET_BITS)).astype(np.int64)
 
@@ -316,12 +323,6 @@ class Summary:
 
     def count(self, name: str, keys: pa.Array | pa.ChunkedArray) -> None:
         self.counter(name).update(counts_of(keys))
-
-    def add_by(self, name: str, keys: pa.Array, values: pa.Array) -> None:
-        """Add to each key the sum of its values."""
-        summed = pa.table({"key": keys, "value": values}).filter(pc.is_valid(keys)).group_by("key")
-        columns = summed.aggregate([("value", "sum")])
-        self.counter(name).update(dict(zip(*(column.to_pylist() for column in columns.columns), strict=True)))
 
     def measure(self, name: str, values: pa.Array) -> None:
         self.histogram(name).add(values.to_numpy(zero_copy_only=False))
