@@ -141,11 +141,6 @@ class Expectation:
     date: str | None = None
     site_name: str | None = None
 
-    @property
-    def kept(self) -> bool:
-        """Whether the URL is a document of the corpus whatever dedupe's choices are."""
-        return not self.reasons
-
 
 N_ARTICLES = 170
 _HOSTS = {host.name: host for host in HOSTS}
