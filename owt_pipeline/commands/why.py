@@ -112,7 +112,8 @@ def _print_history(found: dict[str, Any]) -> None:
                 _say("  differences: none by words")
             else:
                 _say("  side by side, where they differ:")
-                for line in columns(value, ("this document", "the one that stays"), shutil.get_terminal_size().columns):
+                width = shutil.get_terminal_size((120, 24)).columns
+                for line in columns(value, ("this document", "the one that stays"), width):
                     _say(line)
     for was in found.get("earlier", []):
         _say("")
