@@ -157,12 +157,9 @@ def _paths_of_files(host: str) -> re.Pattern[str] | None:
 
 @cache
 def _file_hosts() -> Mapping[str, re.Pattern[str]]:
-    """Of hosts that serve pages under names of files."""
+    """Of hosts that serve pages under names of files; what matches nothing where they serve no files at all."""
     lines = [line.partition(" ") for line in _built_in("file_hosts.txt")]
-    return {host: re.compile(paths or _NONE) for host, _, paths in lines}
-
-
-_NONE = "(?!)"  # matches nothing
+    return {host: re.compile(paths or "(?!)") for host, _, paths in lines}
 
 
 def _entries(path: str) -> Iterator[str]:

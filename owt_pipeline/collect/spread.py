@@ -20,16 +20,16 @@ HOSTS = pa.schema([pa.field("host", pa.string(), nullable=False), pa.field("rows
 TOP_HOSTS = 10_000
 """Kept for each source. A host beyond them is far too rare to fill a shard."""
 
+_MOST_HOSTS = 20 * TOP_HOSTS  # or up to twice as many, that are counted at all
 _TOGETHER = 1 << 17  # hosts that are counted in one go
 
 WORTH_SPREADING = 1_000
 """A host with fewer rows is never spread: one visit a second gets through them in a quarter of an hour."""
 
 
-_SORTED_BYTES = 32 << 10  # rows are put in the order of their buckets once this many bytes wait for each,
-_MOST_SORTED_BYTES = (
-    32 << 20
-)  # or this many in all: few while they are in the cache, or many where there are many buckets
+# Rows are put in the order of their buckets once this many bytes wait for each, or this many in all: few while they are
+# in the cache, or many where there are many buckets.
+_SORTED_BYTES, _MOST_SORTED_BYTES = 32 << 10, 32 << 20
 
 
 class BucketWriter:
@@ -67,8 +67,7 @@ class BucketWriter:
 class HostCounter:
     """Counts hosts in bounded memory: when there are too many, the rarest are forgotten."""
 
-    def __init__(self, most: int = 40 * TOP_HOSTS):
-        self._most = most
+    def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._waiting: list[pa.Array] = []
 
@@ -89,8 +88,8 @@ class HostCounter:
         for host, count in zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True):
             if host is not None:
                 self._counts[host] = self._counts.get(host, 0) + count
-        if len(self._counts) > self._most:
-            self._counts = dict(self._top(self._most // 2))
+        if len(self._counts) > 2 * _MOST_HOSTS:
+            self._counts = dict(self._top(_MOST_HOSTS))
 
     def _top(self, n: int) -> list[tuple[str, int]]:
         return sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))[:n]
@@ -143,9 +142,7 @@ def home_bucket(host: str, num_buckets: int) -> int:
     return xxhash.xxh3_64_intdigest(host.encode()) % num_buckets
 
 
-def plan_spread(
-    counts: pa.Table, total: int, num_shards: int, max_share: float, worth: int = WORTH_SPREADING
-) -> Spread:
+def plan_spread(counts: pa.Table, total: int, num_shards: int, max_share: float) -> Spread:
     """Spread each host with more rows than `max_share` of a shard's mean, so that no shard has more of it.
 
     Args:
@@ -153,9 +150,8 @@ def plan_spread(
       total: rows of all sources.
       num_shards: shards.
       max_share: the largest part of a shard that one host may fill, where 1 is total / num_shards rows.
-      worth: hosts with fewer rows are not divided.
     """
     rows = counts.group_by("host").aggregate([("rows", "sum")])
-    limit = int(max(worth, total / num_shards * max_share))
+    limit = int(max(WORTH_SPREADING, total / num_shards * max_share))
     large = rows.filter(pc.greater(rows["rows_sum"], limit)).sort_by("host").to_pylist()
     return Spread(num_shards, {row["host"]: min(num_shards, -(-row["rows_sum"] // limit)) for row in large})

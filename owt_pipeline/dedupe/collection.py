@@ -9,8 +9,9 @@ says which.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -98,10 +99,6 @@ class Collection(msgspec.Struct, frozen=True):
     corpora: list[Corpus]
     first_of_shard: list[int]
     parts: list[Part]
-
-    @property
-    def documents(self) -> int:
-        return self.first_of_shard[-1]
 
     @property
     def own_documents(self) -> int:
@@ -303,22 +300,18 @@ def _rows(
     file: pq.ParquetFile, piece: Piece, columns: list[str], wanted: np.ndarray | None
 ) -> Iterator[pa.RecordBatch]:
     """A piece's rows, all or those `wanted`, by their numbers in the file; other row groups are not read."""
-    metadata = file.metadata
-    bounds = np.cumsum([0, *(metadata.row_group(group).num_rows for group in range(file.num_row_groups))])
+    # By this thread: where all cores are busy, Arrow's own threads would only make it wait.
+    batches = partial(file.iter_batches, _BATCH_ROWS, columns=columns, use_threads=False)
+    bounds = np.cumsum([0, *(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups))])
     groups = range(*np.searchsorted(bounds, [piece.row, piece.row + piece.rows]))
     if wanted is None:
-        yield from _batches(file, groups, columns)
+        yield from batches(row_groups=list(groups))
         return
     for group in groups:
         first, last = bounds[group : group + 2]
         if np.searchsorted(wanted, first) < np.searchsorted(wanted, last):
-            for batch in _batches(file, [group], columns):
+            for batch in batches(row_groups=[group]):
                 mine = wanted[slice(*np.searchsorted(wanted, [first, first + batch.num_rows]))] - first
                 first += batch.num_rows
                 if len(mine):
                     yield batch.take(pa.array(mine))
-
-
-def _batches(file: pq.ParquetFile, groups: Iterable[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
-    # By this thread: where all cores are busy, Arrow's own threads would only make it wait.
-    return file.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=columns, use_threads=False)

@@ -120,11 +120,6 @@ class Block:
         self.links = self.images = 0
 
     @property
-    def is_prose(self) -> bool:
-        """Long enough for a sentence or two, and no list of links: what articles are made of."""
-        return self.chars > 80 and self.link_chars < 0.4 * self.chars and self.form != HEADING
-
-    @property
     def is_formula(self) -> bool:
         """Whether it is a formula and nothing else but a mark of punctuation."""
         if self.marked is None:

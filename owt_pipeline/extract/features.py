@@ -57,7 +57,7 @@ class PageView:
     Attributes:
       weight (n): how much a block counts: its words.
       chars, link_chars (n): the length of its text, and how much of it is within links.
-      prose (n): whether it is prose, as `Block.is_prose` says.
+      prose (n): whether it is long enough for a sentence or two, and no list of links: what articles are made of.
       container (n): the container each is in.
       parent, end, depth (m): of containers; the descendants of c are c + 1 to end[c] - 1.
       signatures (kinds, n): for each kind of signature, one number a block: equal where the markup around is.

@@ -24,7 +24,7 @@ from owt_pipeline.extract.blocks import HEADING, ITEM, OTHER, PARAGRAPH, PREFORM
 from owt_pipeline.extract.features import PageView, view
 from owt_pipeline.extract.head import Head
 from owt_pipeline.extract.model import Model, expected_f1
-from owt_pipeline.extract.names import COMMENT, PHRASES
+from owt_pipeline.extract.names import PHRASES
 
 _TEASER_LESS, _TEASER_LINK, _TEASER_CHARS = 0.2, 0.4, 20  # off its probability; its share of link, and its least length
 _REPEATED_CHARS = 30  # a shorter text may well occur twice
@@ -76,7 +76,7 @@ def main_content(
     _keep_code(forms, keep)
     _leave_hidden(page, keep)
     if comments:
-        keep |= _is_comment(blocks, containers)
+        keep |= page.in_comments & page.prose
     kept = _once([block for block, stays in zip(blocks, keep.tolist(), strict=True) if stays], containers)
     if any(block.form != HEADING for block in kept):
         while kept[-1].form == HEADING:
@@ -150,14 +150,6 @@ def _leave_hidden(page: PageView, keep: np.ndarray) -> None:
     hidden = page.unshown & keep
     if page.weight[keep & ~hidden].sum() >= _SHOWN * page.weight[hidden].sum():
         keep[hidden] = False
-
-
-def _is_comment(blocks: Sequence[Block], containers: Sequence[Container]) -> np.ndarray:
-    """Prose in a container whose names say that it holds readers' comments."""
-    within: list[bool] = []
-    for container in containers:
-        within.append(bool(container.kind & COMMENT) or (container.parent >= 0 and within[container.parent]))
-    return np.array([within[block.container] and block.is_prose for block in blocks])
 
 
 _NOTICE = re.compile(PHRASES["notice about cookies"], re.IGNORECASE | re.DOTALL)

@@ -54,11 +54,8 @@ def digest() -> str:
 def read(path: Path) -> Model:
     """The model in a file that `benchmarks/extraction_model/fitting.py` wrote."""
     with np.load(path, allow_pickle=False) as arrays:
-        return Model(
-            first=_forests(arrays, "first"),
-            second=_forests(arrays, "second"),
-            odds=Odds(_odds(arrays, "name"), _odds(arrays, "text")),
-        )
+        odds = Odds(_odds(arrays, "name"), _odds(arrays, "text"))
+        return Model(_forests(arrays, "first"), _forests(arrays, "second"), odds)
 
 
 def _forests(arrays: Mapping[str, np.ndarray], name: str) -> tuple[Forest, ...]:
