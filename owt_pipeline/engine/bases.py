@@ -18,7 +18,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -119,7 +119,7 @@ def open_chain(workdir: Storage) -> tuple[Base, ...]:
 
     Raises UserError where one of them is missing, unfinished, or not as it was when it was pinned.
     """
-    return tuple(_opened(base, pinned) for base, pinned in _checked(_walk(workdir, (), set())))
+    return tuple(_checked(_walk(workdir, (), set())))
 
 
 def described(chain: Iterable[Base], names: Sequence[str]) -> list[dict[str, Any]]:
@@ -166,41 +166,36 @@ def pin(
         )
     if place_of(workdir) in places:
         raise UsageError(f"--base {workdir} is the run itself: give the folder of an earlier run")
-    now: list[Pinned] = []
+    now: list[Base] = []
     reasons: list[str] = []
-    for pinned in before:
-        base = Storage(resolve_uri(workdir, pinned.uri))
-        now.append(_look_at(base, pinned.uri))
-        if changes := _changes(pinned, now[-1]):
-            why = _revision(base, pinned, now[-1])
-            if why is None:
-                raise UserError(_changed(workdir, base, changes))
-            logger.info("base %s was revised (%s): what depends on it runs again", base, why)
-            reasons.append(f"{place_of(base).rpartition('/')[2]} was revised: {why}")
-    if not before:
-        for place in dict.fromkeys(places):
-            base = Storage(place)
-            if place_of(workdir) in map(place_of, folders_of_chain(base)):
-                raise UserError(f"--base {base} builds on {workdir} itself: a chain of runs cannot be a circle")
-            now.append(_look_at(base, relative_uri(workdir, base)))
+    for pinned, place in zip(before, known, strict=True):
+        base = _look_at(Storage(place), pinned.uri)
+        if why := _check(workdir, base, pinned):
+            logger.info("base %s was revised (%s): what depends on it runs again", base.workdir, why)
+            reasons.append(f"{base.name} was revised: {why}")
+        now.append(base)
+    for place in () if before else dict.fromkeys(places):
+        folder = Storage(place)
+        if place_of(workdir) in map(place_of, folders_of_chain(folder)):
+            raise UserError(f"--base {folder} builds on {workdir} itself: a chain of runs cannot be a circle")
+        now.append(_look_at(folder, relative_uri(workdir, folder)))
     found: dict[str, Base] = {}
-    for pinned in now:
-        base = Storage(resolve_uri(workdir, pinned.uri))
-        for earlier, as_pinned in _checked(_walk(base, (place_of(workdir),), set(found))):
-            found[place_of(earlier)] = _opened(earlier, as_pinned)
-        found.setdefault(place_of(base), _opened(base, pinned))
+    for base in now:
+        for earlier in _checked(_walk(base.workdir, (place_of(workdir),), set(found))):
+            found[place_of(earlier.workdir)] = earlier
+        found.setdefault(place_of(base.workdir), base)
     chain = tuple(found.values())
     for stage, options in stages:
         described(chain, stage.bases)
-        for base_run in chain:
-            stage.fits(options, base_run)
+        for base in chain:
+            stage.fits(options, base)
     if write:
         if reasons:
             begin_revision(workdir, "; ".join(reasons))
-        if now != before:
-            workdir.write(BASES, seal(_Bases(now)))
-        for pinned in now:
-            _register(Storage(resolve_uri(workdir, pinned.uri)), workdir)
+        if (pins := [base.pinned for base in now]) != before:
+            workdir.write(BASES, seal(_Bases(pins)))
+        for base in now:
+            _register(base.workdir, workdir)
     return chain
 
 
@@ -221,7 +216,7 @@ def begin_revision(workdir: Storage, why: str) -> None:
     """
     lines = _read_lines(workdir, REVISIONS)
     with contextlib.suppress(UserError):
-        now = _look_at(workdir, workdir.uri)
+        now = _look_at(workdir, workdir.uri).pinned
         if not lines or "to" in lines[-1]:
             workdir.write(REVISIONS, _as_lines([*lines, {"why": why, "from": now.state}]))
 
@@ -231,7 +226,7 @@ def end_revision(workdir: Storage) -> None:
     lines = _read_lines(workdir, REVISIONS)
     if lines and "to" not in lines[-1]:
         with contextlib.suppress(UserError):
-            now = _look_at(workdir, workdir.uri)
+            now = _look_at(workdir, workdir.uri).pinned
             if not out_of_date(workdir):
                 lines[-1]["to"] = now.state
                 workdir.write(REVISIONS, _as_lines(lines))
@@ -296,30 +291,22 @@ def _walk(run: Storage, path: tuple[str, ...], seen: set[str]) -> Iterator[tuple
             yield run, base, pinned
 
 
-def _checked(walk: Iterator[tuple[Storage, Storage, Pinned]]) -> Iterator[tuple[Storage, Pinned]]:
+def _checked(walk: Iterator[tuple[Storage, Storage, Pinned]]) -> Iterator[Base]:
     """Each base, as it was pinned; raises UserError for one that is no longer so."""
-    for run, base, pinned in walk:
-        now = _look_at(base, pinned.uri)
-        if changes := _changes(pinned, now):
-            why = _revision(base, pinned, now)
+    for run, folder, pinned in walk:
+        base = _look_at(folder, pinned.uri)
+        if why := _check(run, base, pinned):
             raise UserError(
-                f"{base}, a base of {run}, was revised ({why}): run `owt run` for {run}, which then runs "
+                f"{base.workdir}, a base of {run}, was revised ({why}): run `owt run` for {run}, which then runs "
                 "export and tokenize again"
-                if why
-                else _changed(run, base, changes)
             )
-        yield base, pinned
+        yield replace(base, manifests={name: base.manifests[name] for name in pinned.manifests}, pinned=pinned)
 
 
-def _opened(base: Storage, pinned: Pinned) -> Base:
-    manifests = {name: found for name in pinned.manifests if (found := read_manifest(base, name)) is not None}
-    return Base(place_of(base).rpartition("/")[2], base, manifests, pinned)
-
-
-def _look_at(base: Storage, uri: str) -> Pinned:
+def _look_at(base: Storage, uri: str) -> Base:
     """A base as it is; raises UserError where it is missing, unfinished, or of another version."""
     found: dict[str, PinnedManifest] = {}
-    inputs: dict[str, dict[str, str]] = {}
+    manifests: dict[str, Manifest] = {}
     for name in DATASETS:
         try:
             data = base.read(f"{ledger_of(name)}/{MANIFEST_NAME}")
@@ -329,32 +316,33 @@ def _look_at(base: Storage, uri: str) -> Pinned:
         except ManifestError as error:
             raise UserError(f"base {base} cannot be used: {error}") from error
         found[name] = PinnedManifest(hashlib.sha256(data).hexdigest(), manifest.digest, manifest.total("data").rows)
-        inputs[name] = manifest.inputs
-        if name == "corpus":
-            listed = next((s["sha256"] for s in manifest.sources if s.get("name") == FORGOTTEN), "")
+        manifests[name] = manifest
     if not found:
         raise UserError(f"base {base} is not a run: it has no manifest below {base.path('ledger')}; give its --workdir")
     for name in _NEEDED:
         if name not in found:
             raise UserError(f"base {base} is not finished: it has no {name}/; finish it (`owt run`) first")
-    for name, read in inputs.items():
-        for dataset, digest in read.items():
+    for name, manifest in manifests.items():
+        for dataset, digest in manifest.inputs.items():
             if dataset in found and found[dataset].digest != digest:
                 raise UserError(
                     f"base {base} is not finished: {name}/ was made from another {dataset}/ than it has now; finish "
                     "it (`owt run`) first"
                 )
     forgotten = base.sha256(FORGOTTEN) if base.exists(FORGOTTEN) else ""
+    listed = next((s["sha256"] for s in manifests["corpus"].sources if s.get("name") == FORGOTTEN), "")
     if forgotten != listed:
         raise UserError(
             f"base {base} is not finished: its {FORGOTTEN} has changed since corpus/ was made; finish it (`owt run`) "
             "first"
         )
-    return Pinned(uri, found, forgotten)
+    return Base(place_of(base).rpartition("/")[2], base, manifests, Pinned(uri, found, forgotten))
 
 
-def _changes(pinned: Pinned, now: Pinned) -> list[str]:
-    """What is not as it was pinned, for a message; a dataset that was not there then is no change."""
+def _check(run: Storage, base: Base, pinned: Pinned) -> str:
+    """Why a base of `run` was revised since it was pinned; "" where it is as it was. Raises UserError where it was
+    changed otherwise. A dataset that was not there then is no change."""
+    now = base.pinned
     found = []
     for name, was in pinned.manifests.items():
         if name not in now.manifests:
@@ -365,25 +353,20 @@ def _changes(pinned: Pinned, now: Pinned) -> list[str]:
             found.append(f"the manifest of {name}/ is another, of the same files")
     if now.forgotten != pinned.forgotten:
         found.append(f"{FORGOTTEN} is another")
-    return found
-
-
-def _changed(workdir: Storage, base: Storage, changes: Sequence[str]) -> str:
-    return (
-        f"{base}, a base of {workdir}, has changed since: {'; '.join(changes)}. Restore it as it was, or remove "
-        f"{workdir.path(BASES)} and run with --base again to build on it as it is now"
-    )
-
-
-def _revision(base: Storage, pinned: Pinned, now: Pinned) -> str | None:
-    """Why the base is as it is now, where its revisions lead there from what was pinned; None where they do not."""
+    if not found:
+        return ""
     state = pinned.state
     reasons: list[str] = []
-    for line in _read_lines(base, REVISIONS):
+    for line in _read_lines(base.workdir, REVISIONS):  # do they lead from what was pinned to what is now?
         before, after = line["from"], line.get("to")
         if after and all(before.get(name) == sha256 for name, sha256 in state.items()):
             state, reasons = after, [*reasons, line["why"]]
-    return "; ".join(reasons) if reasons and state == now.state else None
+    if not reasons or state != now.state:
+        raise UserError(
+            f"{base.workdir}, a base of {run}, has changed since: {'; '.join(found)}. Restore it as it was, or remove "
+            f"{run.path(BASES)} and run with --base again to build on it as it is now"
+        )
+    return "; ".join(reasons)
 
 
 def _register(base: Storage, workdir: Storage) -> None:

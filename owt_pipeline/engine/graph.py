@@ -17,7 +17,6 @@ it stopped, it is the only message. So the graph's shape depends on the stages a
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -32,7 +31,7 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.lease import is_in_sight
 from owt_pipeline.engine.parts import Done, Work, do_locally
-from owt_pipeline.engine.phases import Outcome, failures, open_run, plan_stage, publish_stage, published, write_outcome
+from owt_pipeline.engine.phases import Outcome, failures, open_run, plan_stage, publish_stage, write_outcome
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from schemas.manifest import Manifest
@@ -136,11 +135,13 @@ def chain(pipeline: beam.Pipeline, stages: Sequence[tuple[Stage, Any]], runtime:
     _ = dataset | End(runtime)
 
 
-class _Plan(beam.DoFn):
-    """A dataset's handle -> the control message, and the parts of the first step."""
-
+class _OfStage(beam.DoFn):
     def __init__(self, stage: Stage, options: Any, runtime: Runtime):
         self.stage, self.options, self.runtime = stage, options, runtime
+
+
+class _Plan(_OfStage):
+    """A dataset's handle -> the control message, and the parts of the first step."""
 
     def process(self, dataset: Dataset | Stopped) -> Iterator[_Element]:
         if isinstance(dataset, Stopped):
@@ -214,11 +215,8 @@ class _Work(beam.DoFn):
             yield key, _encode(slice)
 
 
-class _Publish(beam.DoFn):
+class _Publish(_OfStage):
     """The control message, once all shards have their records -> the handle of the output."""
-
-    def __init__(self, stage: Stage, options: Any, runtime: Runtime):
-        self.stage, self.options, self.runtime = stage, options, runtime
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Dataset | Stopped]:
         messages = [_decode(value) for value in element[1]]
@@ -231,19 +229,14 @@ class _Publish(beam.DoFn):
         with _stopping(self.runtime, self.stage, "Publish") as stopped:
             run = open_run(self.stage, self.options, self.runtime, running.work)
             manifest = publish_stage(run)
-            self._count(manifest)
-            published(self.stage, manifest, time.time() - run.started)
+            # The ledger as Beam's counters, for the runner's pages.
+            counts = {"rows_in": manifest.counts.entered, "rows_out": manifest.counts.left}
+            counts |= {f"rejected_{reason}": count for reason, count in manifest.counts.rejected.items()}
+            for name, count in counts.items():
+                Metrics.counter(self.stage.name, name).inc(count)
             yield _handle(self.runtime, manifest)
         if stopped:
             yield stopped[0]
-
-    def _count(self, manifest: Manifest) -> None:
-        """The ledger as Beam's counters, for the runner's pages: those of the manifest."""
-        name = self.stage.name
-        Metrics.counter(name, "rows_in").inc(manifest.counts.entered)
-        Metrics.counter(name, "rows_out").inc(manifest.counts.left)
-        for reason, count in manifest.counts.rejected.items():
-            Metrics.counter(name, f"rejected_{reason}").inc(count)
 
 
 class End(beam.PTransform):
@@ -254,22 +247,18 @@ class End(beam.PTransform):
         self.runtime = runtime
 
     def expand(self, dataset: beam.PCollection[Dataset]) -> beam.PCollection[Dataset]:
-        return dataset | beam.ParDo(_End(self.runtime)).with_output_types(Dataset)
+        return dataset | "_End" >> beam.Map(_leave_outcome, self.runtime).with_output_types(Dataset)
 
 
-class _End(beam.DoFn):
-    def __init__(self, runtime: Runtime):
-        self.runtime = runtime
-
-    def process(self, dataset: Dataset | Stopped) -> Iterator[Dataset | Stopped]:
-        if self.runtime.on_cluster and (not self.runtime.owner or is_in_sight(self.runtime.workdir)):
-            outcome = Outcome(dataset.message, dataset.exit_code) if isinstance(dataset, Stopped) else Outcome()
-            if self.runtime.unattended or not self.runtime.owner:  # a template's job, a pipeline built in a notebook
-                if outcome.message:
-                    raise UserError(outcome.message)
-            else:
-                write_outcome(self.runtime.workdir, outcome)
-        yield dataset
+def _leave_outcome(dataset: Dataset | Stopped, runtime: Runtime) -> Dataset | Stopped:
+    if runtime.on_cluster and (not runtime.owner or is_in_sight(runtime.workdir)):
+        outcome = Outcome(dataset.message, dataset.exit_code) if isinstance(dataset, Stopped) else Outcome()
+        if runtime.unattended or not runtime.owner:  # a template's job, a pipeline built in a notebook
+            if outcome.message:
+                raise UserError(outcome.message)
+        else:
+            write_outcome(runtime.workdir, outcome)
+    return dataset
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,8 +21,6 @@ from owt_pipeline.engine.storage import in_thread
 from owt_pipeline.engine.workers import WorkerDied, WorkerError, shared_pool
 from schemas import DATASETS
 from schemas.manifest import ShardRecord
-
-logger = logging.getLogger("owt")
 
 _SLOW_SECONDS = 10.0
 
@@ -65,26 +63,17 @@ class Work:
     def do(self, key: int, slices: Sequence[Slice]) -> Done:
         """Make a part, unless its record says that it is finished."""
         started = time.monotonic()
-        run, step = self.open(), self.step
-        records = run.records(step.name)
-        record = _finished(records, key)
-        if is_made := record is None:
-            record = _make(run, step, key, sorted(slices))
+        run, record, seconds = self.open(), None, 0.0
+        with contextlib.suppress(FileNotFoundError):
+            record = read_record(run.records(self.step.name), record_name(key))
+        if record is None:
+            record = _make(run, self.step, key, sorted(slices))
             if run.runtime.owner:
                 renew(run.workdir, run.runtime.owner, every=RENEW_SECONDS)
+            seconds = time.monotonic() - started
         paths = [file.path for file in record.files if file.kind == SLICES]
         sent = [found for path in paths for found in read_index(run.work, path)]
-        return Done(record, sent, time.monotonic() - started if is_made else 0.0)
-
-    def is_finished(self, key: int) -> bool:
-        return self.open().records(self.step.name).exists(record_name(key))
-
-
-def _finished(records: Any, key: int) -> ShardRecord | None:
-    try:
-        return read_record(records, record_name(key))
-    except FileNotFoundError:
-        return None
+        return Done(record, sent, seconds)
 
 
 def _make(run: StageRun, step: Step, key: int, slices: Sequence[Slice]) -> ShardRecord:
@@ -113,35 +102,30 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
 
     Raises what a part raised, and WorkerError where a process died; the other processes are then killed.
     """
-    step, workers = work.step, work.runtime.workers
-    rows = _rows(work, parts)
-    finished = [key for key in sorted(parts) if work.is_finished(key)]
-    pending = {key: rows.get(key, 1) for key in sorted(parts.keys() - set(finished))}
-    for key in finished:
+    step, run = work.step, work.open()
+    if (known := step.rows(run)) is not None:
+        rows = dict(known) if isinstance(known, Mapping) else dict(enumerate(known))
+    else:
+        rows = {key: sum(slice.rows for slice in slices) for key, slices in parts.items()} if work.index else {}
+    finished = set(run.records(step.name).names())
+    pending = {key: rows.get(key, 1) for key in sorted(parts) if record_name(key) not in finished}
+    for key in sorted(parts.keys() - pending.keys()):
         yield key, work.do(key, parts[key])
     if not pending:
         return
-    together = step.together(work.open()) if callable(step.together) else step.together
+    together = step.together(run) if callable(step.together) else step.together
     title = work.stage.name if step.name == SHARDS else f"{work.stage.name} ({step.name})"
     total = sum(pending.values()) if rows else None
     with progress.step(title, shards=len(pending), rows=total):
         if together > 1:
             done = _in_threads(work, list(pending), parts, together)
-        elif step.spread and workers > 1:
+        elif step.spread and work.runtime.workers > 1:
             done = _in_processes(work, pending, parts)
         else:
             done = ((key, work.do(key, parts[key])) for key in pending)
         for key, result in done:
             progress.shard_done()
             yield key, result
-
-
-def _rows(work: Work, parts: Mapping[int, Sequence[Slice]]) -> dict[int, int]:
-    """Rows that each part reads, where that is known."""
-    known = work.step.rows(work.open())
-    if known is not None:
-        return dict(known) if isinstance(known, Mapping) else dict(enumerate(known))
-    return {key: sum(slice.rows for slice in slices) for key, slices in parts.items()} if work.index else {}
 
 
 def _in_processes(

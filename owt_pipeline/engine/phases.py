@@ -12,7 +12,7 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -58,14 +58,7 @@ seconds: dict[str, float] = {}
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """What a stage found out before its first part: kept with the plan, for the processes that work on it.
-
-    Attributes:
-      properties: for the manifest.
-      assets: files written already.
-      started: seconds since 1970.
-      kept: shards that need not be made again.
-    """
+    """What a `StageRun` has found out before its first part: kept with the plan, for the processes that work on it."""
 
     properties: dict[str, Any]
     assets: list[ShardFile]
@@ -87,7 +80,7 @@ def plan_stage(stage: Stage, options: Any, runtime: Runtime) -> Manifest | Stage
         return found
     plan, inputs, output = found
     _check_replaceable(stage, options, plan, output, workdir)
-    inputs = _at_hand(stage, inputs, workdir)
+    inputs = {name: reader for name, reader in inputs.items() if _is_at_hand(stage, reader)}
     plan = with_shards(plan, stage, options, inputs, workdir)
     kept, why = finished_parts(workdir, stage.output, plan, output, stage.lists)
     if why == INTERRUPTED:
@@ -124,7 +117,10 @@ def finished_output(stage: Stage, options: Any, workdir: Storage) -> Manifest | 
 
 def _look(stage: Stage, options: Any, workdir: Storage) -> Manifest | tuple[Plan, dict[str, DatasetReader], Output]:
     keep_pandas_out()
-    inputs = open_inputs(stage, workdir)
+    inputs = {name: DatasetReader(workdir, require_manifest(workdir, name)) for name in stage.inputs}
+    for name in stage.optional_inputs:
+        if (manifest := read_manifest(workdir, name)) is not None:
+            inputs[name] = DatasetReader(workdir, manifest)
     output = look_at(workdir, stage.output)
     plan = make_plan(stage, options, inputs, workdir, output)
     if output.manifest is None or not output.is_finished(plan):
@@ -206,7 +202,14 @@ def publish_stage(run: StageRun) -> Manifest:
         versions=run.plan.versions,
     )
     run.workdir.remove_dead_spools()
-    _log_run(run, manifest)
+    taken = time.time() - run.started
+    if run.runtime.on_cluster:  # the launcher, which sees the manifest, notes it
+        Result(run.stage, manifest, taken).log()
+        return manifest
+    where = {"host": socket.gethostname(), "workers": run.runtime.workers}
+    written = run.num_shards - run.kept
+    append_to_log(run.workdir, log_entry(manifest, run.started, taken, **where, shards_written=written))
+    note_published(run.stage, manifest, taken)
     return manifest
 
 
@@ -219,27 +222,15 @@ def _skew_of(run: StageRun) -> dict[str, Any]:
     return {"version_skew": {"run": dict(run.runtime.versions), "workers": others}} if others else {}
 
 
-def open_inputs(stage: Stage, workdir: Storage) -> dict[str, DatasetReader]:
-    """A reader for each dataset the stage reads; raises UserError where a required one is missing."""
-    inputs = {name: DatasetReader(workdir, require_manifest(workdir, name)) for name in stage.inputs}
-    for name in stage.optional_inputs:
-        if (found := read_manifest(workdir, name)) is not None:
-            inputs[name] = DatasetReader(workdir, found)
-    return inputs
-
-
-def _at_hand(stage: Stage, inputs: Mapping[str, DatasetReader], workdir: Storage) -> dict[str, DatasetReader]:
-    """The inputs but for optional ones that were discarded; raises UserError for a required one that was."""
-    found = dict(inputs)
-    for name, reader in inputs.items():
-        if is_discarded(workdir, name):
-            if name in stage.inputs:
-                raise UserError(
-                    f"{stage.name} has to run and reads {name}/, which was discarded: `owt discard "
-                    f"{reader.manifest.stage} --undo --workdir {workdir}` lets the next run make it again"
-                )
-            del found[name]
-    return found
+def _is_at_hand(stage: Stage, reader: DatasetReader) -> bool:
+    """Whether an input was not discarded; raises UserError for a required one that was."""
+    discarded = is_discarded(reader.workdir, reader.name)
+    if discarded and reader.name in stage.inputs:
+        raise UserError(
+            f"{stage.name} has to run and reads {reader.name}/, which was discarded: `owt discard "
+            f"{reader.manifest.stage} --undo --workdir {reader.workdir}` lets the next run make it again"
+        )
+    return not discarded
 
 
 def _check_replaceable(stage: Stage, options: Any, plan: Plan, output: Output, workdir: Storage) -> None:
@@ -271,20 +262,6 @@ def _drop_damaged(folder: Storage, records: Storage) -> None:
             holds = False
         if not holds:
             records.delete(name)
-
-
-def _log_run(run: StageRun, manifest: Manifest) -> None:
-    """Append the stage's times to the run's log; on a cluster the launcher does."""
-    if not run.runtime.on_cluster:
-        entry = log_entry(
-            manifest,
-            run.started,
-            time.time() - run.started,
-            host=socket.gethostname(),
-            workers=run.runtime.workers,
-            shards_written=manifest.num_shards - run.kept,
-        )
-        append_to_log(run.workdir, entry)
 
 
 def log_entry(manifest: Manifest, started: float, seconds: float, **where: Any) -> dict[str, Any]:
@@ -364,10 +341,20 @@ class Result:
         logger.info("%s: %s (%s)", self.stage.name, self.manifest.counts, taken, extra={"fields": fields})
 
 
-def published(stage: Stage, manifest: Manifest, taken: float) -> None:
-    """Note that a stage's output was published, in the process that did it: locally, the run's own."""
+def note_published(stage: Stage, manifest: Manifest, taken: float) -> None:
+    """Note that a stage's output was published, for `results_of` in this process, and say so."""
     seconds[stage.name] = taken
     Result(stage, manifest, taken).log()
+
+
+def results_of(stages: Sequence[tuple[Stage, Any]], workdir: Storage) -> list[Result]:
+    """What came of each stage, once the job has ended; says so of those that it found finished."""
+    results = []
+    for stage, _ in stages:
+        results.append(Result(stage, require_manifest(workdir, stage.output), seconds.get(stage.name)))
+        if results[-1].seconds is None:
+            results[-1].log()
+    return results
 
 
 def write_outcome(workdir: Storage, outcome: Outcome) -> None:

@@ -30,7 +30,9 @@ from owt_pipeline.engine.phases import (
     finished_output,
     forget_outcome,
     log_entry,
+    note_published,
     read_outcome,
+    results_of,
     seconds,
 )
 from owt_pipeline.engine.plan import read_plan
@@ -91,10 +93,10 @@ def runs_on_cluster(beam_flags: Sequence[str]) -> bool:
 
 
 def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Build) -> list[Result]:
-    if runs_on_cluster(runtime.beam_flags):
-        return _run_on_cluster(stages, runtime.elsewhere([stage for stage, _ in stages]), build)
     failures.clear()
     seconds.clear()
+    if runs_on_cluster(runtime.beam_flags):
+        return _run_on_cluster(stages, runtime.elsewhere([stage for stage, _ in stages]), build)
     try:
         parts.interruptibly(lambda: _run_locally(stages, runtime, build))
     except KeyboardInterrupt:
@@ -104,13 +106,7 @@ def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Bui
         if failures:
             raise failures[0] from None
         raise
-    results = []
-    for stage, _ in stages:
-        result = Result(stage, require_manifest(runtime.workdir, stage.output), seconds.get(stage.name))
-        if result.seconds is None:
-            result.log()
-        results.append(result)
-    return results
+    return results_of(stages, runtime.workdir)
 
 
 def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Build) -> None:
@@ -203,7 +199,8 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
         raise out_of_sight(workdir)
     forget_outcome(workdir)
     _log_metrics(stages, runtime.workdir, result)
-    return watch.results()
+    watch.note_published()
+    return results_of(stages, workdir)
 
 
 class Watch:
@@ -215,7 +212,6 @@ class Watch:
     def __init__(self, stages: Sequence[tuple[Stage, Any]], workdir: Storage, place: Mapping[str, Any]):
         self._stages, self._workdir, self._place = [stage for stage, _ in stages], workdir, place
         self._before = {stage.name: self._content(stage) for stage in self._stages}
-        self._results: dict[str, Result] = {}
         self._ended = threading.Event()
         self._since = time.monotonic()
 
@@ -230,16 +226,7 @@ class Watch:
             self._ended.set()
             thread.join()
             with contextlib.suppress(OSError, UserError):
-                self._note_published()  # also what was published right before the job failed
-
-    def results(self) -> list[Result]:
-        """What came of each stage, once the job has ended."""
-        self._note_published()
-        for stage in self._stages:
-            if stage.name not in self._results:
-                self._results[stage.name] = Result(stage, require_manifest(self._workdir, stage.output), None)
-                self._results[stage.name].log()
-        return [self._results[stage.name] for stage in self._stages]
+                self.note_published()  # also what was published right before the job failed
 
     def has_begun(self) -> bool:
         """Whether the first stage, which has to run, was published."""
@@ -248,9 +235,9 @@ class Watch:
     def _follow(self) -> None:
         while not self._ended.is_set():
             with contextlib.suppress(OSError, UserError):  # a bucket that does not answer costs a look, not the run
-                self._note_published()
+                self.note_published()
                 for stage in self._stages:
-                    if stage.name not in self._results and (parts := self._parts(stage)):
+                    if stage.name not in seconds and (parts := self._parts(stage)):
                         self._show(stage, *parts)
             self._ended.wait(WATCH_SECONDS)
 
@@ -292,14 +279,14 @@ class Watch:
                     return folder, name
         return None
 
-    def _note_published(self) -> None:
+    def note_published(self) -> None:
+        """Say which stages were published since it was last called."""
         for stage in self._stages:
-            if stage.name not in self._results and self._content(stage) != self._before[stage.name]:
-                seconds, self._since = time.monotonic() - self._since, time.monotonic()
+            if stage.name not in seconds and self._content(stage) != self._before[stage.name]:
+                taken, self._since = time.monotonic() - self._since, time.monotonic()
                 manifest = require_manifest(self._workdir, stage.output)
-                append_to_log(self._workdir, log_entry(manifest, time.time() - seconds, seconds, **self._place))
-                self._results[stage.name] = Result(stage, manifest, seconds)
-                self._results[stage.name].log()
+                append_to_log(self._workdir, log_entry(manifest, time.time() - taken, taken, **self._place))
+                note_published(stage, manifest, taken)
 
     def _content(self, stage: Stage) -> tuple[bytes, str] | None:
         return self._workdir.read_version(f"{ledger_of(stage.output)}/{MANIFEST_NAME}")

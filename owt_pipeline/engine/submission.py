@@ -41,27 +41,21 @@ def options_for(flags: Sequence[str], workdir: Storage, stages: Sequence[tuple[A
 
     `stages` are (stage, options): what they name has to be where the workers can read it. Raises UsageError.
     """
-    from apache_beam.options.pipeline_options import (
-        DebugOptions,
-        PipelineOptions,
-        PortableOptions,
-        SetupOptions,
-        StandardOptions,
-    )
+    from apache_beam.options import pipeline_options as beam
 
-    options = PipelineOptions(list(flags))
-    runner = options.view_as(StandardOptions).runner or ""
-    known = {*StandardOptions.KNOWN_RUNNER_NAMES, *StandardOptions.LOCAL_RUNNERS}
+    options = beam.PipelineOptions(list(flags))
+    runner = options.view_as(beam.StandardOptions).runner or ""
+    known = {*beam.StandardOptions.KNOWN_RUNNER_NAMES, *beam.StandardOptions.LOCAL_RUNNERS}
     if runner and "." not in runner and runner not in known:
         raise UsageError(f"--runner {runner}: there is no such runner{did_you_mean(runner, known)}")
-    options.view_as(SetupOptions).save_main_session = False  # Dataflow's default; workers import the package
-    debug = options.view_as(DebugOptions)
+    options.view_as(beam.SetupOptions).save_main_session = False  # Dataflow's default; workers import the package
+    debug = options.view_as(beam.DebugOptions)
     debug.number_of_worker_harness_threads = debug.number_of_worker_harness_threads or 1  # a part at a time
     if is_dataflow(options):
         _check_dataflow(options, workdir, stages)
     elif runner in ("PortableRunner", "FlinkRunner", "SparkRunner"):
         _check_portable(options, runner)
-        portable = options.view_as(PortableOptions)
+        portable = options.view_as(beam.PortableOptions)
         portable.environment_cache_millis = portable.environment_cache_millis or CACHE_MILLISECONDS
     return options
 
@@ -72,12 +66,10 @@ def with_absolute_paths(options: Any) -> Any:
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         if value and field.metadata.get("metavar") in _PATHS:
-            changed[field.name] = tuple(map(_absolute, value)) if isinstance(value, tuple) else _absolute(value)
+            paths = value if isinstance(value, tuple) else (value,)
+            paths = tuple(path if "://" in path else os.path.abspath(path) for path in paths)
+            changed[field.name] = paths if isinstance(value, tuple) else paths[0]
     return dataclasses.replace(options, **changed)
-
-
-def _absolute(path: str) -> str:
-    return path if "://" in path else os.path.abspath(path)
 
 
 def is_dataflow(options: PipelineOptions) -> bool:
@@ -235,13 +227,6 @@ def explaining() -> Iterator[None]:
     level = root.level
     if not logger.isEnabledFor(logging.DEBUG):
         root.setLevel(logging.CRITICAL + 1)  # where Beam repeats what a job's server says
-    for name in (
-        "apache_beam.runners.dataflow",
-        "apache_beam.options",
-        "apache_beam.io.gcp",
-        "apache_beam.utils.retry",
-    ):
-        logging.getLogger(f"apache_beam.{name}").setLevel(logging.CRITICAL + 1)
     excepthook, threading.excepthook = threading.excepthook, _of_thread
     try:
         yield
@@ -270,10 +255,9 @@ def _explained(error: Exception) -> Exception | None:
     text = str(error)
     if isinstance(error, ValueError) and text.startswith("Pipeline has validations errors"):
         return UsageError(_one_line(text.partition("\n")[2]))
-    api, auth = (_error_of(module, name) for module, name in _GOOGLE)
-    if isinstance(error, api):
+    if isinstance(error, _error_of("google.api_core.exceptions", "GoogleAPICallError")):
         return UserError(f"Google Cloud refused the request: {_one_line(getattr(error, 'message', text))}")
-    if isinstance(error, auth):
+    if isinstance(error, _error_of("google.auth.exceptions", "GoogleAuthError")):
         return UserError(
             f"no credentials for Google Cloud (`gcloud auth application-default login`): {_one_line(text)}"
         )
@@ -282,8 +266,9 @@ def _explained(error: Exception) -> Exception | None:
             f"its job server does not answer any more ({_one_line(error.details() or text)}): the job may continue; "
             "when it has ended, or was cancelled, run the same command again with --take_over"
         )
-    if found := re.match(r"Pipeline \S+ failed in state (\w+): ", text):
-        return _of_portable_job(found[1], text[found.end() :])
+    if found := re.match(r"Pipeline \S+ failed in state (\w+): ", text):  # of Flink, Spark or Prism
+        last = text[found.end() :]
+        return _of_job(found[1], last, f"{_one_line(last.strip().partition(chr(10))[0])}; see the logs of its engine")
     name = type(error).__name__
     if name == "DataflowJobAlreadyExistsError":
         return UserError(_one_line(text))
@@ -292,11 +277,7 @@ def _explained(error: Exception) -> Exception | None:
         last = text.partition("Error:\n")[2].strip()
         if last == "None" and state == "FAILED":
             last = _said_by_dataflow(error)
-        if state == "CANCELLED":
-            return UserError("the job was cancelled; run the same command again to continue")
-        if "Traceback" in last:
-            return WorkerError(last)
-        return UserError(f"the job failed: {_one_line(last)}")
+        return _of_job(state, last, _one_line(last))
     return None
 
 
@@ -309,8 +290,8 @@ def _said_by_dataflow(error: Any) -> str:
     return str(getattr(runner, "last_error_msg", None) or "see its page")
 
 
-def _of_portable_job(state: str, last: str) -> Exception:
-    """The error of a job on Flink, Spark or Prism that has ended in another state than DONE."""
+def _of_job(state: str, last: str, shown: str) -> Exception:
+    """The error of a job that has ended in another state than DONE, from its last words."""
     if state == "CANCELLED":
         return UserError("the job was cancelled; run the same command again to continue")
     if "No module named 'owt_pipeline'" in last:
@@ -320,10 +301,7 @@ def _of_portable_job(state: str, last: str) -> Exception:
         )
     if (start := last.find("Traceback")) >= 0:
         return WorkerError(last[start:].strip())
-    return UserError(f"the job failed: {_one_line(last.strip().partition(chr(10))[0])}; see the logs of its engine")
-
-
-_GOOGLE = (("google.api_core.exceptions", "GoogleAPICallError"), ("google.auth.exceptions", "GoogleAuthError"))
+    return UserError(f"the job failed: {shown}")
 
 
 def _error_of(module: str, name: str) -> Any:
@@ -335,10 +313,11 @@ def _check_dataflow(options: PipelineOptions, workdir: Storage, stages: Sequence
     from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions, WorkerOptions
 
     _require_google()
+    import google.auth
+    from apache_beam.io.gcp import gcsio
+
     places = options.view_as(GoogleCloudOptions)
     if not places.no_auth:
-        import google.auth
-
         with explaining():
             google.auth.default()
     if not workdir.uri.startswith("gs://"):
@@ -348,7 +327,12 @@ def _check_dataflow(options: PipelineOptions, workdir: Storage, stages: Sequence
             value = getattr(given, field.name)
             if field.metadata.get("metavar") in _PATHS:
                 for path in value if isinstance(value, tuple) else [value or "://"]:
-                    _check_in_bucket(f"{stage.name}: {field.name}", path)
+                    if "://" not in path:
+                        there = "" if os.path.exists(path) else ", and it is not here either"
+                        raise UsageError(
+                            f"{stage.name}: {field.name}: {path} is a path of this machine, which Dataflow's workers "
+                            f"cannot read{there}"
+                        )
     setup = options.view_as(SetupOptions)
     image = options.view_as(WorkerOptions).sdk_container_image
     if not (setup.extra_packages or setup.setup_file or setup.requirements_file or image):
@@ -358,50 +342,35 @@ def _check_dataflow(options: PipelineOptions, workdir: Storage, stages: Sequence
         )
     for place in (places.temp_location, places.staging_location):
         if place and place.startswith("gs://"):
-            _check_bucket(place, options)
-
-
-def _check_bucket(place: str, options: PipelineOptions) -> None:
-    """Raise UserError for a bucket that is not there or not ours, which the SDK would try for ten minutes."""
-    from apache_beam.io.gcp.gcsio import create_storage_client
-    from apache_beam.options.pipeline_options import GoogleCloudOptions
-
-    with explaining():
-        client = create_storage_client(options, not options.view_as(GoogleCloudOptions).no_auth)
-        client.get_bucket(place.split("/")[2])
+            with explaining():  # a bucket that is not there or not ours, which the SDK would try for ten minutes
+                gcsio.create_storage_client(options, not places.no_auth).get_bucket(place.split("/")[2])
 
 
 def _check_portable(options: PipelineOptions, runner: str) -> None:
     """Raise UsageError where nothing answers, or where the workers would not have this package."""
-    from apache_beam.options.pipeline_options import (
-        FlinkRunnerOptions,
-        PortableOptions,
-        SetupOptions,
-        SparkRunnerOptions,
-        WorkerOptions,
-    )
+    from apache_beam.options import pipeline_options as beam
 
-    portable = options.view_as(PortableOptions)
+    portable = options.view_as(beam.PortableOptions)
     flag, address = "--job_endpoint", portable.job_endpoint
     if not address and runner == "PortableRunner":
         raise UsageError(
             "--runner PortableRunner needs --job_endpoint HOST:PORT, the address of a job server that runs"
         )
     if not address and runner == "FlinkRunner":
-        flag, address = "--flink_master", options.view_as(FlinkRunnerOptions).flink_master
+        flag, address = "--flink_master", options.view_as(beam.FlinkRunnerOptions).flink_master
     elif not address:
-        flag, address = "--spark_master_url", options.view_as(SparkRunnerOptions).spark_master_url
+        flag, address = "--spark_master_url", options.view_as(beam.SparkRunnerOptions).spark_master_url
     if address.partition("[")[0] in _THIS_MACHINE or address in _THIS_MACHINE:
         return
     _check_answers(flag, address)
-    setup, kind = options.view_as(SetupOptions), portable.environment_type or "DOCKER"
+    setup, kind = options.view_as(beam.SetupOptions), portable.environment_type or "DOCKER"
     staged = setup.extra_packages or setup.setup_file or setup.requirements_file
     named = portable.environment_config or portable.environment_options
     if kind == "EXTERNAL" and not named:
         raise UsageError(
             "--environment_type EXTERNAL needs --environment_config HOST:PORT, the address of a worker pool"
         )
-    if kind == "DOCKER" and not (named or staged or options.view_as(WorkerOptions).sdk_container_image):
+    if kind == "DOCKER" and not (named or staged or options.view_as(beam.WorkerOptions).sdk_container_image):
         raise UsageError(
             "the workers need this package: start a worker pool in an environment with the wheel and give "
             "--environment_type=EXTERNAL --environment_config=HOST:PORT, or give an image (see Dockerfile) with "
@@ -419,12 +388,6 @@ def _check_answers(flag: str, address: str) -> None:
         raise UserError(
             f"{flag} {address}: nothing answers there ({error.strerror or error}); is it running?"
         ) from None
-
-
-def _check_in_bucket(name: str, path: str) -> None:
-    if "://" not in path:
-        there = "" if os.path.exists(path) else ", and it is not here either"
-        raise UsageError(f"{name}: {path} is a path of this machine, which Dataflow's workers cannot read{there}")
 
 
 def _require_google() -> None:
