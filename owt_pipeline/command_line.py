@@ -68,12 +68,8 @@ def interruptible(command: Callable[[], int]) -> int:
     except KeyboardInterrupt as error:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        what, code = (
-            ("terminated", ExitCode.TERMINATED)
-            if isinstance(error, _Terminated)
-            else ("interrupted", ExitCode.INTERRUPTED)
-        )
-        complain(f"{what}; run the same command again to continue")
+        code = ExitCode.TERMINATED if isinstance(error, _Terminated) else ExitCode.INTERRUPTED
+        complain(f"{code.name.lower()}; run the same command again to continue")
         sys.stderr.flush()
         os._exit(code)
     finally:
@@ -115,15 +111,15 @@ def reporting_errors(command: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except UserError as error:
-        return _complain(str(error), error.exit_code)
+        return complain(str(error), error.exit_code)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _output_is_closed():
             return ExitCode.NO_READER
-        return _complain(explain_os_error(error))
+        return complain(explain_os_error(error))
     except WorkerError as error:
-        return _complain(f"a worker process failed:\n{error}")
+        return complain(f"a worker process failed:\n{error}")
     except LedgerError as error:
-        return _complain(f"{error}. This is a bug of the stage: please report it with the input that shows it")
+        return complain(f"{error}. This is a bug of the stage: please report it with the input that shows it")
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
@@ -146,11 +142,6 @@ def _output_is_closed() -> bool:
         return False
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return True
-
-
-def _complain(message: str, code: int = ExitCode.ERROR) -> int:
-    complain(message)
-    return code
 
 
 class _Terminated(KeyboardInterrupt):
@@ -191,12 +182,13 @@ def configure_output(arguments: argparse.Namespace) -> None:
     progress.configure(quiet=arguments.quiet, live=live and not arguments.log_json)
 
 
-def complain(message: str) -> None:
-    """Say an error: as a line for a person, or as the log says everything."""
+def complain(message: str, code: int = ExitCode.ERROR) -> int:
+    """Say an error, as a line for a person or as the log says everything; returns the exit code."""
     if any(isinstance(handler.formatter, _JsonFormatter) for handler in logging.getLogger().handlers):
         logger.error(message)
     else:
         print(f"owt: error: {message}", file=sys.stderr)
+    return code
 
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]

@@ -267,17 +267,21 @@ def spool_file(folder: str, publish: Callable[[str, str], None]) -> Iterator[Has
 
     `publish(name, path)` is what the file's own `publish` calls. Raises UserError where the disk is full.
     """
-    path = os.path.join(folder, f"{this_process()}-{next(_numbers)}.tmp")
-    with _opened(path) as raw:
-        file = HashingFile(raw, path, publish)
-        try:
-            yield file
-        except BaseException:
-            file.abandon()
-            raise
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+    name = f"{this_process()}-{next(_numbers)}.tmp"
+    path = os.path.join(folder, name)
+    with _full_disk_explained(path):
+        raw = _open_in(folder, name, "xb")
+    file = HashingFile(raw, path, publish)
+    try:
+        yield file
+    except BaseException:
+        file.abandon()
+        raise
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        with contextlib.suppress(OSError):  # what an abandoned file still has buffered may not fit on the disk
+            raw.close()
 
 
 def _open_in(folder: str, name: str, mode: str) -> BinaryIO:
@@ -307,18 +311,6 @@ def remove_dead_spools(folder: str) -> None:
                     os.unlink(entry.path)
     with contextlib.suppress(OSError):
         os.rmdir(folder)
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
-    with _full_disk_explained(path):
-        raw = _open_in(*os.path.split(path), "xb")
-    try:
-        yield raw
-    finally:
-        # What an abandoned file still has buffered may not fit on the disk.
-        with contextlib.suppress(OSError):
-            raw.close()
 
 
 @contextlib.contextmanager

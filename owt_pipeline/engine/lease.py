@@ -21,7 +21,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -52,25 +52,33 @@ class Job(msgspec.Struct, frozen=True):
     id: str
 
 
-class Lease(msgspec.Struct, frozen=True):
-    """What `.lease` says.
+class Holder(msgspec.Struct, frozen=True):
+    """What a file says that one run or attempt holds: it is created only if absent, and changed by compare-and-swap.
 
     Attributes:
-      owner: a random id of the run.
+      owner: a random id.
+      renewals: how often it was renewed; with this, no two contents are the same.
+    """
+
+    owner: str
+    renewals: int
+
+
+class Lease(Holder, frozen=True):
+    """What `.lease` says; `owner` is a run.
+
+    Attributes:
       host, pid, started: its process (see `Process`).
       command: what was run, such as `owt run`.
-      renewals: how often it was renewed; with this, no two contents are the same.
       expires: when it ends unless it is renewed, by the owner's clock (seconds since 1970); for messages, and for
         processes of the same host.
       job: the job that does the work, if it is not the process itself.
     """
 
-    owner: str
     host: str
     pid: int
     started: str
     command: str
-    renewals: int
     expires: float
     job: Job | None = None
 
@@ -83,6 +91,9 @@ class Lease(msgspec.Struct, frozen=True):
         if self.job:
             holder = f"job {self.job.id} on {self.job.runner}, started by {holder}"
         return f"{holder}, until {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.expires))} unless renewed"
+
+
+H = TypeVar("H", bound=Holder)
 
 
 class LeaseLost(UserError):
@@ -217,7 +228,7 @@ def _acquire(workdir: Storage, take_over: bool, job_runs: Callable[[Job], bool |
 
     def mine() -> bytes:
         expires = time.time() + TERM_SECONDS
-        return msgspec.json.encode(Lease(owner, process.host, process.pid, process.started, _command(), 0, expires))
+        return msgspec.json.encode(Lease(owner, 0, process.host, process.pid, process.started, _command(), expires))
 
     while True:
         if workdir.create(LEASE_NAME, mine()):
@@ -271,24 +282,33 @@ def _in_use(workdir: Storage, lease: Lease | None) -> UserError:
 
 def _rewrite(workdir: Storage, owner: str, **changes: Any) -> None:
     """Change the owner's lease; raises LeaseLost where it is another's."""
-    while True:
-        lease, version = _read(workdir)
-        if lease is None or version is None or lease.owner != owner:
-            by = lease or "nobody known"
-            raise LeaseLost(f"{workdir} was taken over by {by}; this run stops")
-        changed = msgspec.structs.replace(lease, renewals=lease.renewals + 1, **changes)
-        if workdir.swap(LEASE_NAME, msgspec.json.encode(changed), version) is not None:
-            return  # or else another process of the run has just renewed it, or it was taken over
+    if not rewrite(workdir, LEASE_NAME, Lease, owner, **changes):
+        raise LeaseLost(f"{workdir} was taken over by {_read(workdir)[0] or 'nobody known'}; this run stops")
 
 
 def _read(workdir: Storage) -> tuple[Lease | None, str | None]:
-    """The lease and its version; no lease for content that is none, such as a power failure may leave."""
-    found = workdir.read_version(LEASE_NAME)
+    return read_holder(workdir, LEASE_NAME, Lease)
+
+
+def rewrite(folder: Storage, name: str, kind: type[Holder], owner: str, **changes: Any) -> bool:
+    """Renew, and change, the file that `owner` holds; returns False where it is another's, or gone."""
+    while True:
+        holder, version = read_holder(folder, name, kind)
+        if holder is None or version is None or holder.owner != owner:
+            return False
+        changed = msgspec.structs.replace(holder, renewals=holder.renewals + 1, **changes)
+        if folder.swap(name, msgspec.json.encode(changed), version) is not None:
+            return True  # or else another process of the owner has just renewed it, or it was taken over
+
+
+def read_holder(folder: Storage, name: str, kind: type[H]) -> tuple[H | None, str | None]:
+    """Who holds a file, and its version; nobody for content that is none, such as a power failure may leave."""
+    found = folder.read_version(name)
     if found is None:
         return None, None
     try:
-        return msgspec.json.decode(found[0], type=Lease), found[1]
-    except msgspec.DecodeError:
+        return msgspec.json.decode(found[0], type=kind), found[1]
+    except msgspec.MsgspecError:
         return None, found[1]
 
 

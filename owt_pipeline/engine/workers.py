@@ -399,10 +399,6 @@ def _be_child(connection: socket.socket, preparation: dict[str, Any], target: by
 
 def keep_pandas_out() -> None:
     """Let pyarrow find no pandas when it first looks for it; `to_pandas` looks again, and works as ever."""
-    if "pandas" in sys.modules:
-        return
-    import pyarrow as pa
-
     with _hidden():
         pa.array([])
 

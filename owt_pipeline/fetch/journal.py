@@ -20,6 +20,7 @@ import numpy as np
 from isal import isal_zlib
 
 from owt_pipeline.engine.disk import Process
+from owt_pipeline.engine.lease import Holder, read_holder, rewrite
 from owt_pipeline.engine.storage import Storage, at_once
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
 
@@ -183,12 +184,10 @@ _decode_no_page = msgspec.msgpack.Decoder(tuple[NoPage, list[int]]).decode
 _decode_page = msgspec.msgpack.Decoder(tuple[Page, list[int]]).decode
 
 
-class _Claim(msgspec.Struct, frozen=True):
-    """What a claim's file says: the attempt, its processes, and how often it was renewed, so that no two are equal."""
+class _Claim(Holder, frozen=True):
+    """What a claim's file says: the attempt that owns it, and its processes."""
 
-    attempt: str
     processes: list[str]
-    renewals: int = 0
 
     def is_dead(self) -> bool:
         """Whether its processes were of this host and have ended."""
@@ -219,8 +218,7 @@ class Claim:
         self.was_taken_over = False
         self.claims = 1
         self._folder, self._name = folder, name
-        self._claim = _Claim(self.attempt, [str(process) for process in processes])
-        self._version: str | None = None
+        self._claim = _Claim(self.attempt, 0, [str(process) for process in processes])
         self._valid_until = 0.0
 
     async def __aenter__(self) -> Claim:
@@ -246,13 +244,11 @@ class Claim:
             asked = time.monotonic()
             if await asyncio.to_thread(self._folder.create, self._name, msgspec.json.encode(self._claim)):
                 watched = None
-            found = await asyncio.to_thread(self._folder.read_version, self._name)
-            if found is None:
+            holder, version = await asyncio.to_thread(read_holder, self._folder, self._name, _Claim)
+            if version is None:
                 continue
-            content, version = found
-            holder = _parsed(content)
-            if holder is not None and holder.attempt == self.attempt:
-                self._version, self._valid_until = version, asked + _VALID_SECONDS
+            if holder is not None and holder.owner == self.attempt:
+                self._valid_until = asked + _VALID_SECONDS
                 self.claims = max(len(await asyncio.to_thread(self._folder.names)), 1)
                 return
             self.was_taken_over = True
@@ -275,21 +271,7 @@ class Claim:
 
     def _renew(self) -> bool:
         """Write the claim again; returns whether it is still this attempt's."""
-        assert self._version is not None
-        renewed = msgspec.structs.replace(self._claim, renewals=self._claim.renewals + 1)
-        version = self._folder.swap(self._name, msgspec.json.encode(renewed), self._version)
-        if version is None:  # another's, or a bucket's answer to an earlier request was lost
-            found = self._folder.read_version(self._name)
-            if found is None or (holder := _parsed(found[0])) is None or holder.attempt != self.attempt:
-                return False
-            renewed, version = holder, found[1]
-        self._claim, self._version = renewed, version
+        if not rewrite(self._folder, self._name, _Claim, self.attempt):
+            return False
         self.claims = max(len(self._folder.names()), 1)
         return True
-
-
-def _parsed(content: bytes) -> _Claim | None:
-    try:
-        return msgspec.json.decode(content, type=_Claim)
-    except msgspec.MsgspecError:  # after a power failure
-        return None
