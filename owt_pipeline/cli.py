@@ -12,30 +12,21 @@ from owt_pipeline.stages import ORDER
 from schemas.settings import ExitCode
 
 COMMANDS = {
-    "run": (
-        "owt_pipeline.commands.run",
-        "run every stage in order, skipping finished ones; --dry_run says what would run",
-    ),
-    "demo": ("owt_pipeline.demo.command", "run the complete job offline, on a small web that it serves itself"),
-    "init": ("owt_pipeline.commands.setup", "write a commented CONFIG.toml to start from"),
-    "train-tokenizer": ("owt_pipeline.commands.train_tokenizer", "learn a byte-level BPE from the corpus"),
-    "verify": ("owt_pipeline.commands.verify", "check every sum, every checksum, and that every id is accounted for"),
-    "discard": (
-        "owt_pipeline.commands.datasets:discard",
-        "remove files of a stage; later datasets keep working",
-    ),
-    "migrate": ("owt_pipeline.commands.migrate", "convert a working directory that an earlier version wrote"),
-    "ls": ("owt_pipeline.commands.datasets", "list the stages of a run: state, rows, bytes, time"),
-    "why": ("owt_pipeline.commands.why", "show what happened to a URL at every stage, or to a domain's URLs"),
-    "inspect": ("owt_pipeline.commands.inspect", "print schema, counts and rows of a dataset or a file"),
-    "sample-documents": ("owt_pipeline.commands.inspect:sample", "print random documents, kept or rejected, to read"),
-    "forget": ("owt_pipeline.commands.forget", "remove documents from the corpus and the tokens"),
-    "flatten": ("owt_pipeline.commands.flatten", "make one run from a chain of runs (owt run --base)"),
-    "publish": (
-        "owt_pipeline.commands.publish",
-        "publish the corpus, or its URLs, as a dataset on the Hugging Face Hub",
-    ),
-    "completion": ("owt_pipeline.commands.setup:completion", "print a completion script for bash, zsh or fish"),
+    "run": ("commands.run", "run every stage in order, skipping finished ones; --dry_run says what would run"),
+    "demo": ("demo.command", "run the complete job offline, on a small web that it serves itself"),
+    "init": ("commands.setup", "write a commented CONFIG.toml to start from"),
+    "train-tokenizer": ("commands.train_tokenizer", "learn a byte-level BPE from the corpus"),
+    "verify": ("commands.verify", "check every sum, every checksum, and that every id is accounted for"),
+    "discard": ("commands.datasets:discard", "remove files of a stage; later datasets keep working"),
+    "migrate": ("commands.migrate", "convert a working directory that an earlier version wrote"),
+    "ls": ("commands.datasets", "list the stages of a run: state, rows, bytes, time"),
+    "why": ("commands.why", "show what happened to a URL at every stage, or to a domain's URLs"),
+    "inspect": ("commands.inspect", "print schema, counts and rows of a dataset or a file"),
+    "sample-documents": ("commands.inspect:sample", "print random documents, kept or rejected, to read"),
+    "forget": ("commands.forget", "remove documents from the corpus and the tokens"),
+    "flatten": ("commands.flatten", "make one run from a chain of runs (owt run --base)"),
+    "publish": ("commands.publish", "publish the corpus, or its URLs, as a dataset on the Hugging Face Hub"),
+    "completion": ("commands.setup:completion", "print a completion script for bash, zsh or fish"),
 }
 """Each command: where `command_of` finds it, and what it is for."""
 
@@ -55,7 +46,7 @@ STAGES = {
 def command_of(name: str) -> Any:
     """The Command of that name, or the function that is `owt run`: `main` of its module, or `NAME_main`."""
     module, _, prefix = COMMANDS[name][0].partition(":")
-    return getattr(importlib.import_module(module), f"{prefix}_main" if prefix else "main")
+    return getattr(importlib.import_module(f"owt_pipeline.{module}"), f"{prefix}_main" if prefix else "main")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,7 +22,7 @@ from owt_pipeline.engine.commit import WARC, publish, work_of
 from owt_pipeline.engine.dataset import DatasetReader, read_manifest, reading
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.lease import hold
-from owt_pipeline.engine.plan import PLAN_NAME, Plan, fingerprint_of, made_from
+from owt_pipeline.engine.plan import PLAN_NAME, Plan, made_from
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import load
 from schemas import DATASETS
@@ -76,7 +76,7 @@ def _convert(
         of_shard.setdefault(file.shard, []).append(file)
     inputs, lost = _inputs(old["inputs"], digests)
     stage = load(old["stage"])
-    plan = fingerprint_of(old["stage"], old["stage_version"], old["options"], inputs, old["sources"])
+    plan = Plan(old["stage"], old["stage_version"], old["options"], inputs, old["sources"], {}).fingerprint
     parts = {part["shard"]: part for part in old["shards"]}
     origins: list[str] = []
     if parts and stage.shard_local and not lost:

@@ -30,7 +30,7 @@ T = TypeVar("T")
 _PIECE_BYTES = 8 << 20
 """An upload's pieces; four of them are in memory at once."""
 
-_REQUESTS_AT_ONCE = 16
+REQUESTS_AT_ONCE = 16
 _DELETED_TOGETHER = 100
 """Objects that Google's storage deletes for one request, at most."""
 
@@ -254,7 +254,7 @@ class GoogleBucket:
         os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
         client = storage.Client(project="none", credentials=credentials, **options)  # only making buckets needs one
         for scheme_of_url in ("https://", "http://"):  # ten connections are kept by default
-            client._http.mount(scheme_of_url, HTTPAdapter(pool_maxsize=_REQUESTS_AT_ONCE))
+            client._http.mount(scheme_of_url, HTTPAdapter(pool_maxsize=REQUESTS_AT_ONCE))
         self._bucket = client.bucket(name)
         self._limits: dict[str, Any] = {
             "timeout": (min(10.0, seconds / 2), seconds),
@@ -321,7 +321,7 @@ class GoogleBucket:
 
     def delete(self, keys: Sequence[str]) -> None:
         together = [keys[start : start + _DELETED_TOGETHER] for start in range(0, len(keys), _DELETED_TOGETHER)]
-        with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
             left = [key for rest in pool.map(self._delete_together, together) for key in rest]
             list(pool.map(self._delete, left))
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
@@ -19,14 +18,13 @@ import pyarrow as pa
 
 from owt_pipeline.engine.dataset import reading
 from owt_pipeline.engine.disk import HashingFile
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.storage import REQUESTS_AT_ONCE, Storage, at_once
 
 SLICES = "slices"
 """Kind of the file with what a part sent."""
 
 _WAITING_BYTES = 64 << 20  # rows are written, sorted by key, once this many bytes wait
 _ALIGNMENT = 64  # of Arrow's buffers, which are read where they lie
-_REQUESTS_TOGETHER = 16  # ranged reads, each waiting for a bucket
 _TAIL = struct.Struct("<QQ")  # offset and length of the index
 _INDEX = pa.schema(
     [("key", pa.int64()), ("path", pa.string()), *((n, pa.int64()) for n in ("offset", "length", "rows"))]
@@ -135,13 +133,12 @@ def read_slices(work: Storage, slices: Iterable[Slice], columns: list[str] | Non
                     maps[slice.path].seek(slice.offset)
                     yield _table(maps[slice.path].read_buffer(slice.length), columns)
         return
-    with ThreadPoolExecutor(_REQUESTS_TOGETHER) as threads:
-        for start in range(0, len(slices), _REQUESTS_TOGETHER):
-            some = slices[start : start + _REQUESTS_TOGETHER]
-            buffers = threads.map(lambda slice: work.read_range(slice.path, slice.offset, slice.length), some)
-            for slice, buffer in zip(some, buffers, strict=True):
-                with reading(work.path(slice.path)):
-                    yield _table(buffer, columns)
+    for start in range(0, len(slices), REQUESTS_AT_ONCE):
+        some = slices[start : start + REQUESTS_AT_ONCE]
+        buffers = at_once(lambda slice: work.read_range(slice.path, slice.offset, slice.length), some)
+        for slice, buffer in zip(some, buffers, strict=True):
+            with reading(work.path(slice.path)):
+                yield _table(buffer, columns)
 
 
 def gather(work: Storage, slices: Iterable[Slice], schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:

@@ -237,8 +237,7 @@ def _check_replaceable(stage: Stage, options: Any, plan: Plan, output: Output, w
     """Raise UserError where part of the output is lost and could only be fetched as it is now."""
     if not stage.irreplaceable(options):
         return
-    same = output.manifest is not None and output.manifest.fingerprint == plan.fingerprint
-    if same and output.table is not None:
+    if output.is_of(plan):
         shards = sorted({file.shard for file in output.table.files if file.path in output.problems})
         lost = f"shards {', '.join(map(str, shards[:10]))}{' ...' if len(shards) > 10 else ''} of {stage.output}/ are"
         first = next(f"{path} {problem}" for path, problem in sorted(output.problems.items()))

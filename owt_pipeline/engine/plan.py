@@ -71,29 +71,15 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of what the output's bytes follow from."""
-        return fingerprint_of(self.stage, self.stage_version, self.options, self.inputs, self.sources)
+        """SHA-256 of what the output's bytes follow from: a plan with the same one makes the same bytes."""
+        names = ("stage", "stage_version", "options", "inputs", "sources")
+        content = json.dumps({name: getattr(self, name) for name in names}, sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
 
     @classmethod
     def of_manifest(cls, manifest: Manifest, made_from: list[str]) -> Plan:
-        return cls(
-            manifest.stage,
-            manifest.stage_version,
-            manifest.options,
-            manifest.inputs,
-            manifest.sources,
-            manifest.versions,
-            manifest.num_shards,
-            made_from,
-        )
-
-
-def fingerprint_of(
-    stage: str, stage_version: int, options: Mapping[str, Any], inputs: Mapping[str, str], sources: Sequence[Any]
-) -> str:
-    """What a manifest is found again by: a plan with the same fingerprint makes the same bytes."""
-    plan = {"stage": stage, "stage_version": stage_version, "options": options, "inputs": inputs, "sources": sources}
-    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
+        names = [name for name in cls.__struct_fields__ if name != "made_from"]
+        return cls(made_from=made_from, **{name: getattr(manifest, name) for name in names})
 
 
 def make_plan(
@@ -181,14 +167,14 @@ class Output:
 
     Attributes:
       manifest: the manifest, where the dataset is finished and its list of files can be read.
-      table: its list of files.
+      table: its list of files; an empty one without a manifest.
       problems: what is wrong with its files, by path.
       listing: the listing of its folders that says so.
       discarded: whether its files were removed on purpose.
     """
 
     manifest: Manifest | None
-    table: FileTable | None
+    table: FileTable
     problems: Mapping[str, str]
     listing: Listing
     discarded: bool
@@ -201,14 +187,17 @@ class Output:
         # Without a manifest, files next to unfinished work are of its finished shards.
         return self.manifest is None and (damaged or bool(names and not self.listing.unfinished_plans()))
 
+    def is_of(self, plan: Plan) -> bool:
+        """Whether the manifest is that of `plan`, whatever has become of the files."""
+        return self.manifest is not None and self.manifest.fingerprint == plan.fingerprint
+
     def is_finished(self, plan: Plan) -> bool:
         """Whether the output is what `plan` would make, down to every file, or was that before it was discarded."""
-        same = self.manifest is not None and self.manifest.fingerprint == plan.fingerprint
-        return same and (self.discarded or not self.problems)
+        return self.is_of(plan) and (self.discarded or not self.problems)
 
     def tidy(self) -> None:
         """Remove what the finished dataset does not name."""
-        if self.manifest is not None and self.table is not None:
+        if self.manifest is not None:
             self.listing.tidy(self.manifest, self.table, f"{ledger_of(self.manifest.dataset)}/{DISCARDED}")
 
 
@@ -219,9 +208,8 @@ def look_at(workdir: Storage, dataset: str, remember: bool = True) -> Output:
     """
     manifest = usable_manifest(workdir, dataset)
     listing = Listing(workdir, dataset, remember)
-    table = DatasetReader(workdir, manifest).table_of_files if manifest is not None else None
-    problems = listing.problems(table.files) if table is not None else {}
-    return Output(manifest, table, problems, listing, is_discarded(workdir, dataset))
+    table = DatasetReader(workdir, manifest).table_of_files if manifest is not None else FileTable([])
+    return Output(manifest, table, listing.problems(table.files), listing, is_discarded(workdir, dataset))
 
 
 def finished_parts(
@@ -233,7 +221,7 @@ def finished_parts(
     """
     work = work_of(workdir, dataset)
     found: list[tuple[Plan, list[ShardRecord]]] = []
-    if output.manifest is not None and output.table is not None:
+    if output.manifest is not None:
         records = output.table.records
         found.append((Plan.of_manifest(output.manifest, [record.made_from for record in records]), records))
     for name in output.listing.unfinished_plans():
@@ -259,7 +247,7 @@ def finished_parts(
 def _why(plan: Plan, output: Output, found: Sequence[Plan]) -> str:
     if any(old.fingerprint == plan.fingerprint for old in found[1 if output.manifest is not None else 0 :]):
         return INTERRUPTED
-    if output.manifest is not None and output.manifest.fingerprint == plan.fingerprint:
+    if output.is_of(plan):
         shown = [f"{path} {problem}" for path, problem in sorted(output.problems.items())]
         more = f" and {len(shown) - 3} more files" if len(shown) > 3 else ""
         return ", ".join(shown[:3]) + more

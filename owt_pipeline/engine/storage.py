@@ -25,12 +25,11 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from owt_pipeline.engine.bucket_clients import Bucket, Failure, GoogleBucket, ObstoreBucket
+from owt_pipeline.engine.bucket_clients import REQUESTS_AT_ONCE, Bucket, Failure, GoogleBucket, ObstoreBucket
 from owt_pipeline.engine.disk import Disk, HashingFile, check_utf8, remove_dead_spools, spool_file
 from owt_pipeline.engine.errors import UserError
 
 _SCHEMES = ("gs", "s3", "az")
-_REQUESTS_AT_ONCE = 16
 
 _Item = TypeVar("_Item")
 _Answer = TypeVar("_Answer")
@@ -198,7 +197,7 @@ class Storage:
 
 def at_once(call: Callable[[_Item], _Answer], items: Iterable[_Item]) -> list[_Answer]:
     """What `call` gives for each item, in order; 16 are called at once, since each waits for a bucket."""
-    with concurrent.futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
+    with concurrent.futures.ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
         return list(threads.map(call, items))
 
 
