@@ -8,7 +8,7 @@ import functools
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -232,15 +232,14 @@ def empty(schema: pa.Schema) -> pa.RecordBatch:
 
 def rejects_batch(rows: Iterable[tuple[int, str | None, Reason, str | None]]) -> pa.RecordBatch:
     """Reject rows from (url_id, url, reason, detail)."""
-    columns: list[list] = [[], [], [], []]
-    for url_id, url, reason, detail in rows:
-        columns[0].append(url_id)
-        columns[1].append(url)
-        columns[2].append(str(reason))
-        columns[3].append(detail)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(values, kind) for values, kind in zip(columns, REJECTS.types, strict=True)], schema=REJECTS
-    )
+    return batch_of(rows, REJECTS)
+
+
+def batch_of(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows, as tuples, as a batch of `schema`."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def replace_columns(batch: pa.RecordBatch, schema: pa.Schema, **columns: pa.Array | Sequence) -> pa.RecordBatch:
@@ -255,17 +254,3 @@ def replace_columns(batch: pa.RecordBatch, schema: pa.Schema, **columns: pa.Arra
         else:
             arrays.append(pa.array(values, column.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def to_ipc(batch: pa.RecordBatch) -> bytes:
-    """The batch as an Arrow IPC stream; a slice ships its own rows only, where pickle ships its parent's."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
-
-
-def from_ipc(data: bytes) -> pa.RecordBatch:
-    """The batch of `to_ipc`."""
-    with pa.ipc.open_stream(data) as reader:
-        return reader.read_next_batch()

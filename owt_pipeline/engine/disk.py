@@ -247,15 +247,6 @@ class HashingFile:
     def close(self) -> None:
         """Nothing: only what opened the file knows when it is complete."""
 
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
     @property
     def sha256(self) -> str:
         return self._digest.hexdigest()

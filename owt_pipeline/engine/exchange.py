@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.engine.dataset import reading
+from owt_pipeline.engine.dataset import batch_of, reading
 from owt_pipeline.engine.disk import HashingFile
 from owt_pipeline.engine.storage import REQUESTS_AT_ONCE, Storage, at_once
 
@@ -75,10 +75,7 @@ class SliceWriter:
     def close(self) -> None:
         """Write what waits, and the index."""
         self._flush()
-        columns = zip(*self._index, strict=True) if self._index else [[]] * len(_INDEX)
-        arrays = [pa.array(list(column), kind) for column, kind in zip(columns, _INDEX.types, strict=True)]
-        index = pa.record_batch(arrays, schema=_INDEX)
-        offset, length = self._write([index])
+        offset, length = self._write([batch_of(self._index, _INDEX)])
         self._file.write(_TAIL.pack(offset, length))
 
     def _flush(self) -> None:

@@ -230,19 +230,18 @@ def _acquire(workdir: Storage, take_over: bool, job_runs: Callable[[Job], bool |
         expires = time.time() + TERM_SECONDS
         return msgspec.json.encode(Lease(owner, 0, process.host, process.pid, process.started, _command(), expires))
 
-    while True:
-        if workdir.create(LEASE_NAME, mine()):
-            return HeldLease(workdir, owner)
+    while not workdir.create(LEASE_NAME, mine()):
         lease, version = _read(workdir)
         if version is None:
             continue  # released just now
         if lease and lease.owner == owner:
-            return HeldLease(workdir, owner)  # it was created or swapped, but the answer was lost
+            break  # it was created or swapped, but the answer was lost
         if not take_over and not _is_dead(workdir, lease, version, job_runs):
             continue
         if workdir.swap(LEASE_NAME, mine(), version) is not None:
             logger.info("%s: took the lease over from %s", workdir, lease or "nobody known")
-            return HeldLease(workdir, owner)
+            break
+    return HeldLease(workdir, owner)
 
 
 def _is_dead(

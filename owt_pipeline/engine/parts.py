@@ -114,9 +114,8 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
     if not pending:
         return
     together = step.together(run) if callable(step.together) else step.together
-    title = work.stage.name if step.name == SHARDS else f"{work.stage.name} ({step.name})"
     total = sum(pending.values()) if rows else None
-    with progress.step(title, shards=len(pending), rows=total):
+    with progress.step(title(work.stage, step), shards=len(pending), rows=total):
         if together > 1:
             done = _in_threads(work, list(pending), parts, together)
         elif step.spread and work.runtime.workers > 1:
@@ -126,6 +125,11 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
         for key, result in done:
             progress.shard_done()
             yield key, result
+
+
+def title(stage: Stage, step: Step) -> str:
+    """How the progress names a step."""
+    return stage.name if step.name == SHARDS else f"{stage.name} ({step.name})"
 
 
 def _in_processes(

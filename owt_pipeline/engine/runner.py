@@ -36,7 +36,7 @@ from owt_pipeline.engine.phases import (
     seconds,
 )
 from owt_pipeline.engine.plan import read_plan
-from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, Step, read_record, records_of
+from owt_pipeline.engine.stage import Runtime, Stage, Step, read_record, records_of
 from owt_pipeline.engine.storage import Storage, at_once
 from owt_pipeline.engine.workers import WorkerError, close_shared_pool, importing, start_server
 from schemas.manifest import MANIFEST_NAME, Manifest, ledger_of
@@ -230,15 +230,18 @@ class Watch:
 
     def has_begun(self) -> bool:
         """Whether the first stage, which has to run, was published."""
-        return self._content(self._stages[0]) != self._before[self._stages[0].name]
+        return self._is_published(self._stages[0])
+
+    def _is_published(self, stage: Stage) -> bool:
+        return self._content(stage) != self._before[stage.name]
 
     def _follow(self) -> None:
         while not self._ended.is_set():
             with contextlib.suppress(OSError, UserError):  # a bucket that does not answer costs a look, not the run
                 self.note_published()
                 for stage in self._stages:
-                    if stage.name not in seconds and (parts := self._parts(stage)):
-                        self._show(stage, *parts)
+                    if stage.name not in seconds and (found := self._parts(stage)):
+                        self._show(stage, *found)
             self._ended.wait(WATCH_SECONDS)
 
     def _show(self, stage: Stage, folder: str, name: str) -> None:
@@ -247,42 +250,35 @@ class Watch:
         work = work_of(self._workdir, stage.output) / folder
         plan = read_plan(work)
         records = records_of(work, name)
-        title = stage.name if name == SHARDS else f"{stage.name} ({name})"
         total = plan.num_shards if plan is not None and step.keys is Step.keys else 0
         seen: set[str] = set()
-        with progress.step(title, shards=total):
-            progress.doing(lambda: self._missing(total, seen))
+
+        def missing() -> str:
+            few = 0 < total - len(seen) <= 3
+            return f"waiting for {', '.join(str(k) for k in range(total) if record_name(k) not in seen)}" if few else ""
+
+        with progress.step(parts.title(stage, step), shards=total):
+            progress.doing(missing)
             while not self._ended.is_set():
                 new = sorted(set(records.names()) - seen)
                 for record in at_once(partial(read_record, records), new):
                     progress.advance(record.counts.entered)
                     progress.shard_done()
                 seen.update(new)
-                if self._content(stage) != self._before[stage.name] or self._parts(stage) != (folder, name):
+                if self._is_published(stage) or self._parts(stage) != (folder, name):
                     return
                 self._ended.wait(WATCH_SECONDS)
-
-    @staticmethod
-    def _missing(total: int, seen: set[str]) -> str:
-        """The last parts that are waited for, by number."""
-        if not 0 < total - len(seen) <= 3:
-            return ""
-        return f"waiting for {', '.join(str(k) for k in range(total) if record_name(k) not in seen)}"
 
     def _parts(self, stage: Stage) -> tuple[str, str] | None:
         """The folder of the stage's work, and the last of its steps that has begun; None where it is not at work."""
         names = work_of(self._workdir, stage.output).names()
-        found = [(name.split("/")[0], name.split("/")[1]) for name in names if name.count("/") >= 2]
-        for step in reversed(stage.steps):
-            for folder, name in found:
-                if name == step.name:
-                    return folder, name
-        return None
+        begun = {name.split("/")[1]: name.split("/")[0] for name in reversed(names) if name.count("/") >= 2}
+        return next(((begun[step.name], step.name) for step in reversed(stage.steps) if step.name in begun), None)
 
     def note_published(self) -> None:
         """Say which stages were published since it was last called."""
         for stage in self._stages:
-            if stage.name not in seconds and self._content(stage) != self._before[stage.name]:
+            if stage.name not in seconds and self._is_published(stage):
                 taken, self._since = time.monotonic() - self._since, time.monotonic()
                 manifest = require_manifest(self._workdir, stage.output)
                 append_to_log(self._workdir, log_entry(manifest, time.time() - taken, taken, **self._place))

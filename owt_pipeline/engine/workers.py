@@ -44,13 +44,13 @@ from typing import Any, NoReturn, TypeVar
 import pyarrow as pa
 
 from owt_pipeline.engine import progress
-from owt_pipeline.engine.dataset import from_ipc, to_ipc
 from owt_pipeline.engine.errors import LedgerError, UserError
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-copyreg.pickle(pa.RecordBatch, lambda batch: (from_ipc, (to_ipc(batch),)))  # a slice takes only its own rows along
+# A slice takes only its own rows along, where pickle would take its parent's.
+copyreg.pickle(pa.RecordBatch, lambda batch: (pa.ipc.read_record_batch, (batch.serialize(), batch.schema)))
 
 TIMEOUT_SIGNAL = signal.SIGPROF
 """What a worker dies of that has used up the CPU time it was allowed."""

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.dataset import batch_of
 from owt_pipeline.engine.storage import Storage, open_source
 from owt_pipeline.fetch.answers import EARLIEST, Answer, NoPage, Origin, Page, judge, wanted_moment
 from owt_pipeline.formats.captures import captures
@@ -78,9 +79,7 @@ def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: 
             )  # fmt: skip
     with pa.ipc.new_file(index, _CAPTURES) as arrow:
         for rows in buckets:
-            columns: list[Any] = list(zip(*rows, strict=True)) or [[]] * len(_CAPTURES)
-            arrays = [pa.array(values, field.type) for values, field in zip(columns, _CAPTURES, strict=True)]
-            arrow.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_CAPTURES))
+            arrow.write_batch(batch_of(rows, _CAPTURES))
     writer.count({"responses": responses, "broken": broken, "unusable": unusable})
 
 
