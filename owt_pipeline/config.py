@@ -10,7 +10,7 @@ from typing import Any
 from owt_pipeline.command_line import add_output_flags
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.stage import Stage
-from owt_pipeline.engine.storage import open_source
+from owt_pipeline.engine.storage import folder_of
 from schemas import SettingsError
 from schemas.settings import did_you_mean, from_table
 
@@ -31,12 +31,8 @@ def read_config(path: str | None) -> dict[str, dict[str, Any]]:
     if path is None:
         return {}
     try:
-        if "://" in path:
-            with open_source(path) as source:
-                tables = tomllib.loads(source.read().decode())
-        else:
-            with open(path, "rb") as file:
-                tables = tomllib.load(file)
+        folder, name = folder_of(path)
+        tables = tomllib.loads(folder.read(name).decode())
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -47,13 +47,7 @@ _ATTEMPTS = 20  # at adding a line to a file that others add to
 
 
 class PinnedManifest(msgspec.Struct, frozen=True):
-    """A dataset of a base, when it was pinned.
-
-    Attributes:
-      sha256: of its manifest.
-      digest: over its files.
-      rows: its rows.
-    """
+    """A dataset of a base, when it was pinned: SHA-256 of its manifest, digest over its files, number of rows."""
 
     sha256: str
     digest: str
@@ -86,14 +80,7 @@ class _Bases(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Base:
-    """A finished run that another one builds on.
-
-    Attributes:
-      name: the last part of its place, as details name it.
-      workdir: its folder.
-      manifests: those of its datasets.
-      pinned: their hashes.
-    """
+    """A finished run that another one builds on. Details name it by its `name`, the last part of its place."""
 
     name: str
     workdir: Storage

@@ -87,7 +87,6 @@ class ShardWriter:
         Args:
           folder: the working directory, or the folder of a plan's work for an intermediate step.
           records: where the shard's record goes.
-          shard: its number.
           outputs: schema of each output; "" is the dataset itself, another name a folder below it.
           dataset: the dataset's name; "" for an intermediate step, which has no ledger, so that its rows need not
             balance. Nor is a step synced to the disk, at some milliseconds a file.
@@ -342,7 +341,6 @@ def publish(
     """Write a dataset's list of files, then its manifest, which makes it finished; then remove what it does not name.
 
     Args:
-      workdir: the working directory.
       records: the record of each shard.
       assets: files of the complete dataset, written already.
       confirm: called right before the manifest is written; raises where another run has taken over.

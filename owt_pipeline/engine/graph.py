@@ -43,11 +43,7 @@ CONTROL = -1
 class Dataset(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """A handle of a finished dataset: what goes from stage to stage, some 200 bytes.
 
-    Attributes:
-      uri: of its folder; of the working directory for what begins a run.
-      digest: of its files.
-      shards: number of shards.
-      rows: number of rows.
+    `uri` is that of its folder, or of the working directory for what begins a run; `digest` is over its files.
     """
 
     uri: str
@@ -59,9 +55,7 @@ class Dataset(msgspec.Struct, frozen=True, array_like=True, tag=True):
 class Stopped(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """In place of a dataset: a mistake of the user's was found, which no retry mends. Later stages pass it on.
 
-    Attributes:
-      message: one line that says what to do.
-      exit_code: of the command.
+    `message` is one line that says what to do, `exit_code` that of the command.
     """
 
     message: str

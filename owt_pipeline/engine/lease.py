@@ -41,12 +41,8 @@ _RELEASE_SECONDS = 10.0
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A job on a cluster, which continues when the process that started it ends.
-
-    Attributes:
-      runner: Beam's name of the runner.
-      id: the runner's name of the job.
-    """
+    """A job on a cluster, by Beam's name of the runner and the runner's of the job; it continues when the process that
+    started it ends."""
 
     runner: str
     id: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,6 @@ from owt_pipeline.engine.exchange import SLICES, Slice, read_index
 from owt_pipeline.engine.lease import RENEW_SECONDS, renew
 from owt_pipeline.engine.phases import open_run
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Step, read_record
-from owt_pipeline.engine.storage import in_thread
 from owt_pipeline.engine.workers import WorkerDied, WorkerError, shared_pool
 from schemas import DATASETS
 from schemas.manifest import ShardRecord
@@ -30,13 +29,8 @@ BATCHES_COST = 1.1
 
 @dataclass(frozen=True)
 class Done:
-    """A finished part.
-
-    Attributes:
-      record: its record.
-      sent: what it sent to parts of the next step: (key, slice).
-      seconds: that this attempt took; 0 where the part was finished before.
-    """
+    """A finished part: its record, what it sent to parts of the next step, as (key, slice), and the seconds that this
+    attempt took; 0 where the part was finished before."""
 
     record: ShardRecord
     sent: Sequence[tuple[int, Slice]]
@@ -207,11 +201,3 @@ def _in_threads(
             raise cancelled
     finally:  # an error, or Ctrl-C, does not wait for the others
         threads.shutdown(wait=False, cancel_futures=True)
-
-
-def interruptibly(call: Callable[[], Any]) -> Any:
-    """Call in a thread, so that this one takes Ctrl-C and SIGTERM at once; the thread is then left behind."""
-    future = in_thread(call)
-    while not future.done():
-        wait([future], 0.1)
-    return future.result()

@@ -303,13 +303,8 @@ def read_log(workdir: Storage) -> list[dict]:
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of a run on a cluster, in the working directory.
-
-    Attributes:
-      message: why it stopped or failed; "" where it did not.
-      exit_code: of the command.
-      failure: the traceback, for a failure that is not the user's.
-    """
+    """What came of a run on a cluster, in the working directory: why it stopped or failed, "" where it did not; the
+    command's exit code; and the traceback, for a failure that is not the user's."""
 
     message: str = ""
     exit_code: int = 0

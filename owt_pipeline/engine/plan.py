@@ -48,13 +48,11 @@ class Plan(msgspec.Struct, frozen=True):
     """What is to be made: everything its bytes follow from.
 
     Attributes:
-      stage: name of the stage.
-      stage_version: version of its code.
+      stage_version: version of the stage's code.
       options: the options that shape bytes.
       inputs: digest of each dataset read, by name.
       sources: files from outside the working directory, and lists in it.
       versions: versions of the libraries that shape bytes.
-      num_shards: shards of the output.
       made_from: for each shard, a digest of all it is made from apart from the options; empty where the stage does not
         work shard by shard.
     """

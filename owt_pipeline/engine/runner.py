@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -37,7 +38,7 @@ from owt_pipeline.engine.phases import (
 )
 from owt_pipeline.engine.plan import read_plan
 from owt_pipeline.engine.stage import Runtime, Stage, Step, read_record, records_of
-from owt_pipeline.engine.storage import Storage, at_once
+from owt_pipeline.engine.storage import Storage, at_once, in_thread
 from owt_pipeline.engine.workers import WorkerError, close_shared_pool, importing, start_server
 from schemas.manifest import MANIFEST_NAME, Manifest, ledger_of
 
@@ -98,7 +99,10 @@ def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Bui
     if runs_on_cluster(runtime.beam_flags):
         return _run_on_cluster(stages, runtime.elsewhere([stage for stage, _ in stages]), build)
     try:
-        parts.interruptibly(lambda: _run_locally(stages, runtime, build))
+        job = in_thread(lambda: _run_locally(stages, runtime, build))
+        while not job.done():  # so that this thread takes Ctrl-C and SIGTERM at once; the other is then left behind
+            wait([job], 0.1)
+        job.result()
     except KeyboardInterrupt:
         close_shared_pool()
         raise

@@ -50,7 +50,6 @@ class Runtime:
     """How a stage runs, as opposed to what it makes: nothing here shapes a byte of the output.
 
     Attributes:
-      workdir: the working directory.
       workers: processes of the local pool; on a cluster, one part at a time is worked on in each of its processes.
       beam_flags: Beam's flags; none for the local runner.
       owner: of the lease that is held on the working directory; empty: none.
@@ -222,11 +221,7 @@ class StageRun:
     """A stage at work: what its functions are given, in whichever process they run.
 
     Attributes:
-      stage: the stage.
-      options: its options.
-      runtime: where and how it runs.
       inputs: a reader for each dataset of `stage.inputs`, and of `stage.optional_inputs` where it is there.
-      plan: what is being made.
       work: the folder for intermediate steps; it goes when the stage is done.
       properties: for the manifest: set by `prepare` or `finish`.
       assets: files of the complete dataset that were written.

@@ -36,13 +36,8 @@ _Answer = TypeVar("_Answer")
 
 
 class Entry(NamedTuple):
-    """A file of a listing.
-
-    Attributes:
-      name: relative to the folder that was listed.
-      bytes: its size.
-      version: another one where the file is replaced: an etag, a generation, or what the disk says of it.
-    """
+    """A file of a listing: its name relative to the folder that was listed, its size, and its version, which is another
+    one where the file is replaced: an etag, a generation, or what the disk says of it."""
 
     name: str
     bytes: int
