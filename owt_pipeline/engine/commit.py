@@ -128,11 +128,6 @@ class ShardWriter:
         """Rows that leave the stage."""
         self._sinks[output].write(rows)
 
-    def flush(self) -> None:
-        """End the row group (of an Arrow file: the record batch), so that what was written can be read by itself."""
-        for sink in self._sinks.values():
-            sink.flush()
-
     def reject(self, rows: pa.RecordBatch) -> None:
         """Rows of schema `REJECTS`."""
         if rows.num_rows:

@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import json
 import logging
-import os
 import socket
 import time
 import traceback
@@ -279,22 +278,16 @@ def log_entry(manifest: Manifest, started: float, seconds: float, **where: Any) 
 
 
 def append_to_log(workdir: Storage, entry: Mapping[str, Any]) -> None:
-    """Append a line to the run's log. Only the process that holds the lease does: in a bucket, it rewrites the log."""
-    line = json.dumps(entry) + "\n"
-    if workdir.is_local:
-        with open(os.path.join(workdir.uri, RUN_LOG), "a", encoding="utf-8") as log:
-            log.write(line)
-    else:
-        before = workdir.read_version(RUN_LOG)
-        workdir.write(RUN_LOG, (before[0] if before else b"") + line.encode())
+    """Add a line to the run's log, which is rewritten. Only the process that holds the lease does."""
+    before = workdir.read_version(RUN_LOG)
+    workdir.write(RUN_LOG, (before[0] if before else b"") + f"{json.dumps(entry)}\n".encode())
 
 
 def read_log(workdir: Storage) -> list[dict]:
     """The entries of a run's log; those that cannot be read are left out."""
-    if not workdir.exists(RUN_LOG):
-        return []
+    found = workdir.read_version(RUN_LOG)
     entries = []
-    for line in workdir.read(RUN_LOG).decode(errors="replace").splitlines():
+    for line in found[0].decode(errors="replace").splitlines() if found else ():
         try:
             entries.append(json.loads(line))
         except ValueError:
