@@ -87,7 +87,7 @@ class ShardWriter:
         Args:
           folder: the working directory, or the folder of a plan's work for an intermediate step.
           records: where the shard's record goes.
-          outputs: schema of each output; "" is the dataset itself, another name a folder below it.
+          outputs: schema of each output; "" is the dataset itself, another name a folder below it. A step has none.
           dataset: the dataset's name; "" for an intermediate step, which has no ledger, so that its rows need not
             balance. Nor is a step synced to the disk, at some milliseconds a file.
           step: an intermediate step's name, which is that of its folder.
@@ -106,8 +106,7 @@ class ShardWriter:
 
     def __enter__(self) -> ShardWriter:
         for output, schema in self._outputs.items():
-            place = "/".join(filter(None, (self._dataset or self._step, output)))
-            file = self._open(place, f".{self._format}", "data")
+            file = self._open(f"{self._dataset}/{output}".rstrip("/"), f".{self._format}", "data")
             self._sinks[output] = _Sink(file, schema, self._format, _ROW_GROUP_BYTES.get(self._dataset))
         if self._dataset:
             file = self._open(f"{ledger_of(self._dataset)}/rejects", ".parquet", "rejects")
@@ -116,7 +115,7 @@ class ShardWriter:
 
     def _open(self, place: str, suffix: str, kind: str) -> _File:
         spool = self._stack.enter_context(self._folder.spool())
-        file = _File(f"{place}/{shard_name(self.shard)}".lstrip("/"), suffix, kind, spool)
+        file = _File(f"{place}/{shard_name(self.shard)}", suffix, kind, spool)
         self._files.append(file)
         return file
 

@@ -74,17 +74,10 @@ def _make(run: StageRun, step: Step, key: int, slices: Sequence[Slice]) -> Shard
     records = run.records(step.name)
     if step.name == SHARDS:
         dataset = DATASETS[run.stage.output]
-        writer = ShardWriter(
-            run.workdir,
-            records,
-            key,
-            step.outputs(run) or {"": dataset.schema},
-            dataset=dataset.name,
-            file_format=dataset.format,
-        )
+        outputs = step.outputs(run) or {"": dataset.schema}
+        writer = ShardWriter(run.workdir, records, key, outputs, dataset=dataset.name, file_format=dataset.format)
     else:
-        outputs = {"": step.schema} if step.schema is not None else {}
-        writer = ShardWriter(run.work, records, key, outputs, step=step.name)
+        writer = ShardWriter(run.work, records, key, {}, step=step.name)
     with writer:
         step.work(run, key, slices, writer)
     # Where another attempt's record came first, its files are those that count.

@@ -124,7 +124,6 @@ class Step:
       name: of the step's folder; the last step's is `shards`.
       keys: parts that exist even if nothing is sent to them; all shards by default.
       rows: rows that each of `keys` reads, for the progress and so that the largest go first; what was sent otherwise.
-      schema: of the rows the part itself writes (`writer.write`), if any; the dataset's own for the last step.
       outputs: schemas of named outputs of the last step (`train`, `val`) in place of the dataset's own.
       spread: what the local pool's processes share: `shards`, of which each makes some; or also a shard's `batches`
         where shards are few (`run.map_batches`). Without it parts are made in the run's own process, one after the
@@ -137,7 +136,6 @@ class Step:
     name: str = SHARDS
     keys: Callable[[StageRun], Iterable[int]] = _shards
     rows: Callable[[StageRun], Mapping[int, int] | Sequence[int] | None] = _nothing
-    schema: pa.Schema | None = None
     outputs: Callable[[StageRun], Mapping[str, pa.Schema] | None] = _nothing
     spread: Literal["", "shards", "batches"] = ""
     together: int | Callable[[StageRun], int] = 1

@@ -61,7 +61,6 @@ class Attempt:
         )
         self.writer.enter(1)
         self.writer.write(pa.RecordBatch.from_pydict({"url_id": [7], "text": [text]}, schema=SCHEMA))
-        self.writer.flush()
 
     def end(self, how: str) -> None:
         if how == "succeeds":
