@@ -128,10 +128,9 @@ class DatasetReader:
                 yield from arrow_batches(source, columns, rows)
             else:
                 parquet = pq.ParquetFile(source)
-                lacking = self._lacking(file, parquet.schema_arrow, columns)
-                present = [name for name in columns or () if name not in lacking] or None
+                present = [name for name in columns or () if name in parquet.schema_arrow.names] or None
                 for batch in parquet.iter_batches(batch_size=rows, columns=present):
-                    yield self._with_nulls(batch, lacking, columns) if lacking else batch
+                    yield self._completed(batch, file, columns)
 
     def ids(self, shard: int, kind: str = "data") -> np.ndarray:
         """`url_id` of each row of a shard, uint64 (n,)."""
@@ -141,26 +140,19 @@ class DatasetReader:
     def table(self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None) -> pa.Table:
         """One shard, or all, as a table."""
         first = self.files(kind, shard)[0]
-        schema = self.schema(first)
-        if lacking := self._lacking(first, schema, columns):
-            schema = self._with_nulls(schema.empty_table(), lacking, columns).schema
-        elif columns:
-            schema = pa.schema([schema.field(name) for name in columns])
+        schema = self._completed(self.schema(first).empty_table(), first, columns).schema
         return pa.Table.from_batches(self.batches(shard, kind=kind, columns=columns, rows=1 << 16), schema)
 
-    def _lacking(self, file: ShardFile, found: pa.Schema, columns: list[str] | None) -> list[str]:
-        """Columns to be read that a file of an earlier release has not."""
-        added: frozenset[str] = (
-            DATASETS[self.name].added if file.kind == "data" and self.name in DATASETS else frozenset()
-        )
-        return [name for name in columns or added if name in added and name not in found.names]
-
-    def _with_nulls(self, rows: _Rows, lacking: list[str], columns: list[str] | None) -> _Rows:
-        """The rows with the columns asked for, those `lacking` as nulls; all, without `columns`, in their order."""
-        schema = DATASETS[self.name].schema
-        for name in lacking:
-            rows = rows.append_column(schema.field(name), pa.nulls(rows.num_rows, schema.field(name).type))
-        return rows.select(columns or [name for name in schema.names if name in rows.schema.names])
+    def _completed(self, rows: _Rows, file: ShardFile, columns: list[str] | None) -> _Rows:
+        """The columns asked for, or all, in their order; those that a file of an earlier release has not are null."""
+        if file.kind == "data" and self.name in DATASETS:
+            schema, added = DATASETS[self.name].schema, DATASETS[self.name].added - set(rows.schema.names)
+            lacking = [name for name in columns or schema.names if name in added]
+            for name in lacking:
+                rows = rows.append_column(schema.field(name), pa.nulls(rows.num_rows, schema.field(name).type))
+            if lacking and not columns:
+                columns = [name for name in schema.names if name in rows.schema.names]
+        return rows.select(columns) if columns else rows
 
     def schema(self, file: ShardFile) -> pa.Schema:
         """The Arrow schema of one file; raises UserError on a damaged one."""

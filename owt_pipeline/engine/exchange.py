@@ -138,10 +138,9 @@ def read_slices(work: Storage, slices: Iterable[Slice], columns: list[str] | Non
                 yield _table(buffer, columns)
 
 
-def gather(work: Storage, slices: Iterable[Slice], schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
+def gather(work: Storage, slices: Iterable[Slice], schema: pa.Schema) -> pa.Table:
     """All rows of some slices as one table, in contiguous columns; `schema` is that of the rows sent."""
-    schema = pa.schema([schema.field(name) for name in columns]) if columns else schema
-    return pa.concat_tables([schema.empty_table(), *read_slices(work, slices, columns)]).combine_chunks()
+    return pa.concat_tables([schema.empty_table(), *read_slices(work, slices)]).combine_chunks()
 
 
 def by_partition(rows: pa.RecordBatch, hashes: np.ndarray, partitions: int) -> Iterator[tuple[int, pa.RecordBatch]]:
