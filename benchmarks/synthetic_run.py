@@ -90,9 +90,9 @@ def _write_shard(workdir: Storage, number: int, hosts: list[str], texts: pa.Arra
                 writer.enter(len(chosen))
                 writer.write(_rows(dataset.schema, shard, chosen, texts), next(iter(outputs)))
             if name == "pages":
-                file, count = writer.open_file(".warc.gz", "warc")
+                file = writer.open_file(".warc.gz", "warc")
                 file.write(_PAGE)
-                count[0] = int(left[name].sum())
+                file.rows = int(left[name].sum())
             if name in rejected:
                 gone, reasons = index[rejected[name][0]], rejected[name][1]
                 urls_gone = shard.urls.take(pa.array(gone)).to_pylist()

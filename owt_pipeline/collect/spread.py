@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from owt_pipeline.engine.disk import HashingFile
 from owt_pipeline.engine.exchange import SliceWriter
 
 HOSTS = pa.schema([pa.field("host", pa.string(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])
@@ -35,8 +36,8 @@ _SORTED_BYTES, _MOST_SORTED_BYTES = 32 << 10, 32 << 20
 class BucketWriter:
     """Writes rows into a partitioned file of the exchange, by bucket."""
 
-    def __init__(self, slices: SliceWriter, num_buckets: int):
-        self._slices = slices
+    def __init__(self, file: HashingFile, num_buckets: int):
+        self._slices = SliceWriter(file)
         self._sorted_bytes = min(num_buckets * _SORTED_BYTES, _MOST_SORTED_BYTES)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0

@@ -32,7 +32,7 @@ from owt_pipeline.collect.submissions import ROWS
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.exchange import Slice, SliceWriter, gather, read_index, read_slices
+from owt_pipeline.engine.exchange import Slice, gather, read_index, read_slices
 from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part
 from owt_pipeline.engine.storage import describe_source, expand_globs, open_source
 from owt_pipeline.engine.workers import map_batches
@@ -153,13 +153,11 @@ def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWri
         return
     source = sources[number]
     tally, hosts = Tally(source.name, source.kind), HostCounter()
-    file, count = writer.open_file(".rows", _ROWS)
-    buckets = BucketWriter(SliceWriter(file), run.num_shards)
+    buckets = BucketWriter(writer.open_file(".rows", _ROWS), run.num_shards)
 
     def write(rows: pa.RecordBatch) -> None:
         buckets.write(rows)
         hosts.add(rows["host"])
-        count[0] += rows.num_rows
         progress.advance(rows.num_rows)
 
     with _opened(source, run.options) as reader:
@@ -181,7 +179,7 @@ def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWri
         write(row_of_problem(source, tally.last_line + 1, Reason.BROKEN_FILE, tally.broken, run.num_shards))
     buckets.close()
     writer.send(0, hosts.batch())
-    writer.open_file(".json", _TALLY)[0].write(msgspec.json.encode(tally))
+    writer.open_file(".json", _TALLY).write(msgspec.json.encode(tally))
 
 
 def _parts_of_bases(run: StageRun) -> list[tuple[int, range]]:
@@ -202,12 +200,10 @@ def _read_base(run: StageRun, number: int, shards: range, writer: ShardWriter) -
         failed_before = run.properties["retried_as_of"] - options.retry_after_days * _DAY
     reader = BaseReader(run.bases[number], number, version_of(run.plan.options), run.num_shards, failed_before)
     hosts = HostCounter()
-    files = [writer.open_file(f".{kind}", kind) for kind in (_KNOWN, _AGAIN)]
-    buckets = [BucketWriter(SliceWriter(file), run.num_shards) for file, _ in files]
+    buckets = [BucketWriter(writer.open_file(f".{kind}", kind), run.num_shards) for kind in (_KNOWN, _AGAIN)]
     for shard in shards:
         for is_again, rows in reader.known(shard):
             buckets[is_again].write(rows)
-            files[is_again][1][0] += rows.num_rows
             if is_again:
                 hosts.add(rows["host"])
             else:
@@ -228,8 +224,7 @@ def spread_hosts(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWr
             total // run.num_shards,
         )
     spread = plan_spread(gather(run.work, slices, HOSTS), total, run.num_shards, run.options.max_host_share)
-    output = writer.open_file(".json", _SPREAD)[0]
-    output.write(msgspec.json.encode(spread))
+    writer.open_file(".json", _SPREAD).write(msgspec.json.encode(spread))
     shards_of = spread.shards_of_buckets()
     for file in files:
         for bucket, slice in read_index(run.work, file.path):

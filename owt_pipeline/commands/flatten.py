@@ -272,7 +272,7 @@ def _rows_of(reader: DatasetReader, shard: int, gone: np.ndarray, warc_offset: i
 
 def _copy_warc(readers: Sequence[DatasetReader], shard: int, writer: ShardWriter) -> list[int]:
     """Write the WARC files of a shard one behind the other; returns where each begins."""
-    target, records = writer.open_file(".warc.gz", WARC)
+    target = writer.open_file(".warc.gz", WARC)
     offsets = []
     for reader in readers:
         offsets.append(target.bytes)
@@ -280,7 +280,7 @@ def _copy_warc(readers: Sequence[DatasetReader], shard: int, writer: ShardWriter
             with reader.workdir.open(file.path) as source:
                 while piece := source.read(_COPY_BYTES):
                     target.write(piece)
-            records[0] += file.rows
+            target.rows += file.rows
     return offsets
 
 

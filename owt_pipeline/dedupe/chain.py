@@ -106,10 +106,10 @@ def sketch(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) 
     collection, sketcher = read_collection(run), sketcher_of(options)
     sketcher = replace(sketcher, compiled=worth_compiling(options, run.inputs["clean"], run.runtime.workers))
     rows, first = sketcher.sketch(_advancing(collection.read(number, COLUMNS)), options.survivor)
-    file, count = writer.open_file(".arrow", SKETCHES)
+    file = writer.open_file(".arrow", SKETCHES)
     with pa.ipc.new_file(file, rows.schema) as arrow:
         arrow.write_batch(rows)
-    count[0] = rows.num_rows
+    file.rows = rows.num_rows
     writer.count({"sketched": len(first)})
     start = collection.parts[number].first
     document = pa.array(np.arange(start, start + rows.num_rows, dtype=np.uint32))
@@ -155,9 +155,9 @@ def find_edges(run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWr
             _send_copies(own, past, others, least, writer)
         else:
             writer.send(_EVERYTHING, _pairs(own, past, _PAST))
-    file, count = writer.open_file(".sketches", SKETCHES)
+    file = writer.open_file(".sketches", SKETCHES)
     write_section(file, ranges.span(key), hashes, documents, further)
-    count[0] = len(rows)
+    file.rows = len(rows)
     progress.advance(len(rows))
 
 
@@ -348,7 +348,7 @@ def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWrit
             writer.send(int(shards[some[0]]), rows.slice(some[0], len(some)))
     hosts = candidates["host"].take(pa.array(gone)).to_pylist()
     largest = find_largest(document[gone], hosts, rows["kept_url_id"].to_numpy(), rows["kept_shard"].to_numpy())
-    writer.open_file(".json", LARGEST)[0].write(msgspec.json.encode(largest))
+    writer.open_file(".json", LARGEST).write(msgspec.json.encode(largest))
     progress.advance(len(candidates))
 
 
@@ -386,9 +386,9 @@ def _write_superseded(shard: int, sent: pa.Table, writer: ShardWriter) -> None:
     turned = {"url_id": sent["kept_url_id"], "kept_url_id": sent["url_id"]}
     turned["kept_shard"] = pa.array(np.full(len(sent), shard, np.uint32))
     rows = pa.table({name: turned.get(name, sent[name]) for name in _DECISIONS.names}, _DECISIONS).sort_by("url_id")
-    file, count = writer.open_file(".parquet", SUPERSEDED)
+    file = writer.open_file(".parquet", SUPERSEDED)
     pq.write_table(rows, file, compression="zstd")
-    count[0] = len(rows)
+    file.rows = len(rows)
     writer.count({"superseded": len(rows)})
 
 

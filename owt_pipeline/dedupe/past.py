@@ -194,7 +194,7 @@ def keep_sketches(
       rows: those of the shard's documents that do not stay, ascending.
       kept: for each, the number of the document that stays among all of the run; NOBODY for one of another corpus.
     """
-    file, count = writer.open_file(".sketches", SKETCHES)
+    file = writer.open_file(".sketches", SKETCHES)
     sections: dict[int, tuple[int, int]] = {}
     for key in range(shard, ranges.keys, run.num_shards):
         try:
@@ -206,7 +206,7 @@ def keep_sketches(
         with run.work.open(made.path) as source:
             while piece := source.read(_COPY_BYTES):
                 file.write(piece)
-        count[0] += made.rows
+        file.rows += made.rows
     gone = np.empty(len(rows), _GONE)
     gone["row"], gone["kept"] = rows, kept
     contents = Contents(sections, (file.bytes, len(gone)))

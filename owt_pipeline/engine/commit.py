@@ -101,7 +101,7 @@ class ShardWriter:
         self._rejected: Counter[str] = Counter()
         self._stats: Counter[str] = Counter()
         self._sinks: dict[str, _Sink] = {}
-        self._files: list[_File] = []
+        self._files: list[tuple[str, str, str, HashingFile]] = []  # path without hash and suffix, suffix, kind
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> ShardWriter:
@@ -113,10 +113,9 @@ class ShardWriter:
             self._sinks["rejects"] = _Sink(file, REJECTS, "parquet")
         return self
 
-    def _open(self, place: str, suffix: str, kind: str) -> _File:
-        spool = self._stack.enter_context(self._folder.spool())
-        file = _File(f"{place}/{shard_name(self.shard)}", suffix, kind, spool)
-        self._files.append(file)
+    def _open(self, place: str, suffix: str, kind: str) -> HashingFile:
+        file = self._stack.enter_context(self._folder.spool())
+        self._files.append((f"{place}/{shard_name(self.shard)}", suffix, kind, file))
         return file
 
     def enter(self, rows: int) -> None:
@@ -148,16 +147,14 @@ class ShardWriter:
         self.count(outcome.stats)
         progress.advance(entered)
 
-    def open_file(self, suffix: str, kind: str) -> tuple[HashingFile, list[int]]:
-        """A further file of the shard, such as its WARC file, and a one-item list to count its rows in."""
+    def open_file(self, suffix: str, kind: str) -> HashingFile:
+        """A further file of the shard, such as its WARC file; whoever writes it counts its `rows`."""
         place = self._step if not self._dataset else kind if kind == WARC else f"{ledger_of(self._dataset)}/{kind}"
-        file = self._open(place, suffix, kind)
-        return file.spool, file.rows
+        return self._open(place, suffix, kind)
 
     def send(self, key: int, rows: pa.RecordBatch) -> None:
         """Send rows to part `key` of the next step; they lie in a file of this part until the stage is done."""
-        slices = self._exchange()
-        self._sent[0] += slices.send(key, rows)
+        self._exchange().send(key, rows)
 
     def forward(self, key: int, slice: Slice) -> None:
         """Pass on to part `key` of the next step what was sent to this one."""
@@ -165,8 +162,7 @@ class ShardWriter:
 
     def _exchange(self) -> SliceWriter:
         if self._slices is None:
-            file, self._sent = self.open_file(".slices", SLICES)
-            self._slices = SliceWriter(file)
+            self._slices = SliceWriter(self.open_file(".slices", SLICES))
         return self._slices
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> None:
@@ -178,48 +174,40 @@ class ShardWriter:
                 sink.close()
             if self._slices is not None:
                 self._slices.close()
-            left = sum(file.rows[0] for name, file in zip(self._outputs, self._files, strict=False))
+            left = sum(self._sinks[name].file.rows for name in self._outputs)
             counts = Counts(self._entered, left, dict(sorted(self._rejected.items())))
             if self._dataset and not counts.balanced:
                 raise LedgerError(f"{self._dataset} shard {self.shard}: the ledger does not balance: {counts}")
-            files = [file.publish(self.shard, bool(self._dataset)) for file in self._files]
+            files = [self._publish(*file) for file in self._files]
             stats = dict(sorted(self._stats.items()))
             self.record = ShardRecord(self.shard, counts, files, stats)
             self.is_first = self._records.create(record_name(self.shard), self.record.to_json(), bool(self._dataset))
 
-
-class _File:
-    """A file being written: where it goes, what it is, and its rows so far, in a list of one."""
-
-    def __init__(self, stem: str, suffix: str, kind: str, spool: HashingFile):
-        self.stem, self.suffix, self.kind, self.spool, self.rows = stem, suffix, kind, spool, [0]
-
-    def publish(self, shard: int, sync: bool) -> ShardFile:
-        digest = self.spool.sha256
-        path = f"{self.stem}-{digest[:8]}{self.suffix}"
-        self.spool.publish(path, sync=sync)
-        return ShardFile(path, self.kind, shard, self.rows[0], self.spool.bytes, digest)
+    def _publish(self, stem: str, suffix: str, kind: str, file: HashingFile) -> ShardFile:
+        path = f"{stem}-{file.sha256[:8]}{suffix}"
+        file.publish(path, sync=bool(self._dataset))
+        return ShardFile(path, kind, self.shard, file.rows, file.bytes, file.sha256)
 
 
 class _Sink:
     """One Parquet or Arrow file being written, ROW_GROUP_BYTES at once, in one row group or in several smaller ones."""
 
-    def __init__(self, file: _File, schema: pa.Schema, file_format: str, row_group_bytes: int | None = None):
+    def __init__(self, file: HashingFile, schema: pa.Schema, file_format: str, row_group_bytes: int | None = None):
         self.file, self.schema, self._row_group_bytes = file, schema, row_group_bytes
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         if file_format == "parquet":
             dictionary = [name for name in schema.names if name not in _PLAIN_COLUMNS]
-            self._writer = pq.ParquetWriter(file.spool, schema, compression="zstd", use_dictionary=dictionary)
+            self._writer = pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=dictionary)
         else:
-            self._writer = pa.ipc.new_file(file.spool, schema)
+            self._writer = pa.ipc.new_file(file, schema)
 
     def write(self, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:
             return
         if not rows.schema.equals(self.schema):
-            raise LedgerError(f"{self.file.stem}: rows of schema {rows.schema} for {self.schema}")
-        self.file.rows[0] += rows.num_rows
+            raise LedgerError(f"rows of schema {rows.schema} for {self.schema}")
+        self.file.rows += rows.num_rows
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
         if self._waiting_bytes >= ROW_GROUP_BYTES:

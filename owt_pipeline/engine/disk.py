@@ -196,13 +196,14 @@ class HashingFile:
 
     Attributes:
       bytes: the bytes written so far.
+      rows: the rows written so far, as whoever writes them counts.
       path: where it lies on the local disk.
     """
 
     closed = False  # pyarrow asks; the file is closed by what opened it, not by a writer
 
     def __init__(self, raw: BinaryIO, path: str, publish: Callable[[str, str], None]):
-        self.bytes = 0
+        self.bytes, self.rows = 0, 0
         self.path = path
         self._raw = raw
         self._publish = publish

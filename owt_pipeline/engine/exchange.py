@@ -59,14 +59,14 @@ class SliceWriter:
         self._index: list[tuple[int, str, int, int, int]] = []
         self._buffer = pa.allocate_buffer(0)
 
-    def send(self, key: int, rows: pa.RecordBatch) -> int:
-        """Send rows to `key`; returns how many."""
+    def send(self, key: int, rows: pa.RecordBatch) -> None:
+        """Send rows to `key`."""
         if rows.num_rows:
+            self._file.rows += rows.num_rows
             self._waiting.setdefault(key, []).append(rows)
             self._waiting_bytes += rows.nbytes
             if self._waiting_bytes >= _WAITING_BYTES:
                 self._flush()
-        return rows.num_rows
 
     def forward(self, key: int, slice: Slice) -> None:
         """Pass on to `key` what another part wrote."""

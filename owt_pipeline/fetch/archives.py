@@ -52,8 +52,8 @@ _OPEN_FILES = 32
 def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Index the responses of an archive: an Arrow file of one batch a bucket, and copied records."""
     path, url_rules = run.properties["archives"][number], version_of(run.inputs["urls"].manifest.options)
-    copies, _ = writer.open_file(".warc.gz", "copies")
-    index, _ = writer.open_file(".index", "index")
+    copies = writer.open_file(".warc.gz", "copies")
+    index = writer.open_file(".index", "index")
     buckets: list[list[tuple]] = [[] for _ in range(BUCKETS)]
     responses = broken = unusable = 0
 

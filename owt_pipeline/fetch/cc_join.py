@@ -74,21 +74,18 @@ def read_footers(run: StageRun, number: int, _slices: Sequence[Slice], writer: S
     uri = run.properties["cc_files"][number][1]
     with reading(run.options, run.runtime.on_cluster) as archive:
         footer, _ = read_footer(uri, partial(archive, BulkClient.read_end))
-    file, _ = writer.open_file(".footer", "footer")
-    file.write(footer)
+    writer.open_file(".footer", "footer").write(footer)
     writer.send(0, groups_of(number, uri, footer))
 
 
 def divide(run: StageRun, _number: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Write down the row groups, and the ranges of keys that URLs are dealt out to."""
     groups = gather(run.work, slices, GROUPS).sort_by([("file", "ascending"), ("group", "ascending")])
-    file, _ = writer.open_file(".arrow", "groups")
-    with pa.ipc.new_file(file, GROUPS) as arrow:
+    with pa.ipc.new_file(writer.open_file(".arrow", "groups"), GROUPS) as arrow:
         arrow.write_table(groups)
     footers = [file.path for record in run.read_records("footers") for file in record.files if file.kind == "footer"]
     bounds = plan_ranges(groups, run.inputs["urls"].rows())
-    file, _ = writer.open_file(".json", "ranges")
-    file.write(msgspec.json.encode(Ranges(bounds, footers)))
+    writer.open_file(".json", "ranges").write(msgspec.json.encode(Ranges(bounds, footers)))
     writer.count({"row_groups": len(groups)})
 
 

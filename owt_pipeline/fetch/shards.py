@@ -318,9 +318,9 @@ def write_answers(
 
     `answers` gives the answer of each row of a batch, in order. The WARC file begins with `warcinfo`.
     """
-    warc, records = writer.open_file(".warc.gz", "warc")
+    warc = writer.open_file(".warc.gz", "warc")
     warc.write(warcinfo)
-    records[0] += bool(warcinfo)
+    warc.rows += bool(warcinfo)
     for batch in urls:
         taken: list[int] = []
         created = batch["created_utc"].to_pylist()
@@ -342,7 +342,7 @@ def write_answers(
                 if end - written > _WRITE_BYTES:
                     written += warc.write(b"".join(waiting))
                     waiting.clear()
-                records[0] += len(answer.redirects) + 1
+                warc.rows += len(answer.redirects) + 1
             else:
                 url_id, url = batch["url_id"][index].as_py(), batch["url"][index].as_py()
                 rejected.append((url_id, url, answer.reason, answer.detail))

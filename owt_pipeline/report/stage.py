@@ -174,7 +174,7 @@ def _merged(run: StageRun, slices: Sequence[Slice], merged: Any) -> Any:
 
 
 def _write(writer: ShardWriter, kind: str, value: Any) -> None:
-    writer.open_file(f".{kind}", kind)[0].write(pack(value))
+    writer.open_file(f".{kind}", kind).write(pack(value))
 
 
 def _written(run: StageRun, step: str, kind: str, of: type[T]) -> Iterator[T]:

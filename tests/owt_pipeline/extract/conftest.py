@@ -52,11 +52,11 @@ def write_pages(workdir: Path, pages: Pages, num_shards: int = 1) -> None:
 
     def write(shard: int, writer: ShardWriter) -> None:
         rows = []
-        file, count = writer.open_file(".warc.gz", "warc")
+        file = writer.open_file(".warc.gz", "warc")
         for url, (body, content_type) in items[shard::num_shards]:
             row, record = page_row(file.tell(), url, body, content_type)
             file.write(record)
-            count[0] += 1
+            file.rows += 1
             rows.append(row)
         writer.enter(len(rows))
         writer.write(pa.RecordBatch.from_pylist(rows, DATASETS["pages"].schema))
