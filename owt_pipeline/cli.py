@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from owt_pipeline import __version__
 from owt_pipeline.command_line import interruptible
-from owt_pipeline.stages import ORDER
-from schemas.settings import ExitCode
+from owt_pipeline.stages import ORDER, load
+from schemas.settings import ExitCode, did_you_mean
 
 COMMANDS = {
     "run": ("commands.run", "run every stage in order, skipping finished ones; --dry_run says what would run"),
@@ -60,19 +61,13 @@ def _main(argv: Sequence[str] | None) -> int:
         print(_usage())
         return ExitCode.DONE
     if arguments[0] == "--version":
-        from owt_pipeline import __version__
-
         print(f"owt {__version__}")
         return ExitCode.DONE
     name, rest = arguments[0], arguments[1:]
     if name in STAGES:
-        from owt_pipeline.stages import load
-
         return int(importlib.import_module("owt_pipeline.commands.run").stage_main(load(name), rest))
     if name in COMMANDS:
         return int(command_of(name)(rest))
-    from schemas.settings import did_you_mean
-
     print(f"owt: error: unknown command {name!r}{did_you_mean(name, [*COMMANDS, *STAGES])}", file=sys.stderr)
     return ExitCode.USAGE
 

@@ -148,7 +148,7 @@ def _in_processes(
                     yield key, work.do(key, parts[key])
                     del left[key], begun[key]
                 else:
-                    given[pool.submit(partial(_do, work), (key, parts[key]), advance=partial(advance, key))] = key
+                    given[pool.submit(partial(work.do, key), parts[key], advance=partial(advance, key))] = key
                 continue
             for future in wait(given, return_when=FIRST_COMPLETED).done:
                 done = future.result()
@@ -167,10 +167,6 @@ def _slowest(begun: Mapping[int, float]) -> str:
     since, key = min(((since, key) for key, since in list(begun.items())), default=(0.0, 0))
     seconds = time.monotonic() - since
     return f"part {key} for {seconds:.0f} s" if begun and seconds >= _SLOW_SECONDS else ""
-
-
-def _do(work: Work, part: tuple[int, Sequence[Slice]]) -> Done:
-    return work.do(*part)
 
 
 def _in_threads(

@@ -199,7 +199,7 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
         raise UsageError(outcome.message) if outcome.exit_code == UsageError.exit_code else UserError(outcome.message)
     if failed is not None:
         raise failed
-    if outcome is None and not watch.has_begun():
+    if outcome is None and not watch.is_published(stages[0][0]):
         raise out_of_sight(workdir)
     forget_outcome(workdir)
     _log_metrics(stages, runtime.workdir, result)
@@ -232,11 +232,8 @@ class Watch:
             with contextlib.suppress(OSError, UserError):
                 self.note_published()  # also what was published right before the job failed
 
-    def has_begun(self) -> bool:
-        """Whether the first stage, which has to run, was published."""
-        return self._is_published(self._stages[0])
-
-    def _is_published(self, stage: Stage) -> bool:
+    def is_published(self, stage: Stage) -> bool:
+        """Whether a stage, which had to run, has done so."""
         return self._content(stage) != self._before[stage.name]
 
     def _follow(self) -> None:
@@ -269,7 +266,7 @@ class Watch:
                     progress.advance(record.counts.entered)
                     progress.shard_done()
                 seen.update(new)
-                if self._is_published(stage) or self._parts(stage) != (folder, name):
+                if self.is_published(stage) or self._parts(stage) != (folder, name):
                     return
                 self._ended.wait(WATCH_SECONDS)
 
@@ -282,7 +279,7 @@ class Watch:
     def note_published(self) -> None:
         """Say which stages were published since it was last called."""
         for stage in self._stages:
-            if stage.name not in seconds and self._is_published(stage):
+            if stage.name not in seconds and self.is_published(stage):
                 taken, self._since = time.monotonic() - self._since, time.monotonic()
                 manifest = require_manifest(self._workdir, stage.output)
                 append_to_log(self._workdir, log_entry(manifest, time.time() - taken, taken, **self._place))

@@ -112,13 +112,9 @@ class Prices:
 
 @dataclasses.dataclass(frozen=True)
 class Machines:
-    """A pool of workers of one type.
+    """A pool of workers of one type, which by Google's name says how many cores and how much memory each has.
 
-    Attributes:
-      workers: how many.
-      type: Google's name of the machine, which says how many cores and how much memory.
-      disk_gb: of each.
-      start_seconds: until the first part begins: machines start, the image is pulled.
+    `start_seconds` pass until the first part begins: machines start, the image is pulled.
     """
 
     workers: int
@@ -275,19 +271,14 @@ def _explained(error: Exception) -> Exception | None:
     if name == "DataflowRuntimeException":
         state = text.partition("State: ")[2].partition(",")[0]
         last = text.partition("Error:\n")[2].strip()
-        if last == "None" and state == "FAILED":
-            last = _said_by_dataflow(error)
+        if last == "None" and state == "FAILED":  # the SDK does not ask where it failed before the SDK waited for it
+            from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
+
+            runner = error.result._runner  # type: ignore[attr-defined]
+            DataflowRunner.poll_for_job_completion(runner, error.result, None)  # type: ignore[attr-defined]
+            last = str(getattr(runner, "last_error_msg", None) or "see its page")
         return _of_job(state, last, _one_line(last))
     return None
-
-
-def _said_by_dataflow(error: Any) -> str:
-    """Why a job failed: the SDK does not ask where it has failed before the SDK began to wait for it."""
-    from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
-
-    runner = error.result._runner
-    DataflowRunner.poll_for_job_completion(runner, error.result, None)
-    return str(getattr(runner, "last_error_msg", None) or "see its page")
 
 
 def _of_job(state: str, last: str, shown: str) -> Exception:
