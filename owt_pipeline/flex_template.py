@@ -77,18 +77,14 @@ def main(given: Sequence[str]) -> int:
 
 
 def _options() -> dict[str, tuple[str, dataclasses.Field[Any], Any]]:
-    """(stage, field, type) of each parameter; with the stage's name in front where two stages have the option.
-
-    `times` is none: a launcher that waits for the job notes them.
-    """
+    """(stage, field, type) of each parameter; with the stage's name in front where two stages have the option."""
     found: dict[str, list[tuple[str, dataclasses.Field[Any], Any]]] = {}
     for stage in ORDER:
         cls = load(stage).options
         kinds = typing.get_type_hints(cls)
         for field in dataclasses.fields(cls):
-            if field.name == "times":
-                continue
-            found.setdefault(field.name, []).append((stage, field, kinds[field.name]))
+            if field.name != "times":  # which a launcher that waits for the job notes
+                found.setdefault(field.name, []).append((stage, field, kinds[field.name]))
     return {
         name if len(owners) == 1 else f"{owner[0]}_{name}": owner for name, owners in found.items() for owner in owners
     }

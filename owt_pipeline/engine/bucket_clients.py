@@ -159,11 +159,8 @@ class ObstoreBucket:
                     self.delete([key])
 
     def _insist(self, request: Callable[[], T]) -> T:
-        """The answer to a request, which is made again where the connection breaks.
-
-        obstore does so by itself for reads and plain writes; a conditional write or a deletion it gives up, as the
-        server may have carried it out. Here that does no harm: the write is then refused, as `Storage.create` says.
-        """
+        """Make a conditional write or a deletion again where the connection breaks, which obstore does for others only:
+        the server may have carried it out. Here that does no harm: it is then refused, as `Storage.create` says."""
         from obstore import exceptions
 
         end, wait = time.monotonic() + self._seconds, 0.1
@@ -326,11 +323,8 @@ class GoogleBucket:
             list(pool.map(self._delete, left))
 
     def _delete_together(self, keys: Sequence[str]) -> Sequence[str]:
-        """Delete objects by one request; returns the keys of those that it may not have deleted.
-
-        The protocol is https://cloud.google.com/storage/docs/batch. The client's own batches lack the ids that the
-        emulator asks for, and make no request again.
-        """
+        """Delete objects by one request (https://cloud.google.com/storage/docs/batch; the client's own batches lack the
+        ids that the emulator asks for); returns the keys of those that it may not have deleted."""
         from requests import RequestException
 
         if len(keys) == 1:

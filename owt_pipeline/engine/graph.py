@@ -154,11 +154,8 @@ class _Plan(_OfStage):
 
 
 class _Work(beam.DoFn):
-    """Parts of one step -> handles of what they sent.
-
-    In this machine's own runner all parts of the step are in one bundle, which the local pool works on; on a cluster,
-    parts are worked on as they come, one at a time in each process.
-    """
+    """Parts of one step -> handles of what they sent. On a cluster, parts are worked on as they come; in this machine's
+    own runner all are in one bundle, which the local pool works on."""
 
     def __init__(self, work: Work):
         self.work = work
@@ -257,12 +254,9 @@ def _leave_outcome(dataset: Dataset | Stopped, runtime: Runtime) -> Dataset | St
 
 @contextlib.contextmanager
 def _stopping(runtime: Runtime, stage: Stage, what: str) -> Iterator[list[Stopped]]:
-    """Errors as the engine wants them.
-
-    On a cluster, what the user can mend goes into the list that is given, so that no runner tries it again; anything
+    """On a cluster, what the user can mend goes into the list that is given, so that no runner tries it again; anything
     else is raised, after a note for the launcher, which may only see the last words of a traceback. In this process
-    every error is raised, and kept as it is for whoever waits for the pipeline.
-    """
+    every error is raised, and kept as it is for whoever waits for the pipeline."""
     stopped: list[Stopped] = []
     try:
         yield stopped

@@ -122,11 +122,8 @@ def title(stage: Stage, step: Step) -> str:
 def _in_processes(
     work: Work, rows: Mapping[int, int], parts: Mapping[int, Sequence[Slice]]
 ) -> Iterator[tuple[int, Done]]:
-    """Parts in worker processes, each by one of them, so that nothing but its progress travels between processes.
-
-    Where the step spreads `batches`, this process shares out those of a shard that is more than a worker's share of
-    what is left: one much larger than the others, or the last ones.
-    """
+    """Parts in worker processes, each by one of them. Where the step spreads `batches`, this process shares out those
+    of a shard that is more than a worker's share of what is left: one much larger than the others, or the last ones."""
     workers, divisible = work.runtime.workers, work.step.spread == "batches"
     pool = shared_pool(workers)
     waiting = sorted(rows, key=lambda key: rows[key])

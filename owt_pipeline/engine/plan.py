@@ -101,11 +101,8 @@ def make_plan(
 
 
 def _as_begun(plan: Plan, stage: Stage, output: Output, workdir: Storage, irreplaceable: bool) -> Plan:
-    """The plan under the options that an earlier version recorded, where it counted some that do not shape a byte.
-
-    So what such a version has made or begun is not made again: pages from the web cannot be. Nor are those which it has
-    finished with the same archives in another order, which once was that of their folders.
-    """
+    """The plan under the options that an earlier version recorded, where it counted some that do not shape a byte, or
+    with its order of the same archives: what it has made or begun is not made again; pages from the web cannot be."""
     work = work_of(workdir, stage.output)
     finished = Plan.of_manifest(output.manifest, []) if output.manifest is not None else None
     begun = [read_plan(work / name) for name in output.listing.unfinished_plans()]

@@ -145,10 +145,8 @@ def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: B
 
 @contextlib.contextmanager
 def _plain_labels() -> Iterator[None]:
-    """Build a graph in a notebook as elsewhere: Beam would put the cell's number before each label.
-
-    It would import its interactive runner for that, which needs pandas, a version before 3.
-    """
+    """Build a graph in a notebook as elsewhere: Beam would put the cell's number before each label, and for that import
+    its interactive runner, which needs pandas before version 3."""
     from apache_beam import pipeline
 
     original = pipeline.alter_label_if_ipython
