@@ -41,23 +41,30 @@ def options_for(flags: Sequence[str], workdir: Storage, stages: Sequence[tuple[A
 
     `stages` are (stage, options): what they name has to be where the workers can read it. Raises UsageError.
     """
-    from apache_beam.options import pipeline_options as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
 
-    options = beam.PipelineOptions(list(flags))
-    runner = options.view_as(beam.StandardOptions).runner or ""
-    known = {*beam.StandardOptions.KNOWN_RUNNER_NAMES, *beam.StandardOptions.LOCAL_RUNNERS}
+    options = PipelineOptions(list(flags))
+    standard = _view(options, "StandardOptions")
+    runner, known = standard.runner or "", {*standard.KNOWN_RUNNER_NAMES, *standard.LOCAL_RUNNERS}
     if runner and "." not in runner and runner not in known:
         raise UsageError(f"--runner {runner}: there is no such runner{did_you_mean(runner, known)}")
-    options.view_as(beam.SetupOptions).save_main_session = False  # Dataflow's default; workers import the package
-    debug = options.view_as(beam.DebugOptions)
+    _view(options, "SetupOptions").save_main_session = False  # Dataflow's default; workers import the package
+    debug = _view(options, "DebugOptions")
     debug.number_of_worker_harness_threads = debug.number_of_worker_harness_threads or 1  # a part at a time
     if is_dataflow(options):
         _check_dataflow(options, workdir, stages)
     elif runner in ("PortableRunner", "FlinkRunner", "SparkRunner"):
         _check_portable(options, runner)
-        portable = options.view_as(beam.PortableOptions)
+        portable = _view(options, "PortableOptions")
         portable.environment_cache_millis = portable.environment_cache_millis or CACHE_MILLISECONDS
     return options
+
+
+def _view(options: PipelineOptions, name: str) -> Any:
+    """Beam's options of the class `name`; a run that needs no Beam does not import it."""
+    from apache_beam.options import pipeline_options
+
+    return options.view_as(getattr(pipeline_options, name))
 
 
 def with_absolute_paths(options: Any) -> Any:
@@ -74,9 +81,7 @@ def with_absolute_paths(options: Any) -> Any:
 
 def is_dataflow(options: PipelineOptions) -> bool:
     """Whether the job goes to Dataflow; the runner may be named with its module."""
-    from apache_beam.options.pipeline_options import StandardOptions
-
-    return (options.view_as(StandardOptions).runner or "").rpartition(".")[2] == DATAFLOW
+    return (_view(options, "StandardOptions").runner or "").rpartition(".")[2] == DATAFLOW
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,11 +153,9 @@ class Machines:
 
 def machines_of(options: PipelineOptions) -> Machines | None:
     """The workers that the flags of Dataflow ask for, at most; None for another runner."""
-    from apache_beam.options.pipeline_options import WorkerOptions
-
     if not is_dataflow(options):
         return None
-    asked = options.view_as(WorkerOptions)
+    asked = _view(options, "WorkerOptions")
     return Machines(
         int(asked.max_num_workers or asked.num_workers or 1),
         str(asked.machine_type or Machines.type),
@@ -162,36 +165,28 @@ def machines_of(options: PipelineOptions) -> Machines | None:
 
 def place_of(options: PipelineOptions) -> dict[str, Any]:
     """What the run's log says of where the stages run: the runner as `host`, and Dataflow's `machines`."""
-    from apache_beam.options.pipeline_options import StandardOptions
-
     machines = machines_of(options)
-    found: dict[str, Any] = {"host": str(options.view_as(StandardOptions).runner)}
+    found: dict[str, Any] = {"host": str(_view(options, "StandardOptions").runner)}
     return found | ({"machines": dataclasses.asdict(machines)} if machines else {})
 
 
 def submits_later(options: PipelineOptions) -> bool:
     """Whether the job is written to a file, which a Flex Template's launcher submits when this program has ended."""
-    from apache_beam.options.pipeline_options import GoogleCloudOptions
-
-    return is_dataflow(options) and bool(options.view_as(GoogleCloudOptions).template_location)
+    return is_dataflow(options) and bool(_view(options, "GoogleCloudOptions").template_location)
 
 
 def job_of(result: Any, options: PipelineOptions) -> Job:
     """The name under which a lease knows the job that Beam has just submitted, or will."""
-    from apache_beam.options.pipeline_options import GoogleCloudOptions, StandardOptions
-
-    runner = str(options.view_as(StandardOptions).runner)
+    runner = str(_view(options, "StandardOptions").runner)
     if submits_later(options):
-        return Job(runner, str(options.view_as(GoogleCloudOptions).job_name))
+        return Job(runner, str(_view(options, "GoogleCloudOptions").job_name))
     found = getattr(result, "job_id", None) or getattr(result, "_job_id", None) or "without an id"
     return Job(runner, str(found() if callable(found) else found))
 
 
 def console(job: Job, options: PipelineOptions) -> str:
     """The address of the job's page; "" where its runner has none that is known."""
-    from apache_beam.options.pipeline_options import GoogleCloudOptions
-
-    google = options.view_as(GoogleCloudOptions)
+    google = _view(options, "GoogleCloudOptions")
     if not is_dataflow(options) or submits_later(options):
         return ""
     return f"https://console.cloud.google.com/dataflow/jobs/{google.region}/{job.id}?project={google.project}"
@@ -199,10 +194,10 @@ def console(job: Job, options: PipelineOptions) -> str:
 
 def job_runs(flags: Sequence[str], job: Job) -> bool | None:
     """Whether a job that a lease names still runs; None where these flags do not say whom to ask."""
-    from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
+    from apache_beam.options.pipeline_options import PipelineOptions
 
     options = PipelineOptions(list(flags))
-    google = options.view_as(GoogleCloudOptions)
+    google = _view(options, "GoogleCloudOptions")
     if job.runner.rpartition(".")[2] != DATAFLOW or not is_dataflow(options) or not (google.project and google.region):
         return None
     with explaining():
@@ -301,13 +296,11 @@ def _error_of(module: str, name: str) -> Any:
 
 
 def _check_dataflow(options: PipelineOptions, workdir: Storage, stages: Sequence[tuple[Any, Any]]) -> None:
-    from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions, WorkerOptions
-
     _require_google()
     import google.auth
     from apache_beam.io.gcp import gcsio
 
-    places = options.view_as(GoogleCloudOptions)
+    places = _view(options, "GoogleCloudOptions")
     if not places.no_auth:
         with explaining():
             google.auth.default()
@@ -324,8 +317,8 @@ def _check_dataflow(options: PipelineOptions, workdir: Storage, stages: Sequence
                             f"{stage.name}: {field.name}: {path} is a path of this machine, which Dataflow's workers "
                             f"cannot read{there}"
                         )
-    setup = options.view_as(SetupOptions)
-    image = options.view_as(WorkerOptions).sdk_container_image
+    setup = _view(options, "SetupOptions")
+    image = _view(options, "WorkerOptions").sdk_container_image
     if not (setup.extra_packages or setup.setup_file or setup.requirements_file or image):
         raise UsageError(
             "Dataflow's workers need this package: give --sdk_container_image (see Dockerfile), or the wheel with "
@@ -339,29 +332,27 @@ def _check_dataflow(options: PipelineOptions, workdir: Storage, stages: Sequence
 
 def _check_portable(options: PipelineOptions, runner: str) -> None:
     """Raise UsageError where nothing answers, or where the workers would not have this package."""
-    from apache_beam.options import pipeline_options as beam
-
-    portable = options.view_as(beam.PortableOptions)
+    portable = _view(options, "PortableOptions")
     flag, address = "--job_endpoint", portable.job_endpoint
     if not address and runner == "PortableRunner":
         raise UsageError(
             "--runner PortableRunner needs --job_endpoint HOST:PORT, the address of a job server that runs"
         )
     if not address and runner == "FlinkRunner":
-        flag, address = "--flink_master", options.view_as(beam.FlinkRunnerOptions).flink_master
+        flag, address = "--flink_master", _view(options, "FlinkRunnerOptions").flink_master
     elif not address:
-        flag, address = "--spark_master_url", options.view_as(beam.SparkRunnerOptions).spark_master_url
+        flag, address = "--spark_master_url", _view(options, "SparkRunnerOptions").spark_master_url
     if address.partition("[")[0] in _THIS_MACHINE or address in _THIS_MACHINE:
         return
     _check_answers(flag, address)
-    setup, kind = options.view_as(beam.SetupOptions), portable.environment_type or "DOCKER"
+    setup, kind = _view(options, "SetupOptions"), portable.environment_type or "DOCKER"
     staged = setup.extra_packages or setup.setup_file or setup.requirements_file
     named = portable.environment_config or portable.environment_options
     if kind == "EXTERNAL" and not named:
         raise UsageError(
             "--environment_type EXTERNAL needs --environment_config HOST:PORT, the address of a worker pool"
         )
-    if kind == "DOCKER" and not (named or staged or options.view_as(beam.WorkerOptions).sdk_container_image):
+    if kind == "DOCKER" and not (named or staged or _view(options, "WorkerOptions").sdk_container_image):
         raise UsageError(
             "the workers need this package: start a worker pool in an environment with the wheel and give "
             "--environment_type=EXTERNAL --environment_config=HOST:PORT, or give an image (see Dockerfile) with "
