@@ -259,8 +259,8 @@ def test_when_the_server_is_killed_the_run_says_so_and_the_next_one_works() -> N
     batch = pa.record_batch({"i": [1]})
     assert [r for _, r in map_batches(hang_at_three, [batch], 2)] == [1]
     assert workers._server is not None
-    os.kill(workers._server._process.pid, signal.SIGKILL)
     pool = WorkerPool(1)
+    os.kill(workers._server._process.pid, signal.SIGKILL)
     try:
         with pytest.raises(ChildProcessError, match=r"has ended\. Out of memory"):
             list(pool.map(give_back, [batch]))
