@@ -200,15 +200,15 @@ def publish_stage(run: StageRun) -> Manifest:
         properties=run.properties | _skew_of(run),
         versions=run.plan.versions,
     )
-    run.workdir.remove_dead_spools()
     taken = time.time() - run.started
     if run.runtime.on_cluster:  # the launcher, which sees the manifest, notes it
         Result(run.stage, manifest, taken).log()
-        return manifest
-    where = {"host": socket.gethostname(), "workers": run.runtime.workers}
-    written = run.num_shards - run.kept
-    append_to_log(run.workdir, log_entry(manifest, run.started, taken, **where, shards_written=written))
-    note_published(run.stage, manifest, taken)
+    else:
+        where = {"host": socket.gethostname(), "workers": run.runtime.workers}
+        written = run.num_shards - run.kept
+        append_to_log(run.workdir, log_entry(manifest, run.started, taken, **where, shards_written=written))
+        note_published(run.stage, manifest, taken)
+    run.workdir.remove_dead_spools()
     return manifest
 
 
