@@ -225,6 +225,20 @@ def _summed(records: Sequence[ShardRecord]) -> dict[str, int]:
     return dict(total)
 
 
+# No lambdas: `owt flatten` makes another stage of this one, which is pickled.
+def _parts(run: StageRun) -> range:
+    return range(len(read_collection(run).own_parts))
+
+
+def _rows_of_parts(run: StageRun) -> list[int]:
+    return [part.rows for part in read_collection(run).own_parts]
+
+
+def _preload(_: Options) -> list[str]:
+    """What every worker would make before its first part: a table, and modules that numpy imports on first use."""
+    return ["owt_pipeline.dedupe.shingles:character_table", "numpy.ma", "numpy.polynomial", "numpy.random"]
+
+
 STAGE = Stage(
     name="dedupe",
     output="duplicates",
@@ -232,13 +246,7 @@ STAGE = Stage(
     options=Options,
     version=4,
     steps=(
-        Step(
-            chain.sketch,
-            SKETCH,
-            keys=lambda run: range(len(read_collection(run).own_parts)),
-            rows=lambda run: [part.rows for part in read_collection(run).own_parts],
-            spread="shards",
-        ),
+        Step(chain.sketch, SKETCH, keys=_parts, rows=_rows_of_parts, spread="shards"),
         Step(chain.find_edges, "buckets", keys=what_was_sent, spread="shards"),
         Step(chain.merge_forests, "forests", keys=what_was_sent, spread="shards"),
         Step(chain.join_components, "join", keys=one_part),
@@ -252,8 +260,7 @@ STAGE = Stage(
     fits=fits,
     module="owt_pipeline.dedupe.stage",
     sources=sources,
-    # What every worker would make before its first part: a table, and modules that numpy imports on first use.
-    preload=lambda _: ["owt_pipeline.dedupe.shingles:character_table", "numpy.ma", "numpy.polynomial", "numpy.random"],
+    preload=_preload,
     help="Decide which documents repeat which: exact copies by a hash of the normalised text, then near-duplicates:\n"
     "candidates by MinHash LSH, each verified by the exact similarity of the shingle sets. Nothing is deleted:\n"
     "duplicates/ names each document to remove, the one that stays, and how similar they are; export applies it.",
