@@ -49,8 +49,19 @@ from owt_pipeline.engine.errors import LedgerError, UserError
 R = TypeVar("R")
 T = TypeVar("T")
 
-# A slice takes only its own rows along, where pickle would take its parent's.
-copyreg.pickle(pa.RecordBatch, lambda batch: (pa.ipc.read_record_batch, (batch.serialize(), batch.schema)))
+
+def _as_stream(batch: pa.RecordBatch) -> tuple[Callable[[pa.Buffer], pa.RecordBatch], tuple[pa.Buffer]]:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return _of_stream, (sink.getvalue(),)
+
+
+def _of_stream(data: pa.Buffer) -> pa.RecordBatch:
+    return pa.ipc.open_stream(data).read_next_batch()
+
+
+copyreg.pickle(pa.RecordBatch, _as_stream)  # a slice takes only its own rows along, where pickle takes its parent's
 
 TIMEOUT_SIGNAL = signal.SIGPROF
 """What a worker dies of that has used up the CPU time it was allowed."""
