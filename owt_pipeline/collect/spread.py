@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline.engine.disk import HashingFile
-from owt_pipeline.engine.exchange import SliceWriter
+from owt_pipeline.engine.exchange import SliceWriter, by_key
 
 HOSTS = pa.schema([pa.field("host", pa.string(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])
 """The most frequent hosts of one source."""
@@ -54,14 +52,10 @@ class BucketWriter:
         self._slices.close()
 
     def _flush(self) -> None:
-        if sum(rows.num_rows for rows in self._waiting):
-            (rows,) = pa.Table.from_batches(self._waiting).combine_chunks().to_batches()
-            buckets = rows["bucket"].to_numpy()
-            order = np.argsort(buckets, kind="stable")
-            rows, buckets = rows.take(pa.array(order)), buckets[order]
-            starts = [0, *(np.flatnonzero(np.diff(buckets)) + 1).tolist(), len(order)]
-            for start, end in pairwise(starts):
-                self._slices.send(int(buckets[start]), rows.slice(start, end - start))
+        if self._waiting:
+            for rows in pa.Table.from_batches(self._waiting).combine_chunks().to_batches():
+                for bucket, some in by_key(rows, rows["bucket"].to_numpy()):
+                    self._slices.send(bucket, some)
         self._waiting, self._waiting_bytes = [], 0
 
 

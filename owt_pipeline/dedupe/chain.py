@@ -39,7 +39,7 @@ from owt_pipeline.dedupe.sketches import (
 )
 from owt_pipeline.dedupe.verification import CANDIDATES, Verifier, find_largest, host_of
 from owt_pipeline.engine import progress
-from owt_pipeline.engine.exchange import Slice, by_partition, gather, read_slices
+from owt_pipeline.engine.exchange import Slice, by_key, by_partition, gather, read_slices
 from schemas import DATASETS
 
 if TYPE_CHECKING:
@@ -309,11 +309,9 @@ def _send_candidates(
         return
     nothing = [np.empty(0, np.uint64)] * len(known)
     table = known.append_column("bands", _lists(bands or nothing)).append_column("shingles", _lists(sets or nothing))
-    groups = known["group"].to_numpy()
-    order = np.argsort(groups, kind="stable")
-    for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
-        batch = table.select(CANDIDATES.names).take(pa.array(members)).combine_chunks().to_batches()[0]
-        writer.send(int(groups[members[0]]), batch)
+    (rows,) = table.select(CANDIDATES.names).combine_chunks().to_batches()
+    for group, some in by_key(rows, known["group"].to_numpy()):
+        writer.send(group, some)
 
 
 def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -342,10 +340,8 @@ def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWrit
     order = np.argsort(document[gone])
     rows = pa.RecordBatch.from_arrays(arrays, schema=_SENT_DECISIONS).take(pa.array(order))
     gone = gone[order]
-    shards = collection.shard_of(document[gone])
-    for some in np.split(np.arange(len(shards)), np.flatnonzero(np.diff(shards)) + 1):
-        if len(some):
-            writer.send(int(shards[some[0]]), rows.slice(some[0], len(some)))
+    for shard, some in by_key(rows, collection.shard_of(document[gone])):
+        writer.send(shard, some)
     hosts = candidates["host"].take(pa.array(gone)).to_pylist()
     largest = find_largest(document[gone], hosts, rows["kept_url_id"].to_numpy(), rows["kept_shard"].to_numpy())
     writer.open_file(".json", LARGEST).write(msgspec.json.encode(largest))
