@@ -55,7 +55,7 @@ def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: 
     copies = writer.open_file(".warc.gz", "copies")
     index = writer.open_file(".index", "index")
     buckets: list[list[tuple]] = [[] for _ in range(BUCKETS)]
-    responses = broken = unusable = 0
+    counts = dict.fromkeys(COUNTS, 0)
 
     def copy(record: bytes) -> int:
         at = copies.tell()
@@ -65,14 +65,14 @@ def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: 
     with open_source(path) as file:
         for capture in captures(file, file.size(), copy):
             if capture is None:
-                broken += 1
+                counts["broken"] += 1
                 continue
             try:
                 url, host = canonicalize(capture.url, url_rules)
             except BadURL:
-                unusable += 1
+                counts["unusable"] += 1
                 continue
-            responses += 1
+            counts["responses"] += 1
             buckets[_bucket(host)].append(
                 (url_id(url), capture.date, capture.status, _canonical_or_none(capture.location, url_rules),
                  capture.offset, capture.length, capture.copied)
@@ -80,7 +80,7 @@ def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: 
     with pa.ipc.new_file(index, _CAPTURES) as arrow:
         for rows in buckets:
             arrow.write_batch(batch_of(rows, _CAPTURES))
-    writer.count({"responses": responses, "broken": broken, "unusable": unusable})
+    writer.count(counts)
 
 
 @dataclass(frozen=True)

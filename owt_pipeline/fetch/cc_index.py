@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from owt_pipeline.engine.dataset import batch_of
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Entry, Storage
 
@@ -131,8 +132,8 @@ def groups_of(file: int, uri: str, footer: bytes) -> pa.RecordBatch:
         statistics = about.column(columns[KEY]).statistics
         known = statistics is not None and statistics.has_min_max
         least, greatest = (_bytes(statistics.min), _bytes(statistics.max)) if known else (None, None)
-        rows.append({"file": file, "group": group, "rows": about.num_rows, "least": least, "greatest": greatest})
-    return pa.RecordBatch.from_pylist(rows, GROUPS)
+        rows.append((file, group, about.num_rows, least, greatest))
+    return batch_of(rows, GROUPS)
 
 
 class Ranges(msgspec.Struct, frozen=True):

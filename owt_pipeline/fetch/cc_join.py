@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.engine import progress
+from owt_pipeline.engine.dataset import batch_of
 from owt_pipeline.engine.exchange import Slice, by_key, gather, read_slices
 from owt_pipeline.fetch.answers import wanted_moment
 from owt_pipeline.fetch.cc_index import GROUPS, KEY, NEEDED, IndexReader, Ranges, groups_of, plan_ranges, read_footer
@@ -108,9 +109,9 @@ def match(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -
         read = partial(archive, BulkClient.read_pieces)
         reader = IndexReader(run.properties["cc_files"], lambda number: run.work.read(ranges.footers[number]), read)
         for wanted in _at_once(read_slices(run.work, slices)):
-            for found in join(wanted, groups, reader, url_rules, counts).to_batches():
-                for shard, rows in by_key(found, found["shard"].to_numpy()):
-                    writer.send(shard, rows)
+            found = join(wanted, groups, reader, url_rules, counts)
+            for shard, rows in by_key(found, found["shard"].to_numpy()):
+                writer.send(shard, rows)
             progress.advance(len(wanted))
     counts["index_bytes_read"] = reader.read_bytes
     writer.count(counts)
@@ -149,15 +150,15 @@ def wanted_keys(
     A URL is looked for under its canonical form and as it was posted, since an index keeps parameters that canonical
     URLs lack, such as those for tracking.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[bytes, int, int, int, str]] = []
     columns = (urls[name].to_pylist() for name in ("url_id", "url", "posted_url", "created_utc"))
     for url_id, url, posted, created in zip(*columns, strict=True):
         moment = wanted_moment(choice, created)
         for key in {surt_key(url), surt_key(unescaped(posted))}:
             if key is not None:
-                rows.append({"key": key, "url_id": url_id, "shard": shard, "moment": moment, "url": url})
-    ranges = np.array([bisect_right(bounds, row["key"]) for row in rows], np.int64)
-    return by_key(pa.RecordBatch.from_pylist(rows, WANTED), ranges)
+                rows.append((key, url_id, shard, moment, url))
+    ranges = np.array([bisect_right(bounds, row[0]) for row in rows], np.int64)
+    return by_key(batch_of(rows, WANTED), ranges)
 
 
 class _Hit(NamedTuple):
@@ -174,7 +175,7 @@ class _Hit(NamedTuple):
 
 def join(
     wanted: pa.Table, groups: Mapping[str, Sequence[Any]], reader: IndexReader, url_rules: int, counts: Counter[str]
-) -> pa.Table:
+) -> pa.RecordBatch:
     """The best captures of the URLs of `wanted` (of WANTED), as FOUND.
 
     The best is the nearest in time to `moment` of those with status 200 and an HTML type. One that the crawler cut off
@@ -210,8 +211,7 @@ def join(
         ranked = sorted(_ranked(found, moments[row], digests, counts))[:CAPTURES_KEPT]
         kept: list[tuple[Any, Any, Any]] = [(rank, found[number].capture, None) for rank, number in ranked]
         best += [(url_ids[row], *each, shards[row]) for each in kept or [(None, None, _problem(found))]]
-    named = [dict(zip(FOUND.names, row, strict=True)) for row in best]
-    return pa.Table.from_pylist(named, FOUND)
+    return batch_of(best, FOUND)
 
 
 def _hits(

@@ -111,7 +111,6 @@ class CdxClient(LookupClient):
             asked.append(collection.name)
             found += await self.captures_in(collection, url, canonical)
             nearest = min((abs(capture.date - moment) for capture in found), default=math.inf)
-        found.sort(key=lambda capture: (abs(capture.date - moment), capture.date, capture.file))
         return found, ", ".join(asked)
 
     async def captures_in(self, collection: Collection, url: str, canonical: str) -> list[Capture]:
@@ -142,7 +141,8 @@ def parse_collections(body: bytes) -> tuple[Collection, ...]:
         entries = json.loads(body)
         found = tuple(_collection(entry) for entry in entries)
     except (ValueError, TypeError, KeyError) as error:
-        raise BadIndex(f"no list of collections with id, cdx-api, from and to: {_problem(error)}") from error
+        problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)[:200]
+        raise BadIndex(f"no list of collections with id, cdx-api, from and to: {problem}") from error
     if not found:
         raise BadIndex("an empty list of collections")
     return found
@@ -161,7 +161,3 @@ def _collection(entry: dict[str, Any]) -> Collection:
 def _iso_time(text: str) -> int:
     moment = datetime.fromisoformat(text.replace("Z", "+00:00"))  # which Python 3.10 does not know
     return int((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp())
-
-
-def _problem(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)[:200]

@@ -152,8 +152,8 @@ class LookupClient(ArchiveClient, ABC):
 
     @abstractmethod
     async def look_up(self, url: str, canonical: str, moment: int) -> tuple[Sequence[Capture], str]:
-        """The captures found under `url` that are of `canonical`, the nearest to `moment` first, and what was asked for
-        them; may raise Failed."""
+        """The captures found under `url` that are of `canonical`, at least those near to `moment`, and what was asked
+        for them; may raise Failed."""
 
     @abstractmethod
     async def read(self, capture: Capture, canonical: str) -> Answer:
@@ -192,7 +192,10 @@ class LookupClient(ArchiveClient, ABC):
             if not captures and posted.partition("?")[2] != url.partition("?")[2]:
                 captures, asked = await self.look_up(posted, url, moment)
             first: NoPage | None = None
-            for capture in captures[:_CAPTURES_TRIED]:
+            nearest = sorted(
+                captures, key=lambda each: (abs(each.date - moment), each.date, each.file, each.offset, each.url)
+            )
+            for capture in nearest[:_CAPTURES_TRIED]:
                 answer = await self.read(capture, url)
                 if isinstance(answer, Page):
                     return answer
@@ -218,7 +221,7 @@ class LookupClient(ArchiveClient, ABC):
 
 
 def parse_captures(body: bytes, canonical: str, url_rules: int) -> list[Capture]:
-    """The captures of an index' answer that may be pages of the URL whose canonical form is `canonical`, in order.
+    """The captures of an index' answer that may be pages of the URL whose canonical form is `canonical`.
 
     Rows that are none are passed over, such as a last line that is cut off; raises BadIndex for an answer that is none.
     """
@@ -233,7 +236,7 @@ def parse_captures(body: bytes, canonical: str, url_rules: int) -> list[Capture]
                 file = str(row.get("filename") or "")
                 offset, length = (int(row["offset"]), int(row.get("length") or 0)) if file else (0, 0)
                 found.add(Capture(None, file, offset, length, seconds_of(row["timestamp"]), url))
-    return sorted(found, key=lambda capture: (capture.date, capture.file, capture.url))
+    return list(found)
 
 
 def seconds_of(timestamp: str) -> int:

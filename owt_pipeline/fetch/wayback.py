@@ -105,9 +105,7 @@ class WaybackClient(LookupClient):
 
     async def look_up(self, url: str, canonical: str, moment: int) -> tuple[list[Capture], str]:
         index = query(self._source.cdx, url, moment)
-        found = await self.ask_index("the Wayback Machine's index", index, canonical, _has_none)
-        found.sort(key=lambda capture: (abs(capture.date - moment), capture.date, capture.url))
-        return found, "the Wayback Machine"
+        return await self.ask_index("the Wayback Machine's index", index, canonical, _has_none), "the Wayback Machine"
 
     async def get(self, what: str, url: URL, *about: Any, **how: Any) -> Received:
         """As for any archive; raises UserError where it asks for more patience than is had."""

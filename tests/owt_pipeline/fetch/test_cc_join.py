@@ -57,7 +57,7 @@ class Published:
                 wanted = pa.Table.from_batches([keys.slice(start, at_once)])
                 found.append(join(wanted, groups, self.reader, VERSION, counts))
         assert all(set(table["shard"].to_pylist()) <= {3} for table in found)
-        return captures_by_url(pa.concat_tables(found))
+        return captures_by_url(pa.Table.from_batches(found))
 
 
 URLS = [f"http://{host}/{path}" for host in ("a.example", "www.b.example", "c.example", "d.example")
