@@ -325,7 +325,6 @@ def write_answers(
         taken: list[int] = []
         created = batch["created_utc"].to_pylist()
         indexed: list[tuple[Any, ...]] = []
-        columns: dict[str, list[Any]] = {name: [] for name in ("days_after_submission", "warc_offset", "warc_length")}
         rejected = []
         waiting: list[bytes] = []  # written together: a page at a time costs more in calls than in bytes
         end = written = warc.tell()
@@ -333,10 +332,8 @@ def write_answers(
             if isinstance(answer, Page):
                 taken.append(index)
                 end += sum(map(len, answer.redirects))
-                indexed.append(_INDEXED_OF(answer))
-                columns["days_after_submission"].append(_days(created[index], answer.fetched_at))
-                columns["warc_offset"].append(end)
-                columns["warc_length"].append(len(answer.record))
+                days = _days(created[index], answer.fetched_at)
+                indexed.append((*_INDEXED_OF(answer), days, end, len(answer.record)))
                 end += len(answer.record)
                 waiting += [*answer.redirects, answer.record]
                 if end - written > _WRITE_BYTES:
@@ -347,7 +344,8 @@ def write_answers(
                 url_id, url = batch["url_id"][index].as_py(), batch["url"][index].as_py()
                 rejected.append((url_id, url, answer.reason, answer.detail))
         warc.write(b"".join(waiting))
-        columns.update((name, [page[place] for page in indexed]) for place, name in enumerate(INDEXED))
+        names = (*INDEXED, "days_after_submission", "warc_offset", "warc_length")
+        columns = {name: [page[place] for page in indexed] for place, name in enumerate(names)}
         writer.count({f"from_{source}": count for source, count in Counter(columns["source"]).items()})
         writer.count({"body_bytes": sum(columns["body_bytes"])} if taken else {})
         writer.enter(batch.num_rows)
