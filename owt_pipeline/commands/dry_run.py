@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from owt_pipeline.command_line import aligned
@@ -273,8 +272,3 @@ def _verdict(stage: Stage, plan: Plan, output: Output, workdir: Storage) -> tupl
 
 def _of_manifest(manifest: Manifest) -> _Expected:
     return _Expected(manifest.total("data").rows, manifest.total_bytes, manifest.num_shards, manifest)
-
-
-def as_json(found: Sequence[Step]) -> str:
-    """The steps for a program."""
-    return json.dumps([asdict(step) for step in found], indent=1)

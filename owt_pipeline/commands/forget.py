@@ -107,7 +107,7 @@ def _forget(arguments: argparse.Namespace) -> int:
     if resolved.unknown:
         shown = ", ".join(resolved.unknown[:3]) + (", ..." if len(resolved.unknown) > 3 else "")
         logger.warning("%d entries of the list name no document of %s: %s", len(resolved.unknown), workdir, shown)
-    say = _silent if arguments.quiet else print
+    say = (lambda _: None) if arguments.quiet else print
     copies = f"; {resolved.copies:,} duplicates of them stay out with them" if resolved.copies else ""
     say(f"{resolved.in_corpus:,} documents {'would leave' if arguments.dry_run else 'leave'} the corpus{copies}")
     if arguments.dry_run:
@@ -131,9 +131,6 @@ def _forget(arguments: argparse.Namespace) -> int:
         for dependent in dependents:
             say(f"  {dependent}")
     return 0
-
-
-def _silent(message: str) -> None: ...
 
 
 def _lines(path: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import logging
 import os
 from collections import Counter
@@ -74,7 +75,7 @@ def _run(argv: Sequence[str] | None) -> int:
         pin(runtime.workdir, bases, planned, write=False)
         found = dry_run.steps(planned, runtime)
         if arguments.log_json:
-            print(dry_run.as_json(found))
+            print(json.dumps([dataclasses.asdict(step) for step in found], indent=1))
         else:
             print(dry_run.table(found, runtime) + dry_run.on_cluster(found, runtime, prices))
         return 0

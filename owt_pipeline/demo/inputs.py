@@ -7,6 +7,7 @@ import gzip
 import json
 import random
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -26,30 +27,18 @@ _MONTH = 31 * 86400
 _WINDOW_LOG = 28  # the real dumps need `--long=31`; past 27 a reader must ask for it
 _SUBREDDITS = "programming Python books history TrueReddit science todayilearned InternetIsBeautiful".split()
 
-_NEVER_FETCHED = [
-    ("https://www.youtube.com/watch?v=demo0000001", Reason.BLOCKED_DOMAIN),
-    ("https://youtu.be/demo0000002", Reason.BLOCKED_DOMAIN),
-    ("http://imgur.com/a/demo3", Reason.BLOCKED_DOMAIN),
-    ("https://i.imgur.com/demo4.gifv", Reason.BLOCKED_DOMAIN),
-    ("http://garden.demo.test/photos/rose.jpg", Reason.BLOCKED_EXTENSION),
-    ("http://courier.demo.test/graphics/chart.PNG", Reason.BLOCKED_EXTENSION),
-    ("http://manual.demo.test/downloads/manual.zip", Reason.BLOCKED_EXTENSION),
-    ("http://longread.demo.test/audio/episode-12.mp3", Reason.BLOCKED_EXTENSION),
-    ("ftp://files.demo.test/archive.html", Reason.BAD_URL),
-    ("javascript:alert(1)", Reason.BAD_URL),
-]
-"""Links that collect turns away for the URL itself."""
-
 
 def dump_expectations() -> list[Expectation]:
     """What should happen to links that are in the dump and never fetched."""
+    lines = (resources.files("owt_pipeline.demo") / "never_fetched.txt").read_text(encoding="utf-8").splitlines()
+    turned_away = [Expectation(url, (Reason.of(name),)) for name, url in map(str.split, lines)]
     unwanted = [Expectation(f"http://courier.demo.test/unnoticed/{k}", (Reason.LOW_SCORE,)) for k in range(6)]
     adult = [Expectation(f"http://garden.demo.test/after-dark/{k}", (Reason.OVER_18,)) for k in range(3)]
     own = [
         Expectation(f"https://www.reddit.com/r/{_SUBREDDITS[k]}/comments/self{k}/a_question/", (Reason.SELF_POST,))
         for k in range(4)
     ]
-    return [*[Expectation(url, (reason,)) for url, reason in _NEVER_FETCHED], *unwanted, *adult, *own]
+    return [*turned_away, *unwanted, *adult, *own]
 
 
 def all_expectations(site: Site) -> list[Expectation]:

@@ -61,28 +61,13 @@ class Host:
         }[self.template]
 
 
-HOSTS = (
-    Host("garden", "The Walled Garden", "blog", compress=True),
-    Host("inkwell", "Inkwell and Quill", "blog"),
-    Host("lantern", "Lantern Street", "blog"),
-    Host("courier", "The Daily Courier", "newspaper", compress=True),
-    Host("gazette", "Harbour Gazette", "newspaper"),
-    Host("observer", "The Evening Observer", "newspaper", compress=True),
-    Host("manual", "The Patient Manual", "docs", compress=True),
-    Host("handbook", "Field Handbook", "docs"),
-    Host("reference", "Plain Reference", "docs", compress=True),
-    Host("tavern", "The Talking Tavern", "forum"),
-    Host("roundtable", "Round Table Board", "forum", compress=True),
-    Host("homepage", "Webmaster's Home", "tables"),
-    Host("guestbook", "Guestbook Corner", "tables"),
-    Host("almanac", "The Open Almanac", "wiki", compress=True),
-    Host("compendium", "Compendium", "wiki"),
-    Host("longread", "The Long Read Review", "magazine", compress=True),
-    Host("quarterly", "Quarterly Letters", "magazine"),
-    Host("notes", "Notes of a Tinkerer", "plain"),
-    Host("snail", "Slow and Steady", "plain", delay=_SLOW_SECONDS),
-    Host("private", "Members and Guests", "wiki"),
-)
+def _hosts() -> Iterator[Host]:
+    for line in (resources.files("owt_pipeline.demo") / "hosts.txt").read_text(encoding="utf-8").splitlines():
+        name, template, how, title = line.split(maxsplit=3)
+        yield Host(name, title, template, compress=how == "gzip", delay=_SLOW_SECONDS if how == "slow" else 0.0)
+
+
+HOSTS = tuple(_hosts())
 """The hosts whose pages hold articles; there are also mirrors, and hosts that only fail."""
 
 
