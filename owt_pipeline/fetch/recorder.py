@@ -91,9 +91,7 @@ async def start_recording() -> Recording:
     """A process at work: what is fetched before it is would be lost to a kill meanwhile."""
     child = workers.start_child(_serve, _SECONDS_TO_END)
     _, recording = await asyncio.get_running_loop().create_connection(lambda: Recording(child), sock=child.socket)
-    await recording.begun.wait()
-    if recording.error is not None:
-        raise recording.error
+    await recording.process
     return recording
 
 
@@ -102,17 +100,14 @@ class Recording(asyncio.Protocol):
 
     Attributes:
       child: what `workers.start_child` gave.
-      process: which it is, once it has begun.
-      begun: whether it is at work, or never will be.
+      process: which it is, once it is at work.
       ready: whether it takes more, or never will again.
       error: why it has failed.
     """
 
-    process: Process
-
     def __init__(self, child: workers.Child):
-        self.child = child
-        self.begun, self.ready = asyncio.Event(), asyncio.Event()
+        self.child, self.ready = child, asyncio.Event()
+        self.process: asyncio.Future[Process] = asyncio.get_running_loop().create_future()
         self.ready.set()
         self.error: BaseException | None = None
         self._recorders: dict[str, Recorder] = {}
@@ -191,8 +186,7 @@ class Recording(asyncio.Protocol):
                 self._fail(answer)
                 return
             if isinstance(answer, Process):
-                self.process = answer
-                self.begun.set()
+                self.process.set_result(answer)
             elif isinstance(answer, str):
                 self._recorders.pop(answer).settled.set()
             else:
@@ -208,7 +202,8 @@ class Recording(asyncio.Protocol):
     def _fail(self, error: Exception) -> None:
         self.error = error
         self.child.end()
-        self.begun.set()
+        if not self.process.done():
+            self.process.set_exception(error)
         self.ready.set()
         for recorder in self._recorders.values():
             recorder.settled.set()

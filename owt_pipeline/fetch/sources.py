@@ -210,7 +210,7 @@ async def ask_under_claim(
     recording = await crawl.recording()
     client = crawl.clients[name]
     while (await asyncio.to_thread(missing)).num_rows:
-        async with Claim(claims, claim_name, [this_process(), recording.process]) as claim:
+        async with Claim(claims, claim_name, [this_process(), recording.process.result()]) as claim:
             await asyncio.to_thread(journal.load)
             urls = [await asyncio.to_thread(missing)]  # popped: not held here
             if urls[0].num_rows:
@@ -228,22 +228,15 @@ async def ask_under_claim(
 async def _while_claimed(claim: Claim, asking: Coroutine[Any, Any, None]) -> None:
     """Await `asking`, but not longer than the claim is held."""
     task = asyncio.ensure_future(asking)
-    ticking = asyncio.ensure_future(_tick())
     try:
-        await asyncio.wait({task, claim.lost}, return_when=asyncio.FIRST_COMPLETED)
+        while not (task.done() or claim.lost.done()):
+            await asyncio.wait({task, claim.lost}, timeout=1, return_when=asyncio.FIRST_COMPLETED)
+            progress.advance(0)  # shows that the run is alive, also while no answer comes
         if task.done():
             await task
     finally:
-        ticking.cancel()
         task.cancel()
-        await asyncio.gather(task, ticking, return_exceptions=True)
-
-
-async def _tick() -> None:
-    """Show that the run is alive, also while no answer comes."""
-    while True:
-        await asyncio.sleep(1)
-        progress.advance(0)
+        await asyncio.gather(task, return_exceptions=True)
 
 
 class CrawlLoop:
