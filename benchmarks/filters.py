@@ -9,9 +9,9 @@ The peers are datatrove's filters and, for C4, the code it was made with (`peers
 it prints what each filter rejects, and its rate. They are slow, so they judge `--peer_documents` texts of each set,
 taken at equal distances; ours judge all.
 
-Exits 1 where a filter that has datatrove's definitions decides otherwise on more than 1 text of 100, or C4's on more
-than 1 of 200 or keeps other lines; where Gopher's rules of quality differ from datatrove's on more than 1 text of 100
-but for the definition of a word; or where a filter is under 8 times datatrove's rate.
+Exits 1 where, over all sets, a filter that has datatrove's definitions decides otherwise on more than 1 text of 100,
+or C4's on more than 1 of 200 or keeps other lines; where Gopher's rules of quality differ from datatrove's on more than
+1 text of 100 but for the definition of a word; or where a filter is under 8 times datatrove's rate.
 """
 
 from __future__ import annotations
@@ -63,11 +63,14 @@ def main() -> int:
     samples = {name: evenly(texts, most) for name, texts in sets.items()}
     theirs = decisions_of(arguments.peer, samples) if arguments.peer else {}
     good = True
+    judged, same = Counter[str](), Counter[str]()  # by peer, over all sets
     for name, texts in sets.items():
         print(f"\n{name}: {len(texts)} texts of {sum(len(text.split()) for text in texts) / len(texts):.0f} words")
         for rule in FILTERS:
-            good &= compare(rule, texts, theirs.get(name, {}), most)
+            good &= compare(rule, texts, theirs.get(name, {}), most, judged, same)
         print_definitions(texts)
+    for peers in PEERS_OF.values():
+        good &= all(same[peer] >= least * judged[peer] for peer, least in peers.items())
     print()
     first = next(iter(sets))
     good &= compare_rates(sets[first], theirs.get(first, {}), len(samples[first]))
@@ -122,7 +125,9 @@ def posts(path: Path) -> Iterable[str]:
             yield json.loads(line)["text"]
 
 
-def compare(rule: str, texts: Sequence[str], theirs: dict[str, Any], most: int) -> bool:
+def compare(
+    rule: str, texts: Sequence[str], theirs: dict[str, Any], most: int, judged: Counter[str], same: Counter[str]
+) -> bool:
     ours = [FILTERS[rule].judge(TextView(text)) for text in texts]
     rejected = sum(judgement.broken is not None for judgement in ours)
     good = True
@@ -130,10 +135,11 @@ def compare(rule: str, texts: Sequence[str], theirs: dict[str, Any], most: int) 
     for peer, least in PEERS_OF.get(rule, {}).items() if theirs else ():
         verdicts = theirs[peer]["verdicts"]
         pairs = list(zip(evenly(ours, most), verdicts, strict=True))
-        same = sum((our.broken is None) == (their is None) for our, their in pairs)
+        agreed = sum((our.broken is None) == (their is None) for our, their in pairs)
         line = f"    {TITLES.get(peer, 'datatrove')}: {sum(map(bool, verdicts))} of {len(pairs)} rejected"
-        line += f", {same} decisions the same"
-        good &= same >= least * len(pairs)
+        line += f", {agreed} decisions the same"
+        judged[peer] += len(pairs)
+        same[peer] += agreed
         if theirs[peer]["kept"]:
             left = theirs[peer]["kept"]
             kept = [(our, text) for (our, their), text in zip(pairs, left, strict=True) if not their]
