@@ -186,12 +186,14 @@ class IndexReader:
         wanted = [chunk for chunk in chunks if chunk.path_in_schema in names]
         pieces = _pieces(map(_place, wanted))
         contents = self._read(self._files[file][1], pieces)
-        with _reading(self._files[file][1]), tempfile.TemporaryFile() as sparse:  # what was not read is a hole in it
+        with tempfile.TemporaryFile() as sparse:  # what was not read is a hole in it
             for (start, _), content in zip(pieces, contents, strict=True):
                 sparse.seek(start)
                 self.read_bytes += sparse.write(content)
-            parquet = pq.ParquetFile(sparse, metadata=metadata)
-            return parquet.read_row_group(group, columns=[chunk.path_in_schema for chunk in wanted])
+            sparse.flush()  # a full disk is no damaged index
+            with _reading(self._files[file][1]):
+                parquet = pq.ParquetFile(sparse, metadata=metadata)
+                return parquet.read_row_group(group, columns=[chunk.path_in_schema for chunk in wanted])
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.fetch.answers import Answer, NoPage
 from owt_pipeline.fetch.client import Received
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
-from owt_pipeline.fetch.lookups import BadIndex, Capture, LookupClient, LookupSource
+from owt_pipeline.fetch.lookups import BadIndex, Capture, LookupClient, LookupSource, archive_failed
 from owt_pipeline.fetch.manners import Failed
 from owt_pipeline.fetch.sources import Crawl
 from schemas import Reason
@@ -116,7 +116,10 @@ class CdxClient(LookupClient):
     async def captures_in(self, collection: Collection, url: str, canonical: str) -> list[Capture]:
         """The captures that one collection has; raises Failed."""
         query = URL(collection.api).update_query({"url": url, "output": "json", "filter": "=status:200"})
-        found = await self.ask_index(f"the index {collection.name}", query, canonical, _says_no_captures)
+        index = f"the index {collection.name}"
+        found = await self.ask_index(index, query, canonical, _says_no_captures)
+        if found and not any(capture.file for capture in found):
+            raise archive_failed(index, "its captures name no file to read: another index is needed, such as pywb's")
         return [
             replace(capture, crawl=collection.name)
             for capture in found

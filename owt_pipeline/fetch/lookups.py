@@ -145,6 +145,9 @@ class LookupSource:
 class LookupClient(ArchiveClient, ABC):
     """Looks URLs up in an index, and reads captures."""
 
+    reads_untyped: ClassVar[bool] = False
+    """Whether a capture whose type the index does not know may be a page."""
+
     def __init__(self, source: LookupSource, crawl: Crawl, gate: Gate | None = None):
         super().__init__(source.requests, crawl, gate)
         self._choice, self._url_rules = source.choice, source.url_rules
@@ -215,22 +218,23 @@ class LookupClient(ArchiveClient, ABC):
             about = " ".join(response.body[:200].decode("utf-8", "replace").split())
             raise archive_failed(what, f"status {response.status} {about}".strip())
         try:
-            return parse_captures(response.body, canonical, self._url_rules)
+            return parse_captures(response.body, canonical, self._url_rules, self.reads_untyped)
         except BadIndex as error:
             raise archive_failed(what, str(error)) from error
 
 
-def parse_captures(body: bytes, canonical: str, url_rules: int) -> list[Capture]:
+def parse_captures(body: bytes, canonical: str, url_rules: int, untyped: bool) -> list[Capture]:
     """The captures of an index' answer that may be pages of the URL whose canonical form is `canonical`.
 
+    Those whose type is not known may be with `untyped`.
     Rows that are none are passed over, such as a last line that is cut off; raises BadIndex for an answer that is none.
     """
     found = set()
     for row in _rows(body):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, BadURL):
             url = row.get("original") or row["url"]
-            types = [row[name] for name in ("mimetype", "mime", "mime-detected") if row.get(name)]
-            is_page = any(kind == "unk" or is_html(kind) for kind in types or ["unk"])
+            types = {row[name] for name in ("mimetype", "mime", "mime-detected") if row.get(name)} - {"unk"}
+            is_page = any(map(is_html, types)) if types else untyped
             is_good = str(row.get("statuscode") or row["status"]) == "200"
             if is_page and is_good and canonical_url(url, url_rules) == canonical:
                 file = str(row.get("filename") or "")

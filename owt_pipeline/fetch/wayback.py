@@ -88,6 +88,7 @@ class WaybackClient(LookupClient):
     """Looks up and gets captures."""
 
     of_page = (Reason.TOO_LARGE,)
+    reads_untyped = True
 
     def __init__(self, source: WaybackSource, crawl: Crawl):
         super().__init__(source, crawl, Gate(source.requests.host_delay, source.requests.host_connections))

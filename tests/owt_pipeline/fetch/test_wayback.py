@@ -415,7 +415,7 @@ def test_odd_rows_of_an_index_are_skipped(rows: list[list], as_lines: bool) -> N
     if as_lines:
         body = "\n".join(json.dumps(dict(zip(names, row, strict=False))) for row in rows)
     with contextlib.suppress(BadIndex):
-        for capture in parse_captures(body.encode(), "https://a.example/x", VERSION):
+        for capture in parse_captures(body.encode(), "https://a.example/x", VERSION, True):
             assert (capture.url, timestamp(capture.date)) == ("http://a.example/x", "20110102030405")
 
 
