@@ -132,8 +132,8 @@ def read_slices(work: Storage, slices: Iterable[Slice], columns: list[str] | Non
         return
     for start in range(0, len(slices), REQUESTS_AT_ONCE):
         some = slices[start : start + REQUESTS_AT_ONCE]
-        buffers = at_once(lambda slice: work.read_range(slice.path, slice.offset, slice.length), some)
-        for slice, buffer in zip(some, buffers, strict=True):
+        buffers = iter(at_once(lambda slice: work.read_range(slice.path, slice.offset, slice.length), some))
+        for slice, buffer in zip(some, buffers, strict=True):  # an iterator at its end keeps no buffer
             with reading(work.path(slice.path)):
                 yield _table(buffer, columns)
 
