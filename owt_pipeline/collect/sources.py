@@ -170,7 +170,7 @@ def _is_wide(data: bytes) -> bool:
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
         found = msgspec.json.decode(line)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

@@ -167,11 +167,13 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
 
 def test_a_bad_line_is_a_reject_with_file_and_line(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "RS.ndjson", [*links(2), '{"id": "half', *links(1, start=2), "", "[]"])
+    not_utf8 = json.dumps(links(1, start=3)[0]).encode().replace(b"{", b'{"title": "caf\xe9", ', 1)
+    dump.write_bytes(dump.read_bytes() + not_utf8 + b"\n")
     run = collect(tmp_path / "run", dumps=(str(dump),))
     details = sorted(reject["detail"] for reject in run.rejects)
     assert [detail.rpartition("; ")[2] for detail in details] == ["RS.ndjson:3", "RS.ndjson:6"]
     assert all("not JSON" in detail or "object" in detail for detail in details)
-    assert len(run.urls) == 3
+    assert len(run.urls) == 4
 
 
 def test_variants_of_a_url_in_dumps_and_lists_are_one_row(tmp_path: Path) -> None:
