@@ -190,7 +190,7 @@ class IndexReader:
             for (start, _), content in zip(pieces, contents, strict=True):
                 sparse.seek(start)
                 self.read_bytes += sparse.write(content)
-            sparse.flush()  # a full disk is no damaged index
+            sparse.flush()  # outside of `_reading`, which would call a full disk a damaged index
             with _reading(self._files[file][1]):
                 parquet = pq.ParquetFile(sparse, metadata=metadata)
                 return parquet.read_row_group(group, columns=[chunk.path_in_schema for chunk in wanted])

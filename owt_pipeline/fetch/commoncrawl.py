@@ -95,7 +95,7 @@ class CdxClient(LookupClient):
     def __init__(self, source: CdxSource, crawl: Crawl):
         super().__init__(source, crawl)
         self._source, self._limits = source, source.requests.limits
-        self._together *= 2  # than may be under way, so that index and data are asked at once
+        self._together *= 2  # twice as many as may be under way, so that index and data are asked at once
 
     async def look_up(self, url: str, canonical: str, moment: int) -> tuple[list[Capture], str]:
         """The captures found under `url`, and the names of the collections asked.

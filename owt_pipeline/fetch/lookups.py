@@ -226,7 +226,7 @@ class LookupClient(ArchiveClient, ABC):
 def parse_captures(body: bytes, canonical: str, url_rules: int, untyped: bool) -> list[Capture]:
     """The captures of an index' answer that may be pages of the URL whose canonical form is `canonical`.
 
-    Those whose type is not known may be with `untyped`.
+    With `untyped`, captures whose type the index does not know may be pages, too.
     Rows that are none are passed over, such as a last line that is cut off; raises BadIndex for an answer that is none.
     """
     found = set()
