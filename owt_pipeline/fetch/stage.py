@@ -109,7 +109,10 @@ class Options:
         minimum=1,
     )  # fmt: skip
     cdx_connections: int = _how(1, "requests to index and data at once, each", minimum=1)
-    cdx_delay: float = _how(1.0, "seconds between two requests to the index, or the data", minimum=0)
+    cdx_delay: float = _how(
+        1.0, "seconds between two requests to the index, or the data; on a cluster, as many times as shards are "
+        "fetched at once", minimum=0,
+    )  # fmt: skip
     wayback_cdx: str = option(
         "https://web.archive.org/cdx/search/cdx",
         "where `wayback` looks a URL up: the Wayback Machine's index, or a pywb's (.../COLLECTION/cdx)",
