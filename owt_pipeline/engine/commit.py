@@ -105,12 +105,13 @@ class ShardWriter:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> ShardWriter:
+        place = f"{self._dataset} shard {self.shard}"
         for output, schema in self._outputs.items():
             file = self._open(f"{self._dataset}/{output}".rstrip("/"), f".{self._format}", "data")
-            self._sinks[output] = _Sink(file, schema, self._format, _ROW_GROUP_BYTES.get(self._dataset))
+            self._sinks[output] = _Sink(place, file, schema, self._format, _ROW_GROUP_BYTES.get(self._dataset))
         if self._dataset:
             file = self._open(f"{ledger_of(self._dataset)}/rejects", ".parquet", "rejects")
-            self._sinks["rejects"] = _Sink(file, REJECTS, "parquet")
+            self._sinks["rejects"] = _Sink(place, file, REJECTS, "parquet")
         return self
 
     def _open(self, place: str, suffix: str, kind: str) -> HashingFile:
@@ -192,8 +193,10 @@ class ShardWriter:
 class _Sink:
     """One Parquet or Arrow file being written, ROW_GROUP_BYTES at once, in one row group or in several smaller ones."""
 
-    def __init__(self, file: HashingFile, schema: pa.Schema, file_format: str, row_group_bytes: int | None = None):
-        self.file, self.schema, self._row_group_bytes = file, schema, row_group_bytes
+    def __init__(
+        self, place: str, file: HashingFile, schema: pa.Schema, file_format: str, row_group_bytes: int | None = None
+    ):
+        self.place, self.file, self.schema, self._row_group_bytes = place, file, schema, row_group_bytes
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         if file_format == "parquet":
@@ -206,7 +209,7 @@ class _Sink:
         if not rows.num_rows:
             return
         if not rows.schema.equals(self.schema):
-            raise LedgerError(f"rows of schema {rows.schema} for {self.schema}")
+            raise LedgerError(f"{self.place}: rows of schema {rows.schema} for {self.schema}")
         self.file.rows += rows.num_rows
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
