@@ -48,10 +48,11 @@ class Cache:
     def get(self, file: TokenFile, fetch: Callable[[], Iterator[bytes]]) -> Path:
         """The local copy of `file`, by `fetch()` where there is none; raises ShardError for other bytes."""
         path = self.folder / f"{file.sha256}{Path(file.path).suffix}"
+        if _is_there(path):
+            return path
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._lock, _alone(path.with_suffix(".lock")):
-            with contextlib.suppress(FileNotFoundError):
-                os.utime(path)
+            if _is_there(path):  # another process fetched it
                 return path
             self._make_room(file.bytes)
             with tempfile.NamedTemporaryFile(dir=self.folder, suffix=".tmp", delete=False) as part:
@@ -84,6 +85,15 @@ class Cache:
                 return
             path.unlink(missing_ok=True)
             kept -= length
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a file exists, which is then the one used last."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

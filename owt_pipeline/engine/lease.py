@@ -303,7 +303,7 @@ def read_holder(folder: Storage, name: str, kind: type[H]) -> tuple[H | None, st
         return None, None
     try:
         return msgspec.json.decode(found[0], type=kind), found[1]
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None, found[1]
 
 

@@ -354,7 +354,7 @@ def read_outcome(workdir: Storage) -> Outcome | None:
     """What the job left; None where it left nothing that can be read."""
     try:
         return msgspec.json.decode(workdir.read(_OUTCOME_NAME), type=Outcome)
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 

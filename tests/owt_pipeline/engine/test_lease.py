@@ -295,8 +295,9 @@ def test_a_run_that_loses_its_lease_is_interrupted(folder: Storage) -> None:
     assert running(folder).owner == "other"  # it is not deleted by who lost it
 
 
-def test_a_lease_that_cannot_be_read_is_replaced_after_its_term(folder: Storage) -> None:
-    folder.write(LEASE_NAME, b"")
+@pytest.mark.parametrize("content", [b"", b'{"owner": "\xff"}'])
+def test_a_lease_that_cannot_be_read_is_replaced_after_its_term(folder: Storage, content: bytes) -> None:
+    folder.write(LEASE_NAME, content)
     with hold(folder):
         assert running(folder)
 
