@@ -183,7 +183,7 @@ class Output:
         return self.manifest is None and (damaged or bool(names and not self.listing.unfinished_plans()))
 
     def is_of(self, plan: Plan) -> bool:
-        """Whether the manifest is that of `plan`, whatever has become of the files."""
+        """Whether the manifest is that of `plan`, even where files are missing."""
         return self.manifest is not None and self.manifest.fingerprint == plan.fingerprint
 
     def is_finished(self, plan: Plan) -> bool:

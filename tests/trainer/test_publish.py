@@ -103,11 +103,23 @@ def test_a_newer_checkpoint_takes_the_place_of_one_that_waits(tmp_path: Path) ->
 
     publisher = Publisher(Slow(), tmp_path / "run", lambda line: None)
     for step in (1, 2, 3, 4):
+        (tmp_path / f"step-{step}").mkdir()
         publisher.push(tmp_path / f"step-{step}")
         assert first.wait(60)
     go_on.set()
     publisher.close()
     assert sent == ["run: step-1", "run: step-4", "run: the page"]
+
+
+def test_a_checkpoint_that_was_removed_meanwhile_is_not_reported_as_published(tmp_path: Path) -> None:
+    class Destination:
+        def send(self, files: dict[str, Path | bytes], message: str) -> None: ...
+
+    said: list[str] = []
+    publisher = Publisher(Destination(), tmp_path / "run", said.append)
+    publisher.push(tmp_path / "step-1")
+    publisher.close()
+    assert said == ["published the page"]
 
 
 @pytest.mark.parametrize(
