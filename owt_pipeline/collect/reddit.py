@@ -77,7 +77,7 @@ class SubredditReader:
 
 
 def days_asked_for(options: Options) -> tuple[float, float]:
-    """The time from which on submissions are taken, and that before which: seconds since 1970.
+    """The first moment of submissions to take, and the moment before which they end: seconds since 1970.
 
     Raises UsageError for a search without a query or the reverse, UserError for what is no date.
     """

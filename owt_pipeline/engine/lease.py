@@ -297,7 +297,7 @@ def rewrite(folder: Storage, name: str, kind: type[Holder], owner: str, **change
 
 
 def read_holder(folder: Storage, name: str, kind: type[H]) -> tuple[H | None, str | None]:
-    """Who holds a file, and its version; nobody for content that is none, such as a power failure may leave."""
+    """Who holds a file, and its version; None for content that cannot be read, such as a power failure may leave."""
     found = folder.read_version(name)
     if found is None:
         return None, None

@@ -296,7 +296,7 @@ def read_log(workdir: Storage) -> list[dict]:
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of a run on a cluster, in the working directory: why it stopped or failed, "" where it did not; the
+    """The outcome of a run on a cluster, in the working directory: why it stopped or failed, "" where it did not; the
     command's exit code; and the traceback, for a failure that is not the user's."""
 
     message: str = ""
@@ -335,7 +335,7 @@ def note_published(stage: Stage, manifest: Manifest, taken: float) -> None:
 
 
 def results_of(stages: Sequence[tuple[Stage, Any]], workdir: Storage) -> list[Result]:
-    """What came of each stage, once the job has ended; says so of those that it found finished."""
+    """The outcome of each stage, once the job has ended; says so of those that it found finished."""
     results = []
     for stage, _ in stages:
         results.append(Result(stage, require_manifest(workdir, stage.output), seconds.get(stage.name)))

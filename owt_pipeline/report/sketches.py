@@ -409,7 +409,7 @@ def unpack(content: bytes | pa.Buffer, kind: type[T]) -> T:
 def _encoded(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.tobytes()
-    raise NotImplementedError(type(value))
+    raise TypeError(f"a summary holds no {type(value).__name__}")
 
 
 def _decoded(kind: type, value: Any) -> Any:
@@ -418,7 +418,7 @@ def _decoded(kind: type, value: Any) -> Any:
         return np.frombuffer(content, dtype).copy()  # which can be written to
     if kind is Counter:
         return Counter(value)
-    raise NotImplementedError(kind)
+    raise TypeError(f"a summary holds no {kind.__name__}")
 
 
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
