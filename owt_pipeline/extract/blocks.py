@@ -18,23 +18,26 @@ import re
 
 from lxml import etree
 
+from owt_pipeline.extract.containers import Container, container_of, forget_title, misnamed, words_of
 from owt_pipeline.extract.formulas import formula_of, is_drawn
-from owt_pipeline.extract.layout import code_of, code_of_table, is_preformatted, language_of, rows_of_data
+from owt_pipeline.extract.layout import (
+    code_of,
+    code_of_table,
+    is_preformatted,
+    language_of,
+    rows_of_data,
+)
 from owt_pipeline.extract.names import (
     BLOCK,
-    CHROME,
-    CHROME_ROLES,
     HEADINGS,
-    HIDDEN,
     INLINE,
+    LINES_OF_CODE,
     NOT_TEXT,
-    STREAMED,
-    UNSHOWN,
     has_hidden_class,
     is_hidden,
-    read_name,
 )
-from owt_pipeline.extract.tree import PERMALINK
+from owt_pipeline.extract.shortcodes import opens_shortcode, without_markup, without_spanning
+from owt_pipeline.extract.tree import PERMALINK, text_of
 
 MAX_DEPTH = 250
 """Elements within elements that are distinguished; what lies deeper is text of the last one: Python's recursion has a
@@ -60,37 +63,23 @@ _BREAK = "\x00"  # in place of <br> until a block is complete; no parsed text ha
 UNMARKED = str.maketrans({CODE: None, FORMULA: None, DISPLAY: None, NOTE: "[", NOTE_END: "]"})
 
 # What the walk does at an element, by its tag; 0 for an unknown one.
-_IS_BLOCK, _IS_INLINE, _IS_BREAK, _MAY_BE_FORMULA, _IS_NO_TEXT = 1, 2, 3, 4, 5
+_IS_BLOCK, _IS_INLINE, _IS_BREAK, _MAY_BE_FORMULA, _IS_NO_TEXT, _IS_BUTTON = 1, 2, 3, 4, 5, 6
 _ROLES = {
     **dict.fromkeys(NOT_TEXT, _IS_NO_TEXT),
     **dict.fromkeys(BLOCK, _IS_BLOCK),
     **dict.fromkeys(INLINE, _IS_INLINE),
     **dict.fromkeys(("math", "script", "img"), _MAY_BE_FORMULA),
     "br": _IS_BREAK,
+    "button": _IS_BUTTON,
 }
-# A page for browsers without scripts; a button that is never closed has all that follows in it.
-_MAY_HOLD_A_PAGE = frozenset(("noscript", "button"))
 _CODE_TAGS = frozenset(("code", "samp", "tt"))
 _SPECIAL_TAGS = frozenset(("ol", "li", "table", "pre", "listing", "xmp", "plaintext"))
 _LINKS_TO_SELF = frozenset((PERMALINK, "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
 
-_SECTION = re.compile(r"section\b|level\d|sect\d")
-_WORD = re.compile(r"[^\W_]+")
+_LONGEST_LINE = 120  # of lines whose indentation says something; a longer one is a paragraph
 _NOTE_LABEL = re.compile(r"\[?\s*(\d{1,4}|[a-z]{1,2}|[*†‡§¶]{1,3}|[a-z]+[ .]\d{1,3})\s*\]?", re.IGNORECASE)
 _EXPONENT = re.compile(r"[-−–+]?\d{1,3}")
 _NOTE_CLASS = re.compile(r"footnote|noteref|fn-?ref", re.IGNORECASE)
-
-# Markup that a page shows as text, because it was escaped once too often or its system lacks the plugin.
-_LITERAL_TAG = re.compile(
-    r"<(?:img|iframe|embed|video|audio|source|figure|object)\s+[a-z-]+\s*=[^<>]*>|</(?:iframe|video|audio|figure|object)>",
-    re.IGNORECASE,
-)
-_SHORTCODE = re.compile(
-    r"\[/?(?:caption|gallery|embed|playlist|audio|video|soundcloud|youtube|vimeo|contact-form-7|mc4wp_form|wpforms"
-    r"|dropcap|pullquote|advanced_iframe|adrotate|sc_\w+|vc_\w+|et_pb_\w+|fusion_\w+|su_\w+|wp_\w+|ngg\w*|av_\w+"
-    r"|fl_\w+|elementor-template|toc|rev_slider|tabs?|tabgroup|one_half(?:_last)?|one_third(?:_last)?)"
-    r"(?:\s[^\[\]\n=]{1,200}=[^\[\]\n]{0,500})?\s*/?\]"
-)
 
 
 class Block:
@@ -119,6 +108,11 @@ class Block:
         self.is_header = False
         self.links = self.images = 0
 
+    def cut(self, text: str) -> None:
+        """Leave a part of its text."""
+        self.text, self.marked, self.chars = text, None, len(text)
+        self.link_chars = min(self.link_chars, self.chars)
+
     @property
     def is_formula(self) -> bool:
         """Whether it is a formula and nothing else but a mark of punctuation."""
@@ -128,41 +122,27 @@ class Block:
         return len(marked) > 2 and marked[0] in (FORMULA, DISPLAY) and marked.find(marked[0], 1) == len(marked) - 1
 
 
-class Container:
-    """A block-level element.
-
-    Attributes:
-      tag: its name.
-      names: its classes, id, role and `itemprop`, as the page gives them; without an id that a heading gave it.
-      parent: index of the container it is in; -1 for the body.
-      end: one more than the index of the last container in it.
-      kind: what its names say it is.
-      names_content: whether its names say that it holds the content.
-      number: of an item in a numbered list, its number; of such a list, that of its next item; else -1.
-      note: the label by which an earlier text refers to it; "" if none does.
-    """
-
-    __slots__ = ("end", "kind", "names", "names_content", "note", "number", "parent", "tag")
-
-    def __init__(self, tag: str, parent: int, kind: int, content: bool, names: str, end: int = 0):
-        self.tag, self.parent, self.kind, self.names_content, self.names = tag, parent, kind, content, names
-        self.end, self.number, self.note = end, -1, ""
-
-
 def read_blocks(root: etree._Element) -> tuple[list[Block], list[Container]]:
     """The blocks of a page, and the containers they are in; the first container is the body."""
     body = root.find("body")
-    reader = _Reader({})
+    reader = _Reader({}, root)
     reader.read_container(root if body is None else body, "body", -1, OTHER, 0)
+    if reader.open_shortcodes:
+        for index, text in without_spanning([block.text for block in reader.blocks], reader.open_shortcodes).items():
+            reader.blocks[index].cut(text)
+        reader.blocks = [block for block in reader.blocks if block.text]
     return reader.blocks, reader.containers
 
 
 class _Reader:
     """The walk over the tree; the text since the last end of a block is in `_pieces`."""
 
-    def __init__(self, notes: dict[str, str]) -> None:
+    def __init__(self, notes: dict[str, str], root: etree._Element | None = None) -> None:
         self.blocks: list[Block] = []
         self.containers: list[Container] = []
+        self.open_shortcodes: list[int] = []  # blocks that one begins in and does not end
+        self._root = root
+        self._title: str | None = None  # the words of its title, once they are asked for
         self._notes = notes  # id of an element → the label of the first reference to it
         self._pieces: list[str] = []
         self._has_marks = False
@@ -179,7 +159,12 @@ class _Reader:
             if not text or text.isspace():  # holds no text, so nobody asks what it is called
                 self.containers.append(Container(tag, parent, 0, False, "", index + 1))
                 return
-        container = _container(element, tag, parent)
+        container = container_of(element, tag, parent)
+        if misnamed(container):
+            if self._title is None:
+                title = next(self._root.iter("title"), None) if self._root is not None else None
+                self._title = "" if title is None else words_of(text_of(title))
+            forget_title(container, self._title)
         self.containers.append(container)
         if self._notes:
             container.note = self._notes.get(element.get("id"), "")
@@ -188,6 +173,8 @@ class _Reader:
             inner = ITEM
         if tag in _SPECIAL_TAGS:
             self._read_special(element, tag, container, index, inner, depth)
+        elif container.kind & LINES_OF_CODE:
+            self._add_code(code_of(element), language_of(element), index)
         elif "MathJax" not in container.names or not is_drawn(element):
             self._read_children(element, index, inner, depth)
         if self._pieces:
@@ -232,9 +219,14 @@ class _Reader:
                 self._pieces.append(_BREAK)
             elif role == _MAY_BE_FORMULA:
                 self._read_formula(child, tag)
-            elif role == _IS_NO_TEXT:
-                if tag in _MAY_HOLD_A_PAGE and next(child.iter("p", "article"), None) is not None:
+            elif role == _IS_BUTTON:
+                if self._is_in_sentence(child, form):
+                    self._read_inline(child, tag, container, form, depth)
+                else:
                     self.read_container(child, tag, container, form, depth + 1)
+            elif role == _IS_NO_TEXT:
+                if tag == "noscript" and next(child.iter("p", "article"), None) is not None:
+                    self.read_container(child, tag, container, form, depth + 1)  # a page for browsers without scripts
             elif role == 0:
                 if self._is_within_text(child, tag):
                     self._read_inline(child, tag, container, form, depth)
@@ -260,7 +252,7 @@ class _Reader:
                 return
         if tag == "a":
             if href is not None:
-                if classes is not None and "#" in href and _NOTE_CLASS.search(classes) and self._read_note(element):
+                if "#" in href and len(items) > 1 and _refers_to_note(element, classes) and self._read_note(element):
                     return
                 self._links_around += 1
                 self._links += 1
@@ -293,6 +285,15 @@ class _Reader:
         if len(element) and next(element.iter(*BLOCK), None) is not None:
             return False
         return bool(self._pieces) or ":" in tag or bool(element.tail and not element.tail.isspace())
+
+    def _is_in_sentence(self, button: etree._Element, form: str) -> bool:
+        """Whether a button is a word of its sentence, or a heading that opens what is below it."""
+        if len(button) and next(button.iter(*BLOCK), None) is not None:  # one that is never closed has all that follows
+            return False
+        if form == HEADING:
+            return not self._pieces
+        tail = button.tail
+        return bool(self._pieces and self._pieces[-1] != _BREAK and tail and any(map(str.isalpha, tail)))
 
     def _read_code(self, element: etree._Element, container: int, form: str, depth: int) -> None:
         if len(element) and next(element.iter("br", "div", "p"), None) is not None:
@@ -345,9 +346,13 @@ class _Reader:
             return
         for caption in table.iterchildren("caption"):
             self.read_container(caption, "caption", container, OTHER, depth + 1)
-        for row, is_header in rows:
-            cells = [("", "", 0) if cell is None else self._read_cell(cell, depth) for cell in row]
-            text = "\t".join(plain for plain, _, _ in cells).strip()
+        read = [
+            ([("", "", 0) if cell is None else self._read_cell(cell, depth) for cell in row], is_header)
+            for row, is_header in rows
+        ]
+        empty = min((next((i for i, cell in enumerate(cells) if cell[0]), len(cells)) for cells, _ in read), default=0)
+        for cells, is_header in read:
+            text = "\t".join(plain for plain, _, _ in cells[empty:]).rstrip()
             if text:
                 block = Block(ROW, text, min(sum(links for _, _, links in cells), len(text)), container)
                 block.cells = tuple(marked for _, marked, _ in cells)
@@ -381,6 +386,8 @@ class _Reader:
         self._has_marks = self._has_marks or CODE in joined  # of code that continues in the next block
         if _BREAK in joined:
             lines = [" ".join(line.split()) for line in joined.split(_BREAK)]
+            if "\xa0" in joined:
+                lines = _indented(lines, joined.split(_BREAK))
             text = "\n".join(filter(None, lines))
             if "" in lines:
                 marked = re.sub("\n{3,}", "\n\n", "\n".join(lines).strip("\n"))
@@ -388,6 +395,8 @@ class _Reader:
             text = " ".join(joined.split())
         if text and ("<" in text or "[" in text):
             text, marked = _without_markup(text), marked and _without_markup(marked)
+            if opens_shortcode(text):
+                self.open_shortcodes.append(len(self.blocks))
         if text and self._has_marks:
             marked = marked or text
             if marked.count(CODE) % 2:  # around several blocks
@@ -404,66 +413,37 @@ class _Reader:
         self._pieces, self._link_chars, self._links, self._has_marks = [], 0, 0, False
 
 
+def _refers_to_note(link: etree._Element, classes: str | None) -> bool:
+    """Whether a link says that it leads to a note: by a class, or as EPUB and ARIA have it."""
+    return (
+        (classes is not None and _NOTE_CLASS.search(classes) is not None)
+        or link.get("epub:type") == "noteref"
+        or link.get("role") == "doc-noteref"
+    )
+
+
+def _without_markup(text: str) -> str:
+    """`text` without markup that the page shows as text, except in code."""
+    parts = text.split(CODE)
+    parts[::2] = map(without_markup, parts[::2])
+    found = CODE.join(parts)
+    return found if found == text else re.sub(r"(?<=[^ \n]) {2,}", " ", found).strip()
+
+
 def _in_cell(block: Block) -> str:
     if block.form == PREFORMATTED:
         return "\n".join(f"{CODE}{line}{CODE}" for line in block.text.split("\n") if line)
     return f"- {block.marked or block.text}" if block.form == ITEM else block.marked or block.text
 
 
-def _without_markup(text: str) -> str:
-    """Text without tags of images and the like and without shortcodes, except in code."""
-    parts = text.split(CODE)
-    for index in range(0, len(parts), 2):
-        parts[index] = _SHORTCODE.sub("", _LITERAL_TAG.sub("", parts[index]))
-    found = CODE.join(parts)
-    return found if found == text else re.sub(" {2,}", " ", found).strip()
-
-
-def _container(element: etree._Element, tag: str, parent: int) -> Container:
-    items = element.items()  # one call into lxml; `element.get` would be seven
-    if tag != "figure":  # most have no attribute, or classes alone
-        if not items:
-            kind, content = read_name(tag, "", "")
-            return Container(tag, parent, kind, content, "")
-        if len(items) == 1 and items[0][0] == "class":
-            classes = items[0][1]
-            kind, content = read_name(tag, classes, "")
-            return Container(tag, parent, kind, content, classes)
-    get = dict(items).get
-    classes, identifier = get("class") or "", get("id") or ""
-    if identifier and (
-        tag in HEADINGS or ((tag == "section" or _SECTION.match(classes)) and _is_anchor(element, identifier))
-    ):
-        identifier = ""
-    kind, content = read_name(tag, classes, identifier)
-    if tag == "figure" and next(element.iter("table", "pre"), None) is not None:
-        kind = 0
-    role = get("role")
-    if role is not None and role in CHROME_ROLES:
-        kind |= CHROME
-    hidden = get("hidden")
-    if hidden is not None and STREAMED.fullmatch(identifier):
-        hidden = None
-    if is_hidden(None, get("style"), hidden, None):
-        kind |= HIDDEN | UNSHOWN
-    elif get("aria-hidden") == "true":
-        kind |= HIDDEN
-    names = classes
-    for further in (identifier, role, get("itemprop")):
-        if further:
-            names = f"{names} {further}" if names else further
-    return Container(tag, parent, kind, content, names)
-
-
-def _is_anchor(element: etree._Element, identifier: str) -> bool:
-    """Whether a section's id is only there for links to it, as documentation has it: it repeats the heading's words."""
-    heading = next(iter(element), None)
-    if heading is not None and heading.tag == "span":  # further names of the section
-        heading = heading.getnext()
-    if heading is None or heading.tag not in HEADINGS:
-        return False
-    words = _WORD.findall(identifier.lower())
-    return bool(words) and set(words) <= set(_WORD.findall("".join(heading.itertext()).lower()))
+def _indented(lines: list[str], raw: list[str]) -> list[str]:
+    """`lines` with the `&nbsp;` before them, where some are indented below others: code and verse in plain `<br>`."""
+    if max(map(len, lines)) > _LONGEST_LINE:
+        return lines
+    before = (len(line.lstrip(" \t\r\n")) - len(line.lstrip()) for line in raw)
+    widths = [width if text else _LONGEST_LINE for width, text in zip(before, lines, strict=True)]
+    least = min(widths)
+    return [" " * (width - least) + text if text else "" for width, text in zip(widths, lines, strict=True)]
 
 
 def _integer(text: str | None, otherwise: int) -> int:

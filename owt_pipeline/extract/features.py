@@ -24,8 +24,8 @@ from owt_pipeline.extract.blocks import (
     PREFORMATTED,
     ROW,
     Block,
-    Container,
 )
+from owt_pipeline.extract.containers import Container
 from owt_pipeline.extract.head import KINDS, Head
 from owt_pipeline.extract.names import CHROME, COMMENT, HEADER, HEADINGS, HIDDEN, UNSHOWN, Remembered, heads_afterwards
 

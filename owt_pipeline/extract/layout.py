@@ -94,7 +94,9 @@ _NAMES_GUTTER = finder(
         re.IGNORECASE,
     )
 )
-_NAMES_LINE = finder(re.compile(r"(?:^|\s)(?:line|code-line|token-line|view-line|cl|hljs-ln-line)(?:\s|$)"))
+_NAMES_LINE = finder(
+    re.compile(r"(?:^|\s)(?:line|code-line|token-line|view-line|cl|hljs-ln-line|cm-line|CodeMirror-line)(?:\s|$)")
+)
 _CODE = re.compile(
     r"highlight|chroma|rouge|hljs|syntax|lntable|blob|prettyprint|(?:^|[\s_-])code(?=[\s_-]|$)", re.IGNORECASE
 )
@@ -106,6 +108,15 @@ _LANGUAGE = re.compile(
 _STRUCTURE = ("p", "h1", "h2", "h3", "h4", "ul", "form", "table")
 _SPACES = re.compile(r"[ \t\r\n]+")
 _NUMBERS = re.compile(r"[\d\s]*")
+
+
+_PRE = re.compile(r"white-space\s*:\s*pre\b(?!-line)", re.IGNORECASE)
+_MONOSPACE = re.compile(r"font(?:-family)?\s*:[^;]*(?:monospace|consolas|courier|menlo|monaco)", re.IGNORECASE)
+
+
+def styled_as_code(style: str) -> bool:
+    """Whether a `<div>` looks like code: what editors put on the clipboard, a line of code in each element."""
+    return _MONOSPACE.search(style) is not None and _PRE.search(style) is not None
 
 
 def is_preformatted(pre: etree._Element) -> bool:
@@ -173,6 +184,7 @@ class _Lines:
         self.pieces: list[str] = []
         self._keeps_spaces = keeps_spaces
         self._line_ended = False
+        self._after_break = 0  # pieces up to and including the last <br>
 
     def read(self, element: etree._Element, depth: int) -> None:
         if depth > 200:
@@ -185,6 +197,7 @@ class _Lines:
             if tag == "br":
                 self._end_line()
                 self.pieces.append("\n")
+                self._after_break = len(self.pieces)
             elif tag not in NOT_TEXT and not is_gutter(child):
                 starts_line = tag in BLOCK
                 if starts_line or (tag == "span" and _NAMES_LINE[child.get("class") or ""]):
@@ -194,6 +207,8 @@ class _Lines:
                 self.read(child, depth + 1)
                 if starts_line:
                     self._end_line()
+                    if self.pieces and self._after_break == len(self.pieces):
+                        self.pieces.pop()  # it ends the line that the element is
                     self._line_ended = True
             if child.tail:
                 self._add(child.tail)

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from owt_pipeline.extract.blocks import HEADING, ITEM, OTHER, PARAGRAPH, PREFORMATTED, ROW, Block, Container
+from owt_pipeline.extract.blocks import HEADING, ITEM, OTHER, PARAGRAPH, PREFORMATTED, ROW, Block
+from owt_pipeline.extract.containers import Container
 from owt_pipeline.extract.features import PageView, view
 from owt_pipeline.extract.head import Head
 from owt_pipeline.extract.model import Model, expected_f1

@@ -33,6 +33,8 @@ COMMENT = 4
 HEADER = 8
 UNSHOWN = 16
 """Hidden by its own style or attribute, not only by its name."""
+LINES_OF_CODE = 32
+"""Each element in it is a line of code: that of an editor within the page."""
 
 NOT_TEXT = frozenset(NAMES["no text"])  # rt says how the characters of a <ruby> are read, which are the text
 INLINE, BLOCK, CHROME_ROLES = (frozenset(NAMES[kind]) for kind in ("inline", "block", "chrome roles"))
@@ -45,6 +47,7 @@ _OF_TAG = dict.fromkeys("nav footer aside figure form fieldset".split(), (CHROME
 }
 _KIND_OF_WORD = dict.fromkeys(NAMES["comment words"], COMMENT) | dict.fromkeys(NAMES["chrome words"], CHROME)
 _CHROME_NAMES = frozenset(NAMES["chrome names"])
+_CODE_NAMES = frozenset(("cm-content", "CodeMirror-code", "view-lines", "ace_text-layer"))
 _HIDDEN_NAME = re.compile(
     r"(?:(?:is-|u-|d-|uk-)?(?:hidden|invisible|hide|none)|display-none|noprint|hide-print|(?:u-)?sr-only"
     r"|visually-?hidden|screen-reader(?:-text|-response)?|(?:c-)?offscreen|mw-editsection|mw-cite-backlink)",
@@ -55,6 +58,7 @@ _TELLING_WORDS = frozenset(
     (
         *_KIND_OF_WORD,
         *(word for name in _CHROME_NAMES for word in name.split("-")),
+        *"cm view ace".split(),
         *"hidden invisible hide none noprint print only visuallyhidden reader offscreen editsection backlink".split(),
     )
 )
@@ -122,6 +126,12 @@ def has_hidden_class(classes: str) -> bool:
     return bool(_OF_CLASSES[classes][0] & HIDDEN)
 
 
+def is_slug(name: str, title: str) -> bool:
+    """Whether a class or an id is words of the page's title (in lower case, each between spaces) in their order."""
+    words = name.lower().replace("_", "-").split("-")
+    return len(words) > 1 and f" {' '.join(words)} " in title
+
+
 def heads_afterwards(text: str) -> bool:
     """Whether a heading is of a part that follows an article without belonging to it."""
     return len(text) <= _LONGEST_HEADING and _AFTERWARDS.match(text) is not None
@@ -133,6 +143,8 @@ def _read_single(name: str) -> int:
         return 0  # what most names are; the expressions below take longer
     if _HIDDEN_NAME.fullmatch(name):
         return HIDDEN
+    if name in _CODE_NAMES:
+        return LINES_OF_CODE
     if _SAYS_NOTHING.match(name) or _OF_STATE.search(name):
         return 0
     if not _KIND_OF_WORD.keys().isdisjoint(words):

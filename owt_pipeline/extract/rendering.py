@@ -22,8 +22,8 @@ from owt_pipeline.extract.blocks import (
     PREFORMATTED,
     ROW,
     Block,
-    Container,
 )
+from owt_pipeline.extract.containers import Container
 from owt_pipeline.extract.names import HEADINGS
 
 _NOTE = re.compile(f"{NOTE}([^{NOTE_END}]*){NOTE_END}")

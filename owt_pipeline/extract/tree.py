@@ -22,7 +22,23 @@ def parse(html: str) -> etree._Element:
         root = etree.fromstring(html.encode("utf-8", "replace"), _PARSER)
     except etree.XMLSyntaxError:  # an empty document
         root = None
-    return root if isinstance(root, etree._Element) else etree.Element("html")
+    if not isinstance(root, etree._Element):
+        return etree.Element("html")
+    _move_into_body(root)
+    return root
+
+
+def _move_into_body(root: etree._Element) -> None:
+    """Move what follows an early `</body>` or `</html>` into the body, as browsers do."""
+    body = root.find("body")
+    if body is None:
+        body = root
+    if body.tail is not None and not body.tail.isspace():
+        etree.SubElement(body, "div").text, body.tail = body.tail, None
+    for after in (*body.itersiblings(), *root.itersiblings()):
+        if after.tag == "html":  # libxml2 makes a second root of it
+            after.tag = "div"
+        body.append(after)
 
 
 def text_of(element: etree._Element) -> str:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from benchmarks.extraction_model.examples import without_formulas
 from owt_pipeline.extract.blocks import HEADING, ITEM, PREFORMATTED, ROW, Block, read_blocks
+from owt_pipeline.extract.names import CHROME
 from owt_pipeline.extract.tree import parse
 
 
@@ -53,8 +54,8 @@ def test_code_around_other_blocks_makes_no_empty_one(inside: str) -> None:
 
 
 def test_what_is_not_text_is_skipped_but_not_what_follows_it() -> None:
-    html = "a<script>var x</script>b<style>p{}</style>c<svg><text>logo</text></svg>d<button>OK</button>e"
-    assert texts(f"<p>{html}<select><option>f</select></p>") == ["abcde"]
+    html = "a<script>var x</script>b<style>p{}</style>c<svg><text>logo</text></svg>d"
+    assert texts(f"<p>{html}<select><option>f</select></p>") == ["abcd"]
     assert texts('<p>seen<span style="display: none">unseen</span><span class="sr-only">unread</span> too</p>') == [
         "seen too"
     ]
@@ -156,3 +157,97 @@ def test_a_formula_that_is_shown_twice_is_one_block() -> None:
 def test_links_and_images_of_a_block_are_counted() -> None:
     found = blocks("<div><img src=a><img src=b><p>A <a href=x>fox</a> and <a href=y>another</a></p><p>Hares</p></div>")
     assert [(block.links, block.images) for block in found] == [(2, 2), (0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("html", "expected"),
+    [
+        ("<h3><button>How does it work?</button></h3><p>Well.</p>", ["How does it work?", "Well."]),
+        ("<p>Said <button>Ada King</button>, who founded it.</p>", ["Said Ada King, who founded it."]),
+        ("<p>pip install owt <button>Copy</button></p>", ["pip install owt", "Copy"]),
+        ("<h2>Foxes <button>Share</button></h2>", ["Foxes", "Share"]),
+        ("<button><p>One.</p><p>Two.</p>", ["One.", "Two."]),
+    ],
+)
+def test_text_of_buttons_is_read_within_its_sentence_or_on_its_own(html: str, expected: list[str]) -> None:
+    assert texts(html) == expected
+
+
+def test_a_button_that_opens_an_answer_is_its_heading() -> None:
+    assert blocks("<h3><button>How?</button></h3>")[0].form == HEADING
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<html><body><p>one</p></body></html><div><p>two</p></div> three",
+        "<html><body><p>one</p></body><p>two</p> three</html>",
+        "<html><body><p>one</p></body></html><html><head><title>no</title></head><body><p>two</p></body></html>three",
+        "<html><head></head></html><p>one</p><p>two</p>three",
+        "<body><div><p>one</p></body></html><p>two</p></div><p>three",
+    ],
+)
+def test_what_follows_an_early_end_of_the_page_is_read(html: str) -> None:
+    assert [block.text for block in read_blocks(parse(html))[0]] == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<div class='cm-content'><div class='cm-line'>if x:</div><div class='cm-line'>    y()</div></div>",
+        "<pre><div>if x:<br></div><div>&nbsp;&nbsp;&nbsp;&nbsp;y()<br></div></pre>",
+        "<div style='font-family: Consolas, monospace; white-space: pre;'><div><span>if x:</span></div>"
+        "<div><span>&nbsp; &nbsp; y()</span></div></div>",
+        "<pre><span class=cm-line>if x:</span><span class=cm-line>    y()</span></pre>",
+    ],
+)
+def test_lines_of_code_that_are_elements_keep_their_indentation(html: str) -> None:
+    (block,) = blocks(html)
+    assert (block.form, block.text) == (PREFORMATTED, "if x:\n    y()")
+
+
+def test_lines_with_breaks_keep_the_spaces_that_do_not_collapse() -> None:
+    assert texts("<div>if x:<br>&nbsp; &nbsp; y()<br>&nbsp;&nbsp;z()</div>") == ["if x:\n    y()\n  z()"]
+    assert texts("<div>&nbsp;&nbsp;One.<br><br>&nbsp;&nbsp;Two.</div>") == ["One.\nTwo."]
+    long = "A paragraph of many words, which is no line of code. " * 3
+    assert texts(f"<p>{long}<br>&nbsp;&nbsp;{long}</p>") == [f"{long.strip()}\n{long.strip()}"]
+
+
+def test_empty_cells_before_others_keep_the_columns_unless_the_column_is_empty() -> None:
+    rows = "<tr><td><td>North<td>South<tr><td>2001<td>7<td>9"
+    assert texts(f"<table>{rows}</table>") == ["\tNorth\tSouth", "2001\t7\t9"]
+    assert texts("<table><tr><td><td>a<td>b<tr><td><td><td>c</table>") == ["a\tb", "\tc"]
+
+
+def test_a_quotes_source_and_a_books_footnote_are_no_chrome() -> None:
+    for html in (
+        "<blockquote><p>Be.</p><footer class=source>Ada</footer></blockquote>",
+        "<aside epub:type=footnote id=n1><p>1. A note.</p></aside>",
+        "<aside role=doc-footnote><p>A note.</p></aside>",
+    ):
+        found, containers = read_blocks(parse(f"<body>{html}"))
+        around = containers[found[-1].container]
+        assert not around.kind & CHROME
+        assert around.parent < 0 or not containers[around.parent].kind & CHROME
+    (claim,) = blocks("<p>A claim<a epub:type=noteref href='#n1'>1</a>.</p>")
+    assert claim.text == "A claim[1]."
+
+
+def test_shortcodes_that_span_elements_are_not_text() -> None:
+    spanning = '<p>Before [vc_row css=".vc_custom_1{</p><p>margin: 0</p><p>}" gap="<b>5</b>"]Text</p><p>after</p>'
+    assert texts(spanning) == ["Before", "Text", "after"]
+    assert texts(f'<p>[vc_column css="{"a" * 5000}"<br>width="1/2"]Text</p>') == ["Text"]
+    assert texts("<p>[vc_raw_html]JTNDZGl2JTNF[/vc_raw_html]Text</p>") == ["Text"]
+    assert texts("<p>[vc_row is what a builder writes</p><p>and no more</p>") == [
+        "[vc_row is what a builder writes", "and no more",
+    ]  # fmt: skip
+
+
+def test_names_that_are_the_pages_title_say_nothing_of_it() -> None:
+    html = "<title>The Modal Verbs | English</title><div class='post the-modal-verbs'><p>Can.</p></div>"
+    found, containers = read_blocks(parse(html))
+    around = containers[containers[found[0].container].parent]
+    assert (around.names, around.kind & CHROME) == ("post", 0)
+    other = html.replace("The Modal Verbs", "Verbs")
+    found, containers = read_blocks(parse(other))
+    assert containers[containers[found[0].container].parent].kind & CHROME

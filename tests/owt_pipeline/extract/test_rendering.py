@@ -106,7 +106,7 @@ def test_tables_that_lay_out_a_page_are_text(table: str) -> None:
         "<span class=lnt>2\n</span></code></pre><td class=lntd><pre><code>def f():\n    return 1\n</code></pre></table>"
         "</div>",
         "<div class=code-toolbar><pre class=line-numbers><code>def f():\n    return 1<span class=line-numbers-rows "
-        "aria-hidden=true><span></span></span></code></pre><div class=toolbar><button>Copy</button></div></div>",
+        "aria-hidden=true><span></span></span></code></pre><div class=toolbar></div></div>",
         "<code>def f():<br>&nbsp; &nbsp; return 1</code>",
     ],
 )

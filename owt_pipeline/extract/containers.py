@@ -1,0 +1,121 @@
+"""The block-level elements of a page, and what their tags, names, roles and styles say of them."""
+
+from __future__ import annotations
+
+import re
+
+from lxml import etree
+
+from owt_pipeline.extract.layout import styled_as_code
+from owt_pipeline.extract.names import (
+    CHROME,
+    CHROME_ROLES,
+    COMMENT,
+    HEADINGS,
+    HIDDEN,
+    LINES_OF_CODE,
+    STREAMED,
+    UNSHOWN,
+    is_hidden,
+    is_slug,
+    read_name,
+)
+
+_SECTION = re.compile(r"section\b|level\d|sect\d")
+_WORD = re.compile(r"[^\W_]+")
+
+
+class Container:
+    """A block-level element.
+
+    Attributes:
+      tag: its name.
+      names: its classes, id, role and `itemprop`, as the page gives them; without an id that a heading gave it.
+      parent: index of the container it is in; -1 for the body.
+      end: one more than the index of the last container in it.
+      kind: what its names say it is.
+      names_content: whether its names say that it holds the content.
+      number: of an item in a numbered list, its number; of such a list, that of its next item; else -1.
+      note: the label by which an earlier text refers to it; "" if none does.
+    """
+
+    __slots__ = ("end", "kind", "names", "names_content", "note", "number", "parent", "tag")
+
+    def __init__(self, tag: str, parent: int, kind: int, content: bool, names: str, end: int = 0):
+        self.tag, self.parent, self.kind, self.names_content, self.names = tag, parent, kind, content, names
+        self.end, self.number, self.note = end, -1, ""
+
+
+def misnamed(container: Container) -> bool:
+    """Whether its names could be the page's title, and say what the element is not."""
+    return bool(container.kind & (CHROME | COMMENT | HIDDEN)) and "-" in container.names
+
+
+def forget_title(container: Container, title: str) -> None:
+    """Take names out that are the page's title as a slug: `the-modal-verbs` says nothing of a modal."""
+    names = container.names.split()
+    kept = [name for name in names if not is_slug(name, title)]
+    if len(kept) < len(names):
+        container.names = " ".join(kept)
+        kind, container.names_content = read_name(container.tag, container.names, "")
+        container.kind = kind | container.kind & UNSHOWN
+
+
+def words_of(text: str) -> str:
+    """The words of a title, in lower case, each between two spaces."""
+    return f" {' '.join(_WORD.findall(text.lower()))} "
+
+
+def container_of(element: etree._Element, tag: str, parent: int) -> Container:
+    """`element`, of this tag, in the container number `parent`."""
+    items = element.items()  # one call into lxml; `element.get` would be seven
+    if tag not in ("figure", "footer"):  # most have no attribute, or classes alone
+        if not items:
+            kind, content = read_name(tag, "", "")
+            return Container(tag, parent, kind, content, "")
+        if len(items) == 1 and items[0][0] == "class":
+            classes = items[0][1]
+            kind, content = read_name(tag, classes, "")
+            return Container(tag, parent, kind, content, classes)
+    if tag == "footer" and next(element.iterancestors("blockquote"), None) is not None:
+        tag = "p"  # whose words they are
+    get = dict(items).get
+    classes, identifier = get("class") or "", get("id") or ""
+    if identifier and (
+        tag in HEADINGS or ((tag == "section" or _SECTION.match(classes)) and _is_anchor(element, identifier))
+    ):
+        identifier = ""
+    kind, content = read_name(tag, classes, identifier)
+    role = get("role")
+    if role is not None and role in CHROME_ROLES:
+        kind |= CHROME
+    if (tag == "figure" and next(element.iter("table", "pre"), None) is not None) or (
+        tag == "aside" and (get("epub:type") or role or "").endswith(("footnote", "footnotes", "endnote"))
+    ):
+        kind = 0
+    style = get("style")
+    if style is not None and tag == "div" and styled_as_code(style):
+        kind |= LINES_OF_CODE
+    hidden = get("hidden")
+    if hidden is not None and STREAMED.fullmatch(identifier):
+        hidden = None
+    if is_hidden(None, style, hidden, None):
+        kind |= HIDDEN | UNSHOWN
+    elif get("aria-hidden") == "true":
+        kind |= HIDDEN
+    names = classes
+    for further in (identifier, role, get("itemprop")):
+        if further:
+            names = f"{names} {further}" if names else further
+    return Container(tag, parent, kind, content, names)
+
+
+def _is_anchor(element: etree._Element, identifier: str) -> bool:
+    """Whether a section's id is only there for links to it, as documentation has it: it repeats the heading's words."""
+    heading = next(iter(element), None)
+    if heading is not None and heading.tag == "span":  # further names of the section
+        heading = heading.getnext()
+    if heading is None or heading.tag not in HEADINGS:
+        return False
+    words = _WORD.findall(identifier.lower())
+    return bool(words) and set(words) <= set(_WORD.findall("".join(heading.itertext()).lower()))

@@ -1,0 +1,53 @@
+"""Markup that a page shows as text, because it was escaped once too often or its system lacks the plugin."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_LITERAL_TAG = re.compile(
+    r"<(?:img|iframe|embed|video|audio|source|figure|object)\s+[a-z-]+\s*=[^<>]*>|</(?:iframe|video|audio|figure|object)>",
+    re.IGNORECASE,
+)
+_BUILDER = r"(?:vc|et_pb|fusion|mk|nectar|tatsu|cmsmasters)_\w+"  # codes of page builders: no word of any text
+_OPEN_SHORTCODE = re.compile(rf"\[{_BUILDER}\s[^\[\]]*$")
+_LONGEST_SHORTCODE = 30_000
+_SHORTCODE = re.compile(
+    r"\[vc_raw_\w+[^\[\]]*\][A-Za-z0-9+/=%\s]*(?=\[/)"  # what they hold is encoded
+    rf"|\[/?{_BUILDER}(?:\s[^\[\]]*)?\]"
+    r"|\[/?(?:caption|gallery|embed|playlist|audio|video|soundcloud|youtube|vimeo|contact-form-7|mc4wp_form|wpforms"
+    r"|dropcap|pullquote|advanced_iframe|adrotate|sc_\w+|su_\w+|wp_\w+|ngg\w*|av_\w+"
+    r"|fl_\w+|elementor-template|toc|rev_slider|tabs?|tabgroup|one_half(?:_last)?|one_third(?:_last)?)"
+    r"(?:\s[^\[\]\n=]{1,200}=[^\[\]\n]{0,500})?\s*/?\]"
+)
+
+
+def without_markup(text: str) -> str:
+    """Text without tags of images and the like and without shortcodes."""
+    return _SHORTCODE.sub("", _LITERAL_TAG.sub("", text))
+
+
+def opens_shortcode(text: str) -> bool:
+    """Whether a shortcode begins in `text` and does not end in it."""
+    return _OPEN_SHORTCODE.search(text) is not None
+
+
+def without_spanning(texts: Sequence[str], starts: Sequence[int]) -> dict[int, str]:
+    """What is left of texts (by index) without the shortcodes that begin in those of `starts` and end in a later one.
+
+    Their attributes are in between. Where none ends within some 30,000 characters, it is taken for text.
+    """
+    left: dict[int, str] = {}
+    for start in starts:
+        chars = 0
+        for index in range(start + 1, len(texts)):
+            before, bracket, after = texts[index].partition("]")
+            chars += len(before)
+            if chars > _LONGEST_SHORTCODE:
+                break
+            if bracket:
+                left |= dict.fromkeys(range(start + 1, index), "")
+                left[start] = _OPEN_SHORTCODE.sub("", left.get(start, texts[start])).strip()
+                left[index] = without_markup(after).strip()
+                break
+    return left
