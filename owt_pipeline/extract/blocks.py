@@ -36,6 +36,7 @@ from owt_pipeline.extract.names import (
     has_hidden_class,
     is_hidden,
 )
+from owt_pipeline.extract.scripts import CONTEXT, link_of, subscript, superscript
 from owt_pipeline.extract.shortcodes import opens_shortcode, without_markup, without_spanning
 from owt_pipeline.extract.tree import PERMALINK, text_of
 
@@ -59,6 +60,7 @@ _FORMS = dict.fromkeys(HEADINGS, HEADING) | {
 
 CODE, FORMULA, DISPLAY, NOTE, NOTE_END = "\x01", "\x02", "\x03", "\x04", "\x05"
 """Marks within a block's `marked` text: around code, formulas (in a line, or on their own), references to notes."""
+_MARK = re.compile("[\x00-\x05]")
 _BREAK = "\x00"  # in place of <br> until a block is complete; no parsed text has it
 UNMARKED = str.maketrans({CODE: None, FORMULA: None, DISPLAY: None, NOTE: "[", NOTE_END: "]"})
 
@@ -73,12 +75,12 @@ _ROLES = {
     "button": _IS_BUTTON,
 }
 _CODE_TAGS = frozenset(("code", "samp", "tt"))
+_SCRIPTS = frozenset(("sup", "sub"))
 _SPECIAL_TAGS = frozenset(("ol", "li", "table", "pre", "listing", "xmp", "plaintext"))
 _LINKS_TO_SELF = frozenset((PERMALINK, "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
 
 _LONGEST_LINE = 120  # of lines whose indentation says something; a longer one is a paragraph
 _NOTE_LABEL = re.compile(r"\[?\s*(\d{1,4}|[a-z]{1,2}|[*†‡§¶]{1,3}|[a-z]+[ .]\d{1,3})\s*\]?", re.IGNORECASE)
-_EXPONENT = re.compile(r"[-−–+]?\d{1,3}")
 _NOTE_CLASS = re.compile(r"footnote|noteref|fn-?ref", re.IGNORECASE)
 
 
@@ -189,12 +191,14 @@ class _Reader:
             self._read_table(element, index, form, depth)
             return
         if tag == "ol":
-            container.number = _integer(element.get("start"), 1)
+            is_reversed = element.get("reversed") is not None
+            container.number = _integer(element.get("start"), len(element.findall("li")) if is_reversed else 1)
+            container.step = -1 if is_reversed else 1
         elif tag == "li":
             around = self.containers[container.parent]
             if around.tag == "ol" and around.number >= 0:
                 container.number = _integer(element.get("value"), around.number)
-                around.number = container.number + 1
+                around.number = container.number + around.step
         elif is_preformatted(element):
             self._add_code(code_of(element), language_of(element), index)
             return
@@ -262,11 +266,9 @@ class _Reader:
         elif tag in _CODE_TAGS:
             self._read_code(element, container, form, depth)
             return
-        elif tag == "sup":
-            if self._read_note(element):
-                return
-            if self._pieces and self._pieces[-1][-1:].isdigit() and _EXPONENT.fullmatch(element.text or ""):
-                self._pieces.append("^")  # 10^6 is not 106
+        elif tag in _SCRIPTS:
+            self._read_script(element, tag, container, form, depth)
+            return
         elif classes is not None and "MathJax" in classes and is_drawn(element):
             return
         self._read_content(element, container, form, depth)
@@ -322,10 +324,25 @@ class _Reader:
         self._pieces.append(f"{mark}{latex}{mark}")
         self._has_marks = True
 
+    def _read_script(self, element: etree._Element, tag: str, container: int, form: str, depth: int) -> None:
+        """Read a superscript or a subscript."""
+        if tag == "sup" and self._read_note(element):
+            return
+        pieces = self._pieces
+        before, start = "".join(pieces[-8:]).rpartition(_BREAK)[2][-CONTEXT:], len(pieces)
+        self._read_content(element, container, form, depth)
+        text = "".join(pieces[start:])
+        if text and pieces is self._pieces and not _MARK.search(text):  # no block ended in it
+            after = element.tail or ""
+            if tag == "sub":
+                pieces[start:] = [subscript(text, before, after)]
+            else:
+                pieces[start:] = [superscript(text, before, after, in_link=link_of(element) is not None)]
+
     def _read_note(self, element: etree._Element) -> bool:
         """Read a reference to a note, and say whether it is one."""
-        link = element if element.tag == "a" else element.find(".//a[@href]")
-        target = link.get("href").rpartition("#")[2] if link is not None and "#" in link.get("href") else ""
+        link = element if element.tag == "a" else link_of(element)
+        target = link.get("href", "").partition("#")[2] if link is not None else ""
         label = _NOTE_LABEL.fullmatch("".join(element.itertext()).strip()) if target else None
         if label is None:
             return False

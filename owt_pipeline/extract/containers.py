@@ -36,14 +36,15 @@ class Container:
       kind: what its names say it is.
       names_content: whether its names say that it holds the content.
       number: of an item in a numbered list, its number; of such a list, that of its next item; else -1.
+      step: of a numbered list, what its next number is more: -1 where it counts down.
       note: the label by which an earlier text refers to it; "" if none does.
     """
 
-    __slots__ = ("end", "kind", "names", "names_content", "note", "number", "parent", "tag")
+    __slots__ = ("end", "kind", "names", "names_content", "note", "number", "parent", "step", "tag")
 
     def __init__(self, tag: str, parent: int, kind: int, content: bool, names: str, end: int = 0):
         self.tag, self.parent, self.kind, self.names_content, self.names = tag, parent, kind, content, names
-        self.end, self.number, self.note = end, -1, ""
+        self.end, self.number, self.step, self.note = end, -1, 1, ""
 
 
 def misnamed(container: Container) -> bool:

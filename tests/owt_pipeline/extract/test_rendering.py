@@ -39,6 +39,12 @@ def test_lists_are_nested_and_numbered() -> None:
     assert plain(html) == "Intro\none\ndeep\nthree\nseven\neight\ntail\ntwo\nmore of it\nfirst"
 
 
+@pytest.mark.parametrize(("start", "numbers"), [("", [3, 2, 1]), (" start=10", [10, 9, 8]), (" start=1", [1, 0, None])])
+def test_reversed_lists_count_down(start: str, numbers: list[int | None]) -> None:
+    items = [f"{'-' if number is None else f'{number}.'} x" for number in numbers]
+    assert rendered(f"<ol reversed{start}><li>x<li>x<li>x</ol>") == "\n".join(items)  # Markdown has no list from -1 on
+
+
 def test_an_item_without_text_of_its_own_still_starts_its_list() -> None:
     assert rendered("<ul><li><ul><li>deep</ul></ul>") == "- - deep"
 
