@@ -259,7 +259,8 @@ def _index_size(options: Any) -> str:
 
 def _verdict(stage: Stage, plan: Plan, output: Output, workdir: Storage) -> tuple[str, str, float]:
     """(verdict, why, share of the shards that run) of a stage whose inputs are finished."""
-    kept, why = finished_parts(workdir, stage.output, plan, output, stage.lists)
+    finished = finished_parts(workdir, stage.output, plan, output, stage.lists)
+    kept, why = finished.kept, finished.why
     if not why:
         return "runs", "nothing is made yet", 1.0
     share = 1 - len(kept) / max(plan.num_shards, 1)

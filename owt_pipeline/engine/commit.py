@@ -6,7 +6,10 @@ Any number of attempts at a part may run, one after the other or at once, and ea
 1. Files are spooled to the local disk, hashed, and published under a name that holds their hash: a late attempt that
    writes the same bytes rewrites the same file, one that writes others touches nobody else's.
 2. The record is created only if there is none. Where attempts differ, the first record decides whose files count.
-3. No attempt deletes anything but its own spool. Only `publish` removes what the manifest does not name.
+3. The manifest is written by compare-and-swap on the version that the attempt's plan saw: of several attempts at
+   publishing, one succeeds, and one that is late replaces nothing.
+4. No attempt deletes anything but its own spool. Only the `publish` that has succeeded removes what its manifest does
+   not name.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import pyarrow.parquet as pq
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import Outcome
 from owt_pipeline.engine.disk import HashingFile
-from owt_pipeline.engine.errors import LedgerError, UserError
+from owt_pipeline.engine.errors import LedgerError, Superseded, UserError
 from owt_pipeline.engine.exchange import SLICES, Slice, SliceWriter
 from owt_pipeline.engine.storage import Entry, Storage, at_once
 from schemas import REJECTS, Reason
@@ -81,6 +84,7 @@ class ShardWriter:
         dataset: str = "",
         step: str = "",
         file_format: str = "parquet",
+        replaces: str | None = None,
     ):
         """A writer of one shard.
 
@@ -92,7 +96,9 @@ class ShardWriter:
             balance. Nor is a step synced to the disk, at some milliseconds a file.
           step: an intermediate step's name, which is that of its folder.
           file_format: `parquet` or `arrow`.
+          replaces: version of a damaged record that this one takes the place of.
         """
+        self._replaces = replaces
         self._folder, self._records, self.shard = folder, records, shard
         self._outputs, self._dataset, self._format = outputs, dataset, file_format
         self._step = step
@@ -182,7 +188,8 @@ class ShardWriter:
             files = [self._publish(*file) for file in self._files]
             stats = dict(sorted(self._stats.items()))
             self.record = ShardRecord(self.shard, counts, files, stats)
-            self.is_first = self._records.create(record_name(self.shard), self.record.to_json(), bool(self._dataset))
+            name, content = record_name(self.shard), self.record.to_json()
+            self.is_first = self._records.swap(name, content, self._replaces, bool(self._dataset)) is not None
 
     def _publish(self, stem: str, suffix: str, kind: str, file: HashingFile) -> ShardFile:
         path = f"{stem}-{file.sha256[:8]}{suffix}"
@@ -302,7 +309,7 @@ class Listing:
         Files that somebody else put into the dataset's folder are left alone (`owt verify` names them).
         """
         ledger = ledger_of(self._dataset)
-        keep = {self._cache, f"{ledger}/{MANIFEST_NAME}", manifest.files.path, *more}
+        keep = {self._cache, manifest_path(self._dataset), manifest.files.path, *more}
         keep |= {file.path for file in table.files}
         extra = [
             name
@@ -316,41 +323,69 @@ class Listing:
             work_of(self._workdir, self._dataset).delete_all()  # the empty folders
 
 
+_AS_IT_IS = "as it is"
+
+
 def publish(
     workdir: Storage,
     records: Sequence[ShardRecord],
     assets: Sequence[ShardFile],
     confirm: Callable[[], None] = lambda: None,
+    contents: Mapping[str, bytes] = {},
+    replaces: str | None = _AS_IT_IS,
     **about: object,
 ) -> Manifest:
     """Write a dataset's list of files, then its manifest, which makes it finished; then remove what it does not name.
 
     Args:
       records: the record of each shard.
-      assets: files of the complete dataset, written already.
-      confirm: called right before the manifest is written; raises where another run has taken over.
+      assets: files of the complete dataset.
+      confirm: called before anything is replaced and before anything is removed; raises where another run has taken
+        over.
+      contents: of those assets that are not written yet, by path.
+      replaces: version of the manifest that this one takes the place of, None for none; without it, any.
       about: the other fields of the manifest.
 
-    Raises UserError where a file of a record has gone since it was written.
+    Raises UserError where a file of a record has gone since it was written, Superseded where there is another manifest
+    than the one to be replaced.
     """
     table = FileTable(records, assets)
     dataset = str(about["dataset"])
+    path = manifest_path(dataset)
+    found = {name: workdir.read_version(name) or (None, None) for name in (path, *contents)}
+    if replaces is _AS_IT_IS:
+        replaces = found[path][1]
+    elif replaces != found[path][1]:
+        raise Superseded(f"{workdir.path(path)} is not what it was when {about['stage']} began")
+
+    def put(name: str, content: bytes, version: str | None) -> None:
+        if workdir.swap(name, content, version) is None and workdir.read(name) != content:
+            raise Superseded(f"{workdir.path(name)} was written by another attempt or run")
+
+    confirm()
+    for name, content in contents.items():
+        if found[name][0] != content:
+            put(name, content, found[name][1])
     listing = Listing(workdir, dataset)
     gone = listing.problems(table.files, hash_unknown=False)
     if gone:
-        path, problem = next(iter(gone.items()))
-        raise UserError(f"{workdir.path(path)} {problem}, since the stage wrote it: run the same command again")
+        name, problem = next(iter(gone.items()))
+        raise UserError(f"{workdir.path(name)} {problem}, since the stage wrote it: run the same command again")
     content = table.to_parquet()
     digest = hashlib.sha256(content).hexdigest()
     listed = FileList(f"{ledger_of(dataset)}/files-{digest[:8]}.parquet", len(content), digest, len(table.files))
     workdir.write(listed.path, content)
     manifest = Manifest(files=listed, digest=table.digest, totals=table.totals, **about)  # type: ignore[arg-type]
-    path = f"{ledger_of(dataset)}/{MANIFEST_NAME}"
+    put(path, manifest.to_json(), replaces)
     confirm()
-    workdir.write(path, manifest.to_json())
     listing.tidy(manifest, table)
     listing.trust(table.files)
     return manifest
+
+
+def manifest_path(dataset: str) -> str:
+    """Where a dataset's manifest lies in a working directory."""
+    return f"{ledger_of(dataset)}/{MANIFEST_NAME}"
 
 
 def work_of(workdir: Storage, dataset: str) -> Storage:

@@ -25,6 +25,10 @@ class NotFound(UserError):
     exit_code = ExitCode.NOT_FOUND
 
 
+class Superseded(Exception):
+    """What an attempt is at was published, or given up for something else, since it began."""
+
+
 class LedgerError(Exception):
     """A stage lost or invented a row: always a bug of ours, never of the input."""
 

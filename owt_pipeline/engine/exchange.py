@@ -35,7 +35,7 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, order=True, tag=True):
     """A handle: rows for one key in the file of one part.
 
     Attributes:
-      work: name of the folder of the plan's unfinished work.
+      work: `StageRun.name`, for whoever works on it; "" where it was read from a file.
       path: of the file in that folder.
       offset: in bytes.
       length: in bytes; 0 where nothing was sent, and the handle only makes the key exist.
@@ -110,8 +110,7 @@ def read_index(work: Storage, path: str) -> list[tuple[int, Slice]]:
         offset, length = _TAIL.unpack(work.read_range(path, size - _TAIL.size, _TAIL.size))
         with pa.ipc.open_stream(work.read_range(path, offset, length)) as stream:
             rows = stream.read_all().to_pylist()
-    name = work.uri.rpartition("/")[2]
-    return [(row.pop("key"), Slice(name, row.pop("path") or path, **row)) for row in rows]
+    return [(row.pop("key"), Slice("", row.pop("path") or path, **row)) for row in rows]
 
 
 def read_slices(work: Storage, slices: Iterable[Slice], columns: list[str] | None = None) -> Iterator[pa.Table]:

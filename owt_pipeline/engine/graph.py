@@ -3,7 +3,7 @@
 A stage is a composite PTransform from a dataset's handle to that of the next one. Inside is one linear chain, without
 side inputs and without a node that two others read (both hang on Flink's batch shuffle):
 
-    Dataset | Plan    -> (CONTROL, Running), (key, Slice) a part
+    Dataset | Barrier | Plan    -> (CONTROL, Running), (key, Slice) a part
             | Shuffle | Work      the first step: -> (CONTROL, Running), (key, Slice): what was sent, to whom;
                                   the local runner needs no shuffle, since the pool shares out the parts
             | Group   | Work      further steps alike; the last step's parts, the shards, leave only their records
@@ -12,11 +12,15 @@ side inputs and without a node that two others read (both hang on Flink's batch 
 One control message goes along with the parts, through every step: it carries what `Plan` decided, makes parts exist
 that nothing was sent to, and reaches `Publish` even where there is no part. Where a stage is finished, or one before
 it stopped, it is the only message. So the graph's shape depends on the stages alone, and its size on their options.
+
+Each of these transforms can be run any number of times, at any time and in any overlap. The barrier only saves work: a
+plan that is tried again does not publish the dataset before it again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -27,14 +31,16 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.errors import Superseded, UserError
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.lease import is_in_sight
 from owt_pipeline.engine.parts import Done, Work, do_locally
-from owt_pipeline.engine.phases import Outcome, failures, open_run, plan_stage, publish_stage, write_outcome
+from owt_pipeline.engine.phases import Outcome, failures, plan_stage, publish_work, write_outcome
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from schemas.manifest import Manifest
+
+logger = logging.getLogger("owt")
 
 CONTROL = -1
 """Key of the messages that are no part."""
@@ -63,9 +69,10 @@ class Stopped(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Running(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The stage works in the folder of this name."""
+    """The stage is at work: `StageRun.name`, and the version of the manifest that it will replace."""
 
     work: str
+    replaces: str | None = None
 
 
 Message: TypeAlias = Slice | Running | Dataset | Stopped
@@ -105,6 +112,8 @@ class RunStage(beam.PTransform):
             return dataset
         stage, options, runtime = self.configured
         runtime = replace(runtime, beam_flags=())
+        if runtime.on_cluster:
+            dataset |= "Barrier" >> beam.Reshuffle()
         parts = dataset | "Plan" >> beam.ParDo(_Plan(stage, options, runtime)).with_output_types(_Element)
         if runtime.on_cluster:
             parts |= "Shuffle" >> beam.Reshuffle()
@@ -148,7 +157,7 @@ class _Plan(_OfStage):
         elif isinstance(found, Manifest):
             yield CONTROL, _encode(_handle(self.runtime, found))
         else:
-            yield CONTROL, _encode(Running(found.name))
+            yield CONTROL, _encode(Running(found.name, found.replaces))
             for key in self.stage.steps[0].keys(found):
                 yield key, _encode(Slice(found.name))
 
@@ -172,8 +181,7 @@ class _Work(beam.DoFn):
                 yield CONTROL, _encode(message)
                 if isinstance(message, Running) and not self.is_last:
                     with _stopping(self.work.runtime, self.work.stage, self.work.step.name) as stopped:
-                        run = replace(self.work, folder=message.work).open()
-                        for other in self.work.stage.steps[self.work.index + 1].keys(run):
+                        for other in replace(self.work, folder=message.work).keys_after():
                             yield other, _encode(Slice(message.work))
                     for found in stopped:
                         yield CONTROL, _encode(found)
@@ -181,7 +189,7 @@ class _Work(beam.DoFn):
             work = replace(self.work, folder=messages[0].work)
             with _stopping(work.runtime, work.stage, f"{work.step.name}, part {key}") as stopped:
                 if not work.open().is_stopped():
-                    yield from self._elements(work.do(key, _sent(messages)))
+                    yield from self._elements(work.do(key, _sent(messages)), work.folder)
             for found in stopped:
                 work.open().stop()
                 yield CONTROL, _encode(found)
@@ -194,16 +202,16 @@ class _Work(beam.DoFn):
             parts = {key: _sent(slices) for key, slices in self.waiting.items()}
             with _stopping(work.runtime, work.stage, work.step.name):
                 for _, done in do_locally(work, parts):
-                    for element in self._elements(done):
+                    for element in self._elements(done, work.folder):
                         yield GlobalWindows.windowed_value_at_end_of_window(element)
             self.waiting = {}
 
-    def _elements(self, done: Done) -> Iterator[_Element]:
+    def _elements(self, done: Done, folder: str) -> Iterator[_Element]:
         if done.seconds:
             Metrics.distribution(self.work.stage.name, "part_milliseconds").update(int(done.seconds * 1000))
             Metrics.counter(self.work.stage.name, "bytes_written").inc(sum(file.bytes for file in done.record.files))
         for key, slice in done.sent:
-            yield key, _encode(slice)
+            yield key, _encode(msgspec.structs.replace(slice, work=folder))
 
 
 class _Publish(_OfStage):
@@ -216,10 +224,9 @@ class _Publish(_OfStage):
         if stopped or passed:
             yield (stopped or passed)[0]
             return
-        (running,) = {message for message in messages if isinstance(message, Running)}
+        running = next(message for message in messages if isinstance(message, Running))
         with _stopping(self.runtime, self.stage, "Publish") as stopped:
-            run = open_run(self.stage, self.options, self.runtime, running.work)
-            manifest = publish_stage(run)
+            manifest = publish_work(self.stage, self.options, self.runtime, running.work, running.replaces)
             # The ledger as Beam's counters, for the runner's pages.
             counts = {"rows_in": manifest.counts.entered, "rows_out": manifest.counts.left}
             counts |= {f"rejected_{reason}": count for reason, count in manifest.counts.rejected.items()}
@@ -262,6 +269,8 @@ def _stopping(runtime: Runtime, stage: Stage, what: str) -> Iterator[list[Stoppe
         yield stopped
     except GeneratorExit:
         raise
+    except Superseded:  # an attempt that is late; what it would have made is there
+        logger.debug("%s, %s: this attempt is late", stage.name, what)
     except BaseException as error:
         if not runtime.on_cluster:
             failures.append(error)

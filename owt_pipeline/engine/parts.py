@@ -13,13 +13,14 @@ from typing import Any
 
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.commit import ShardWriter, record_name
+from owt_pipeline.engine.errors import Superseded
 from owt_pipeline.engine.exchange import SLICES, Slice, read_index
 from owt_pipeline.engine.lease import RENEW_SECONDS, renew
-from owt_pipeline.engine.phases import open_run
+from owt_pipeline.engine.phases import open_run, superseding
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Step, read_record
 from owt_pipeline.engine.workers import WorkerDied, WorkerError, shared_pool
 from schemas import DATASETS
-from schemas.manifest import ShardRecord
+from schemas.manifest import ManifestError, ShardRecord
 
 _SLOW_SECONDS = 10.0
 
@@ -54,30 +55,51 @@ class Work:
     def open(self) -> StageRun:
         return open_run(self.stage, self.options, self.runtime, self.folder)
 
+    def keys_after(self) -> list[int]:
+        """Parts of the next step that exist even if nothing is sent to them; raises Superseded as `do` does."""
+        run = self.open()
+        with superseding(run):
+            return list(self.stage.steps[self.index + 1].keys(run))
+
     def do(self, key: int, slices: Sequence[Slice]) -> Done:
-        """Make a part, unless its record says that it is finished."""
+        """Make a part, unless its record says that it is finished.
+
+        Raises Superseded where the stage's output was published since it was planned: an attempt that is late.
+        """
         started = time.monotonic()
-        run, record, seconds = self.open(), None, 0.0
-        with contextlib.suppress(FileNotFoundError):
-            record = read_record(run.records(self.step.name), record_name(key))
-        if record is None:
-            record = _make(run, self.step, key, sorted(slices))
-            if run.runtime.owner:
-                renew(run.workdir, run.runtime.owner, every=RENEW_SECONDS)
-            seconds = time.monotonic() - started
-        paths = [file.path for file in record.files if file.kind == SLICES]
-        sent = [found for path in paths for found in read_index(run.work, path)]
+        run, seconds = self.open(), 0.0
+        with superseding(run):
+            found = run.records(self.step.name).read_version(record_name(key))
+            record = _decoded(found[0]) if found else None
+            if record is None:
+                if run.is_superseded():
+                    raise Superseded(f"{run.workdir}/{run.stage.output} was published")
+                record = _make(run, self.step, key, sorted(set(slices)), found[1] if found else None)
+                if run.runtime.owner:
+                    renew(run.workdir, run.runtime.owner, every=RENEW_SECONDS)
+                seconds = time.monotonic() - started
+            paths = [file.path for file in record.files if file.kind == SLICES]
+            sent = [slice for path in paths for slice in read_index(run.work, path)]
         return Done(record, sent, seconds)
 
 
-def _make(run: StageRun, step: Step, key: int, slices: Sequence[Slice]) -> ShardRecord:
+def _decoded(content: bytes) -> ShardRecord | None:
+    """A record; None for one that is empty or damaged, whose part is made again."""
+    with contextlib.suppress(ManifestError):
+        return ShardRecord.from_json(content)
+    return None
+
+
+def _make(run: StageRun, step: Step, key: int, slices: Sequence[Slice], replaces: str | None) -> ShardRecord:
     records = run.records(step.name)
     if step.name == SHARDS:
         dataset = DATASETS[run.stage.output]
         outputs = step.outputs(run) or {"": dataset.schema}
-        writer = ShardWriter(run.workdir, records, key, outputs, dataset=dataset.name, file_format=dataset.format)
+        writer = ShardWriter(
+            run.workdir, records, key, outputs, dataset=dataset.name, file_format=dataset.format, replaces=replaces
+        )
     else:
-        writer = ShardWriter(run.work, records, key, {}, step=step.name)
+        writer = ShardWriter(run.work, records, key, {}, step=step.name, replaces=replaces)
     with writer:
         step.work(run, key, slices, writer)
     # Where another attempt's record came first, its files are those that count.

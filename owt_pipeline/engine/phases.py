@@ -11,7 +11,7 @@ import logging
 import socket
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 
 from owt_pipeline.engine.bases import open_chain
-from owt_pipeline.engine.commit import publish, record_name, work_of
+from owt_pipeline.engine.commit import manifest_path, publish, record_name, work_of
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, require_manifest
-from owt_pipeline.engine.errors import LedgerError, UserError, explain_os_error
-from owt_pipeline.engine.lease import is_in_sight, out_of_sight, renew
+from owt_pipeline.engine.errors import LedgerError, Superseded, UserError, explain_os_error
+from owt_pipeline.engine.lease import LeaseLost, is_in_sight, out_of_sight, renew
 from owt_pipeline.engine.plan import (
     INTERRUPTED,
     PLAN_NAME,
@@ -33,19 +33,19 @@ from owt_pipeline.engine.plan import (
     make_plan,
     prepare,
     read_plan,
+    read_records,
     with_shards,
 )
-from owt_pipeline.engine.stage import SHARDS, STOPPED_NAME, Runtime, Stage, StageRun
+from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import keep_pandas_out
-from schemas.manifest import Counts, Manifest, ManifestError, ShardFile, ShardRecord
+from schemas.manifest import Counts, Manifest, ShardFile
 
 logger = logging.getLogger("owt")
 
 RUN_LOG = "run-log.jsonl"
 """What ran when and for how long: the one file of a run that differs from run to run."""
 
-_PREPARED_NAME = "prepared.json"
 _OUTCOME_NAME = ".outcome"
 _SKEW = "skew"  # folder of the versions of workers that have others than the run
 
@@ -57,12 +57,14 @@ seconds: dict[str, float] = {}
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """What a `StageRun` has found out before its first part: kept with the plan, for the processes that work on it."""
+    """What an attempt at planning has found out: kept with the plan, under the name of its content, for the processes
+    that work on what this attempt emits. The fields are those of `StageRun`."""
 
     properties: dict[str, Any]
     assets: list[ShardFile]
     started: float
     kept: int
+    replaces: str | None
 
 
 def plan_stage(stage: Stage, options: Any, runtime: Runtime) -> Manifest | StageRun:
@@ -74,14 +76,16 @@ def plan_stage(stage: Stage, options: Any, runtime: Runtime) -> Manifest | Stage
     if runtime.owner and runtime.on_cluster and not is_in_sight(workdir):
         raise out_of_sight(workdir)
     runtime.skew()
-    found = _look(stage, options, workdir)
+    seen = workdir.read_version(manifest_path(stage.output))
+    found = _look(stage, options, workdir, runtime.owner)
     if isinstance(found, Manifest):
         return found
     plan, inputs, output = found
     _check_replaceable(stage, options, plan, output, workdir)
     inputs = {name: reader for name, reader in inputs.items() if _is_at_hand(stage, reader)}
     plan = with_shards(plan, stage, options, inputs, workdir)
-    kept, why = finished_parts(workdir, stage.output, plan, output, stage.lists)
+    finished = finished_parts(workdir, stage.output, plan, output, stage.lists)
+    kept, why = finished.kept, finished.why
     if why == INTERRUPTED:
         if kept:
             logger.info("%s: %d of %d shards are finished; continuing", stage.name, len(kept), plan.num_shards)
@@ -89,8 +93,7 @@ def plan_stage(stage: Stage, options: Any, runtime: Runtime) -> Manifest | Stage
         again = f"{plan.num_shards - len(kept)} of {plan.num_shards} shards run" if kept else "running"
         logger.info("%s: %s; %s again", stage.name, why, again)
     workdir.remove_dead_spools()
-    work = prepare(workdir, stage.output, plan, kept)
-    work.delete(STOPPED_NAME)
+    work = prepare(workdir, stage.output, plan, finished)
     bases = open_chain(workdir) if stage.bases else ()
     for base in bases:
         stage.fits(options, base)
@@ -100,9 +103,15 @@ def plan_stage(stage: Stage, options: Any, runtime: Runtime) -> Manifest | Stage
             _drop_damaged(run.work, run.records(step.name))
     logger.debug("%s: %s", stage.name, options)
     stage.prepare(run)
-    prepared = Prepared(run.properties, run.assets, run.started, run.kept)
-    run.work.write(_PREPARED_NAME, msgspec.json.encode(prepared))
-    return run
+    replaces = seen[1] if seen else None
+    content = msgspec.json.encode(Prepared(run.properties, run.assets, run.started, run.kept, replaces))
+    attempt = hashlib.sha256(content).hexdigest()[:8]
+    run.work.write(_prepared_name(attempt), content)
+    return dataclasses.replace(run, attempt=attempt, replaces=replaces)
+
+
+def _prepared_name(attempt: str) -> str:
+    return f"prepared-{attempt}.json"
 
 
 def finished_output(stage: Stage, options: Any, workdir: Storage) -> Manifest | None:
@@ -110,11 +119,13 @@ def finished_output(stage: Stage, options: Any, workdir: Storage) -> Manifest | 
 
     Raises UserError where an input is missing or a source cannot be read.
     """
-    found = _look(stage, options, workdir)
+    found = _look(stage, options, workdir, "")
     return found if isinstance(found, Manifest) else None
 
 
-def _look(stage: Stage, options: Any, workdir: Storage) -> Manifest | tuple[Plan, dict[str, DatasetReader], Output]:
+def _look(
+    stage: Stage, options: Any, workdir: Storage, owner: str
+) -> Manifest | tuple[Plan, dict[str, DatasetReader], Output]:
     keep_pandas_out()
     inputs = {name: DatasetReader(workdir, require_manifest(workdir, name)) for name in stage.inputs}
     for name in stage.optional_inputs:
@@ -124,6 +135,8 @@ def _look(stage: Stage, options: Any, workdir: Storage) -> Manifest | tuple[Plan
     plan = make_plan(stage, options, inputs, workdir, output)
     if output.manifest is None or not output.is_finished(plan):
         return plan, inputs, output
+    if owner:
+        renew(workdir, owner)
     output.tidy()  # after a run that was killed between its manifest and this line, or had other options
     return output.manifest
 
@@ -132,7 +145,10 @@ _opened: tuple[Any, StageRun] | None = None  # the one this process works on: re
 
 
 def open_run(stage: Stage, options: Any, runtime: Runtime, work: str) -> StageRun:
-    """The stage at work in the folder named `work`, in a process that works on its parts or publishes it."""
+    """The stage at work, in a process that works on its parts or publishes it; `work` is `StageRun.name`.
+
+    Raises Superseded where the work is gone, because the output was published.
+    """
     global _opened
     key = (stage.name, options, runtime.workdir.uri, runtime.workers, runtime.owner, work)
     if _opened is None or _opened[0] != key:
@@ -143,14 +159,17 @@ def open_run(stage: Stage, options: Any, runtime: Runtime, work: str) -> StageRu
 def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageRun:
     keep_pandas_out()
     skew = runtime.skew()
-    work = work_of(runtime.workdir, stage.output) / name
-    plan = read_plan(work)
-    if plan is None:
-        raise LedgerError(f"{work.path(PLAN_NAME)} is missing or damaged while {stage.name} runs")
+    folder, _, attempt = name.partition("/")
+    work = work_of(runtime.workdir, stage.output) / folder
+    plan, found = read_plan(work), work.read_version(_prepared_name(attempt))
+    if plan is None or found is None:
+        if work.exists(PLAN_NAME):
+            raise LedgerError(f"{work.path(PLAN_NAME)} is damaged while {stage.name} runs")
+        raise Superseded(f"{work} is gone")
     if skew:
         content = msgspec.json.encode(skew)
         work.create(f"{_SKEW}/{hashlib.sha256(content).hexdigest()[:8]}.json", content)
-    prepared = msgspec.json.decode(work.read(_PREPARED_NAME), type=Prepared)
+    prepared = msgspec.json.decode(found[0], type=Prepared)
     inputs = {}
     for dataset, digest in plan.inputs.items():
         manifest = require_manifest(runtime.workdir, dataset)
@@ -159,18 +178,57 @@ def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageR
         if dataset in stage.inputs or not is_discarded(runtime.workdir, dataset):
             inputs[dataset] = DatasetReader(runtime.workdir, manifest)
     bases = open_chain(runtime.workdir) if stage.bases else ()
-    return StageRun(stage, options, runtime, inputs, plan, work, bases=bases, **msgspec.structs.asdict(prepared))
+    about = msgspec.structs.asdict(prepared)
+    return StageRun(stage, options, runtime, inputs, plan, work, bases=bases, attempt=attempt, **about)
+
+
+@contextlib.contextmanager
+def superseding(run: StageRun) -> Iterator[None]:
+    """Raise Superseded in place of any error of an attempt that is late: what it reads may be gone."""
+    try:
+        yield
+    except Superseded:
+        raise
+    except Exception as error:
+        if run.is_superseded():
+            raise Superseded(f"{run.workdir}/{run.stage.output} was published") from error
+        raise
+
+
+def publish_work(stage: Stage, options: Any, runtime: Runtime, work: str, replaces: str | None) -> Manifest:
+    """The manifest of the stage at work in `work`, whichever attempt at publishing it came first.
+
+    `replaces` is the version of the manifest that the attempt's plan saw. Raises LeaseLost where another run has
+    published something else, and what `publish_stage` raises.
+    """
+    try:
+        return publish_stage(open_run(stage, options, runtime, work))
+    except Exception as error:  # whatever: another attempt removes what this one reads
+        found = runtime.workdir.read_version(manifest_path(stage.output))
+        is_new = found is not None and (isinstance(error, Superseded) or found[1] != replaces)
+        output = look_at(runtime.workdir, stage.output) if is_new else None
+        if output is None or output.manifest is None:
+            raise
+        if not output.manifest.fingerprint.startswith(work.partition("/")[0]):
+            raise LeaseLost(f"{runtime.workdir}/{stage.output} was published by another run; this one stops") from error
+        if runtime.owner:
+            renew(runtime.workdir, runtime.owner)
+        output.tidy()  # the first attempt may have ended before it did
+        return output.manifest
 
 
 def publish_stage(run: StageRun) -> Manifest:
-    """Write the manifest from the shards' records; raises LedgerError where one is missing or the sum does not hold."""
+    """Write the manifest from the shards' records; raises LedgerError where one is missing or the sum does not hold,
+    Superseded where the output was published since the stage was planned."""
+    if run.is_superseded():
+        raise Superseded(f"{run.workdir}/{run.stage.output} was published")
     by_shard = {record.shard: record for record in run.read_records(SHARDS)}
     records = [by_shard[shard] for shard in range(run.num_shards) if shard in by_shard]
     if len(records) < run.num_shards:
         missing = next(shard for shard in range(run.num_shards) if shard not in by_shard)
         raise LedgerError(f"{run.stage.name}: {run.records(SHARDS).path(record_name(missing))} was not written")
     run = dataclasses.replace(
-        run, properties=dict(run.properties), assets=list(run.assets), stats=dict(run.stats), counts=None
+        run, properties=dict(run.properties), assets=list(run.assets), stats=dict(run.stats), counts=None, contents={}
     )
     run.stage.finish(run, records)
     stats = dict(run.stats)
@@ -187,6 +245,8 @@ def publish_stage(run: StageRun) -> Manifest:
         records,
         run.assets,
         partial(renew, run.workdir, run.runtime.owner) if run.runtime.owner else lambda: None,
+        run.contents,
+        run.replaces,
         dataset=run.stage.output,
         stage=run.stage.name,
         stage_version=run.stage.version,
@@ -251,15 +311,14 @@ def _check_replaceable(stage: Stage, options: Any, plan: Plan, output: Output, w
 
 
 def _drop_damaged(folder: Storage, records: Storage) -> None:
-    """Drop the records of a step's parts whose files are not as they say: a step is not synced to the disk."""
-    for name in records.names():
+    """Empty the records of a step's parts whose files are not as they say: a step is not synced to the disk."""
+    for record, version in read_records(records):
         try:
-            files = ShardRecord.from_json(records.read(name), name).files
-            holds = all(folder.size(f.path) == f.bytes and folder.sha256(f.path) == f.sha256 for f in files)
-        except (ManifestError, FileNotFoundError):
+            holds = all(folder.size(f.path) == f.bytes and folder.sha256(f.path) == f.sha256 for f in record.files)
+        except FileNotFoundError:
             holds = False
         if not holds:
-            records.delete(name)
+            records.swap(record_name(record.shard), b"", version)
 
 
 def log_entry(manifest: Manifest, started: float, seconds: float, **where: Any) -> dict[str, Any]:
@@ -278,9 +337,11 @@ def log_entry(manifest: Manifest, started: float, seconds: float, **where: Any) 
 
 
 def append_to_log(workdir: Storage, entry: Mapping[str, Any]) -> None:
-    """Add a line to the run's log, which is rewritten. Only the process that holds the lease does."""
-    before = workdir.read_version(RUN_LOG)
-    workdir.write(RUN_LOG, (before[0] if before else b"") + f"{json.dumps(entry)}\n".encode())
+    """Add a line to the run's log, which is rewritten."""
+    line, swapped = f"{json.dumps(entry)}\n".encode(), None
+    while swapped is None:
+        before, version = workdir.read_version(RUN_LOG) or (b"", None)
+        swapped = line in before or workdir.swap(RUN_LOG, before + line, version)
 
 
 def read_log(workdir: Storage) -> list[dict]:

@@ -207,36 +207,51 @@ def look_at(workdir: Storage, dataset: str, remember: bool = True) -> Output:
     return Output(manifest, table, listing.problems(table.files), listing, is_discarded(workdir, dataset))
 
 
-def finished_parts(
-    workdir: Storage, dataset: str, plan: Plan, output: Output, lists: Sequence[str]
-) -> tuple[dict[int, ShardRecord], str]:
-    """The records, by shard, of what need not be made again for `plan`, and why anything is made at all.
+@dataclass(frozen=True)
+class Finished:
+    """What need not be made again for a plan.
 
-    They come from the plan's own unfinished work, from the finished dataset, and from unfinished work of other plans.
+    Attributes:
+      kept: the records by shard, from the plan's own unfinished work, the finished dataset, and unfinished work of
+        other plans.
+      damaged: of records of the plan's own work whose files are not as they say, the version by name.
+      why: why anything is made at all.
     """
+
+    kept: Mapping[int, ShardRecord]
+    damaged: Mapping[str, str]
+    why: str
+
+
+def finished_parts(workdir: Storage, dataset: str, plan: Plan, output: Output, lists: Sequence[str]) -> Finished:
+    """What need not be made again for `plan`."""
     work = work_of(workdir, dataset)
     found: list[tuple[Plan, list[ShardRecord]]] = []
+    own: dict[int, tuple[ShardRecord, str]] = {}
     if output.manifest is not None:
         records = output.table.records
         found.append((Plan.of_manifest(output.manifest, [record.made_from for record in records]), records))
     for name in output.listing.unfinished_plans():
         if (old := read_plan(work / name)) is not None:
-            found.append((old, _read_records(work / name / "shards")))
-    kept: dict[int, ShardRecord] = {}
-    for old, records in found:
-        holding = _shards_that_hold(old, plan, lists)
-        for record in records:
-            if record.shard in holding and record.shard not in kept:
-                kept[record.shard] = record
+            versions = read_records(work / name / "shards")
+            found.append((old, [record for record, _ in versions]))
+            if old.fingerprint == plan.fingerprint:
+                own = {record.shard: (record, version) for record, version in versions}
+    holding = [(record, _shards_that_hold(old, plan, lists)) for old, records in found for record in records]
+    usable = [record for record, shards in holding if record.shard in shards]
     # What an unfinished stage wrote is in no manifest: on a local disk, where bytes can change, it is read again.
-    files = [file for record in kept.values() for file in record.files]
+    files = [file for record in usable for file in record.files]
     damaged = output.listing.problems(files, hash_unknown=workdir.is_local)
-    kept = {
-        shard: msgspec.structs.replace(record, made_from="")
-        for shard, record in kept.items()
-        if not any(file.path in damaged for file in record.files)
-    }
-    return kept, _why(plan, output, [old for old, _ in found])
+
+    def holds(record: ShardRecord) -> bool:
+        return not any(file.path in damaged for file in record.files)
+
+    kept: dict[int, ShardRecord] = {}
+    for record in usable:
+        if record.shard not in kept and holds(record):
+            kept[record.shard] = msgspec.structs.replace(record, made_from="")
+    lost = {record_name(shard): version for shard, (record, version) in own.items() if not holds(record)}
+    return Finished(kept, lost, _why(plan, output, [old for old, _ in found]))
 
 
 def _why(plan: Plan, output: Output, found: Sequence[Plan]) -> str:
@@ -249,20 +264,23 @@ def _why(plan: Plan, output: Output, found: Sequence[Plan]) -> str:
     return difference(found[0], plan) if found else ""
 
 
-def prepare(workdir: Storage, dataset: str, plan: Plan, kept: Mapping[int, ShardRecord]) -> Storage:
-    """The folder of the plan's work, with a record for each part of `kept` and none for another.
+def prepare(workdir: Storage, dataset: str, plan: Plan, finished: Finished) -> Storage:
+    """The folder of the plan's work, with a record for each finished part, and none that this attempt saw damaged.
 
-    The finished dataset, if there is one, remains as it is until the new one is published.
+    Records that other attempts wrote since are left alone. The finished dataset, if there is one, remains as it is
+    until the new one is published.
     """
     work = work_of(workdir, dataset) / plan.fingerprint[:16]
-    content = seal(plan)
-    if not work.exists(PLAN_NAME) or work.read(PLAN_NAME) != content:
-        work.write(PLAN_NAME, content)
+    content, found = seal(plan), work.read_version(PLAN_NAME)
+    if found is None or found[0] != content:
+        work.swap(PLAN_NAME, content, found[1] if found else None)
     records = work / "shards"
-    names = {record_name(shard): record for shard, record in kept.items()}
-    present = set(records.names())
-    records.delete(*sorted(present - names.keys()))
-    at_once(lambda name: records.create(name, names[name].to_json()), sorted(names.keys() - present))
+    kept = {record_name(shard): record for shard, record in finished.kept.items()}
+
+    def put(name: str) -> None:  # an empty record is none
+        records.swap(name, kept[name].to_json() if name in kept else b"", finished.damaged.get(name))
+
+    at_once(put, sorted(kept.keys() - set(records.names()) | finished.damaged.keys()))
     return work
 
 
@@ -275,15 +293,16 @@ def read_plan(work: Storage) -> Plan | None:
     return plan if plan.fingerprint.startswith(work.uri.rpartition("/")[2]) else None
 
 
-def _read_records(records: Storage) -> list[ShardRecord]:
-    """The records in a folder but for damaged ones, whose parts run again."""
+def read_records(records: Storage) -> list[tuple[ShardRecord, str]]:
+    """The records in a folder with their versions, but for damaged ones, whose parts run again."""
 
-    def read(name: str) -> ShardRecord | None:
-        with contextlib.suppress(ManifestError, FileNotFoundError):
-            return ShardRecord.from_json(records.read(name), name)
+    def read(name: str) -> tuple[ShardRecord, str] | None:
+        if (found := records.read_version(name)) is not None:
+            with contextlib.suppress(ManifestError):
+                return ShardRecord.from_json(found[0], name), found[1]
         return None
 
-    return [record for record in at_once(read, records.names()) if record is not None]
+    return [found for found in at_once(read, records.names()) if found is not None]
 
 
 def recorded_plan(workdir: Storage, dataset: str) -> Plan | None:

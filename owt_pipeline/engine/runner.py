@@ -299,7 +299,7 @@ def _log_metrics(stages: Sequence[tuple[Stage, Any]], workdir: Storage, result: 
             of_stage, value = found[name.namespace], distribution.result
             of_stage[f"{name.name}_count"] += value.count
             of_stage[f"{name.name}_sum"] += value.sum
-            of_stage[f"{name.name}_max"] = max(of_stage[f"{name.name}_max"], value.max)
+            of_stage[f"{name.name}_max"] = max(of_stage[f"{name.name}_max"], value.max or 0)  # None: no part
     counts = {stage: dict(sorted(values.items())) for stage, values in found.items() if values}
     append_to_log(workdir, {"job": type(result).__name__, "metrics": counts})
 

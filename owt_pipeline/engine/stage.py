@@ -7,9 +7,9 @@ machine:
     work      step by step, each step's parts anywhere and in any order; the last step's parts are the output's shards
     publish   the manifest, from the shards' records
 
-While it works, `ledger/DATASET/.work/FINGERPRINT/` holds `plan.json` (what is being made), `prepared.json` (what the
-plan found out), and each step's records; the manifest comes last, and `.work` goes. So a rerun skips finished stages,
-and an interrupted stage continues with the parts that have no record.
+While it works, `ledger/DATASET/.work/FINGERPRINT/` holds `plan.json` (what is being made), `prepared-DIGEST.json` (what
+an attempt at planning found out), and each step's records; the manifest comes last, and `.work` goes. So a rerun skips
+finished stages, and an interrupted stage continues with the parts that have no record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from owt_pipeline.engine.bases import Base
-from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.commit import ShardWriter, manifest_path
 from owt_pipeline.engine.dataset import DatasetReader, Outcome
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import Slice
@@ -41,8 +41,6 @@ logger = logging.getLogger("owt")
 
 SHARDS = "shards"
 """Name of the last step of every stage that writes rows."""
-
-STOPPED_NAME = "stopped"
 
 
 @dataclass(frozen=True)
@@ -220,9 +218,12 @@ class StageRun:
 
     Attributes:
       inputs: a reader for each dataset of `stage.inputs`, and of `stage.optional_inputs` where it is there.
+      attempt: digest of what the attempt at planning has found out, which names it.
+      replaces: version of the output's manifest when that attempt looked; None where there was none.
       work: the folder for intermediate steps; it goes when the stage is done.
       properties: for the manifest: set by `prepare` or `finish`.
-      assets: files of the complete dataset that were written.
+      assets: files of the complete dataset.
+      contents: of those assets that `publish_stage` has yet to write, by path.
       started: when the stage began, in seconds since 1970.
       kept: shards that need not be made again.
       counts: set by `finish` in a stage whose ledger is not that of its shards (dedupe's decisions).
@@ -243,6 +244,9 @@ class StageRun:
     counts: Counts | None = None
     stats: dict[str, int] = field(default_factory=dict)
     bases: tuple[Base, ...] = ()
+    attempt: str = ""
+    replaces: str | None = None
+    contents: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def workdir(self) -> Storage:
@@ -255,15 +259,20 @@ class StageRun:
 
     @property
     def name(self) -> str:
-        """Name of the folder of the plan's work."""
-        return self.work.uri.rpartition("/")[2]
+        """The folder of the plan's work, and the attempt: what `open_run` opens."""
+        return f"{self.work.uri.rpartition('/')[2]}/{self.attempt}"
 
     def stop(self) -> None:
         """Keep parts that have not begun from beginning: what one of them found stops the stage."""
-        self.work.create(STOPPED_NAME, b"")
+        self.work.create(f"stopped-{self.attempt}", b"")
 
     def is_stopped(self) -> bool:
-        return self.work.exists(STOPPED_NAME)
+        return self.work.exists(f"stopped-{self.attempt}")
+
+    def is_superseded(self) -> bool:
+        """Whether the output was published, by this work or another one, since it was planned."""
+        found = self.workdir.read_version(manifest_path(self.stage.output))
+        return (found[1] if found else None) != self.replaces
 
     def records(self, step: str) -> Storage:
         """The folder of a step's records."""
@@ -278,14 +287,17 @@ class StageRun:
         """Write a file of the complete dataset, such as a tokenizer's; returns its path in the working directory.
 
         It lies with the manifest, so that the dataset's own folder holds rows alone; the report, which has none, is
-        its assets.
+        its assets. One whose name another run may write, too, is written when the output is published.
         """
         digest = hashlib.sha256(content).hexdigest()
         if named_by_content:
             stem, dot, suffix = name.rpartition(".")
             name = f"{stem}-{digest[:8]}{dot}{suffix}"
         path = f"{ledger_of(self.stage.output) if self.stage.output in DATASETS else self.stage.output}/{name}"
-        self.workdir.write(path, content)
+        if named_by_content:
+            self.workdir.write(path, content)
+        else:
+            self.contents[path] = content
         self.assets.append(ShardFile(path, "asset", -1, 0, len(content), digest))
         return path
 

@@ -148,16 +148,16 @@ class Storage:
         A bucket's answer may be lost and the request made again: then even the one that wrote it gets False. Whoever
         has to know reads the file. Locally without `sync` a power failure may leave anything.
         """
-        with self._files.request(name) as (files, key):
-            return files.put_if(key, content, None, sync) is not None
+        return self.swap(name, content, None, sync) is not None
 
-    def swap(self, name: str, content: bytes, version: str) -> str | None:
-        """Replace a file that still has this version; the new version, or None where it has another or is gone.
+    def swap(self, name: str, content: bytes, version: str | None, sync: bool = True) -> str | None:
+        """Replace a file that still has this version (None: that is not there); the new version, or None where it has
+        another.
 
         S3 tells versions by content: write nothing twice. As with `create`, None may follow on a lost answer.
         """
         with self._files.request(name) as (files, key):
-            return files.put_if(key, content, version)
+            return files.put_if(key, content, version, sync)
 
     def spool(self) -> AbstractContextManager[HashingFile]:
         """A new file on the local disk, of which `publish(name)` makes a file of this folder; gone when the block ends.

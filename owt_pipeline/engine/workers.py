@@ -44,7 +44,7 @@ from typing import Any, NoReturn, TypeVar
 import pyarrow as pa
 
 from owt_pipeline.engine import progress
-from owt_pipeline.engine.errors import LedgerError, UserError
+from owt_pipeline.engine.errors import LedgerError, Superseded, UserError
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -223,7 +223,7 @@ def _be_worker(connection: socket.socket) -> None:
         fn, argument = pipe.recv_bytes(), pipe.recv_bytes()
         try:
             answer = pickle.dumps((load(fn)(pickle.loads(argument)), None), 5)
-        except (UserError, LedgerError, OSError) as error:  # which are shown to the user by their type
+        except (UserError, LedgerError, Superseded, OSError) as error:  # which are shown to the user by their type
             answer = pickle.dumps((None, error))
         except BaseException:
             answer = pickle.dumps((None, WorkerError(traceback.format_exc())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from owt_pipeline.engine.graph import Start
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.pipeline import Clean, Run, build
-from owt_pipeline.stages import ORDER
+from owt_pipeline.stages import ORDER, load
 from tests.owt_pipeline.engine.test_graph import ELSEWHERE
 from tests.owt_pipeline.runs import copy_of, differing, run_owt, snapshot
 
@@ -57,6 +58,20 @@ def test_the_graph_is_one_linear_chain_without_side_inputs(small_config: Path, t
     assert sum(not transform.inputs for transform in leaves(graph).values()) == 1  # one beginning
     published = [found for found in leaves(graph).values() if found.unique_name.endswith("/Publish")]
     assert len(published) == len(ORDER)
+
+
+def test_no_runner_repeats_a_publish_with_the_plan_after_it(small_config: Path, tmp_path: Path) -> None:
+    """Of the optimised graph of a cluster, what is fused is run again together: each DoFn of ours is by itself."""
+    pipeline = beam.Pipeline()
+    build(pipeline, Run.from_toml(str(small_config), workdir=str(tmp_path)))
+    _, stages = FnApiRunner().create_stages(pipeline.to_runner_api())
+    names = [[found.unique_name for found in stage.transforms] for stage in stages]
+    ours = [[name for name in fused if re.search(r"/(Plan|Work\w+|Publish|_End)$", name)] for fused in names]
+    fused = [group for group in ours if group]
+    assert fused.pop() == ["Report/Publish", "End/_End"]
+    assert [group for group in fused if len(group) > 1] == []
+    steps = sum(len(load(stage).steps) for stage in ORDER)
+    assert len(fused) == 2 * len(ORDER) + steps - 1
 
 
 def test_the_graph_s_size_does_not_depend_on_the_data(small_config: Path, tmp_path: Path) -> None:

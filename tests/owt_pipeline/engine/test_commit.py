@@ -142,7 +142,7 @@ def test_an_attempt_that_ends_after_publication_harms_nothing(workdir: Storage) 
 
 def killed_before_its_record(uri: str, text: str) -> None:
     attempt = Attempt(Storage(uri), text)
-    Storage.create = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment,method-assign,return-value]
+    Storage.swap = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment,method-assign,return-value]
     attempt.end("succeeds")
 
 

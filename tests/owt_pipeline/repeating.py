@@ -1,0 +1,60 @@
+"""A runner that does what runners may do: it runs every bundle twice, late, and drops results."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from typing import Any, ClassVar
+
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+
+class RepeatingRunner(FnApiRunner):
+    """Runs every bundle twice and takes one result. Of one bundle in three, the second attempt overlaps with the next
+    bundle, which is the next stage's; of one in five, the first result is dropped.
+
+    Beam itself runs bundles again for its tests (`bundle_repeat`); this runner also does so late.
+
+    Attributes:
+      seed: what is late and what is dropped follows from it.
+      counts: how many bundles were run; of them, `late` and `dropped`.
+    """
+
+    seed = 0
+    counts: ClassVar[Counter[str]] = Counter()
+
+    def run_pipeline(self, pipeline: Any, options: Any) -> Any:
+        type(self).counts = Counter()
+        self._random, self._late, self._failed = random.Random(self.seed), list[Any](), list[BaseException]()
+        try:
+            return super().run_pipeline(pipeline, options)
+        finally:
+            for again in self._late:  # of the last bundle
+                again()
+            if self._failed:
+                raise self._failed[0]
+
+    def _run_bundle(self, context: Any, bundle: Any, given: Any, outputs: Any, timers: Any, manager: Any) -> Any:
+        def again() -> None:
+            try:
+                self._get_bundle_manager(bundle).process_bundle(given.data, outputs, given.timers, timers, dry_run=True)
+            except BaseException as error:
+                self._failed.append(error)
+
+        overlapping = [threading.Thread(target=late) for late in self._late]
+        self._late = []
+        for thread in overlapping:
+            thread.start()
+        is_late, is_dropped = self._random.random() < 1 / 3, self._random.random() < 1 / 5
+        self.counts.update(bundles=1, late=is_late, dropped=is_dropped)
+        if is_dropped:
+            again()
+        result = super()._run_bundle(context, bundle, given, outputs, timers, manager)
+        if is_late:
+            self._late.append(again)
+        elif not is_dropped:
+            again()
+        for thread in overlapping:
+            thread.join()
+        return result

@@ -1,0 +1,26 @@
+"""Every DoFn of the graph may run any number of times, at any time, in any overlap: the bytes are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.owt_pipeline.repeating import RepeatingRunner
+from tests.owt_pipeline.runs import ask_owt, differing
+
+FLAG = f"--runner={RepeatingRunner.__module__}.{RepeatingRunner.__name__}"
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
+def test_a_runner_that_repeats_and_drops_makes_the_same_bytes(
+    small_config: Path, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(RepeatingRunner, "seed", seed)
+    ask_owt("run", small_config, "--workdir", tmp_path, FLAG)
+    counts = RepeatingRunner.counts
+    assert counts["bundles"] > 60
+    assert counts["late"] > 10
+    assert counts["dropped"] > 5
+    ask_owt("run", small_config, "--workdir", tmp_path)  # removes what late attempts have left
+    assert differing(tmp_path, small_run) == []
