@@ -94,14 +94,22 @@ def from_table(cls: type[T], table: Mapping[str, Any], where: str) -> T:
 
 
 def add_flags(
-    parser: argparse._ActionsContainer, cls: type, *, prefix: str = "", bare: Iterable[str] | None = None
+    parser: argparse._ActionsContainer,
+    cls: type,
+    *,
+    prefix: str = "",
+    bare: Iterable[str] | None = None,
+    without: Iterable[str] = (),
 ) -> None:
     """Add a flag for each field of the dataclass `cls`; flags that are not given leave no trace.
 
-    With a `prefix`, the flag of field `x` is `--{prefix}x`, and `--x` too where `bare` names it.
+    With a `prefix`, the flag of field `x` is `--{prefix}x`, and `--x` too where `bare` names it. Fields named in
+    `without` get none.
     """
-    kinds = typing.get_type_hints(cls)
+    kinds, left_out = typing.get_type_hints(cls), set(without)
     for f in dataclasses.fields(cls):
+        if f.name in left_out:
+            continue
         _add_flag(parser, f, kinds[f.name], prefix, prefix != "" and f.name in (bare or ()))
 
 

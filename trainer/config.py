@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import math
 import sys
@@ -277,16 +278,24 @@ def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
         description="Train a GPT-2 on token shards. The same command again continues where it stopped.",
         epilog=_EXAMPLES,
     )
+    add_flags(parser, TrainConfig)
+    namespace, table, where = parse_with_file(parser, arguments)
+    return from_table(TrainConfig, {**table, **flags_given(TrainConfig, namespace)}, where)
+
+
+def parse_with_file(
+    parser: CommandParser, arguments: Sequence[str] | None
+) -> tuple[argparse.Namespace, dict[str, Any], str]:
+    """(flags, settings of the CONFIG.toml that may come first, where they are from, for errors)."""
     parser.add_argument(
         "config", nargs="?", type=Path, metavar="CONFIG.toml", help="settings, at the top or in [train]"
     )
-    add_flags(parser, TrainConfig)
     namespace = parser.parse_args(arguments)
-    if namespace.config and namespace.config.suffix != ".toml" and not namespace.config.exists():
+    if not namespace.config:
+        return namespace, {}, "flags"
+    if namespace.config.suffix != ".toml" and not namespace.config.exists():
         parser.error(f"unexpected '{namespace.config}': no CONFIG.toml; flags such as --compile take no value")
-    table = read_toml(namespace.config) if namespace.config else {}
-    where = f"{namespace.config}: [train]" if namespace.config else "flags"
-    return from_table(TrainConfig, {**table, **flags_given(TrainConfig, namespace)}, where)
+    return namespace, read_toml(namespace.config), f"{namespace.config}: [train]"
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -68,24 +68,45 @@ def score_text(
       ValueError: the text has no token, or the stride is longer than the context.
     """
     ids = tokenizer.encode(text)
-    context = model.config.context
     if not ids:
         raise ValueError("the text is empty: it has no perplexity")
+    nats = float(score_documents(model, [ids], eot, stride=stride, micro_batch=micro_batch))
+    return TextScore(nats, len(ids), len(text.split()), len(text.encode("utf-8", "surrogatepass")))
+
+
+@torch.no_grad()
+def score_documents(
+    model: GPT, documents: Sequence[Sequence[int]], eot: int, *, stride: int = 0, micro_batch: int = 8
+) -> torch.Tensor:
+    """The negative log-likelihood of each document in nats (N,), float64; its first token follows an end-of-text.
+
+    Args:
+      stride: as of `score_text`.
+
+    Raises:
+      ValueError: the stride is longer than the context.
+    """
+    context, device = model.config.context, model.wte.weight.device
     if not 0 <= stride <= context:
         raise ValueError(f"stride {stride} is not between 0 and the model's context {context}")
-    device = model.wte.weight.device
-    nats = 0.0
-    windows = list(text_windows([eot, *ids], context, stride or context))
-    shape = min(micro_batch, len(windows)), max(len(inputs) for inputs, _ in windows)  # one for all passes
+    windows = [
+        (number, inputs, wanted)
+        for number, ids in enumerate(documents)
+        for inputs, wanted in text_windows([eot, *ids], context, stride or context)
+    ]
+    windows.sort(key=lambda window: -len(window[1]))  # little is filled up, and what does not fit in memory comes first
+    nats = torch.zeros(len(documents), dtype=torch.float64)
+    rows, step = min(micro_batch, len(windows)), -(-context // 4)  # at most four shapes, each compiled once
     for first in range(0, len(windows), micro_batch):
         batch = windows[first : first + micro_batch]
-        inputs = torch.full(shape, eot)
-        targets = torch.full(shape, -100)
-        for row, (window, wanted) in enumerate(batch):
+        shape = rows, min(context, -(-len(batch[0][1]) // step) * step)
+        inputs, targets = torch.full(shape, eot), torch.full(shape, -100)
+        for row, (_, window, wanted) in enumerate(batch):
             inputs[row, : len(window)] = torch.tensor(window)
             targets[row, len(window) - len(wanted) : len(window)] = torch.tensor(wanted)
-        nats += float(model(inputs.to(device), targets.to(device), reduction="sum"))
-    return TextScore(nats, len(ids), len(text.split()), len(text.encode("utf-8", "surrogatepass")))
+        losses = model(inputs.to(device), targets.to(device), reduction="none").double().sum(1).cpu()
+        nats.index_add_(0, torch.tensor([number for number, _, _ in batch]), losses[: len(batch)])
+    return nats
 
 
 def text_windows(stream: list[int], context: int, stride: int) -> Iterator[tuple[list[int], list[int]]]:
@@ -144,7 +165,7 @@ _BRACKETS = re.compile(r"\[.*?\]")
 
 
 def lambada(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_batch: int) -> dict[str, float]:
-    """LAMBADA in the two ways that are published.
+    """LAMBADA, by `score_lambada`, in the two ways that are published.
 
     - `lambada_acc` and `lambada_perplexity`: the last word is right when greedy decoding writes all its tokens; the
       perplexity is for each such word. As lm-evaluation-harness defines `lambada_openai`, and Megatron-LM with
@@ -153,16 +174,9 @@ def lambada(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_ba
       that flag, and OpenAI for GPT-2.
 
     Args:
-      path: JSON Lines, each with a `text` whose last word is to be guessed (OpenAI's lambada_test.jsonl;
-        Paperno et al., 2016).
+      path: as of `score_lambada`.
     """
-    pairs = []
-    for number, entry in _lines(path, {"text": str}):
-        context, _, word = entry["text"].strip().rpartition(" ")
-        if not context:
-            raise ValueError(f"{path}, line {number}: the text is a single word, there is nothing to guess it from")
-        pairs.append(_encode_pair(tokenizer, context, " " + word))
-    scores = score_continuations(model, pairs, ranks, micro_batch)
+    scores = score_lambada(model, tokenizer, path, ranks, micro_batch)
     return {
         "lambada_acc": scores.greedy.double().mean().item(),
         "lambada_perplexity": scores.nats.mean().exp().item(),
@@ -170,11 +184,34 @@ def lambada(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_ba
     }
 
 
+def score_lambada(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_batch: int) -> Scores:
+    """The scores of each text's last word.
+
+    Args:
+      path: JSON Lines, each with a `text` whose last word is to be guessed (OpenAI's lambada_test.jsonl;
+        Paperno et al., 2016).
+    """
+    pairs = []
+    for number, entry in json_lines(path, {"text": str}):
+        context, _, word = entry["text"].strip().rpartition(" ")
+        if not context:
+            raise ValueError(f"{path}, line {number}: the text is a single word, there is nothing to guess it from")
+        pairs.append(_encode_pair(tokenizer, context, " " + word))
+    return score_continuations(model, pairs, ranks, micro_batch)
+
+
 def hellaswag(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_batch: int) -> dict[str, float]:
     """Share of contexts whose right ending is the likeliest, as lm-evaluation-harness defines `hellaswag`.
 
     `hellaswag_acc` compares the endings' log-likelihoods, `hellaswag_acc_norm` these divided by the endings' length
     in characters.
+    """
+    accuracy, norm = score_hellaswag(model, tokenizer, path, ranks, micro_batch).mean(0).tolist()
+    return {"hellaswag_acc": accuracy, "hellaswag_acc_norm": norm}
+
+
+def score_hellaswag(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_batch: int) -> torch.Tensor:
+    """Of each context, whether the right ending is the likeliest, and the likeliest per character: (N, 2), 0 or 1.
 
     Args:
       path: JSON Lines, each with `activity_label`, `ctx_a`, `ctx_b`, `endings` and `label` (hellaswag_val.jsonl;
@@ -183,7 +220,7 @@ def hellaswag(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_
     pairs: list[tuple[list[int], list[int]]] = []
     lengths: list[int] = []
     spans, labels = [], []
-    for number, entry in _lines(path, _HELLASWAG):
+    for number, entry in json_lines(path, _HELLASWAG):
         if not all(isinstance(ending, str) for ending in entry["endings"]):
             raise ValueError(f"{path}, line {number}: endings are {entry['endings']!r}, expected a list of texts")
         endings, label = [_tidy(ending) for ending in entry["endings"]], str(entry["label"])
@@ -201,8 +238,7 @@ def hellaswag(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_
     by_character = nats / torch.tensor(lengths).clamp(min=1)
     chosen = zip(spans, labels, strict=True)
     hits = [(int(nats[own].argmin()) == label, int(by_character[own].argmin()) == label) for own, label in chosen]
-    accuracy, norm = torch.tensor(hits, dtype=torch.float64).mean(0).tolist()
-    return {"hellaswag_acc": accuracy, "hellaswag_acc_norm": norm}
+    return torch.tensor(hits, dtype=torch.float64)
 
 
 def _tidy(text: str) -> str:
@@ -265,7 +301,8 @@ def score_continuations(model: GPT, pairs: list[tuple[list[int], list[int]]], ra
     return Scores(nats, greedy.bool(), last_token.bool())
 
 
-def _lines(path: Path, keys: Mapping[str, type | tuple[type, ...]]) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_lines(path: Path, keys: Mapping[str, type | tuple[type, ...]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number, object) of each line of a file of JSON Lines; raises ValueError for one that lacks any of `keys`."""
     text = read_text(str(path), "the task's file").removesuffix("\n")
     if not text:
         raise ValueError(f"{path} is empty")

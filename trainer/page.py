@@ -9,7 +9,7 @@ import json
 import math
 import os
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from typing import Any
 NAME = "training.html"
 _EVALUATIONS, _CHARACTERS = 20, 1500  # samples shown: of so many evaluations, each cut at so many characters
 
+_COLOURS = ("0969da", "bc4c00", "1a7f37", "8250df", "bf3989", "6e7781")
+_COLOURS_ON_DARK = ("4493f8", "f0883e", "3fb950", "ab7df8", "db61a2", "9198a1")
 _STYLE = """
 :root{color-scheme:light dark;--text:#1f2328;--mute:#59636e;--grid:#d8dee4;--back:#fff;
---card:#f6f8fa;--c0:#0969da;--c1:#bc4c00}
-@media(prefers-color-scheme:dark){:root{--text:#e6edf3;--mute:#9198a1;--grid:#30363d;--back:#0d1117;--card:#151b23;
---c0:#4493f8;--c1:#f0883e}}
+--card:#f6f8fa}
+@media(prefers-color-scheme:dark){:root{--text:#e6edf3;--mute:#9198a1;--grid:#30363d;--back:#0d1117;--card:#151b23}}
 body{font:15px/1.5 system-ui,sans-serif;color:var(--text);background:var(--back)}
 body{max-width:76rem;margin:1.5rem auto;padding:0 1rem}
 h1{font-size:1.4rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}p{margin:.2rem 0;color:var(--mute)}
@@ -30,13 +31,45 @@ h1{font-size:1.4rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}p{margin:.2
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(30rem,100%),1fr));gap:1rem}
 figure{margin:0}figcaption{font-weight:600}svg{width:100%;height:auto;font-size:12px}svg text{fill:var(--mute)}
 .grid{stroke:var(--grid)}polyline{fill:none;stroke-width:1.6}.band{opacity:.2}
-polyline.c0,circle.c0{stroke:var(--c0)}polyline.c1,circle.c1{stroke:var(--c1)}
-.band.c0,circle.c0{fill:var(--c0)}.band.c1,circle.c1{fill:var(--c1)}span.c0{color:var(--c0)}span.c1{color:var(--c1)}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--card);border-radius:6px}
 pre{padding:.6rem .9rem;margin:.4rem 0}
 table{border-collapse:collapse}td,th{padding:.1rem 1rem .1rem 0;text-align:left;vertical-align:top;font-weight:400}
 th{color:var(--mute)}td{overflow-wrap:anywhere}
 """
+
+
+def page_of(title: str, parts: Iterable[str], *, renewed: bool = False) -> str:
+    """A page that loads nothing; one that is `renewed` reads itself again every 30 seconds."""
+    refresh = '<meta http-equiv="refresh" content="30">' if renewed else ""
+    colours = []
+    for number, pair in enumerate(zip(_COLOURS, _COLOURS_ON_DARK, strict=True)):
+        light, dark = (
+            f"polyline.c{number}{{stroke:#{c}}}.band.c{number},circle.c{number}{{fill:#{c}}}span.c{number}{{color:#{c}}}"
+            for c in pair
+        )
+        colours.append(f"{light}@media(prefers-color-scheme:dark){{{dark}}}")
+    head = (
+        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">{refresh}<title>{html.escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width,initial-scale=1"><style>{_STYLE}{"".join(colours)}</style>'
+        f"</head><body><h1>{html.escape(title)}</h1>"
+    )
+    return "\n".join([head, *parts, "</body></html>"])
+
+
+def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
+    """A table of texts, whose first column and `head` are headings."""
+    lines = [f"<tr>{''.join(f'<th>{html.escape(text)}</th>' for text in head)}</tr>"] if head else []
+    for first, *rest in rows:
+        cells = "".join(f"<td>{html.escape(text)}</td>" for text in rest)
+        lines.append(f"<tr><th>{html.escape(first)}</th>{cells}</tr>")
+    return f"<table>{''.join(lines)}</table>"
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write the file atomically."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)
 
 
 class Page:
@@ -85,16 +118,11 @@ class Page:
         self._samples.append({"step": step, "texts": texts})
 
     def write(self) -> None:
-        part = self._path.with_suffix(".html.part")
-        part.write_text(self._html(), encoding="utf-8")
-        os.replace(part, self._path)
+        replace_text(self._path, self._html())
 
     def _html(self) -> str:
         last, curves = self._last, self._curves
         step = last.get("step", 0)
-        title = f"Training of {self._path.parent.resolve().name}"
-        # A page read from a disk or bucket renews itself during the run.
-        refresh = '<meta http-equiv="refresh" content="30">' if step < self._max_steps else ""
         facts = {"step": f"{step:,} of {self._max_steps:,}", "tokens seen": f"{self._tokens:,}"}
         for name, label, form in (
             ("loss", "loss", ".4f"), ("val_loss", "validation loss", ".4f"), ("tokens_per_s", "tokens/s", ",.0f"),
@@ -105,44 +133,30 @@ class Page:
                 value = curves[name].points()[-1][1].mean
             if value is not None:
                 facts[label] = format(value, form)
-        charts = [
-            chart("Loss", {"training": curves["loss"], "validation": curves["val_loss"]}, step),
-            chart("Learning rate", {"": curves["lr"]}, step),
-            chart("Gradient norm", {"": curves["grad_norm"]}, step),
-            chart("Tokens per second", {"": curves["tokens_per_s"]}, step),
+        spans = [
+            (f"since step {first:,}{f', {_moment(when)}' if when else ''}", f"{size:,}")
+            for size, first, when in self._spans[-20:]
         ]
-        return "\n".join(
+        return page_of(
+            f"Training of {self._path.parent.resolve().name}",
             [
-                f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">{refresh}'
-                f"<title>{html.escape(title)}</title>"
-                '<meta name="viewport" content="width=device-width,initial-scale=1">'
-                f"<style>{_STYLE}</style></head><body>",
-                f"<h1>{html.escape(title)}</h1>",
-                f"<p>{'Finished' if step >= self._max_steps else 'Training'}; page written {_moment(_now())}.</p>",
+                f"<p>{'Finished' if step >= self._max_steps else 'Training'}; {written_now()}</p>",
                 '<div class="facts">',
                 *(f"<div><b>{html.escape(value)}</b>{html.escape(name)}</div>" for name, value in facts.items()),
                 '</div><div class="charts">',
-                *charts,
-                "</div><h2>Processes</h2><table>",
-                *(
-                    f"<tr><td>{size:,}</td><th>since step {first:,}{f', {_moment(when)}' if when else ''}</th></tr>"
-                    for size, first, when in self._spans[-20:]
-                ),
-                "</table><h2>Data</h2><table>",
-                *(
-                    f"<tr><td>{html.escape(what)}</td><th>since step {first + 1:,}</th></tr>"
-                    for first, what in self._data[-20:]
-                ),
-                "</table><h2>Samples</h2>",
+                chart("Loss", {"training": curves["loss"], "validation": curves["val_loss"]}, step),
+                chart("Learning rate", {"": curves["lr"]}, step),
+                chart("Gradient norm", {"": curves["grad_norm"]}, step),
+                chart("Tokens per second", {"": curves["tokens_per_s"]}, step),
+                "</div><h2>Processes</h2>",
+                table(spans),
+                "<h2>Data</h2>",
+                table((f"since step {first + 1:,}", what) for first, what in self._data[-20:]),
+                "<h2>Samples</h2>",
                 *(self._sample_blocks() or ["<p>None yet: they are written at each validation.</p>"]),
-                "<h2>Settings</h2>",
-                f"<p>Code: {html.escape(self._commit)}</p><table>",
-                *(
-                    f"<tr><th>{html.escape(key)}</th><td>{html.escape(json.dumps(value, ensure_ascii=False))}</td></tr>"
-                    for key, value in self._settings.items()
-                ),
-                "</table></body></html>",
-            ]
+                settings_table(self._settings, self._commit),
+            ],
+            renewed=step < self._max_steps,  # a page read from a disk or bucket renews itself during the run
         )
 
     def _sample_blocks(self) -> list[str]:
@@ -151,6 +165,17 @@ class Page:
             blocks.append(f"<p>Step {entry['step']:,}</p>")
             blocks += [f"<pre>{html.escape(text[:_CHARACTERS])}</pre>" for text in entry["texts"]]
         return blocks
+
+
+def settings_table(settings: dict[str, Any], code: str) -> str:
+    """The settings of a run and the commit of its code."""
+    rows = ((key, json.dumps(value, ensure_ascii=False)) for key, value in settings.items())
+    return f"<h2>Settings</h2><p>Code: {html.escape(code)}</p>{table(rows)}"
+
+
+def written_now() -> str:
+    """When the page was written, as a sentence."""
+    return f"page written {_moment(datetime.datetime.now(datetime.timezone.utc).timestamp())}."
 
 
 def commit() -> str:
@@ -170,10 +195,6 @@ def commit() -> str:
 def _git(folder: Path, *arguments: str) -> str:
     done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
     return done.stdout.strip()
-
-
-def _now() -> float:
-    return datetime.datetime.now(datetime.timezone.utc).timestamp()
 
 
 def _moment(seconds: float) -> str:
@@ -203,6 +224,10 @@ class Span:
         )
 
 
+Point = tuple[float, Span]
+"""(Step in the middle of a span, the span)."""
+
+
 class Curve:
     """Values by step. Steps share a span where there are many: spans double in width when 512 are exceeded."""
 
@@ -224,7 +249,7 @@ class Curve:
         before = self.spans.get(number)
         self.spans[number] = before.add(span) if before else span
 
-    def points(self) -> list[tuple[float, Span]]:
+    def points(self) -> list[Point]:
         """(step in the middle of the span, the span), in order."""
         return [((number + 0.5) * self.width + 0.5, span) for number, span in sorted(self.spans.items())]
 
@@ -254,7 +279,7 @@ def chart(title: str, curves: dict[str, Curve], steps: int) -> str:
         if tick <= steps:
             anchor = "end" if tick > 0.97 * steps else "middle"
             parts.append(f'<text x="{x(tick)}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{tick:,.0f}</text>')
-    for number, (_, points) in enumerate(drawn.items()):
+    for number, (_, points) in _coloured(drawn):
         if len(points) > 1 and any(span.count > 1 for _, span in points):
             edge = [f"{x(step)},{y(span.high)}" for step, span in points]
             edge += [f"{x(step)},{y(span.low)}" for step, span in reversed(points)]
@@ -265,13 +290,17 @@ def chart(title: str, curves: dict[str, Curve], steps: int) -> str:
             parts += [f'<circle class="c{number}" cx="{x(s)}" cy="{y(span.mean)}" r="2.5"/>' for s, span in points]
     legend = "".join(
         f'<span class="c{number}">{html.escape(name)}</span> {_shown(points[-1][1].mean)} '
-        for number, (name, points) in enumerate(drawn.items())
+        for number, (name, points) in _coloured(drawn)
     )
     caption = f"<figcaption>{html.escape(title)}: {legend or 'no value yet'}</figcaption>"
     return f"<figure>{caption}{''.join(parts)}</svg></figure>"
 
 
-def _range(drawn: list[list[tuple[float, Span]]], steps: int) -> tuple[float, float]:
+def _coloured(drawn: dict[str, list[Point]]) -> Iterator[tuple[int, tuple[str, list[Point]]]]:
+    return ((number % len(_COLOURS), item) for number, item in enumerate(drawn.items()))
+
+
+def _range(drawn: list[list[Point]], steps: int) -> tuple[float, float]:
     """The least and greatest mean. A start far above the rest runs off the chart, which would else be flat after it."""
     means = [span.mean for points in drawn for _, span in points] or [0.0, 1.0]
     later = [span.mean for points in drawn for step, span in points if step > steps / 10]

@@ -1,12 +1,13 @@
 """The work from WARC to a deduplicated corpus, done by datatrove from PyPI: the peer of `end_to_end.py`.
 
-    .venv-peers/bin/python benchmarks/peers/datatrove_end_to_end.py PAGES.warc.gz [--workers 2] [--folder DIR]
+    .venv-peers/bin/python benchmarks/peers/datatrove_end_to_end.py PAGES.warc.gz [--workers 2] [--fineweb]
 
 It is the pipeline of datatrove's own examples (`fineweb.py`, then `minhash_deduplication.py`) with their
 defaults: WarcReader, Trafilatura, FTFYFormatter and JsonlWriter, then MinHash signatures, buckets, clusters
-and the filter. FineWeb's quality filters are left out, as are language identification (its model is a
-download) and tokenizing. datatrove distributes work by file, so the WARC is first split into one file
-a worker; that is not timed. Prints one JSON object: seconds a step and in all, pages in, documents out.
+and the filter. Tokenizing is left out, as are, without `--fineweb`, FineWeb's quality filters and language
+identification (by py3langid: the model that FineWeb uses is a download). datatrove distributes work by
+file, so the WARC is first split into one file a worker; that is not timed. Prints one JSON object: seconds a
+step and in all, pages in, documents out.
 """
 
 from __future__ import annotations
@@ -20,10 +21,18 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from datatrove.data import Document
 from datatrove.executor import LocalPipelineExecutor
 from datatrove.pipeline.dedup import MinhashDedupCluster, MinhashDedupFilter, MinhashDedupSignature
 from datatrove.pipeline.dedup.minhash import MinhashConfig, MinhashDedupBuckets
 from datatrove.pipeline.extractors import Trafilatura
+from datatrove.pipeline.filters import (
+    C4QualityFilter,
+    FineWebQualityFilter,
+    GopherQualityFilter,
+    GopherRepetitionFilter,
+    LambdaFilter,
+)
 from datatrove.pipeline.formatters import FTFYFormatter
 from datatrove.pipeline.readers import JsonlReader, WarcReader
 from datatrove.pipeline.writers.jsonl import JsonlWriter
@@ -36,16 +45,20 @@ def main() -> None:
     parser.add_argument("warc", type=Path, help="the pages, as a .warc.gz file")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes (default: 2)")
     parser.add_argument("--folder", type=Path, help="an empty folder for everything written (default: a temporary one)")
+    parser.add_argument("--fineweb", action="store_true", help="add FineWeb's quality filters, and keep English alone")
+    parser.add_argument("--timeout", type=float, default=1, metavar="SECONDS", help="by the clock, a page (default: 1)")
     arguments = parser.parse_args()
     with ExitStack() as stack:
         folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="datatrove-")))
-        print(json.dumps(measure(arguments.warc, folder, arguments.workers), indent=2))
+        print(json.dumps(measure(arguments, folder), indent=2))
 
 
-def measure(warc: Path, folder: Path, workers: int) -> dict[str, object]:
-    """Run the steps over `warc` in `folder`, and return their seconds and the counts of pages and documents."""
-    pages = split_by_worker(warc, folder / "pages", workers)
-    seconds = {name: timed(run) for name, run in steps(folder, workers)}
+def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """Run the steps over the WARC in `folder`, and return their seconds and the counts of pages and documents."""
+    workers = arguments.workers
+    pages = split_by_worker(arguments.warc, folder / "pages", workers)
+    filters = fineweb_filters() if arguments.fineweb else []
+    seconds = {name: timed(run) for name, run in steps(folder, workers, filters, arguments.timeout)}
     return {
         "pages": pages,
         "documents": count_lines(folder / "text"),
@@ -56,7 +69,24 @@ def measure(warc: Path, folder: Path, workers: int) -> dict[str, object]:
     }
 
 
-def steps(folder: Path, workers: int) -> list[tuple[str, Callable[[], object]]]:
+def fineweb_filters() -> list[object]:
+    """As in datatrove's `fineweb.py`, in its order."""
+    return [
+        LambdaFilter(is_english),
+        GopherRepetitionFilter(),
+        C4QualityFilter(filter_no_terminal_punct=False),
+        GopherQualityFilter(),
+        FineWebQualityFilter(),
+    ]
+
+
+def is_english(document: Document) -> bool:
+    import py3langid
+
+    return py3langid.classify(document.text)[0] == "en"
+
+
+def steps(folder: Path, workers: int, filters: list[object], timeout: float) -> list[tuple[str, Callable[[], object]]]:
     """The pipelines in order, each a function that runs it; every one of them writes below `folder`."""
     minhash = MinhashConfig()
 
@@ -70,7 +100,13 @@ def steps(folder: Path, workers: int) -> list[tuple[str, Callable[[], object]]]:
     return [
         pipeline(
             "extract",
-            [WarcReader(path("pages")), Trafilatura(), FTFYFormatter(), JsonlWriter(path("text"))],
+            [
+                WarcReader(path("pages")),
+                Trafilatura(timeout=timeout),
+                *filters,
+                FTFYFormatter(),
+                JsonlWriter(path("text")),
+            ],
             tasks=workers,
         ),
         pipeline(

@@ -85,6 +85,7 @@ def test_the_pages_with_commands_are_those_that_teach() -> None:
         "near-duplicates",
         "own-text",
         "finetuning",
+        "comparing-corpora",
         "new-extractor",
         "resuming",
         "takedown",

@@ -85,8 +85,8 @@ def test_a_long_runs_page_is_small_and_loads_nothing(tmp_path: Path) -> None:
     assert "50,000,000" in text  # tokens seen
     assert "<script>alert('sample')</script> lorem" in text
     assert '"<script>alert(1)</script>"' in text
-    spans = re.findall(r"(\d+)since step ([\d,]+), (2023-11-1\d \d\d:\d\d UTC)", text)
-    assert spans == [("8", "1", "2023-11-14 22:13 UTC"), ("16", "30,000", "2023-11-15 06:33 UTC")]
+    spans = re.findall(r"since step ([\d,]+), (2023-11-1\d \d\d:\d\d UTC)(8|16)", text)
+    assert spans == [("1", "2023-11-14 22:13 UTC", "8"), ("30,000", "2023-11-15 06:33 UTC", "16")]
     assert commit() in text
     assert 'http-equiv="refresh"' in written
     assert [path.name for path in tmp_path.iterdir()] == ["training.html"]

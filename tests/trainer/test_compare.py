@@ -1,0 +1,234 @@
+"""Corpora compared by the models that they train: as a user runs it, killed and resumed, and the statistics."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from trainer import compare
+from trainer.differences import as_text, difference, difference_table
+from trainer.evaluate import score_documents, text_windows
+from trainer.evaluations import ACCURACY, BITS, Score
+from trainer.model import GPT, ModelConfig
+
+from .conftest import REPOSITORY, TrainerProcess, WriteTokens
+
+SMALL = [
+    "--preset", "tiny", "--width", "32", "--context", "32", "--batch_tokens", "512", "--device", "cpu", "--points", "2",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    """Parts of this repository's own sources."""
+    joined = "\n\n".join(path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "schemas").glob("*.py")))
+    return [part for part in joined.split("\n\n") if len(part) > 80]
+
+
+@pytest.fixture
+def corpora(tmp_path: Path, write_tokens: WriteTokens, tokenizer_file: Path, texts: list[str]) -> dict[str, Path]:
+    """Two corpora of the same texts, `mixed` with each text's words in random order; and texts in neither."""
+    from tokenizers import Tokenizer
+
+    tokenizer, draw = Tokenizer.from_file(str(tokenizer_file)), random.Random(0)
+    found = {}
+    for name in ("plain", "mixed"):
+        own = [text if name == "plain" else "".join(draw.sample(text, len(text))) for text in texts[40:]]
+        ids = [tokenizer.encode(text).ids for text in own]
+        found[name] = write_tokens(tmp_path / name / "tokens", ids[10:], ids[:10])
+    found["eval"] = tmp_path / "held-out.jsonl"
+    found["eval"].write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:40]))
+    return found
+
+
+def command(corpora: dict[str, Path], out: Path, *more: str) -> list[str]:
+    data = ["--data", str(corpora["plain"]), "--data", str(corpora["mixed"])]
+    return [*data, "--out", str(out), "--eval_text", str(corpora["eval"]), *SMALL, *more]
+
+
+def scores(out: Path) -> dict[str, dict[str, dict[str, float]]]:
+    return json.loads((out / "scores.json").read_text())
+
+
+def test_a_corpus_with_its_characters_shuffled_comes_out_as_worse(
+    tmp_path: Path, corpora: dict[str, Path], trainer: TrainerProcess
+) -> None:
+    out = tmp_path / "comparison"
+    done = trainer.run(*command(corpora, out, "--seeds", "3", "--max_steps", "30"), module="trainer.compare")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "plain is better" in next(line for line in done.stdout.splitlines() if "| held-out.jsonl" in line)
+    assert "mixed is better" in next(line for line in done.stdout.splitlines() if "| val of mixed" in line)
+    found = scores(out)
+    assert set(found) == {"held-out.jsonl", "val of plain", "val of mixed"}
+    assert list(found["held-out.jsonl"]["plain"]) == ["1337", "1338", "1339"]
+    text = (out / "comparison.html").read_text()
+    assert "plain is better" in text
+    assert text.count("<figure>") == 4  # each evaluation, and the training loss
+    runs = sorted((out / "runs").glob("*/seed-*"))
+    assert [len(list((run / "checkpoints").glob("step-*"))) for run in runs] == [1] * 6
+    assert [len(list((run / "scores").glob("step-*"))) for run in runs] == [2] * 6
+    first = [json.loads((run / "metrics.jsonl").read_text().splitlines()[0]) for run in runs]
+    assert len({record["lr"] for record in first}) == 1
+    # A second call makes nothing again, and a further seed only its own runs.
+    times = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/*/checkpoints/*/model.safetensors")}
+    again = trainer.run(*command(corpora, out, "--seeds", "3", "--max_steps", "30"), module="trainer.compare")
+    assert "6 of 6 runs are finished" in again.stdout
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    other = trainer.run(*command(corpora, out, "--max_steps", "31"), module="trainer.compare")
+    assert other.returncode == 2
+    assert "max_steps was 30, is 31. Use another --out" in other.stderr
+
+
+def test_the_same_corpus_twice_is_no_difference(
+    tmp_path: Path, corpora: dict[str, Path], trainer: TrainerProcess
+) -> None:
+    out = tmp_path / "comparison"
+    copy = tmp_path / "copy" / "tokens"
+    subprocess.run(["cp", "-r", str(corpora["plain"].parent), str(copy.parent)], check=True)
+    done = trainer.run(
+        *command(corpora | {"mixed": copy}, out, "--seeds", "2", "--max_steps", "8"), module="trainer.compare"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = scores(out)
+    for by_name in found.values():
+        assert by_name["plain"] == by_name["copy"]
+        assert by_name["plain"]["1337"] != by_name["plain"]["1338"]
+    assert done.stdout.count("| no difference") == 3
+
+
+def test_a_killed_comparison_continues_to_the_same_scores(
+    tmp_path: Path, corpora: dict[str, Path], trainer: TrainerProcess
+) -> None:
+    wanted, killed = tmp_path / "wanted", tmp_path / "killed"
+    flags = ["--seeds", "2", "--max_steps", "60", "--points", "6"]
+    assert trainer.run(*command(corpora, wanted, *flags), module="trainer.compare").returncode == 0
+    own = trainer.command(*command(corpora, killed, *flags), module="trainer.compare")
+    # In the middle of a training, and while the second run of the first seed is being judged.
+    for ready in ("runs/plain/seed-1337/checkpoints/step-00000010", "runs/mixed/seed-1337/scores/step-00000010.json"):
+        process = subprocess.Popen(own, env=trainer.environment(), stdout=subprocess.DEVNULL, start_new_session=True)
+        _wait_for(killed / ready)
+        process.kill()
+        process.wait()
+    done = trainer.run(*command(corpora, killed, *flags), module="trainer.compare")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert scores(killed) == scores(wanted)
+    assert (killed / "comparison.md").read_text() == (wanted / "comparison.md").read_text()
+
+
+def test_a_stopped_comparison_ends_its_run_and_says_how_to_continue(
+    tmp_path: Path, corpora: dict[str, Path], trainer: TrainerProcess
+) -> None:
+    own = command(corpora, tmp_path / "out", "--seeds", "2", "--max_steps", "5000")
+    process = subprocess.Popen(
+        trainer.command(*own, module="trainer.compare"), env=trainer.environment(), stdout=subprocess.PIPE, text=True
+    )
+    run = tmp_path / "out/runs/plain/seed-1337"
+    _wait_for(run / "metrics.jsonl")
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "stopped by SIGTERM; the same command continues here" in output
+    assert len(list((run / "checkpoints").glob("step-*"))) == 1
+    assert not (tmp_path / "out/runs/mixed/seed-1337/metrics.jsonl").exists()
+
+
+def _wait_for(path: Path) -> None:
+    end = time.monotonic() + 120
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} did not appear"
+        time.sleep(0.01)
+
+
+def test_settings_that_cannot_be_compared_are_one_line(
+    tmp_path: Path, corpora: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ["--data", str(corpora["plain"])]
+    for arguments, message in (
+        ([*data], "name at least two corpora"),
+        ([*data, "--data", str(tmp_path / "none")], "no token shards in"),
+        ([*data, "--data", str(corpora["mixed"]), "--fsdp"], "unknown argument --fsdp"),
+        ([*data, "--data", str(corpora["mixed"]), "--eval_text", "none.txt"], "eval_text: none.txt cannot be read"),
+    ):
+        assert compare.main([*arguments, "--out", str(tmp_path / "out"), *SMALL]) in (1, 2)
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_help_shows_its_own_flags_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        compare.main(["--help"])
+    text = capsys.readouterr().out
+    assert "--eval_text FILE" in text
+    assert "--optimizer" in text
+    assert "--keep_last" not in text
+    assert "examples:" in text
+
+
+def test_documents_are_scored_each_by_itself() -> None:
+    torch.manual_seed(0)
+    model = GPT(ModelConfig(vocab_size=50, context=16, n_layer=1, n_head=2, width=16)).eval()
+    documents = [torch.randint(49, (length,)).tolist() for length in (3, 40, 1, 16, 17, 33)]
+    for stride in (0, 5):
+        found = score_documents(model, documents, 49, stride=stride, micro_batch=4)
+        for ids, nats in zip(documents, found.tolist(), strict=True):
+            wanted = 0.0
+            for inputs, targets in text_windows([49, *ids], 16, stride or 16):
+                logits = model(torch.tensor([inputs]))[0].log_softmax(-1)
+                wanted -= sum(logits[k - len(targets), own].item() for k, own in enumerate(targets))
+            assert nats == pytest.approx(wanted, rel=1e-4)
+
+
+def _models(draw: np.random.Generator, effect: float, of_seeds: float, seeds: int, texts: int) -> list[list[Score]]:
+    """Scores of both corpora, whose true difference is `effect`, with chance by seeds and by texts."""
+    sizes = draw.integers(200, 4000, texts).astype(float)
+    common, gains = draw.normal(2, 0.3, texts), draw.normal(effect, 0.05, texts)
+    made: list[list[Score]] = [[], []]
+    for _ in range(seeds):
+        for own, rate in zip(made, (common, common + gains), strict=True):
+            bits = sizes * (rate + draw.normal(0, of_seeds) + draw.normal(0, 0.01, texts))
+            own.append(Score(BITS, bits.tolist(), sizes.tolist()))
+    return made
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 8])
+def test_of_equal_corpora_at_most_one_comparison_in_twenty_is_larger_than_the_noise(seeds: int) -> None:
+    draw = np.random.default_rng(seeds)
+    for of_seeds in (0.0005, 0.02):
+        named = sum(
+            difference(*_models(draw, 0.0, of_seeds, seeds, 60)).verdict in ("better", "worse") for _ in range(400)
+        )
+        assert named <= 400 * 0.05 + 3 * math.sqrt(400 * 0.05 * 0.95)
+
+
+def test_a_difference_beyond_both_kinds_of_chance_is_found_and_has_the_right_sign() -> None:
+    draw = np.random.default_rng(0)
+    assert difference(*_models(draw, 0.05, 0.003, 3, 200)).verdict == "worse"
+    assert difference(*_models(draw, -0.05, 0.003, 3, 200)).verdict == "better"
+    right = [Score(ACCURACY, draw.integers(0, 2, 500).tolist(), [1.0] * 500) for _ in range(3)]
+    wrong = [Score(ACCURACY, [0] * 500, [1.0] * 500) for _ in range(3)]
+    assert difference(wrong, right).verdict == "better"
+
+
+def test_one_seed_gives_no_verdict() -> None:
+    made = _models(np.random.default_rng(0), 0.5, 0.003, 1, 50)
+    found = difference(*made)
+    assert found.verdict == "unknown: one seed"
+    table = difference_table({"text": {"a": {1: made[0][0]}, "b": {1: made[1][0]}}}, ["a", "b"])
+    assert table[1][0:2] == ["text", "b − a"]
+    assert table[1][3:5] == ["unknown", "unknown"]
+    assert as_text(table).count("\n") == 2
+
+
+def test_names_are_what_paths_do_not_share() -> None:
+    assert compare._names(["runs/a/tokens", "runs/b/tokens"]) == ["a", "b"]
+    assert compare._names(["a/tokens", "a/tokens"]) == ["a-1", "a-2"]
+    assert compare._names(["x/tokens=0.3,y/tokens=0.7", "z/tokens"]) == ["x-tokens=0.3+y-tokens=0.7", "z"]

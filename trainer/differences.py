@@ -1,0 +1,138 @@
+"""What differs between models trained on several corpora, and by how much more than chance: paired by seed and by text.
+
+One number of an evaluation has two kinds of chance in it: another seed would have given another model, and other texts
+would have been easier for one model or the other. Both are estimated from paired differences, in which what the models
+share cancels out, and both count.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.evaluations import BITS, Score
+
+# Student's t of a two-sided interval of 95%, for 1, 2, … 30 degrees of freedom.
+_T = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The second corpus's score less the first's, over paired seeds.
+
+    Attributes:
+      unit: of the evaluation.
+      mean: over the seeds.
+      of_seeds: the mean's standard error by seeds, their deviation / √seeds; NaN for a single seed.
+      of_texts: its standard error by texts; NaN where there is a single text.
+      interval: half the width of its 95% confidence interval, by both errors; NaN for a single seed.
+    """
+
+    unit: str
+    mean: float
+    of_seeds: float
+    of_texts: float
+    interval: float
+
+    @property
+    def verdict(self) -> str:
+        """`better` or `worse` (the second corpus), where the interval excludes zero."""
+        if not self.mean and not self.of_seeds:
+            return "none"
+        if math.isnan(self.interval):
+            return "unknown: one seed"
+        if abs(self.mean) <= self.interval:
+            return "within the noise"
+        return "better" if (self.mean < 0) == (self.unit == BITS) else "worse"
+
+
+def difference(first: Sequence[Score], second: Sequence[Score]) -> Difference:
+    """The difference of two corpora in one evaluation; entry s of both is of seed s.
+
+    The error by texts is that of a ratio of sums (Cochran, 1977, section 6.4), from differences averaged over the
+    seeds, and of complete texts, since the tokens of one are not independent (Miller, 2024). The interval is the root
+    of the sum of both squared, each times its own t (Zou and Donner's MOVER, 2008): with two or three seeds, degrees of
+    freedom estimated from the errors, as by Welch and Satterthwaite, name a difference of equal corpora twice as often
+    as they promise.
+    """
+    by_seed = [b.value - a.value for a, b in zip(first, second, strict=True)]
+    mean, seeds = statistics.fmean(by_seed), len(by_seed)
+    of_seeds = statistics.stdev(by_seed) / math.sqrt(seeds) if seeds > 1 else math.nan
+    weights = np.asarray(first[0].weights, dtype=np.float64)
+    amounts = [np.mean([score.amounts for score in own], axis=0, dtype=np.float64) for own in (first, second)]
+    rest, n = amounts[1] - amounts[0] - mean * weights, len(weights)
+    of_texts = math.sqrt(n / (n - 1) * float(rest @ rest)) / float(weights.sum()) if n > 1 else math.nan
+    interval = math.hypot(_t(seeds - 1) * of_seeds, _t(n - 1) * of_texts if n > 1 else 0.0)
+    return Difference(first[0].unit, mean, of_seeds, of_texts, interval)
+
+
+def _t(freedom: int) -> float:
+    if not freedom:
+        return math.nan
+    return _T[freedom - 1] if freedom <= len(_T) else 1.96 + 2.5 / freedom  # within 0.002
+
+
+def spread(scores: Sequence[Score]) -> str:
+    """Mean ± standard deviation over the seeds."""
+    values = [score.value for score in scores]
+    if not values:
+        return ""
+    return f"{statistics.fmean(values):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
+
+
+Scores = dict[str, dict[str, dict[int, Score]]]
+"""By evaluation, corpus and seed."""
+
+Table = list[list[str]]
+
+
+def value_table(scores: Scores, names: Sequence[str]) -> Table:
+    """A row of heads, then one for each evaluation: mean ± standard deviation of each corpus."""
+    rows = [["evaluation", "unit", *names, "seeds"]]
+    for evaluation, by_name in scores.items():
+        own = [list(by_name.get(name, {}).values()) for name in names]
+        unit = next(score.unit for found in own for score in found)
+        counts = sorted({len(found) for found in own})
+        rows.append([evaluation, unit, *map(spread, own), "-".join(map(str, counts))])
+    return rows
+
+
+def difference_table(scores: Scores, names: Sequence[str]) -> Table:
+    """A row of heads, then one for each evaluation and pair of corpora, over the seeds that both have."""
+    rows = [["evaluation", "difference", "mean", "95% interval", "error by seeds", "error by texts", "result"]]
+    for evaluation, by_name in scores.items():
+        for number, first in enumerate(names):
+            for second in names[number + 1 :]:
+                a, b = by_name.get(first, {}), by_name.get(second, {})
+                if seeds := sorted(a.keys() & b.keys()):
+                    found = difference([a[seed] for seed in seeds], [b[seed] for seed in seeds])
+                    rows.append([evaluation, f"{second} − {first}", *_cells(found, first, second)])
+    return rows
+
+
+def _cells(found: Difference, first: str, second: str) -> list[str]:
+    def shown(value: float, form: str = ".4f") -> str:
+        return "unknown" if math.isnan(value) else format(value, form)
+
+    verdict = {"better": f"{second} is better", "worse": f"{first} is better", "none": "no difference"}
+    low, high = found.mean - found.interval, found.mean + found.interval
+    interval = "unknown" if math.isnan(found.interval) else f"{low:+.4f} to {high:+.4f}"
+    result = verdict.get(found.verdict, found.verdict)
+    return [shown(found.mean, "+.4f"), interval, shown(found.of_seeds), shown(found.of_texts), result]
+
+
+def as_text(table: Table) -> str:
+    """The table as Markdown that lines up, for a terminal and a report."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    rows = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in table
+    ]
+    rows.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(rows)

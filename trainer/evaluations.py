@@ -1,0 +1,111 @@
+"""What models are judged by, item by item: texts and val splits in bits per byte, LAMBADA and HellaSwag in accuracy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from schemas import SettingsError
+from trainer.command_line import read_text
+from trainer.data import Corpora, open_corpora
+from trainer.distributed import Ranks
+from trainer.evaluate import json_lines, score_documents, score_hellaswag, score_lambada
+from trainer.pretrained import Pretrained, Tokenizer
+
+BITS, ACCURACY = "bits per byte", "accuracy"
+
+
+@dataclass(frozen=True)
+class Score:
+    """One evaluation of one model, item by item: texts or questions, always the same ones in the same order.
+
+    Attributes:
+      unit: BITS (less is better) or ACCURACY (more is better).
+      amounts: bits of each text, or 1 for each question answered rightly, else 0.
+      weights: bytes of each text, or 1 for each question.
+    """
+
+    unit: str
+    amounts: Sequence[float]
+    weights: Sequence[float]
+
+    @property
+    def value(self) -> float:
+        return math.fsum(self.amounts) / math.fsum(self.weights)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"value": self.value, "unit": self.unit, "amounts": list(self.amounts), "weights": list(self.weights)}
+
+    @classmethod
+    def from_json(cls, entry: dict[str, Any]) -> Score:
+        return cls(entry["unit"], entry["amounts"], entry["weights"])
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What models are judged by.
+
+    Attributes:
+      name: in tables.
+      kind: val, text, lambada or hellaswag.
+      source: the corpus as in `--data`, or a file.
+      digest: changes with the content.
+      most_tokens: of complete texts; 0 for all.
+    """
+
+    name: str
+    kind: str
+    source: str
+    digest: str
+    most_tokens: int
+
+    @property
+    def key(self) -> str:
+        """Under which scores are stored."""
+        return f"{self.name} {self.digest[:12]} {self.most_tokens}"
+
+    def scores(self, trained: Pretrained, ranks: Ranks, micro_batch: int) -> dict[str, Score]:
+        """By the name of the figure, what the model scores."""
+        model, tokenizer = trained.model, Tokenizer(trained.tokenizer)
+        if self.kind == "lambada":
+            right = score_lambada(model, tokenizer, Path(self.source), ranks, micro_batch).greedy.double().tolist()
+            return {"lambada_acc": Score(ACCURACY, right, [1.0] * len(right))}
+        if self.kind == "hellaswag":
+            hits = score_hellaswag(model, tokenizer, Path(self.source), ranks, micro_batch).T.tolist()
+            names = ("hellaswag_acc", "hellaswag_acc_norm")
+            return {name: Score(ACCURACY, own, [1.0] * len(own)) for name, own in zip(names, hits, strict=True)}
+        documents, sizes = self._documents(tokenizer)
+        nats = score_documents(model, documents, trained.eot, micro_batch=micro_batch)
+        return {self.name: Score(BITS, (nats / math.log(2)).tolist(), sizes)}
+
+    def _documents(self, tokenizer: Tokenizer) -> tuple[list[list[int]], list[float]]:
+        """(token ids, UTF-8 bytes) of each text, evenly spaced where not all are taken."""
+        if self.kind == "val":
+            documents = val_documents(open_corpora(self.source.split(",")))
+        else:
+            documents = [tokenizer.encode(text) for text in read_documents(self.source)]
+        total = sum(map(len, documents))
+        every = -(-total // self.most_tokens) if self.most_tokens else 1
+        documents = [ids for ids in documents[::every] if ids]
+        return documents, [float(len(tokenizer.decode(ids).encode())) for ids in documents]
+
+
+def val_documents(corpora: Corpora) -> list[list[int]]:
+    """The token ids of all documents in the val split."""
+    splits = [dataset.documents("val") for dataset in corpora.datasets]
+    return [np.asarray(own[number]).tolist() for own in splits for number in range(len(own))]
+
+
+def read_documents(path: str) -> list[str]:
+    """The texts of a file of JSON Lines, or a plain text as the only one; raises SettingsError, ValueError."""
+    text = read_text(path, "eval_text")
+    if Path(path).suffix in (".jsonl", ".ndjson"):
+        return [entry["text"] for _, entry in json_lines(Path(path), {"text": str})]
+    if not text.strip():
+        raise SettingsError(f"eval_text: {path} is empty")
+    return [text]
