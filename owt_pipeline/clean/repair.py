@@ -2,6 +2,9 @@
 
 ftfy applies each of its rules to every line, twice. Most lines have nothing for a rule to find, which a regular
 expression finds out much sooner; only the others are given to ftfy.
+
+One result differs: `，`, `！` and the like, which are as wide as a Chinese character, stay so in a text with Chinese,
+Japanese or Korean characters, whose punctuation they are. ftfy makes them ASCII in any text.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any
 
 import ftfy
 from ftfy.badness import is_bad
+from ftfy.chardata import WIDTH_MAP
 
 # ftfy heeds that these are left out only where it explains what it does, which takes longer.
 _OF_ENCODING = frozenset({"restore_byte_a0", "replace_lossy_sequences", "decode_inconsistent_utf8", "fix_c1_controls"})
@@ -28,19 +32,27 @@ _HARMLESS = "\t\n\x20-\x7e\xa0\xb7\u2013\u2014\u2018\u2019\u201c\u201d\u2022\u20
 _ENTITY = "&#?[0-9A-Za-z]{1,24};"
 _TO_LOOK_AT = re.compile(f"[^{_HARMLESS}]|{_ENTITY}")
 
-# All that any rule changes but normalization, curly quotes and mojibake: control characters and what represents a
-# line break, characters of Asian width, surrogates, Latin ligatures, entities.
+# All that any rule changes but normalization, curly quotes, mojibake and width: control characters and what represents
+# a line break, surrogates, Latin ligatures, entities.
 _NEEDS_FTFY = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u206a-\u206f\u3000\ud800-\udfff\ufeff\uff01-\uffee\ufff9-\ufffc"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u206a-\u206f\ud800-\udfff\ufeff\ufff9-\ufffc"
     f"\u0132\u0133\u0149\u01c4-\u01cc\u01f1-\u01f3\ufb00-\ufb06]|{_ENTITY}"
 )
+_WIDTH = "fix_character_width"
+_OF_OTHER_WIDTH = re.compile("[\u3000\uff01-\uffee]")
+_CJK = re.compile(
+    "[\u2e80-\u2fdf\u3041-\u3096\u309d-\u30ff\u3105-\u312f\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
+    "\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+_WIDE_PUNCTUATION = [chr(0xFEE0 + code) for code in range(0x21, 0x7F) if not chr(code).isalnum()]
+_TO_USUAL_WIDTH = {code: usual for code, usual in WIDTH_MAP.items() if chr(code) not in _WIDE_PUNCTUATION}
 _UNCURL = [(curly, "'") for curly in "\u02bc\u2018\u2019\u201a\u201b"] + [
     (curly, '"') for curly in "\u201c\u201d\u201e\u201f"
 ]
 
 
 def fix_text(text: str, form: str = "NFC", without: Collection[str] = ()) -> str:
-    """What `ftfy.fix_text(text, normalization=form)` returns.
+    """What `ftfy.fix_text(text, normalization=form)` returns, but for wide punctuation of Chinese, Japanese and Korean.
 
     Args:
       text: to be repaired.
@@ -50,6 +62,23 @@ def fix_text(text: str, form: str = "NFC", without: Collection[str] = ()) -> str
     rules = _Rules(form, frozenset(without))
     if _TO_LOOK_AT.search(text) is None:
         return _settle(text, rules)
+    if _WIDTH in rules.without:
+        return _fix_lines(text, rules)
+    fixed = _fix_lines(text, _Rules(form, rules.without | {_WIDTH}))
+    if _OF_OTHER_WIDTH.search(fixed) is None:
+        return fixed
+    if _CJK.search(fixed) is None:
+        return _fix_lines(text, rules)
+    return _settle(fixed.translate(_TO_USUAL_WIDTH), rules)
+
+
+@dataclass(frozen=True)
+class _Rules:
+    form: str
+    without: frozenset[str]
+
+
+def _fix_lines(text: str, rules: _Rules) -> str:
     # Of a text with a `<`, which may be HTML on purpose, ftfy leaves the entities alone from that line on.
     markup = text.find("<")
     fixed = []
@@ -66,14 +95,8 @@ def fix_text(text: str, form: str = "NFC", without: Collection[str] = ()) -> str
     return "".join(fixed)
 
 
-@dataclass(frozen=True)
-class _Rules:
-    form: str
-    without: frozenset[str]
-
-
 def _fix_segment(segment: str, rules: _Rules, has_markup: bool) -> str:
-    if _NEEDS_FTFY.search(segment) is None and not is_bad(segment):
+    if not _may_change(segment, rules):
         settled = _settle(segment, rules)
         if settled == segment or _is_stable(settled, rules):
             return settled
@@ -82,7 +105,14 @@ def _fix_segment(segment: str, rules: _Rules, has_markup: bool) -> str:
 
 def _is_stable(text: str, rules: _Rules) -> bool:
     """Whether a further round of ftfy's would leave `text` as it is, as far as can be known without one."""
-    return _NEEDS_FTFY.search(text) is None and not is_bad(text) and _settle(text, rules) == text
+    return not _may_change(text, rules) and _settle(text, rules) == text
+
+
+def _may_change(text: str, rules: _Rules) -> bool:
+    """Whether a rule of ftfy's may change `text`, other than those of `_settle`."""
+    if _NEEDS_FTFY.search(text) is not None or is_bad(text):
+        return True
+    return _WIDTH not in rules.without and _OF_OTHER_WIDTH.search(text) is not None
 
 
 def _settle(text: str, rules: _Rules) -> str:

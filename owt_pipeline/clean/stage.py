@@ -26,7 +26,10 @@ _MODELS = ("owt_pipeline.clean.documents:known_languages", "owt_pipeline.formats
 class Options:
     """Options of the stage."""
 
-    fix_text: bool = option(True, "repair mojibake, entities and odd widths with ftfy")
+    fix_text: bool = option(
+        True,
+        "repair mojibake, entities and odd widths with ftfy; Chinese, Japanese and Korean keep their wide punctuation",
+    )
     normalization: str = option("NFC", "Unicode normalization; ConnorJL's is NFKC", choices=("NFC", "NFKC", "none"))
     leave_unfixed: tuple[str, ...] = option(
         (),
@@ -114,7 +117,7 @@ STAGE = Stage(
     output="clean",
     inputs=("documents",),
     options=Options,
-    version=5,
+    version=6,
     steps=(Step(clean_shard, rows=rows_of_input, spread="batches"),),
     prepare=prepare,
     module="owt_pipeline.clean.stage",

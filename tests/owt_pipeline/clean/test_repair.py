@@ -1,16 +1,18 @@
-"""The fast path of ftfy is ftfy."""
+"""The fast path of ftfy is ftfy, but for wide punctuation."""
 
 from __future__ import annotations
 
 import gzip
 import itertools
 import json
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
 import ftfy
 import pytest
 from ftfy.badness import is_bad
+from ftfy.fixes import fix_character_width
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -26,11 +28,25 @@ TEXTS = st.lists(st.one_of(st.text(max_size=8), NOTABLE, st.sampled_from(["plain
 
 
 def plainly(text: str, form: str, without: Iterable[str] = ()) -> str:
+    """What ftfy returns; of text with characters of Chinese, Japanese or Korean, with its wide punctuation."""
     config = ftfy.TextFixerConfig(
         normalization=None if form == "none" else form,  # type: ignore[arg-type]
         **dict.fromkeys(without, False),  # type: ignore[arg-type]
     )
-    return ftfy.fix_text(text, config)
+    as_wide = ftfy.fix_text(text, config._replace(fix_character_width=False))
+    if not config.fix_character_width or not any(is_cjk(char) for char in as_wide):
+        return ftfy.fix_text(text, config)
+    usual = "".join(char if char in WIDE_PUNCTUATION else fix_character_width(char) for char in as_wide)
+    return ftfy.fix_text(usual, config._replace(fix_character_width=False))
+
+
+WIDE_PUNCTUATION = "！＂＃＄％＆＇（）＊＋，－．／：；＜＝＞？＠［＼］＾＿｀｛｜｝～"
+
+
+def is_cjk(char: str) -> bool:
+    scripts = ("CJK UNIFIED", "CJK COMPATIBILITY IDEOGRAPH", "CJK RADICAL", "KANGXI", "HIRAGANA", "KATAKANA",
+               "HALFWIDTH KATAKANA", "HANGUL SYLLABLE", "BOPOMOFO")  # fmt: skip
+    return unicodedata.name(char, "").startswith(scripts)
 
 
 FORMS = Options.__dataclass_fields__["normalization"].metadata["choices"]
@@ -80,6 +96,32 @@ def test_real_text_is_repaired_as_by_ftfy(testdata: Path) -> None:
         text = "\n".join(str(value) for row in sentences[start : start + 50] for value in row.values())
         for form in FORMS:
             assert fix_text(text, form) == plainly(text, form)
+
+
+def test_wide_punctuation_stays_in_chinese_and_japanese_and_goes_from_english() -> None:
+    chinese = "他说：“你好，世界！”（第１章；ＡＢＣ）？\nＧＤＰ：５％～６％"
+    assert fix_text(chinese, "NFC", ["uncurl_quotes"]) == "他说：“你好，世界！”（第1章；ABC）？\nGDP：5％～6％"
+    assert fix_text("ﾊﾟｿｺﾝ，ﾃﾞｰﾀ！") == "パソコン，データ！"
+    assert fix_text(chinese.encode().decode("latin-1"), "NFC", ["uncurl_quotes"]).startswith("他说：“你好，世界！”")
+    assert fix_text("Ｈｅｌｌｏ，　ｗｏｒｌｄ！ It is 5％，sir （yes）") == "Hello, world! It is 5%,sir (yes)"
+
+
+def test_real_english_is_repaired_as_by_ftfy_alone(testdata: Path) -> None:
+    """What differs from ftfy is text with characters of Chinese, Japanese or Korean, and wide punctuation alone."""
+    with gzip.open(testdata / "text" / "reddit-posts.jsonl.gz", "rt", encoding="utf-8") as lines:
+        posts = [json.loads(line)["text"] for line in itertools.islice(lines, 0, None, 6)]
+    differ = [post for post in posts if fix_text(post) != ftfy.fix_text(post)]
+    assert all(any(map(is_cjk, post)) and any(char in WIDE_PUNCTUATION for char in post) for post in differ)
+    assert 0 < len(differ) < 0.01 * len(posts)
+
+
+def test_real_chinese_and_japanese_keep_their_punctuation(testdata: Path) -> None:
+    with gzip.open(testdata / "text" / "sentences-by-language.jsonl.gz", "rt", encoding="utf-8") as lines:
+        sentences = [row["text"] for row in map(json.loads, lines) if row["lang"] in ("zh", "ja")]
+    text = "\n".join(sentences)
+    found = fix_text(text)
+    assert sum(map(text.count, WIDE_PUNCTUATION)) > 100
+    assert all(found.count(char) == text.count(char) for char in WIDE_PUNCTUATION)
 
 
 def test_lines_longer_than_ftfys_segments_are_cut_where_ftfy_cuts_them() -> None:
