@@ -151,8 +151,7 @@ def read_record(folder: Path) -> Record:
     path = folder / RECORD
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
-        checksum = entries.pop("checksum", "")  # earlier versions wrote none
-        changed = checksum != "" and checksum != _checksum(entries)
+        changed = entries.pop("checksum") != _checksum(entries)
         digest = entries.pop("digest")
         record = Record(**entries)
         changed |= record.digest != digest
@@ -170,7 +169,8 @@ def read_record(folder: Path) -> Record:
             raise CheckpointError(f"{file} is missing: the checkpoint is damaged")
         size = file.stat().st_size
         if size != length:
-            raise CheckpointError(f"{file} has {size} bytes instead of {length}: the checkpoint is truncated")
+            state = "truncated" if size < length else "damaged"
+            raise CheckpointError(f"{file} has {size} bytes instead of {length}: the checkpoint is {state}")
         if sha256_of(file) != sha256:
             raise CheckpointError(f"{file} was changed: its SHA-256 is not that of {RECORD}")
     return record
@@ -182,20 +182,23 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted((path for path in found if _NAME.fullmatch(path.name)), key=_step_of)
 
 
-def latest(folder: Path, report: Callable[[str], None]) -> tuple[Path, Record] | None:
+def latest(folder: Path, report: Callable[[str], None], *, strict: str = "") -> tuple[Path, Record] | None:
     """The newest checkpoint that is intact, or None where there is none at all.
 
     Args:
       report: called with a line for each damaged checkpoint that is passed over.
+      strict: why none may be passed over, and what to do: a damaged newest one is an error.
 
     Raises:
-      CheckpointError: there are checkpoints and all are damaged; it says of each what is wrong.
+      CheckpointError: there are checkpoints and all are damaged (it says of each what is wrong), or as `strict` says.
     """
     damaged = []
     for path in reversed(checkpoints(folder)):
         try:
             found = path, read_record(path)
         except CheckpointError as error:
+            if strict:
+                raise CheckpointError(f"{error}; {strict}") from error
             damaged.append(str(error))
             continue
         for problem in damaged:
@@ -253,15 +256,34 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[GPT, R
     return model.to(device).eval(), record
 
 
-def resolve(path: str | Path) -> Path:
-    """The checkpoint a user means by a checkpoint's folder, or by a run's: then its newest complete one."""
+def resolve(
+    path: str | Path, step: int | None = None, report: Callable[[str], None] = lambda line: None, *, strict: str = ""
+) -> Path:
+    """The checkpoint a user means by a checkpoint's folder, or by a run's: that of `step`, or its newest intact one.
+
+    Args:
+      report: called with lines that name the checkpoint taken from a run's folder, and why it is not the newest.
+      strict: as of `latest`.
+
+    Raises:
+      CheckpointError: there is none, or as `latest`.
+    """
     folder = Path(path)
-    if (folder / RECORD).exists():
+    if (folder / RECORD).exists() and step is None:
         return folder
-    found = latest(folder / "checkpoints", lambda message: None) or latest(folder, lambda message: None)
-    if found is None:
-        raise CheckpointError(f"{folder} is neither a checkpoint nor the folder of a run that has one")
-    return found[0]
+    place = folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder
+    if step is not None:
+        taken = place / _name(step)
+        if not taken.is_dir():
+            known = ", ".join(str(_step_of(own)) for own in checkpoints(place)) or "none"
+            raise CheckpointError(f"{folder} has no checkpoint of step {step}; it has {known}")
+    else:
+        found = latest(place, report, strict=strict)
+        if found is None:
+            raise CheckpointError(f"{folder} is neither a checkpoint nor the folder of a run that has one")
+        taken = found[0]
+    report(f"taking {taken}")
+    return taken
 
 
 def load_weights(model: GPT, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -25,13 +26,19 @@ class CommandParser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            near = difflib.get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, n=1)
-            self.error(f"unknown argument {unknown[0]}" + (f"; did you mean {near[0]}?" if near else ""))
+            near = _nearest_flag(unknown[0].partition("=")[0], list(self._option_string_actions))
+            self.error(f"unknown argument {unknown[0]}" + (f"; did you mean {near}?" if near else ""))
         return found
 
     def error(self, message: str) -> NoReturn:
         message = shortened(message)
         raise SettingsError(message if message.endswith("?") else f"{message}; see {self.prog} --help")
+
+
+def _nearest_flag(given: str, known: list[str]) -> str:
+    """The flag that `given` abbreviates by initials, as --lr does --learning_rate, or resembles; "" for none."""
+    initials = [name for name in known if "".join(word[:1] for word in name[2:].split("_")) == given[2:]]
+    return (initials or difflib.get_close_matches(given, known, n=1) or [""])[0]
 
 
 def read_text(path: str, what: str) -> str:
@@ -43,6 +50,12 @@ def read_text(path: str, what: str) -> str:
         raise SettingsError(f"{what}: {path} is not UTF-8 at byte {error.start}; convert it first (iconv)") from error
     except OSError as error:
         raise SettingsError(f"{what}: {path} cannot be read: {error.strerror}") from error
+
+
+def note(message: str) -> None:
+    """Print a line for people, on the error stream, apart from what the command makes; on rank 0 only."""
+    if os.environ.get("RANK", "0") == "0":
+        print(message, file=sys.stderr, flush=True)
 
 
 def check_local(path: str, what: str, kind: str = "folder") -> None:

@@ -143,7 +143,10 @@ class TrainConfig:
     keep_every: int = option(0, "never delete those of every N steps; 0 for none", minimum=0, shapes_bytes=False)
     keep_hours: float = option(0.0, "never delete one of every HOURS; 0 for none", minimum=0, shapes_bytes=False)
     max_spike: float = option(
-        3.0, "stop when a loss is this far above the median of the last 100; 0 for never", minimum=0, shapes_bytes=False
+        3.0,
+        "stop when 20 losses after the warm-up are this far above the median of the last 100 before; 0 for never",
+        minimum=0,
+        shapes_bytes=False,
     )
     log_every: int = option(10, "steps between progress lines; every step is recorded", minimum=1, shapes_bytes=False)
     sign_key: str | None = option(
@@ -221,6 +224,10 @@ class TrainConfig:
         """Steps of the run, those by which it was extended included."""
         return self.max_steps + sum(self.extend_steps)
 
+    def warmup_of(self, steps: int) -> int:
+        """Steps of the warm-up, of a schedule of `steps`."""
+        return min(self.warmup_steps or max(1, steps // 100), steps)
+
     def window_of(self, step: int) -> int:
         """How many positions attention reaches at a step, or 0 for all: window_start, doubled at even intervals."""
         context = self.context or PRESETS[self.preset].context
@@ -249,7 +256,7 @@ class TrainConfig:
             step,
             peak=self.peak_learning_rate,
             schedule=schedule,
-            warmup_steps=min(self.warmup_steps or max(1, steps // 100), steps),
+            warmup_steps=self.warmup_of(steps),
             max_steps=steps,
             min_fraction=self.min_fraction,
             decay_fraction=self.decay_fraction,

@@ -52,7 +52,7 @@ class Phase:
         return cls(entry["step"], tuple(Source(**source) for source in entry["sources"]))
 
     def __str__(self) -> str:
-        return ", ".join(f"{source.folder} ({source.share:.1%})" for source in self.sources) or "unknown"
+        return ", ".join(f"{source.folder} ({source.share:.1%})" for source in self.sources)
 
 
 @dataclass(frozen=True)

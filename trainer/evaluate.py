@@ -19,7 +19,6 @@ import torch
 from torch import nn
 
 from schemas import SettingsError, option
-from trainer.checkpoint import Verifier
 from trainer.command_line import CommandParser, read_text, run_command
 from trainer.data import Corpora, DocumentBlocks, check_length, open_corpora
 from trainer.distributed import Ranks, autocast_of
@@ -137,14 +136,27 @@ _RULES = [
 ]
 
 
-def published_words(text: str) -> int:
-    """The words of a WikiText file that published perplexities divide by: those at white space, and every line's end.
+_WIKITEXT = {241_211: ("test", 4_358), 213_886: ("validation", 3_760)}  # by words: the set, and its lines
 
-    Merity et al. (2016, table 1) give 217,646 tokens for the validation set and 245,569 for the test set: the test
-    file has 241,211 words at white space and 4,358 lines, whose ends are the token `<eos>`. It is the same number for
-    `wiki.test.tokens` and `wiki.test.raw`, where `<unk>` replaces single words.
+
+def published_words(text: str, path: str) -> tuple[int, str]:
+    """(the words that published WikiText perplexities divide by, which published set the file is, if any).
+
+    They are those at white space, and every line's end: Merity et al. (2016, table 1) give 217,646 tokens for the
+    validation set and 245,569 for the test set, which has 241,211 words and 4,358 lines, whose ends are the token
+    `<eos>`. It is the same number for `wiki.test.tokens` and `wiki.test.raw`, where `<unk>` replaces single words.
+
+    Raises:
+      ValueError: the words are those of a published set and the lines are not, as where blank ones were removed.
     """
-    return len(text.split()) + text.count("\n")
+    words, lines = len(text.split()), text.count("\n")
+    name, wanted = _WIKITEXT.get(words, ("", lines))
+    if lines != wanted:
+        raise ValueError(
+            f"{path} has the {words:,} words of WikiText's {name} set, but {lines:,} lines in place of {wanted:,}; "
+            "take the file as it was published: its blank lines count"
+        )
+    return words + lines, name
 
 
 def detokenize(text: str) -> str:
@@ -337,6 +349,7 @@ class EvaluateOptions:
     hellaswag: str | None = option(None, "HellaSwag's hellaswag_val.jsonl: acc and acc_norm", metavar="FILE")
     micro_batch: int = option(8, "windows of one forward pass", minimum=1)
     device: str = option("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
+    step: int | None = option(None, "the run's checkpoint of this step, where not the newest", minimum=0)
     verify_key: str | None = option(None, "take a model only if the owner of this public key signed it", metavar="PEM")
     dtype: str = option("auto", "auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
     compile: bool = option(False, "torch.compile the model: faster after half a minute")
@@ -352,7 +365,7 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
 
 def _evaluate(folder: str, options: EvaluateOptions, ranks: Ranks) -> dict[str, Any]:
     with autocast_of(options.dtype, ranks.device):
-        trained = load_pretrained(folder, ranks.device, Verifier(options.verify_key) if options.verify_key else None)
+        trained = load_pretrained(folder, ranks.device, verify_key=options.verify_key, step=options.step)
         model, micro_batch = trained.model, options.micro_batch
         if options.compile:
             model = torch.compile(model)  # type: ignore[assignment]
@@ -370,10 +383,14 @@ def _evaluate(folder: str, options: EvaluateOptions, ranks: Ranks) -> dict[str, 
             result["val_loss"] = validation_loss(model, windows, ranks, micro_batch=micro_batch, blocks=trained.blocks)
         if options.text:
             raw = read_text(options.text, "text")
+            words = len(raw.split())
+            result |= {"text": options.text, "stride": options.stride or model.config.context}
+            if options.wikitext:
+                words, known = published_words(raw, options.text)
+                result["wikitext"] = f"the published {known} set" if known else "not a published set"
             text = detokenize(raw) if options.detokenize else raw
             score = score_text(model, tokenizer(), text, trained.eot, stride=options.stride, micro_batch=micro_batch)
-            score = dataclasses.replace(score, words=published_words(raw) if options.wikitext else len(raw.split()))
-            result |= {"text": options.text, "stride": options.stride or model.config.context, **score.report()}
+            result |= dataclasses.replace(score, words=words).report()
         for task, file in ((lambada, options.lambada), (hellaswag, options.hellaswag)):
             if file:
                 result |= task(model, tokenizer(), Path(file), ranks, micro_batch)

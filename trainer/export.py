@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from schemas import SettingsError, option
-from trainer.checkpoint import RECORD, Signer, Verifier
+from trainer.checkpoint import RECORD, Signer
 from trainer.command_line import CommandParser, run_command
 from trainer.pretrained import Pretrained, load_pretrained, save_huggingface
 from trainer.remote import missing_credentials, open_bucket
@@ -32,6 +32,7 @@ from trainer.remote import missing_credentials, open_bucket
 class ExportOptions:
     """Settings of `trainer.export`."""
 
+    step: int | None = option(None, "the run's checkpoint of this step, where not the newest", minimum=0)
     verify_key: str | None = option(None, "take a model only if the owner of this public key signed it", metavar="PEM")
     sign_key: str | None = option(None, "private key (PEM, elliptic curve) that signs the folder", metavar="PEM")
     license: str = option("other", "the Hub's name of the model's licence, for its card")
@@ -49,7 +50,7 @@ def export(source: str, folder: str, options: ExportOptions, uri: str = "") -> N
     """
     check_target(Path(folder), source)
     signer = Signer(options.sign_key) if options.sign_key else None
-    trained = load_pretrained(source, verifier=Verifier(options.verify_key) if options.verify_key else None)
+    trained = load_pretrained(source, verify_key=options.verify_key, step=options.step, newest=True)
     save_huggingface(trained.model, Path(folder), trained.tokenizer, trained.eot)
     if uri:
         (Path(folder) / "README.md").write_text(card(trained, uri, options.license), encoding="utf-8")

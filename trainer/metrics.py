@@ -90,6 +90,11 @@ class StepLog:
         pending.clear()
         self.last_loss = self._records[-1]["loss"]
 
+    @property
+    def unusual(self) -> bool:
+        """Whether the last loss collected was a spike: what it leads to is not known yet."""
+        return self._watch.since > 0
+
     def note(self, **values: float) -> None:
         """Add to the record of the last step collected."""
         self._records[-1] |= values
@@ -118,38 +123,55 @@ class StepLog:
 
 
 class Diverged(RuntimeError):
-    """The loss or the gradient is no longer a number, or the loss has leapt up."""
+    """The loss or the gradient is no longer a number, or the loss has leapt up and stayed there."""
+
+
+_PATIENCE = 20  # steps of a spike: many a run recovers from a few
 
 
 class LossWatch:
-    """Stops a run whose loss or gradient is not finite, or whose loss leaps `max_spike` above its recent median.
+    """Stops a run whose loss or gradient is not finite, or whose loss stays `max_spike` above its usual median.
+
+    The median is that of the last 100 losses that were no spike. A spike stops the run when it has lasted 20 steps.
 
     Args:
       max_spike: in nats; 0 for none.
+      warmup_steps: steps in which no loss is a spike.
       run: the run's folder.
       url_ids: of each sample of a step's batch.
       saved: waits until the checkpoint being written is there.
       main: whether this rank is the one that writes `diverged.json`.
+
+    Attributes:
+      since: the first step of the spike that lasts until now, or 0.
     """
 
     def __init__(
         self,
         max_spike: float,
+        warmup_steps: int,
         run: Path,
         url_ids: Callable[[int], dict[int, list[int]]],
         saved: Callable[[], None],
         main: bool,
     ) -> None:
         self._max_spike, self._run, self._url_ids, self._saved, self._main = max_spike, run, url_ids, saved, main
-        self._recent: deque[float] = deque(maxlen=100)
+        self._warmup_steps, self.since = warmup_steps, 0
+        self._usual: deque[float] = deque(maxlen=100)
 
     def check(self, step: int, loss: float, norm: float) -> None:
         """Raises Diverged, naming the step, its samples and their documents, and the last good checkpoint."""
-        usual = statistics.median(self._recent) if len(self._recent) >= 20 else math.inf
-        self._recent.append(loss)
-        spike = self._max_spike and loss > usual + self._max_spike
-        if math.isfinite(loss) and math.isfinite(norm) and not spike:
-            return
+        usual = statistics.median(self._usual) if len(self._usual) >= 20 else math.inf
+        spike = self._max_spike and step > self._warmup_steps and loss > usual + self._max_spike
+        if math.isfinite(loss) and math.isfinite(norm):
+            if not spike:
+                self.since = 0
+                self._usual.append(loss)
+                return
+            self.since = self.since or step
+            if step < self.since + _PATIENCE - 1:
+                return
+            step = self.since
         self._saved()  # the last good one may be on its way
         saved = checkpoint.checkpoints(self._run / "checkpoints")
         good = str(saved[-1]) if saved else "none"
@@ -162,7 +184,8 @@ class LossWatch:
         raise Diverged(
             f"step {step} (samples {min(samples)} to {max(samples)}, of {len(ids)} documents: url_id "
             f"{', '.join(map(str, ids[:5]))}{', …' if len(ids) > 5 else ''}): "
-            f"loss {loss:.4g}{f', usually {usual:.4g}' if spike else ''}, gradient norm {norm:.4g}; "
+            f"loss {loss:.4g}{f', usually {usual:.4g}, for {_PATIENCE} steps' if spike else ''}, "
+            f"gradient norm {norm:.4g}; "
             f"the last good checkpoint is {good}. Look at these documents ({path} names those of each sample; "
             f"`owt why URL_ID --workdir …` tells of one), try a lower learning_rate or a longer warm-up"
             f"{', or allow it by max_spike' if spike else ''}"
@@ -272,6 +295,12 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"
+
+
+def has_saved(folder: Path) -> bool:
+    """Whether the run in `folder` recorded that it saved a checkpoint."""
+    path = folder / "metrics.jsonl"
+    return path.exists() and '"saved": true' in path.read_text(encoding="utf-8")
 
 
 def _kept_until(path: Path, step: int) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trainer.checkpoint import CheckpointError, Verifier, load_model, resolve
-from trainer.command_line import check_local
+from trainer.command_line import check_local, note
 from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
 from trainer.shards import TokenizerInfo, sha256_of
@@ -51,20 +51,32 @@ class Pretrained:
             )
 
 
-def load_pretrained(source: str, device: torch.device | str = "cpu", verifier: Verifier | None = None) -> Pretrained:
-    """The model that `source` names.
+def load_pretrained(
+    source: str,
+    device: torch.device | str = "cpu",
+    *,
+    verify_key: str | None = None,
+    step: int | None = None,
+    newest: bool = False,
+) -> Pretrained:
+    """The model that `source` names; which checkpoint of a run that is goes to the error stream.
 
     Args:
-      source: a checkpoint, a run's folder for its newest, or a folder of Hugging Face's.
-      verifier: must accept the folder, before anything of the model is read.
+      source: a checkpoint, a run's folder for its newest intact one, or a folder of Hugging Face's.
+      verify_key: public key whose owner must have signed the folder, which is checked before anything of the model is
+        read; then the newest checkpoint is taken or none, so that a damaged file brings no earlier model back.
+      step: of the run's checkpoint, where not the newest.
+      newest: whether a damaged newest checkpoint is an error, as with `verify_key`.
 
     Raises:
-      SignatureError: the verifier does not accept it.
+      SignatureError: its owner has not signed it.
       CheckpointError, ValueError: none of these, damaged, or of a kind this package does not have.
     """
     check_local(source, "model")
+    verifier = Verifier(verify_key) if verify_key else None
     huggingface = is_huggingface(Path(source))
-    folder = Path(source) if huggingface else resolve(source)
+    strict = "restore it, or name another one by --step" if newest or verifier else ""
+    folder = Path(source) if huggingface else resolve(source, step, note, strict=strict)
     if verifier:
         verifier.check(folder)
     if huggingface:

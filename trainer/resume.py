@@ -24,6 +24,7 @@ from trainer.checkpoint import CheckpointError, Signer, Verifier
 from trainer.config import TrainConfig, changes
 from trainer.data import Corpora, Phase
 from trainer.distributed import Ranks, unsharded
+from trainer.metrics import has_saved
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import load_pretrained
 
@@ -75,8 +76,6 @@ class RunCheckpoints:
             self._check(self.path, record)
             history = [Phase.from_json(entry) for entry in record.history]
             self.step, self._parent, self._world_size = record.step, record.digest, record.world_size
-            if not history and record.data != corpora.digest:  # written before data could change
-                history = [Phase(0, ())]
         self.corpora = corpora.continuing(history, self.step, config.windows_per_batch(shape.context))
         if self.step and self.corpora.history[-1].step == self.step:
             say(f"the data changes at step {self.step}: was {history[-1]}, is {self.corpora.history[-1]}")
@@ -87,12 +86,18 @@ class RunCheckpoints:
             if aside := checkpoint.move_aside(self._folder.parent):
                 self._say(f"starting at step 0; the earlier run is kept in {aside}")
             return None
+        strict = "with verify_key, no earlier one is taken in its place" if self._verifier else ""
+        ways = "restore it from a copy, or start at step 0 with --restart, which moves what is there aside"
         try:
-            return checkpoint.latest(self._folder, self._say)
+            found = checkpoint.latest(self._folder, self._say, strict=strict)
         except CheckpointError as error:
+            raise CheckpointError(f"{error}; {ways}") from error
+        # A run killed during its first checkpoint leaves a part of it.
+        if not found and not any(self._folder.glob(".step-*.part")) and has_saved(self._folder.parent):
             raise CheckpointError(
-                f"{error}. Restore one of them from a copy, or start at step 0 with --restart, which moves them aside"
-            ) from error
+                f"{self._folder.parent} has figures of a run that saved checkpoints, {self._folder} has none; {ways}"
+            )
+        return found
 
     def _check(self, path: Path, record: checkpoint.Record) -> None:
         if self._verifier:
@@ -115,7 +120,7 @@ class RunCheckpoints:
         if self.path:
             checkpoint.load_weights(model, self.path)
         elif self._config.init_from:
-            load_initial(self._config.init_from, self._corpora, model, self._verifier)
+            load_initial(self._config.init_from, self._corpora, model, self._config.verify_key)
             self._say(f"weights from {self._config.init_from}")
 
     def load_training(self, optimizers: list[torch.optim.Optimizer]) -> None:
@@ -125,8 +130,11 @@ class RunCheckpoints:
         load_training_state(self.path / TRAINING, optimizers, self._ranks, self._world_size)
         self._say(f"resumed from {self.path} at step {self.step}")
 
-    def save(self, step: int, model: GPT, optimizers: list[torch.optim.Optimizer]) -> None:
-        """Save the state after `step` steps, in the background; every rank calls it."""
+    def save(self, step: int, model: GPT, optimizers: list[torch.optim.Optimizer], *, keep_all: bool = False) -> None:
+        """Save the state after `step` steps, in the background; every rank calls it.
+
+        Old checkpoints are deleted then, unless `keep_all`.
+        """
         if step == self._saved:
             return
         config, ranks = self._config, self._ranks
@@ -139,7 +147,8 @@ class RunCheckpoints:
         def finish(weights: dict[str, torch.Tensor]) -> None:
             path = checkpoint.complete(part, record, weights, self._corpora.tokenizer.path, self._signer)
             self._after(path)
-            checkpoint.prune(path, config.keep_last, config.keep_every, config.keep_hours)
+            if not keep_all:
+                checkpoint.prune(path, config.keep_last, config.keep_every, config.keep_hours)
 
         weights = unsharded(model.state_dict(), keep=ranks.main)
         state = training_state(optimizers, ranks)
@@ -167,9 +176,9 @@ def _started_before(ranks: Ranks) -> bool:
     return before
 
 
-def load_initial(source: str, corpora: Corpora, model: GPT, verifier: Verifier | None = None) -> None:
+def load_initial(source: str, corpora: Corpora, model: GPT, verify_key: str | None = None) -> None:
     """The weights of a checkpoint or of a Hugging Face folder into `model`; raises CheckpointError, ValueError."""
-    trained = load_pretrained(source, verifier=verifier)
+    trained = load_pretrained(source, verify_key=verify_key)
     trained.check_tokenizer(corpora.tokenizer, str(corpora.datasets[0].folder))
     ours, theirs = model.config, trained.model.config
     if dataclasses.replace(ours, dropout=0.0) != dataclasses.replace(theirs, dropout=0.0):

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 
 from schemas import option
-from trainer.checkpoint import Verifier
 from trainer.command_line import CommandParser, read_text, run_command
 from trainer.distributed import device_of, in_bfloat16
 from trainer.model import GPT, KVCache
@@ -93,6 +92,7 @@ class SampleOptions:
     top_p: float = option(1.0, "draw from the fewest with this probability together", minimum=0, maximum=1)
     seed: int = option(1337, "of the draws", minimum=0)
     device: str = option("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
+    step: int | None = option(None, "the run's checkpoint of this step, where not the newest", minimum=0)
     verify_key: str | None = option(None, "take a model only if the owner of this public key signed it", metavar="PEM")
     dtype: str = option("auto", "auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
     compile: bool = option(False, "torch.compile the model: faster after half a minute")
@@ -101,7 +101,7 @@ class SampleOptions:
 def sample(folder: str, options: SampleOptions) -> Iterator[str]:
     """Pieces of text as they are written; raises ValueError for a folder or file that does not serve."""
     device = device_of(options.device)
-    trained = load_pretrained(folder, device, Verifier(options.verify_key) if options.verify_key else None)
+    trained = load_pretrained(folder, device, verify_key=options.verify_key, step=options.step)
     if in_bfloat16(options.dtype, device):
         trained.model.to(torch.bfloat16)
     if options.compile:

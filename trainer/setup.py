@@ -207,8 +207,11 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         tracker = open_tracker(config.tracker, Path(config.out), step, dataclasses.asdict(config), say)
         data = [(phase.step, str(phase)) for phase in corpora.history]
         metrics = Metrics(Path(config.out), step, tracker, dataclasses.asdict(config), config.last_step, data)
+    if config.warmup_steps > config.max_steps:
+        say(f"warmup_steps {config.warmup_steps} exceed the run's {config.max_steps} steps: the rate peaks at its end")
     watch = LossWatch(
         config.max_spike,
+        config.warmup_of(config.max_steps),
         Path(config.out),
         lambda step: url_ids_by_sample(corpora, sampler_of, (step - 1) * windows, windows),
         checkpoints.wait,

@@ -34,8 +34,16 @@ def train(config: TrainConfig) -> float:
 def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
     with ExitStack() as ending:
         run = set_up(config, ranks, ending)
+        config = run.config
         if config.preflight:
             run.say(run.preflight())
+            return math.nan
+        if run.step >= config.last_step:
+            run.say(
+                f"nothing to do: {run.checkpoints.path} is of step {run.step}, and max_steps is {config.last_step}; "
+                "a higher --max_steps, or --extend_steps, continues it"
+            )
+            run.log.close()
             return math.nan
         return _loop(run, stop)
 
@@ -76,12 +84,14 @@ def _loop(run: Run, stop: StopSignals) -> float:
         if not (saving or validating or step % config.log_every == 0):
             continue
         log.collect()  # the only wait for the device
+        saving = finished or (saving and not log.unusual)
         if validating:
             log.note(val_loss=run.validate())
             log.note_samples(run.samples())
-        log.write()
         if saving:
-            run.checkpoints.save(step, run.model, run.optimizers)
+            run.checkpoints.save(step, run.model, run.optimizers, keep_all=log.unusual)
+            log.note(saved=True)  # once a part of it is there, so that its absence can be told from its loss
+        log.write()
         if finished:
             run.checkpoints.wait()
             ranks.any(False)  # no rank ends, and takes the group down, before all is written

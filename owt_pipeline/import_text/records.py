@@ -119,13 +119,13 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 def _split_records(file: BinaryIO, name: str, wikitext: bool) -> Iterator[Record]:
     """What blank lines separate; or articles from title to title, the first one with what precedes its title, a blank
-    line in WikiText."""
+    line in WikiText. A file that lost its blank lines is read by its titles alone."""
     waiting: list[bytes] = []
     start = size = 0
-    has_text, after_blank = False, True
+    has_text, after_blank, seen_blank = False, True, False
     for number, line in enumerate(itertools.chain(_lines(file), [b""]), start=1):
         blank = not line.strip()
-        is_title = wikitext and after_blank and has_text and _TITLE.fullmatch(line)
+        is_title = wikitext and (after_blank or not seen_blank) and has_text and _TITLE.fullmatch(line)
         if waiting and (is_title or not line or (blank and not wikitext)):
             content = b"".join(waiting)
             yield _text_record(content if wikitext else content.strip(b"\n"), f"{name}:{start}", size)
@@ -136,7 +136,7 @@ def _split_records(file: BinaryIO, name: str, wikitext: bool) -> Iterator[Record
             if size <= MAX_RECORD_BYTES + 1 or not waiting:  # what comes after would only be thrown away
                 waiting.append(line)
             has_text = has_text or not blank
-        after_blank = blank
+        after_blank, seen_blank = blank, seen_blank or blank
 
 
 def _text_record(content: bytes, where: str, size: int) -> Record:

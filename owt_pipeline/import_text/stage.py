@@ -171,7 +171,7 @@ STAGE = Stage(
     output="documents",
     inputs=(),
     options=ImportOptions,
-    version=3,
+    version=4,
     steps=(
         Step(place_group, "records", keys=lambda run: range(len(_groups(run))), spread="shards"),
         Step(merge_shard, spread="shards"),

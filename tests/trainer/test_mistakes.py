@@ -155,6 +155,23 @@ def test_a_command_given_a_run_without_an_intact_checkpoint_says_what_is_wrong_w
     assert "step-00000002/model.safetensors is missing" in capsys.readouterr().err
 
 
+def test_export_takes_a_damaged_run_by_the_step_named_alone(
+    config: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(config)
+    newest = checkpoint.checkpoints(Path(config.out) / "checkpoints")[-1]
+    (newest / "model.safetensors").unlink()
+    capsys.readouterr()
+    assert export.main([config.out, str(tmp_path / "exported")]) == 1
+    error = capsys.readouterr().err
+    assert f"{newest / 'model.safetensors'} is missing: the checkpoint is damaged; restore it, or name another" in error
+    assert not (tmp_path / "exported").exists()
+    assert export.main([config.out, str(tmp_path / "exported"), "--step", "3"]) == 1
+    assert f"{config.out} has no checkpoint of step 3; it has 2, 4, 6" in capsys.readouterr().err
+    assert export.main([config.out, str(tmp_path / "exported"), "--step", "4"]) == 0
+    assert capsys.readouterr().err == f"taking {config.out}/checkpoints/step-00000004\n"
+
+
 def test_a_token_id_outside_the_vocabulary_names_file_and_row(
     config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,6 +215,7 @@ def test_an_out_that_is_a_file_is_refused(
 
 def test_an_unknown_flag_suggests_the_nearest_and_lists_no_others(capsys: pytest.CaptureFixture[str]) -> None:
     assert error_of(capsys, "--learning_rat", "1") == "unknown argument --learning_rat; did you mean --learning_rate?"
+    assert error_of(capsys, "--lr", "1") == "unknown argument --lr; did you mean --learning_rate?"
     assert error_of(capsys, "--zzz=1") == "unknown argument --zzz=1; see python -m trainer.train --help"
     assert error_of(capsys, "--max_steps") == (
         "argument --max_steps: expected one argument; see python -m trainer.train --help"

@@ -109,6 +109,23 @@ def test_every_command_refuses_what_is_unsigned_or_signed_by_another(
     train(config(text_tokens, tmp_path / "signed", max_steps=4, sign_key=private, verify_key=public))
 
 
+def test_a_damaged_newest_checkpoint_brings_no_earlier_one_back(
+    tmp_path: Path, text_tokens: Path, keys: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    private, public = keys
+    run = tmp_path / "run"
+    train(config(text_tokens, run, sign_key=private, save_every=1))
+    (run / "checkpoints" / "step-00000002" / "model.safetensors").write_bytes(b"short")
+    with pytest.raises(checkpoint.CheckpointError, match=r"step-00000002/.*; with verify_key, no earlier one is taken"):
+        train(config(text_tokens, run, max_steps=4, verify_key=public))
+    assert sample.main([str(run), "--verify_key", public, "--device", "cpu"]) == 1
+    assert "model.safetensors has 5 bytes instead of" in capsys.readouterr().err
+    assert sample.main([str(run), "--verify_key", public, "--device", "cpu", "--step", "1", "--max_tokens", "2"]) == 0
+    assert capsys.readouterr().err == f"taking {run / 'checkpoints' / 'step-00000001'}\n"
+    assert sample.main([str(run), "--device", "cpu", "--max_tokens", "2"]) == 0
+    assert "taking step-00000001, the newest intact one" in capsys.readouterr().err
+
+
 def test_a_file_that_is_not_a_key_is_one_clear_line_before_training(
     tmp_path: Path, text_tokens: Path, keys: tuple[str, str]
 ) -> None:

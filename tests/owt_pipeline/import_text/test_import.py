@@ -194,6 +194,16 @@ def test_each_article_of_wikitext_is_a_document_byte_for_byte(tmp_path: Path, na
     assert [row["text"] for row in documents(tmp_path / "run")] == [WIKITEXT]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_wikitext_that_lost_its_blank_lines_is_read_by_its_titles(tmp_path: Path, end: str) -> None:
+    lines = [line for line in WIKITEXT.split("\n") if line.strip() and line != " = Not a title = "]
+    (tmp_path / "wiki.test.raw").write_bytes("".join(line + end for line in lines).encode())
+    found = list(read_records(str(tmp_path / "wiki.test.raw"), "in", "text", columns=(), split_text="wikitext"))
+    texts = [record.fields["text"] for record in found if record.fields]
+    assert [text.split(" = ")[1] for text in texts] == ["Robert Boulter", "Du Fu", "The sign"]
+    assert "".join(texts) == "".join(line + end for line in lines)
+
+
 @given(
     st.lists(st.sampled_from([" = A = \n", " = = B = = \n", " \n", " some words . \n", "\n", " = C =\n"]), max_size=20)
 )
@@ -203,7 +213,8 @@ def test_articles_put_together_are_the_file(tmp_path_factory: pytest.TempPathFac
     path.write_text("".join(lines))
     found = list(read_records(str(path), "in", "text", columns=(), split_text="wikitext"))
     assert "".join(record.fields["text"] for record in found if record.fields) == "".join(lines)
-    titles = [k for k in range(len(lines)) if lines[k] == " = A = \n" and (k == 0 or not lines[k - 1].strip())]
+    blank = [not line.strip() for line in lines]
+    titles = [k for k in range(len(lines)) if lines[k] == " = A = \n" and (blank[k - 1] or not any(blank[:k]))]
     before_first = any(line.strip() for line in lines[: titles[0]]) if titles else any(lines)
     assert len(found) == len(titles) + before_first
 
