@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import re
 import signal
 import threading
 import time
@@ -24,6 +25,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from schemas import SettingsError
+
+_LOST = re.compile("gloo.*(?:closed by peer|reset by peer|Timed out|Broken pipe)", re.DOTALL)  # a RuntimeError's text
 
 
 @dataclass
@@ -141,6 +144,12 @@ class Ranks:
     def __exit__(self, kind: Any, error: Any, trace: TracebackType | None) -> None:
         traceback.clear_frames(trace)  # where the block failed, these hold the model, and so the group
         self.leave()
+        if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and _LOST.search(str(error))):
+            reason = str(error).partition("\n")[0]
+            raise ConnectionError(
+                "another rank ended or cannot be reached: its own output says why; the same command continues from "
+                f"the last checkpoint, as torchrun itself does with --max-restarts ({reason})"
+            ) from error
 
 
 def device_of(name: str) -> torch.device:

@@ -74,6 +74,11 @@ class ModelConfig:
         plain = ModelConfig(self.vocab_size, self.context, self.n_layer, self.n_head, self.width, self.dropout)
         return self == plain
 
+    def value_embedding_of(self, layer: int) -> int | None:
+        """The number of the embedding whose rows `layer` adds: the first layers have one each, the last the same."""
+        number = layer if layer < self.value_embeddings else layer - (self.n_layer - self.value_embeddings)
+        return number if 0 <= number < self.value_embeddings else None
+
     @property
     def padded_vocab_size(self) -> int:
         return -(-self.vocab_size // 128) * 128
@@ -115,7 +120,7 @@ class GPT(nn.Module):
         if config.embedding_width:
             self.embedding_up = nn.Linear(embedding, config.width)
             self.embedding_down = nn.Linear(config.width, embedding)
-        self.h = nn.ModuleList(Block(config) for _ in range(1 if config.shared_layers else config.n_layer))
+        self.h = nn.ModuleList(Block(config, layer) for layer in range(1 if config.shared_layers else config.n_layer))
         self.ln_f = nn.LayerNorm(config.width)
         if config.separate_head:
             self.lm_head = nn.Linear(embedding, config.padded_vocab_size, bias=False)
@@ -222,11 +227,9 @@ class GPT(nn.Module):
         return self.lm_head.weight if self.config.separate_head else self.wte.weight
 
     def _values(self, layer: int, ids: torch.Tensor) -> torch.Tensor | None:
-        """What is added to the values of `layer`: the first layers' embeddings, and the same again for the last."""
-        count = self.config.value_embeddings
-        from_end = layer - (self.config.n_layer - count)
-        number = layer if layer < count else from_end
-        return self.value_embeddings[number](ids) if count and number >= 0 else None
+        """What is added to the values of `layer`."""
+        number = self.config.value_embedding_of(layer)
+        return None if number is None else self.value_embeddings[number](ids)
 
     def _narrow(self, x: torch.Tensor) -> torch.Tensor:
         x = self.ln_f(x)
@@ -264,10 +267,10 @@ class GPT(nn.Module):
 class Block(nn.Module):
     """Pre-norm attention and MLP, each added to the residual stream."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(config.width)
-        self.attn = Attention(config)
+        self.attn = Attention(config, layer)
         self.ln_2 = nn.LayerNorm(config.width)
         self.mlp = MLP(config)
 
@@ -286,14 +289,14 @@ class Block(nn.Module):
 class Attention(nn.Module):
     """Causal self-attention."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.n_head, self.dropout, self.qk_norm = config.n_head, config.dropout, config.qk_norm
         self.c_attn = nn.Linear(config.width, 3 * config.width)
         self.c_proj = nn.Linear(config.width, config.width)
         self.c_proj.into_residual = True  # type: ignore[assignment]
         self.resid_dropout = nn.Dropout(config.dropout)
-        if config.value_embeddings:
+        if config.value_embedding_of(layer) is not None:  # DDP waits for the gradient of every parameter
             self.value_mix = nn.Parameter(torch.full((1,), 0.5))
 
     def forward(

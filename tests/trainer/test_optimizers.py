@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from trainer import optimizers as muon
 from trainer.model import GPT, ModelConfig
@@ -21,7 +22,37 @@ def test_every_parameter_has_one_optimizer_and_only_matrices_decay(name: str) ->
     owned = [id(p) for group in groups for p in group["params"]]
     assert sorted(owned) == sorted(id(p) for p in model.parameters())
     for group in groups:
-        assert {p.dim() >= 2 for p in group["params"]} == {group["weight_decay"] == 0.1}
+        decay = group["relative_decay" if name == "adafactor" else "weight_decay"]
+        assert {p.dim() >= 2 for p in group["params"]} == {decay == 0.1}
+
+
+def test_adafactor_steps_and_decays_as_transformers_does_but_for_the_keys_biases() -> None:
+    transformers = pytest.importorskip("transformers", reason="the peer: pip install transformers")
+    torch.manual_seed(0)
+    ours, theirs = GPT(MODEL), GPT(MODEL)
+    theirs.load_state_dict(ours.state_dict())
+    (mine,) = make_optimizers("adafactor", ours, lr=3e-2, weight_decay=0.1, betas=(0.9, 0.95))
+    split = [[p for p in theirs.parameters() if (p.dim() >= 2) == matrices] for matrices in (True, False)]
+    groups = [{"params": own, "weight_decay": decay} for own, decay in zip(split, (0.1, 0.0), strict=True)]
+    other = transformers.Adafactor(groups, lr=3e-2, relative_step=False)
+    before = {name: p.detach().clone() for name, p in ours.named_parameters()}
+    for _ in range(4):
+        ids = torch.randint(100, (4, 9))
+        mine.zero_grad()
+        ours(ids[:, :-1], ids[:, 1:]).backward()
+        for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+            q.grad = p.grad.clone()  # type: ignore[union-attr]
+        mine.step()
+        other.step()
+    for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        moves = [(after - before[name]).detach() for after in (p, q)]
+        if name.endswith("c_attn.bias"):  # the gradient of the keys' is rounding alone, which no softmax sees
+            queries, keys, values = zip(*(move.chunk(3) for move in moves), strict=True)
+            assert keys[0].abs().max() < 0.01 * keys[1].abs().max()
+            for own, wanted in (queries, values):  # but for the scale, which follows from the RMS of all three
+                assert F.cosine_similarity(own, wanted, 0) > 0.99
+            continue
+        torch.testing.assert_close(*moves, rtol=2e-3, atol=1e-6, msg=name)
 
 
 def test_muon_has_the_blocks_matrices_and_not_the_embeddings() -> None:

@@ -17,6 +17,9 @@ from trainer.config import TrainConfig
 from trainer.train import train
 
 PROGRAM = Path(__file__).with_name("two_ranks.py")
+REPOSITORY = Path(__file__).resolve().parents[2]
+PIECES = ["rope", "qk_norm", "activation", "separate_head", "value_embeddings", "window", "document_mask", "fp8_head"]
+PIECES += ["muon"]
 SMALL = ("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 512, "--micro_batch", 4)
 QUIET = ("--tracker", "none", "--device", "cpu", "--val_windows", 4)
 
@@ -67,6 +70,39 @@ def test_ddp_sends_gradients_of_compiled_blocks_while_earlier_blocks_compute(fou
     assert found["ddp"]["reduced"] == [0, 0, events.count("sent")]
     assert events.index("sent") < events.index("block 5")
     assert events.count("sent") >= 4
+
+
+@pytest.fixture(scope="module")
+def pieces(trainer: Any) -> dict[str, Any]:
+    result = trainer.run(ranks=2, program=PROGRAM.with_name("two_ranks_pieces.py"))
+    assert result.returncode == 0, result.stderr[-3000:]
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("piece", PIECES)
+def test_each_piece_of_the_speedrun_settings_trains_over_two_ranks_as_over_one(
+    pieces: dict[str, Any], piece: str, kind: str
+) -> None:
+    near = 2e-3 if piece in ("fp8_head", "muon") else 1e-5  # products in float8 and in bfloat16
+    assert pieces[piece][kind] == pytest.approx(pieces[piece]["alone"], rel=near)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_the_speedrun_preset_with_every_piece_trains_over_two_ranks(
+    text_tokens: Path, tmp_path: Path, trainer: Any, fsdp: bool
+) -> None:
+    preset = REPOSITORY / "presets" / "speedrun.toml"
+    arguments: tuple[object, ...] = (preset, "--data", text_tokens, *SMALL, *QUIET, "--n_layer", 5, "--max_steps", 8)
+    arguments += ("--separate_head", "--value_embeddings", 2, "--fp8_head", "--no_compile", "--window_start", 16)
+    arguments += ("--momentum_warmup", 3, "--save_every", 4, "--dtype", "bfloat16", *(("--fsdp",) if fsdp else ()))
+    result = trainer.run(*arguments, "--out", tmp_path / "run", ranks=2)
+    assert result.returncode == 0, result.stderr
+    losses = [json.loads(line)["loss"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(losses) == 8
+    assert losses[-1] < losses[0] - 0.1
 
 
 @pytest.mark.slow

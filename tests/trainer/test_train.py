@@ -207,7 +207,10 @@ def test_a_signal_to_torchrun_saves_on_two_ranks(text_tokens: Path, tmp_path: Pa
     _wait_for_line(process, "step 10/")
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143
     assert "stopped by SIGTERM at step" in output
+    assert "trainer.torchrun: ended by SIGTERM; the same command continues" in output
+    assert "Traceback" not in output
     (checkpoint,) = (tmp_path / "checkpoints").iterdir()
     assert json.loads((checkpoint / "checkpoint.json").read_text())["step"] == len(losses(tmp_path))
 
@@ -226,6 +229,7 @@ def test_torchrun_continues_from_the_last_checkpoint_when_a_rank_is_killed(
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     assert "resumed from" in output
+    assert "Traceback" not in output
     assert losses(tmp_path / "killed") == losses(tmp_path / "complete")
 
 
