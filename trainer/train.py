@@ -90,7 +90,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
             log.note_samples(run.samples())
         if saving:
             run.checkpoints.save(step, run.model, run.optimizers, keep_all=log.unusual)
-            log.note(saved=True)  # once a part of it is there, so that its absence can be told from its loss
+            log.note(saved=True)  # after a part of it is there: see RunCheckpoints
         log.write()
         if finished:
             run.checkpoints.wait()
