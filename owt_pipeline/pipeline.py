@@ -7,8 +7,7 @@
         build(pipeline, Run.from_toml("config.toml"))
 
 Each stage is a transform from the handle of one dataset to that of the next; the datasets themselves are files of the
-run's working directory. Finished stages and parts are skipped, on every runner. `owt run` does the same with progress,
-a lease on the working directory, and the processes of this machine.
+run's working directory. Finished stages and parts are skipped, on every runner. `owt run` does the same with progress.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid4
 
 import apache_beam as beam
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from owt_pipeline import config
-from owt_pipeline.engine.bases import pin
-from owt_pipeline.engine.graph import Dataset, End, RunStage, Start
+from owt_pipeline.engine.graph import Dataset, End, RunStage, Start, plain_labels
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import ORDER, load
@@ -65,13 +64,20 @@ class Report(RunStage):
 
 
 def build(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[Dataset]:
-    """The graph of a run: one linear chain. Stages that the run leaves out add nothing to it."""
-    if run.bases:
-        pin(run.runtime.workdir, run.bases, list(run.stages.values()))
+    """The graph of a run: one linear chain. Stages that the run leaves out add nothing to it.
+
+    Nothing is written before the pipeline runs. Then the first transform takes the lease on the working directory, and
+    the last one lets go of it, unless the caller holds it (`Runtime.owner`).
+    """
     run = run.on(pipeline.runner)
+    with plain_labels():
+        return _chain(pipeline, run)
+
+
+def _chain(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[Dataset]:
     return (
         pipeline
-        | Start(run.runtime.workdir)
+        | Start(run.runtime.workdir, run.runtime, run.bases, list(run.stages.values()))
         | Collect(run["collect"])
         | Fetch(run["fetch"])
         | Extract(run["extract"])
@@ -117,7 +123,12 @@ class Run:
         return (*self.stages[name], self.runtime) if name in self.stages else None
 
     def on(self, runner: Any) -> Run:
-        """The run on a runner: only the local one, which works in this process, has this machine's pool."""
-        if isinstance(runner, FnApiRunner):
-            return self
-        return replace(self, runtime=self.runtime.elsewhere([stage for stage, _ in self.stages.values()]))
+        """The run on a runner: only the local one, which works in this process, has this machine's pool. Where nobody
+        holds the lease, the graph does."""
+        runtime = self.runtime
+        if not runtime.owner:
+            runtime = replace(runtime, owner=uuid4().hex, own_lease=True, unattended=True)
+        if not isinstance(runner, FnApiRunner) and not runtime.on_cluster:
+            place = {"host": type(runner).__name__}
+            runtime = runtime.elsewhere([stage for stage, _ in self.stages.values()], place)
+        return replace(self, runtime=runtime)

@@ -26,14 +26,16 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import apache_beam as beam
+import apache_beam.pipeline
 import msgspec
 from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
+from owt_pipeline.engine.bases import end_revision, pin
 from owt_pipeline.engine.errors import Superseded, UserError
 from owt_pipeline.engine.exchange import Slice
-from owt_pipeline.engine.lease import is_in_sight
+from owt_pipeline.engine.lease import is_in_sight, keeping, release, take
 from owt_pipeline.engine.parts import Done, Work, do_locally
 from owt_pipeline.engine.phases import Outcome, failures, plan_stage, publish_work, write_outcome
 from owt_pipeline.engine.stage import Runtime, Stage
@@ -81,14 +83,36 @@ _Element: TypeAlias = tuple[int, bytes]
 
 
 class Start(beam.PTransform):
-    """The handle that a run begins with: of its working directory."""
+    """The handle that a run begins with: of its working directory. Where the graph has a lease of its own, it is taken
+    here, and then the run's bases are pinned: nothing is written while the graph is built."""
 
-    def __init__(self, workdir: Storage):
+    def __init__(
+        self,
+        workdir: Storage,
+        runtime: Runtime | None = None,
+        bases: Sequence[str] = (),
+        stages: Sequence[tuple[Stage, Any]] = (),
+    ):
         super().__init__()
-        self.workdir = workdir
+        self.workdir, self.runtime, self.bases, self.stages = workdir, runtime, bases, stages
 
     def expand(self, pipeline: beam.Pipeline) -> beam.PCollection[Dataset]:
-        return pipeline | beam.Create([Dataset(self.workdir.uri)], reshuffle=False)
+        handle = pipeline | beam.Create([Dataset(self.workdir.uri)], reshuffle=False)
+        if self.runtime is None or not self.runtime.own_lease:
+            return handle
+        runtime = replace(self.runtime, beam_flags=())
+        return handle | "_Begin" >> beam.ParDo(_Begin(runtime, self.bases, self.stages)).with_output_types(Dataset)
+
+
+class _Begin(beam.DoFn):
+    def __init__(self, runtime: Runtime, bases: Sequence[str], stages: Sequence[tuple[Stage, Any]]):
+        self.runtime, self.bases, self.stages = runtime, bases, stages
+
+    def process(self, dataset: Dataset) -> Iterator[Dataset | Stopped]:
+        with _stopping(self.runtime, "start", "Begin") as stopped:
+            take(self.runtime.workdir, self.runtime.owner)
+            pin(self.runtime.workdir, self.bases, self.stages)
+        yield stopped[0] if stopped else dataset
 
 
 class RunStage(beam.PTransform):
@@ -130,6 +154,18 @@ class RunStage(beam.PTransform):
         )
 
 
+@contextlib.contextmanager
+def plain_labels() -> Iterator[None]:
+    """Build a graph in a notebook as elsewhere: Beam would put the cell's number before each label, and for that import
+    its interactive runner, which needs pandas before version 3."""
+    original = apache_beam.pipeline.alter_label_if_ipython
+    apache_beam.pipeline.alter_label_if_ipython = lambda *_: None
+    try:
+        yield
+    finally:
+        apache_beam.pipeline.alter_label_if_ipython = original
+
+
 def chain(pipeline: beam.Pipeline, stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
     """The graph of some stages, in order."""
     dataset = pipeline | Start(runtime.workdir)
@@ -150,7 +186,7 @@ class _Plan(_OfStage):
         if isinstance(dataset, Stopped):
             yield CONTROL, _encode(dataset)
             return
-        with _stopping(self.runtime, self.stage, "Plan") as stopped:
+        with _stopping(self.runtime, self.stage.name, "Plan") as stopped:
             found = plan_stage(self.stage, self.options, self.runtime)
         if stopped:
             yield CONTROL, _encode(stopped[0])
@@ -180,14 +216,14 @@ class _Work(beam.DoFn):
             for message in messages:
                 yield CONTROL, _encode(message)
                 if isinstance(message, Running) and not self.is_last:
-                    with _stopping(self.work.runtime, self.work.stage, self.work.step.name) as stopped:
+                    with _stopping(self.work.runtime, self.work.stage.name, self.work.step.name) as stopped:
                         for other in replace(self.work, folder=message.work).keys_after():
                             yield other, _encode(Slice(message.work))
                     for found in stopped:
                         yield CONTROL, _encode(found)
         elif self.work.runtime.on_cluster:
             work = replace(self.work, folder=messages[0].work)
-            with _stopping(work.runtime, work.stage, f"{work.step.name}, part {key}") as stopped:
+            with _stopping(work.runtime, work.stage.name, f"{work.step.name}, part {key}") as stopped:
                 if not work.open().is_stopped():
                     yield from self._elements(work.do(key, _sent(messages)), work.folder)
             for found in stopped:
@@ -200,7 +236,7 @@ class _Work(beam.DoFn):
         if self.waiting:
             work = replace(self.work, folder=next(iter(self.waiting.values()))[0].work)
             parts = {key: _sent(slices) for key, slices in self.waiting.items()}
-            with _stopping(work.runtime, work.stage, work.step.name):
+            with _stopping(work.runtime, work.stage.name, work.step.name):
                 for _, done in do_locally(work, parts):
                     for element in self._elements(done, work.folder):
                         yield GlobalWindows.windowed_value_at_end_of_window(element)
@@ -225,7 +261,7 @@ class _Publish(_OfStage):
             yield (stopped or passed)[0]
             return
         running = next(message for message in messages if isinstance(message, Running))
-        with _stopping(self.runtime, self.stage, "Publish") as stopped:
+        with _stopping(self.runtime, self.stage.name, "Publish") as stopped:
             manifest = publish_work(self.stage, self.options, self.runtime, running.work, running.replaces)
             # The ledger as Beam's counters, for the runner's pages.
             counts = {"rows_in": manifest.counts.entered, "rows_out": manifest.counts.left}
@@ -249,7 +285,11 @@ class End(beam.PTransform):
 
 
 def _leave_outcome(dataset: Dataset | Stopped, runtime: Runtime) -> Dataset | Stopped:
-    if runtime.on_cluster and (not runtime.owner or is_in_sight(runtime.workdir)):
+    if runtime.own_lease:
+        if isinstance(dataset, Dataset):
+            end_revision(runtime.workdir)
+        release(runtime.workdir, runtime.owner)
+    if runtime.on_cluster and (runtime.unattended or not runtime.owner or is_in_sight(runtime.workdir)):
         outcome = Outcome(dataset.message, dataset.exit_code) if isinstance(dataset, Stopped) else Outcome()
         if runtime.unattended or not runtime.owner:  # a template's job, a pipeline built in a notebook
             if outcome.message:
@@ -260,17 +300,19 @@ def _leave_outcome(dataset: Dataset | Stopped, runtime: Runtime) -> Dataset | St
 
 
 @contextlib.contextmanager
-def _stopping(runtime: Runtime, stage: Stage, what: str) -> Iterator[list[Stopped]]:
+def _stopping(runtime: Runtime, stage: str, what: str) -> Iterator[list[Stopped]]:
     """On a cluster, what the user can mend goes into the list that is given, so that no runner tries it again; anything
     else is raised, after a note for the launcher, which may only see the last words of a traceback. In this process
     every error is raised, and kept as it is for whoever waits for the pipeline."""
     stopped: list[Stopped] = []
+    kept = keeping(runtime.workdir, runtime.owner) if runtime.own_lease else contextlib.nullcontext()
     try:
-        yield stopped
+        with kept:
+            yield stopped
     except GeneratorExit:
         raise
     except Superseded:  # an attempt that is late; what it would have made is there
-        logger.debug("%s, %s: this attempt is late", stage.name, what)
+        logger.debug("%s, %s: this attempt is late", stage, what)
     except BaseException as error:
         if not runtime.on_cluster:
             failures.append(error)
@@ -278,7 +320,7 @@ def _stopping(runtime: Runtime, stage: Stage, what: str) -> Iterator[list[Stoppe
         if isinstance(error, UserError):
             stopped.append(Stopped(str(error), error.exit_code))
             return
-        write_outcome(runtime.workdir, Outcome.of_failure(f"{stage.name}, {what}", error))
+        write_outcome(runtime.workdir, Outcome.of_failure(f"{stage}, {what}", error))
         raise
 
 

@@ -1,9 +1,13 @@
 """The lease on a working directory: one run at a time, on a disk or in a bucket.
 
-`.lease` names who holds it. It is created only if absent and renewed every five seconds by compare-and-swap. A lease
-that nobody has renewed for 30 seconds is dead, by the clock of the process that watches it: clocks of two machines are
-never compared. So a second run waits until the first one renews its lease, and then refuses, or takes the lease over.
-On the same machine there is nothing to wait for: whether the owner still runs can be seen.
+`.lease` names who holds it. It is created only if absent and renewed every five seconds by compare-and-swap: of many
+processes that see a lease which nobody has renewed for so long, one renews it. A lease that nobody has renewed for 30
+seconds is dead, by the clock of the process that watches it: clocks of two machines are never compared. So a second run
+waits until the first one renews its lease, and then refuses, or takes the lease over. On the same machine there is
+nothing to wait for: whether the owner still runs can be seen.
+
+`owt run` holds the lease from the process that was started (`hold`). A graph that was built by `build` takes it as its
+first step, keeps it while a step is at work, and lets go of it at its end (`take`, `keeping`, `release`).
 
 A run that finds that its lease was taken over stops. It asks before each manifest that it writes (`renew`), so a run
 that was stopped for a while and wakes up later publishes nothing. What it may have written by then harms nobody: data
@@ -21,7 +25,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -66,8 +70,8 @@ class Lease(Holder, frozen=True):
     Attributes:
       host, pid, started: its process (see `Process`).
       command: what was run, such as `owt run`.
-      expires: when it ends unless it is renewed, by the owner's clock (seconds since 1970); for messages, and for
-        processes of the same host.
+      expires: when it ends unless it is renewed, by the clock of its host (seconds since 1970), which only processes
+        of that host compare.
       job: the job that does the work, if it is not the process itself.
     """
 
@@ -111,7 +115,8 @@ def hold(
     Raises UserError naming the holder where another run holds it. Raises LeaseLost at the block's end, or by
     interrupting the main thread within it, where another run has taken it over.
     """
-    held = _acquire(workdir, take_over, job_runs)
+    held = HeldLease(workdir, uuid.uuid4().hex)
+    take(workdir, held.owner, take_over, job_runs)
     keeper = threading.Thread(target=held.keep, name="lease", daemon=True)
     keeper.start()
     try:
@@ -132,17 +137,76 @@ def renew(workdir: Storage, owner: str, every: float = 0.0) -> None:
     """Renew the lease of the run `owner`, in its own process or in another one that works for it.
 
     Workers on a cluster call it with each record that they write. With `every` (seconds), a process looks at the lease
-    no more often, and renews it only where no other has: buckets take about one write a second of an object.
+    no more often, and renews it only where it has seen the same one for so long, by its own clock. It tries once: of
+    many processes that see one lease, one renews it. Buckets take about one write a second of an object.
 
     Raises LeaseLost where the lease is another's.
     """
-    key = (workdir.uri, owner)
-    if every and time.monotonic() < _renewed.get(key, 0.0) + every:
+    key, now = (workdir.uri, owner), time.monotonic()
+    before = _looks.get(key)
+    if every and before and now < before.at + every:
         return
-    lease = _read(workdir)[0] if every else None
-    if lease is None or lease.owner != owner or lease.expires - TERM_SECONDS < time.time() - every:
-        _rewrite(workdir, owner, expires=time.time() + TERM_SECONDS)
-    _renewed[key] = time.monotonic()
+    lease, version = _read(workdir)
+    since = before.since if before and before.version == version else now
+    if lease is not None and version is not None and lease.owner == owner and now >= since + every:
+        expires = time.time() + TERM_SECONDS if lease.process.is_here else lease.expires
+        changed = msgspec.structs.replace(lease, renewals=lease.renewals + 1, expires=expires)
+        swapped = workdir.swap(LEASE_NAME, msgspec.json.encode(changed), version)
+        if swapped is None:  # another process of the run was first, or another run
+            lease, swapped = _read(workdir)
+        version, since = swapped, now
+    if lease is None or lease.owner != owner:
+        raise _lost(workdir)
+    _looks[key] = _Look(now, version, since)
+
+
+class _Look(NamedTuple):
+    """When this process last looked at a lease, the version that it saw, and since when it has seen this one."""
+
+    at: float
+    version: str | None
+    since: float
+
+
+def is_held(workdir: Storage, owner: str) -> bool:
+    """Whether the run `owner` holds the lease, which is renewed; True without an owner."""
+    try:
+        if owner:
+            renew(workdir, owner)
+    except LeaseLost:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def keeping(workdir: Storage, owner: str) -> Iterator[None]:
+    """Renew the lease while the block runs, whatever it waits for; it finds out by itself if the lease was lost."""
+    ended = threading.Event()
+
+    def keep() -> None:
+        with contextlib.suppress(OSError, UserError):
+            while not ended.wait(RENEW_SECONDS):
+                renew(workdir, owner, every=RENEW_SECONDS)
+
+    threading.Thread(target=keep, name="lease", daemon=True).start()
+    try:
+        yield
+    except BaseException:
+        _held.discard(owner)  # unless a runner tries it again, the run has ended
+        raise
+    finally:
+        ended.set()
+
+
+def release(workdir: Storage, owner: str) -> None:
+    """Delete the lease of the run `owner`, unless its job continues or another run has taken it over."""
+    _held.discard(owner)
+    with contextlib.suppress(LeaseLost, OSError, UserError):
+        renew(workdir, owner)  # so that nobody finds it dead between this line and the last
+        lease = _read(workdir)[0]
+        if lease and lease.owner == owner and not lease.job:
+            workdir.remove_dead_spools()
+            workdir.delete(LEASE_NAME)
 
 
 def name_job(workdir: Storage, owner: str, job: Job | None) -> None:
@@ -150,7 +214,8 @@ def name_job(workdir: Storage, owner: str, job: Job | None) -> None:
     _rewrite(workdir, owner, job=job)
 
 
-_renewed: dict[tuple[str, str], float] = {}  # when this process last looked at each lease
+_looks: dict[tuple[str, str], _Look] = {}  # of this process, by working directory and owner
+_held: set[str] = set()  # owners of the runs that began in this process and have not ended
 
 
 def is_in_sight(workdir: Storage) -> bool:
@@ -171,7 +236,7 @@ def running(workdir: Storage) -> Lease | None:
     lease = _read(workdir)[0]
     if lease is None or (lease.process.is_here and not lease.job and not lease.process.runs()):
         return None
-    return lease if lease.job or lease.expires > time.time() else None
+    return lease if lease.job or not lease.process.is_here or lease.expires > time.time() else None
 
 
 def mention_running(workdir: Storage) -> None:
@@ -207,20 +272,16 @@ class HeldLease:
                 return
             except (OSError, UserError) as error:  # nobody else can take it over without the storage, either
                 logger.warning("the lease on %s could not be renewed, trying again: %s", self.workdir, error)
-        self._release()
-
-    def _release(self) -> None:
-        """Delete it, unless its job continues without this process."""
-        with contextlib.suppress(LeaseLost, OSError, UserError):
-            self.renew()  # so that nobody finds it dead between this line and the last
-            lease = _read(self.workdir)[0]
-            if lease and lease.owner == self.owner and not lease.job:
-                self.workdir.remove_dead_spools()
-                self.workdir.delete(LEASE_NAME)
+        release(self.workdir, self.owner)
 
 
-def _acquire(workdir: Storage, take_over: bool, job_runs: Callable[[Job], bool | None] | None) -> HeldLease:
-    process, owner = this_process(), uuid.uuid4().hex
+def take(
+    workdir: Storage, owner: str, take_over: bool = False, job_runs: Callable[[Job], bool | None] | None = None
+) -> None:
+    """Take the lease for the run `owner`, in this process; once more has no effect. The arguments are those of `hold`,
+    and so are the errors."""
+    process = this_process()
+    _held.add(owner)
 
     def mine() -> bytes:
         expires = time.time() + TERM_SECONDS
@@ -237,7 +298,6 @@ def _acquire(workdir: Storage, take_over: bool, job_runs: Callable[[Job], bool |
         if workdir.swap(LEASE_NAME, mine(), version) is not None:
             logger.info("%s: took the lease over from %s", workdir, lease or "nobody known")
             break
-    return HeldLease(workdir, owner)
 
 
 def _is_dead(
@@ -255,7 +315,7 @@ def _is_dead(
             raise _in_use(workdir, lease)
         return True
     if lease and lease.process.is_here:
-        if not lease.process.runs():
+        if not lease.process.runs() or (lease.process == this_process() and lease.owner not in _held):
             return True
         if lease.expires > time.time():
             raise _in_use(workdir, lease)
@@ -278,7 +338,11 @@ def _in_use(workdir: Storage, lease: Lease | None) -> UserError:
 def _rewrite(workdir: Storage, owner: str, **changes: Any) -> None:
     """Change the owner's lease; raises LeaseLost where it is another's."""
     if not rewrite(workdir, LEASE_NAME, Lease, owner, **changes):
-        raise LeaseLost(f"{workdir} was taken over by {_read(workdir)[0] or 'nobody known'}; this run stops")
+        raise _lost(workdir)
+
+
+def _lost(workdir: Storage) -> LeaseLost:
+    return LeaseLost(f"{workdir} was taken over by {_read(workdir)[0] or 'nobody known'}; this run stops")
 
 
 def _read(workdir: Storage) -> tuple[Lease | None, str | None]:

@@ -22,7 +22,7 @@ from owt_pipeline.engine.bases import open_chain
 from owt_pipeline.engine.commit import manifest_path, publish, record_name, work_of
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, require_manifest
 from owt_pipeline.engine.errors import LedgerError, Superseded, UserError, explain_os_error
-from owt_pipeline.engine.lease import LeaseLost, is_in_sight, out_of_sight, renew
+from owt_pipeline.engine.lease import LeaseLost, is_held, is_in_sight, out_of_sight, renew
 from owt_pipeline.engine.plan import (
     INTERRUPTED,
     PLAN_NAME,
@@ -135,9 +135,8 @@ def _look(
     plan = make_plan(stage, options, inputs, workdir, output)
     if output.manifest is None or not output.is_finished(plan):
         return plan, inputs, output
-    if owner:
-        renew(workdir, owner)
-    output.tidy()  # after a run that was killed between its manifest and this line, or had other options
+    if is_held(workdir, owner):
+        output.tidy()  # after a run that was killed between its manifest and this line, or had other options
     return output.manifest
 
 
@@ -211,9 +210,8 @@ def publish_work(stage: Stage, options: Any, runtime: Runtime, work: str, replac
             raise
         if not output.manifest.fingerprint.startswith(work.partition("/")[0]):
             raise LeaseLost(f"{runtime.workdir}/{stage.output} was published by another run; this one stops") from error
-        if runtime.owner:
-            renew(runtime.workdir, runtime.owner)
-        output.tidy()  # the first attempt may have ended before it did
+        if is_held(runtime.workdir, runtime.owner):
+            output.tidy()  # the first attempt may have ended before it did
         return output.manifest
 
 
@@ -261,12 +259,12 @@ def publish_stage(run: StageRun) -> Manifest:
         versions=run.plan.versions,
     )
     taken = time.time() - run.started
-    if run.runtime.on_cluster:  # the launcher, which sees the manifest, notes it
+    where = run.runtime.place or {"host": socket.gethostname(), "workers": run.runtime.workers}
+    written = run.num_shards - run.kept
+    append_to_log(run.workdir, log_entry(manifest, run.started, taken, **where, shards_written=written))
+    if run.runtime.on_cluster:
         Result(run.stage, manifest, taken).log()
     else:
-        where = {"host": socket.gethostname(), "workers": run.runtime.workers}
-        written = run.num_shards - run.kept
-        append_to_log(run.workdir, log_entry(manifest, run.started, taken, **where, shards_written=written))
         note_published(run.stage, manifest, taken)
     run.workdir.remove_dead_spools()
     return manifest

@@ -10,10 +10,11 @@ import argparse
 import contextlib
 import difflib
 import logging
+import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
 from functools import partial
@@ -30,7 +31,6 @@ from owt_pipeline.engine.phases import (
     failures,
     finished_output,
     forget_outcome,
-    log_entry,
     note_published,
     read_outcome,
     results_of,
@@ -79,9 +79,10 @@ def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, b
 
 
 def _chain(*arguments: Any) -> None:
-    from owt_pipeline.engine.graph import chain
+    from owt_pipeline.engine.graph import chain, plain_labels
 
-    chain(*arguments)
+    with plain_labels():
+        chain(*arguments)
 
 
 def runs_on_cluster(beam_flags: Sequence[str]) -> bool:
@@ -97,7 +98,7 @@ def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Bui
     failures.clear()
     seconds.clear()
     if runs_on_cluster(runtime.beam_flags):
-        return _run_on_cluster(stages, runtime.elsewhere([stage for stage, _ in stages]), build)
+        return _run_on_cluster(stages, runtime, build)
     try:
         job = in_thread(lambda: _run_locally(stages, runtime, build))
         while not job.done():  # so that this thread takes Ctrl-C and SIGTERM at once; the other is then left behind
@@ -136,25 +137,11 @@ def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: B
     options = Options(list(runtime.beam_flags))
     options.view_as(StandardOptions).runner = None
     pipeline = beam.Pipeline(FnApiRunner(), options=options)
-    with _plain_labels():
-        build(pipeline, stages, runtime)
+    os.rmdir(pipeline.local_tempdir)  # for other languages' transforms: a killed run would leave it
+    build(pipeline, stages, runtime)
     result = pipeline.run()
     result.wait_until_finish()
     _log_metrics(stages, runtime.workdir, result)
-
-
-@contextlib.contextmanager
-def _plain_labels() -> Iterator[None]:
-    """Build a graph in a notebook as elsewhere: Beam would put the cell's number before each label, and for that import
-    its interactive runner, which needs pandas before version 3."""
-    from apache_beam import pipeline
-
-    original = pipeline.alter_label_if_ipython
-    pipeline.alter_label_if_ipython = lambda *_: None
-    try:
-        yield
-    finally:
-        pipeline.alter_label_if_ipython = original
 
 
 def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Build) -> list[Result]:
@@ -163,13 +150,14 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
     workdir = runtime.workdir
     with submission.explaining():
         options = submission.options_for(runtime.beam_flags, workdir, stages)
-        watch = Watch(stages, workdir, submission.place_of(options))
+        runtime = runtime.elsewhere([stage for stage, _ in stages], submission.place_of(options))
+        watch = Watch(stages, workdir)
         forget_outcome(workdir)
         later = submission.submits_later(options)
         pipeline = beam.Pipeline(options=options)
         named = [(stage, submission.with_absolute_paths(given)) for stage, given in stages]
-        with _plain_labels():
-            build(pipeline, named, replace(runtime, unattended=later))
+        os.rmdir(pipeline.local_tempdir)
+        build(pipeline, named, replace(runtime, unattended=later))
     failed: Exception | None = None
     try:
         with submission.explaining():
@@ -206,13 +194,10 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
 
 
 class Watch:
-    """What a job on a cluster has done so far, as the working directory shows it: stages published, parts recorded.
+    """What a job on a cluster has done so far, as the working directory shows it: stages published, parts recorded."""
 
-    Stages that are published are added to the run's log, with the `place` of `submission.place_of`.
-    """
-
-    def __init__(self, stages: Sequence[tuple[Stage, Any]], workdir: Storage, place: Mapping[str, Any]):
-        self._stages, self._workdir, self._place = [stage for stage, _ in stages], workdir, place
+    def __init__(self, stages: Sequence[tuple[Stage, Any]], workdir: Storage):
+        self._stages, self._workdir = [stage for stage, _ in stages], workdir
         self._before = {stage.name: self._content(stage) for stage in self._stages}
         self._ended = threading.Event()
         self._since = time.monotonic()
@@ -279,9 +264,7 @@ class Watch:
         for stage in self._stages:
             if stage.name not in seconds and self.is_published(stage):
                 taken, self._since = time.monotonic() - self._since, time.monotonic()
-                manifest = require_manifest(self._workdir, stage.output)
-                append_to_log(self._workdir, log_entry(manifest, time.time() - taken, taken, **self._place))
-                note_published(stage, manifest, taken)
+                note_published(stage, require_manifest(self._workdir, stage.output), taken)
 
     def _content(self, stage: Stage) -> tuple[bytes, str] | None:
         return self._workdir.read_version(f"{ledger_of(stage.output)}/{MANIFEST_NAME}")

@@ -51,7 +51,9 @@ class Runtime:
       workers: processes of the local pool; on a cluster, one part at a time is worked on in each of its processes.
       beam_flags: Beam's flags; none for the local runner.
       owner: of the lease that is held on the working directory; empty: none.
+      own_lease: whether the graph takes and keeps this lease, since no process waits that does.
       on_cluster: whether parts run where the runner places them, and not in the pool of this process.
+      place: what the run's log says of where it runs, if that is not this machine.
       unattended: whether nobody waits for the job's end, so that it has to fail where a user's mistake is found.
       versions: on a cluster, those of what shapes bytes in the process that started the run.
       allow_version_skew: whether workers may have others, which the manifest then names.
@@ -61,15 +63,17 @@ class Runtime:
     workers: int = 1
     beam_flags: tuple[str, ...] = ()
     owner: str = ""
+    own_lease: bool = False
     on_cluster: bool = False
+    place: Mapping[str, Any] | None = None
     unattended: bool = False
     versions: tuple[tuple[str, str], ...] = ()
     allow_version_skew: bool = False
 
-    def elsewhere(self, stages: Iterable[Stage]) -> Runtime:
+    def elsewhere(self, stages: Iterable[Stage], place: Mapping[str, Any]) -> Runtime:
         """The same for stages whose parts run where a runner places them, as they do on a cluster."""
         found = versions_of_everything(name for stage in stages for name in stage.libraries)
-        return dataclasses.replace(self, on_cluster=True, workers=1, versions=tuple(found.items()))
+        return dataclasses.replace(self, on_cluster=True, place=place, workers=1, versions=tuple(found.items()))
 
     def skew(self) -> dict[str, str]:
         """The versions of this process where they are not those of the run's; none where they are.

@@ -22,6 +22,7 @@ import contextlib
 import copyreg
 import gc
 import importlib
+import io
 import os
 import pickle
 import signal
@@ -218,11 +219,11 @@ def _be_worker(connection: socket.socket) -> None:
     _is_worker = True
     pipe = Connection(connection.detach())
     progress.report_by(lambda rows: pipe.send_bytes(pickle.dumps(rows)))
-    load = lru_cache(1)(pickle.loads)
+    load = lru_cache(1)(_loads)
     while True:
         fn, argument = pipe.recv_bytes(), pipe.recv_bytes()
         try:
-            answer = pickle.dumps((load(fn)(pickle.loads(argument)), None), 5)
+            answer = pickle.dumps((load(fn)(_loads(argument)), None), 5)
         except (UserError, LedgerError, Superseded, OSError) as error:  # which are shown to the user by their type
             answer = pickle.dumps((None, error))
         except BaseException:
@@ -302,7 +303,7 @@ def start_child(target: Callable[[socket.socket], object], seconds: float = 0.0)
     When this process is gone, it has so many `seconds` to end by itself before it is killed.
     Raises ChildProcessError where the server was killed, or the system allows no more processes.
     """
-    # As multiprocessing does it: the module path, and functions of `__main__` under `python -m`.
+    # As multiprocessing does it: the module path, and the script, which is imported only if something of it is called.
     preparation = spawn.get_preparation_data("child")
     del preparation["authkey"]
     ours, theirs = socket.socketpair()
@@ -392,10 +393,9 @@ def _be_child(connection: socket.socket, preparation: dict[str, Any], target: by
     try:
         gc.enable()
         with contextlib.suppress(EOFError, ConnectionError):  # the process at the other end is gone
-            with warnings.catch_warnings():  # of a module that is run by `python -m`, and the server has imported
-                warnings.simplefilter("ignore", RuntimeWarning)
-                spawn.prepare(preparation)
-            pickle.loads(target)(connection)
+            _script.update({name: preparation.pop(name) for name in [*preparation] if name.startswith("init_main")})
+            spawn.prepare(preparation)
+            _loads(target)(connection)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -403,6 +403,26 @@ def _be_child(connection: socket.socket, preparation: dict[str, Any], target: by
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+_script: dict[str, str] = {}  # of the process that asked for this one, until it is imported here
+
+
+class _Unpickler(pickle.Unpickler):
+    """Imports the script that was started when something of it is needed: a script without `if __name__ ==
+    "__main__":` would begin again in each worker."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "__main__" and _script:
+            script, _ = dict(_script), _script.clear()  # type: ignore[func-returns-value]
+            with warnings.catch_warnings():  # of a module that is run by `python -m`, and the server has imported
+                warnings.simplefilter("ignore", RuntimeWarning)
+                spawn.prepare(script)
+        return super().find_class(module, name)
+
+
+def _loads(data: bytes) -> Any:
+    return _Unpickler(io.BytesIO(data)).load()
 
 
 # pyarrow and Beam import pandas, where it is installed: 50 MB a process and half a second, for nothing here.

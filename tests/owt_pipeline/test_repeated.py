@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
 
+from owt_pipeline.pipeline import Run, build
 from tests.owt_pipeline.repeating import RepeatingRunner
 from tests.owt_pipeline.runs import ask_owt, differing
 
@@ -23,4 +25,13 @@ def test_a_runner_that_repeats_and_drops_makes_the_same_bytes(
     assert counts["late"] > 10
     assert counts["dropped"] > 5
     ask_owt("run", small_config, "--workdir", tmp_path)  # removes what late attempts have left
+    assert differing(tmp_path, small_run) == []
+
+
+@pytest.mark.slow
+def test_a_local_runner_that_repeats_makes_the_same_bytes(small_config: Path, small_run: Path, tmp_path: Path) -> None:
+    """The local pool makes the parts, and the graph holds the lease."""
+    with beam.Pipeline(RepeatingRunner()) as pipeline:
+        build(pipeline, Run.from_toml(str(small_config), workdir=str(tmp_path), workers=2))
+    ask_owt("run", small_config, "--workdir", tmp_path)
     assert differing(tmp_path, small_run) == []

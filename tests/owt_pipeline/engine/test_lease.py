@@ -286,6 +286,38 @@ def test_workers_renew_the_lease_of_their_run_only(folder: Storage) -> None:
         renew(folder, held.owner)
 
 
+WORKER = f"""
+import sys, time
+from owt_pipeline.engine import lease
+from owt_pipeline.engine.storage import Storage
+folder = Storage(sys.argv[1])
+lease.renew(folder, "other", every={RENEW})
+print("seen", flush=True)
+sys.stdin.readline()
+lease.renew(folder, "other", every={RENEW})
+print("looked", flush=True)
+"""
+
+
+def test_of_many_processes_that_see_one_stale_lease_one_renews_it(folder: Storage) -> None:
+    """Whatever the clock of the machine that it names says."""
+    another_holds(folder, renewals=7, expires=time.time() + 86_400)
+    command = [sys.executable, "-c", WORKER, folder.uri]
+    workers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(6)
+    ]  # fmt: skip
+    assert [worker.stdout.readline() for worker in workers] == ["seen\n"] * 6
+    assert running(folder).renewals == 7, "it is new to each of them"
+    time.sleep(2 * RENEW)
+    for worker in workers:
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+    assert [worker.communicate()[0] for worker in workers] == ["looked\n"] * 6
+    lease = running(folder)
+    assert lease.renewals == 8
+    assert lease.expires > time.time() + 80_000, "which another host's process has left alone"
+
+
 def test_a_run_that_loses_its_lease_is_interrupted(folder: Storage) -> None:
     started = time.monotonic()
     with pytest.raises(LeaseLost, match=r"was taken over by `owt run` \(process 7 on elsewhere\)"), hold(folder):

@@ -1,0 +1,132 @@
+"""README's script, as a reader saves it: a file without `if __name__ == "__main__":`, a cell, twice at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.lease import LEASE_NAME
+from owt_pipeline.pipeline import Run, build
+from owt_pipeline.stages import ORDER
+from tests.conftest import REPOSITORY
+from tests.owt_pipeline.runs import differing
+
+RUNNERS = ["", pytest.param("FnApiRunner()", marks=pytest.mark.slow)]
+
+
+def script(runner: str, workers: int, config: Path, workdir: Path) -> str:
+    """The script of the README, in a folder that has its config.toml."""
+    (code,) = re.findall(r"```python\n(import apache_beam.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    settings = f'[run]\nworkdir = "{workdir}"\nworkers = {workers}\n\n{config.read_text()}'
+    (workdir.parent / "config.toml").write_text(settings)
+    code = f"print('begins')\n{code}print('ends')\n"
+    if runner:
+        code = code.replace("beam.Pipeline()", f"beam.Pipeline({runner})")
+        code = f"from apache_beam.runners.portability.fn_api_runner import FnApiRunner\n{code}"
+    return code
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
+    (folder / "tmp").mkdir(exist_ok=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, *arguments], text=True, cwd=folder, env=environment, **pipes)  # type: ignore[call-overload,no-any-return]
+
+
+def check(process: subprocess.Popen[str], workdir: Path, expected: Path, given: str = "") -> None:
+    out, error = process.communicate(given, timeout=240)
+    assert process.returncode == 0, error
+    assert out.splitlines() == ["begins", "ends"], "no worker process runs the script"
+    assert differing(workdir, expected) == []
+    assert not (workdir / LEASE_NAME).exists()
+    log = [json.loads(line) for line in (workdir / "run-log.jsonl").read_text().splitlines()]
+    assert [entry["stage"] for entry in log] == list(ORDER)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_the_readme_s_script_as_a_file_makes_the_run_that_owt_makes(
+    small_config: Path, small_run: Path, tmp_path: Path, runner: str
+) -> None:
+    workdir = tmp_path / "run"
+    (tmp_path / "script.py").write_text(script(runner, 2, small_config, workdir))
+    check(start(tmp_path, "script.py"), workdir, small_run)
+
+
+@pytest.mark.slow
+def test_the_readme_s_script_as_a_cell_makes_the_run_that_owt_makes(
+    small_config: Path, small_run: Path, tmp_path: Path
+) -> None:
+    """A notebook's code is that of a `__main__` without a file."""
+    workdir = tmp_path / "run"
+    check(start(tmp_path, "-"), workdir, small_run, script("FnApiRunner()", 2, small_config, workdir))
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_of_two_scripts_at_once_one_works_and_the_other_says_so(
+    small_config: Path, small_run: Path, tmp_path: Path, runner: str
+) -> None:
+    workdir = tmp_path / "run"
+    (tmp_path / "script.py").write_text(script(runner, 1, small_config, workdir))
+    processes = [start(tmp_path, "script.py") for _ in range(2)]
+    errors = {process.communicate(timeout=240)[1]: process.returncode for process in processes}
+    assert sorted(errors.values()) == [0, 1], errors
+    (error,) = (text for text, code in errors.items() if code)
+    assert re.search(rf"{workdir} is in use by `script.py` \(process \d+ on .*: wait for it to end, or stop it", error)
+    assert differing(workdir, small_run) == []
+
+
+def test_nothing_is_written_while_the_graph_is_built(small_config: Path, tmp_path: Path) -> None:
+    workdir = tmp_path / "run"
+    script("", 1, small_config, workdir)
+    run = replace(Run.from_toml(str(tmp_path / "config.toml")), bases=("/nowhere",))
+    build(beam.Pipeline(FnApiRunner()), run)
+    assert not workdir.exists()
+    with pytest.raises(UserError, match="base /nowhere is not a run"), beam.Pipeline(FnApiRunner()) as pipeline:
+        build(pipeline, run)
+
+
+@pytest.mark.slow
+def test_a_failed_cell_can_be_run_again_at_once(small_config: Path, small_run: Path, tmp_path: Path) -> None:
+    workdir = tmp_path / "run"
+    code = script("FnApiRunner()", 1, small_config, workdir)
+    config = tmp_path / "config.toml"
+    good = config.read_text()
+    config.write_text(f'{good}languages = ["zz"]\n')
+    (tmp_path / "good.toml").write_text(good)
+    failing = code.replace("print('ends')", "print('never')")
+    cells = (
+        f"try:\n    exec({failing!r})\nexcept Exception as error:\n    print(error)\n"
+        f"import os; os.replace('good.toml', 'config.toml')\n{code}"
+    )
+    process = start(tmp_path, "-")
+    out, error = process.communicate(cells, timeout=240)
+    assert process.returncode == 0, error
+    assert "'zz' is not a known language" in out
+    assert out.splitlines()[-1] == "ends"
+    assert "waiting up to" not in error
+    assert differing(workdir, small_run) == []
+
+
+def test_a_killed_local_run_leaves_no_folder_behind(small_config: Path, tmp_path: Path) -> None:
+    before = set(Path(tempfile.gettempdir()).glob("beam-pipeline-temp*"))
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    command = [sys.executable, "-m", "owt_pipeline", "run", small_config, "--workdir", tmp_path / "run"]
+    process = subprocess.Popen([*map(str, command)], env={**os.environ, "TMPDIR": str(folder)}, stderr=subprocess.PIPE)
+    while not (tmp_path / "run/urls").exists():
+        assert process.poll() is None, process.stderr
+    process.kill()
+    process.communicate()
+    assert list(folder.glob("beam-pipeline-temp*")) == []
+    assert set(Path(tempfile.gettempdir()).glob("beam-pipeline-temp*")) <= before
