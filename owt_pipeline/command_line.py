@@ -76,6 +76,17 @@ def interruptible(command: Callable[[], int]) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
+def at_least(minimum: int) -> Callable[[str], int]:
+    """The `type` of a flag that takes a whole number of at least `minimum`."""
+
+    def convert(text: str) -> int:
+        if not text.removeprefix("-").isdecimal() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {minimum}")
+        return int(text)
+
+    return convert
+
+
 @dataclass(frozen=True)
 class Command:
     """A command that is called with its arguments, and returns the exit code.

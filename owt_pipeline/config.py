@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from owt_pipeline.command_line import add_output_flags
+from owt_pipeline.command_line import add_output_flags, at_least
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.stage import Stage
 from owt_pipeline.engine.storage import folder_of
@@ -50,11 +50,9 @@ def read_config(path: str | None) -> dict[str, dict[str, Any]]:
 
 def stage_options(stage: Stage, config: str | None, tables: Mapping[str, Any], flags: Mapping[str, Any]) -> Any:
     """The stage's options: its table, with the flags that were given over it; raises UsageError."""
-    table = tables.get(stage.name, {})
+    where = f"{config} [{stage.name}]" if config else stage.name
     try:
-        if table:
-            from_table(stage.options, {**flags, **table}, f"{config} [{stage.name}]")
-        return from_table(stage.options, {**table, **flags}, stage.name)
+        return from_table(stage.options, tables.get(stage.name, {}), where, flags)
     except SettingsError as error:
         raise UsageError(str(error)) from error
 
@@ -91,6 +89,7 @@ def bases_of(tables: Mapping[str, Any], given: list[str] | None = None) -> list[
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that every stage and `owt run` share."""
     group = parser.add_argument_group("running")
+    group.add_argument("--config", metavar="CONFIG.toml", help="settings, the same as the word CONFIG.toml")
     group.add_argument("--workdir", metavar="DIR", help="folder of the run: a local path, gs://, s3:// or az://")
     group.add_argument(
         "--base",
@@ -99,7 +98,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         help="folder of a finished run to build on: what it has is not fetched, judged or tokenized again; repeatable",
     )
     group.add_argument(
-        "--workers", type=int, metavar="N", help="processes for CPU-bound work (default: this machine's cores)"
+        "--workers", type=at_least(1), metavar="N", help="processes for CPU-bound work (default: this machine's cores)"
     )
     group.add_argument(
         "--allow_version_skew",

@@ -49,15 +49,12 @@ def arguments(given: Sequence[str]) -> list[str]:
     What is no parameter of the template is left as it is: a flag of Beam.
     """
     options = _options()
-    config: list[str] = []
     flags: list[str] = []
     for argument in given:
         name, _, value = argument.removeprefix("--").partition("=")
         if not value and (name in ("config", "base") or name in options):
             continue  # a parameter that was left empty is none
-        if name == "config":
-            config = [value]
-        elif name == "base":
+        if name == "base":
             flags += [f"--base={uri}" for uri in value.split()]
         elif name == "take_over":
             flags += ["--take_over"] if value == "true" else []
@@ -66,7 +63,7 @@ def arguments(given: Sequence[str]) -> list[str]:
             flags += _flag(f"{stage}.{field.name}", kind, value)
         else:
             flags.append(argument)
-    return [*config, *flags]
+    return flags
 
 
 def main(given: Sequence[str]) -> int:

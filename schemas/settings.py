@@ -74,8 +74,10 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def from_table(cls: type[T], table: Mapping[str, Any], where: str) -> T:
+def from_table(cls: type[T], table: Mapping[str, Any], where: str, flags: Mapping[str, Any] | None = None) -> T:
     """An instance of the dataclass `cls` from a parsed TOML `table`, named `where` in errors.
+
+    `flags`, by their names on the command line without the dashes, override the table; errors name them so.
 
     Raises:
       SettingsError: an unknown key (with the nearest right one), a value of the wrong type or out
@@ -87,6 +89,9 @@ def from_table(cls: type[T], table: Mapping[str, Any], where: str) -> T:
             raise SettingsError(f"{where}: unknown key '{key}'{did_you_mean(key, fields)}")
     kinds = typing.get_type_hints(cls)
     values = {key: _checked(fields[key], kinds[key], value, f"{where}: {key}") for key, value in table.items()}
+    for flag, value in (flags or {}).items():
+        key = flag.rpartition(".")[2]
+        values[key] = _checked(fields[key], kinds[key], value, f"--{flag}")
     for name, f in fields.items():
         if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
             raise SettingsError(f"{where}: {name} is required: {f.metadata.get('help', '')}")

@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.collect.earlier import TEMPORARY
-from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
+from owt_pipeline.command_line import Command, CommandParser, add_output_flags, at_least, configure_output
 from owt_pipeline.commands.forget import REMADE, recorded_options, recorded_stages
-from owt_pipeline.commands.run import checked_workers, run_stages
+from owt_pipeline.commands.run import run_stages
 from owt_pipeline.dedupe.chain import SUPERSEDED
 from owt_pipeline.dedupe.collection import read_collection
 from owt_pipeline.dedupe.past import NOBODY, keep_sketches
@@ -67,7 +67,7 @@ def _flags(parser: CommandParser) -> None:
     """
     parser.add_argument("run", metavar="RUN", help="folder of the last run of the chain")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run to make")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
+    parser.add_argument("--workers", type=at_least(1), default=os.cpu_count() or 1, metavar="N", help="processes")
     add_output_flags(parser)
 
 
@@ -99,7 +99,7 @@ class Flattened:
 def _flatten(arguments: argparse.Namespace) -> int:
     configure_output(arguments)
     workdir, last = Storage(arguments.workdir), Storage(arguments.run)
-    workers = checked_workers(arguments.workers)
+    workers = arguments.workers
     bases = [base.workdir for base in open_chain(last)]
     runs = [*bases, last]
     if not bases:

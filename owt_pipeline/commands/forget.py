@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
+from owt_pipeline.command_line import Command, CommandParser, add_output_flags, at_least, configure_output
 from owt_pipeline.commands.history import readers_of
-from owt_pipeline.commands.run import checked_workers, run_stages
+from owt_pipeline.commands.run import run_stages
 from owt_pipeline.engine.bases import begin_revision, dependents_of
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest
 from owt_pipeline.engine.errors import UserError
@@ -62,7 +62,7 @@ def _flags(parser: CommandParser) -> None:
     )
     parser.add_argument("--dry_run", action="store_true", help="say what would be removed, and change nothing")
     parser.add_argument(
-        "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes to tokenize with"
+        "--workers", type=at_least(1), default=os.cpu_count() or 1, metavar="N", help="processes to tokenize with"
     )
     add_output_flags(parser)
 
@@ -92,7 +92,7 @@ def recorded_stages(names: Sequence[str], workdir: Storage) -> list[tuple[Stage,
 
 def _forget(arguments: argparse.Namespace) -> int:
     configure_output(arguments)
-    workdir, workers = Storage(arguments.workdir), checked_workers(arguments.workers)
+    workdir, workers = Storage(arguments.workdir), arguments.workers
     readers = readers_of(workdir)
     with hold(workdir):
         before = read_takedowns(workdir)

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from owt_pipeline.command_line import Command, CommandParser, aligned
+from owt_pipeline.command_line import Command, CommandParser, aligned, at_least
 from owt_pipeline.commands.history import find_id, readers_of
 from owt_pipeline.engine.dataset import DatasetReader, arrow_batches, read_manifest, reading
 from owt_pipeline.engine.errors import NotFound, UsageError, UserError
@@ -41,7 +41,7 @@ def _inspect_flags(parser: CommandParser) -> None:
       owt inspect runs/2013/warc/part-00000-3f2a9c1b.warc.gz --json
     """
     parser.add_argument("dataset", metavar="DATASET", help="a dataset's folder, its rejects folder, or a file")
-    parser.add_argument("--rows", type=int, default=3, metavar="N", help="rows to print (default: 3)")
+    parser.add_argument("--rows", type=at_least(0), default=3, metavar="N", help="rows to print (default: 3)")
     parser.add_argument("--columns", nargs="+", metavar="FIELD", help="fields to print (default: all)")
     parser.add_argument(
         "--where",
@@ -263,19 +263,17 @@ def _sample_flags(parser: CommandParser) -> None:
       owt sample-documents --workdir runs/2013 --domain example.org --json | jq -r .url
     """
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
-    parser.add_argument("--n", type=int, default=5, metavar="N", help="documents (default: 5)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another one gives others (default: 0)")
+    parser.add_argument("--n", type=at_least(1), default=5, metavar="N", help="documents (default: 5)")
+    parser.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="another gives others (default: 0)")
     parser.add_argument("--domain", default="", metavar="D", help="only of this domain and the hosts below it")
     parser.add_argument("--reason", default="", metavar="R", help="of those rejected for this reason (docs/data.md)")
     parser.add_argument(
-        "--characters", type=int, default=800, metavar="N", help="of each text (default: 800); 0 for all of it"
+        "--characters", type=at_least(0), default=800, metavar="N", help="of each text (default: 800); 0 for all of it"
     )
     parser.add_argument("--json", action="store_true", help="print JSON Lines: a document a line, with all its text")
 
 
 def _sample(arguments: argparse.Namespace) -> int:
-    if arguments.n < 1:
-        raise UsageError(f"--n: {arguments.n} is not a whole number of at least 1")
     mention_running(Storage(arguments.workdir))
     readers = readers_of(Storage(arguments.workdir))
     for row in sample(readers, arguments.n, arguments.seed, domain=arguments.domain, reason=arguments.reason):

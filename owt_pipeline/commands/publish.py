@@ -110,7 +110,7 @@ def _send(
     try:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     except ImportError:
-        raise UserError('huggingface_hub is not installed: pip install "owt-pipeline[publish]"') from None
+        raise UserError("huggingface_hub is not installed: pip install huggingface_hub") from None
 
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
     wanted = {path for _, paths in uploads for path in paths.values()}

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -55,7 +55,8 @@ def _run(argv: Sequence[str] | None) -> int:
     stages = [load(name) for name in ORDER]
     parser, shared = _parser(stages)
     arguments, files, rest = parser.parse_with_files(argv)
-    path = _config_of(parser, files)
+    path, files = _config_of(parser, arguments.config, files)
+    _refuse(parser, files, path)
     for flag in rest:
         name = flag.removeprefix("--").split("=", 1)[0]
         if name in shared:
@@ -65,7 +66,8 @@ def _run(argv: Sequence[str] | None) -> int:
     tables = config.read_config(path)
     runtime = runtime_of(arguments, rest, tables)
     chosen = stages[: ORDER.index(arguments.until) + 1]
-    options = [_options(stage, arguments, path, tables) for stage in stages]  # all: an error should not wait its turn
+    # Of all stages: an error should not wait its turn.
+    options = [_options(stage, arguments, path, tables, shared) for stage in stages]
     planned = list(zip(chosen, options, strict=False))
     prices = Prices.from_flags(arguments.prices)
     bases = config.bases_of(tables, arguments.base)
@@ -105,19 +107,27 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
     return "\n".join(lines)
 
 
-def _config_of(parser: argparse.ArgumentParser, files: Sequence[str]) -> str | None:
-    """The one CONFIG.toml among the words of the command line; raises UsageError."""
-    if len(files) > 1:
-        parser.error(f"unexpected {files[1]!r}: there is one CONFIG.toml, and it is {files[0]}")
-    for path in files:
-        if not path.endswith(".toml") and "://" not in path and not os.path.exists(path):
-            parser.error(f"unexpected {path!r}: it is neither a file nor the value of a flag")
-        return path
-    return None
+def _config_of(parser: argparse.ArgumentParser, flag: str | None, words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The settings file, given as --config or as a word that ends in `.toml`, and the other words."""
+    found = [*([flag] if flag else []), *(word for word in words if word.endswith(".toml"))]
+    if len(found) > 1:
+        parser.error(f"unexpected {found[1]!r}: there is one CONFIG.toml, and it is {found[0]}")
+    return (found[0] if found else None), [word for word in words if not word.endswith(".toml")]
 
 
-def _options(stage: Stage, arguments: argparse.Namespace, path: str | None, tables: Mapping[str, Any]) -> Any:
-    flags = flags_given(stage.options, arguments, prefix=f"{stage.name}.")
+def _refuse(parser: argparse.ArgumentParser, words: Sequence[str], path: str | None) -> None:
+    """Raise UsageError for a word of the command line that has no meaning."""
+    for word in words:
+        if path is not None or not os.path.exists(word):
+            parser.error(f"unexpected {word!r}: it is neither a CONFIG.toml nor the value of a flag")
+        parser.error(f"unexpected {word!r}: the name of a settings file ends in .toml")
+
+
+def _options(
+    stage: Stage, arguments: argparse.Namespace, path: str | None, tables: Mapping[str, Any], shared: Collection[str]
+) -> Any:
+    given = flags_given(stage.options, arguments, prefix=f"{stage.name}.")
+    flags = {f"{stage.name}.{name}" if name in shared else name: value for name, value in given.items()}
     return config.stage_options(stage, path, tables, flags)
 
 
@@ -137,7 +147,7 @@ def _parser(stages: Sequence[Stage]) -> tuple[CommandParser, dict[str, list[str]
         "Flags override the file. Flags of Apache Beam (--runner, --project, ...) pass through.",
     )
     parser.add_argument(
-        "config", nargs="?", metavar="CONFIG.toml", help="settings; `owt init` writes one to start from"
+        "config_word", nargs="?", metavar="CONFIG.toml", help="settings; `owt init` writes one to start from"
     )
     parser.add_argument("--until", choices=ORDER, default=ORDER[-1], metavar="STAGE", help="the last stage to run")
     parser.add_argument(
@@ -198,16 +208,10 @@ def runtime_of(arguments: argparse.Namespace, rest: list[str], tables: Mapping[s
     workdir = config.workdir_of(tables, arguments.workdir)
     beam = config.beam_flags(tables, rest)
     given = arguments.workers if arguments.workers is not None else table.get("workers", os.cpu_count() or 1)
-    workers = checked_workers(given)
+    if type(given) is not int or given < 1:  # the flag was checked by the parser
+        raise UsageError(f"[run] workers: {given!r} is not a whole number of at least 1")
     configure_output(arguments)
-    return Runtime(Storage(workdir), workers, beam, allow_version_skew=arguments.allow_version_skew)
-
-
-def checked_workers(workers: Any) -> int:
-    """The number of processes that was asked for; raises UsageError where it is none."""
-    if type(workers) is not int or workers < 1:
-        raise UsageError(f"workers: {workers!r} is not a whole number of at least 1")
-    return workers
+    return Runtime(Storage(workdir), given, beam, allow_version_skew=arguments.allow_version_skew)
 
 
 def check_flags(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:
@@ -219,12 +223,15 @@ def stage_parser(stage: Stage) -> CommandParser:
     """The flags of `owt STAGE`: its options, and those that say how to run."""
     parser = CommandParser(
         prog=f"owt {stage.name}",
+        usage=f"owt {stage.name} [CONFIG.toml]{' [FILE ...]' if stage.positional else ''} [--workdir DIR] [FLAGS]",
         description=stage.help,
         epilog=f"example:\n  {stage.example}\n\nFlags of Apache Beam (--runner, --project, ...) pass through.",
     )
     add_flags(parser.add_argument_group("options"), stage.options)
     config.add_run_flags(parser)
-    parser.add_argument("--config", metavar="CONFIG.toml", help=f"read the tables [{stage.name}], [run] and [beam]")
+    parser.add_argument(
+        "config_word", nargs="?", metavar="CONFIG.toml", help=f"settings: the tables [{stage.name}], [run] and [beam]"
+    )
     if stage.positional:
         parser.add_argument("positional", nargs="*", metavar="FILE", help=f"the same as --{stage.positional}")
     return parser
@@ -234,13 +241,14 @@ def _run_stage(stage: Stage, argv: Sequence[str] | None) -> int:
     parser = stage_parser(stage)
     arguments, files, rest = parser.parse_with_files(argv)
     given = flags_given(stage.options, arguments)
-    if files and not stage.positional:
-        parser.error(f"unexpected {files[0]!r}")
-    if files and stage.positional:
+    path, files = _config_of(parser, arguments.config, files)
+    if not stage.positional:
+        _refuse(parser, files, path)
+    elif files:
         given[stage.positional] = [*files, *given.get(stage.positional, [])]
     check_flags(parser, rest)
-    tables = config.read_config(arguments.config)
+    tables = config.read_config(path)
     runtime = runtime_of(arguments, rest, tables)
-    options = config.stage_options(stage, arguments.config, tables, given)
+    options = config.stage_options(stage, path, tables, given)
     run_stages([(stage, options)], runtime, arguments.take_over, config.bases_of(tables, arguments.base))
     return 0

@@ -18,7 +18,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from owt_pipeline.command_line import Command, CommandParser
+from owt_pipeline.command_line import Command, CommandParser, at_least
 from owt_pipeline.commands import run, verify
 from owt_pipeline.demo.inputs import (
     ARCHIVE_NAME,
@@ -68,7 +68,7 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument("--workdir", metavar="DIR", default="demo-run", help="folder of the run (default: demo-run)")
     cores = os.cpu_count() or 1
     parser.add_argument(
-        "--workers", type=int, metavar="N", default=cores, help="processes (default: this machine's cores)"
+        "--workers", type=at_least(1), metavar="N", default=cores, help="processes (default: this machine's cores)"
     )
     parser.add_argument(
         "--write_inputs",
@@ -158,7 +158,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _train(data: Path, out: Path) -> int:
     """Train a small GPT-2 on tokens and let it write; 0 too where torch is not installed."""
     if importlib.util.find_spec("torch") is None:
-        _say('no training: torch is not installed (pip install "owt-pipeline[train]")')
+        _say("no training: torch is not installed (pip install torch safetensors tensorboard)")
         return 0
     shutil.rmtree(out, ignore_errors=True)  # of an earlier demo
     flags = [f"--{key}={value}" for key, value in _TRAINING.items()]

@@ -58,8 +58,7 @@ class ObstoreBucket:
         try:
             from obstore.store import AzureStore, S3Store
         except ImportError as error:
-            extra = "azure" if scheme == "az" else "aws"
-            raise UserError(f"{scheme}:// needs obstore: pip install 'owt-pipeline[{extra}]'") from error
+            raise UserError(f"{scheme}:// needs obstore: pip install obstore") from error
 
         options: dict[str, Any] = {
             "retry_config": {
@@ -237,7 +236,7 @@ class GoogleBucket:
                 from google.cloud.storage.retry import DEFAULT_RETRY
                 from requests.adapters import HTTPAdapter
         except ImportError as error:
-            raise UserError("gs:// needs Google's client: pip install 'owt-pipeline[gcp]'") from error
+            raise UserError("gs:// needs Google's client: pip install google-cloud-storage requests") from error
 
         options: dict[str, Any] = {}
         if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):

@@ -340,6 +340,8 @@ def difference(old: Plan, new: Plan) -> str:
         return f"the stage's code is of version {new.stage_version}, was {old.stage_version}"
     for name in {**new.options, **old.options}:
         if old.options.get(name) != (value := new.options.get(name)):
+            if isinstance(value or old.options.get(name), dict):  # digests, which say nothing to a person
+                return f"the {name} have changed"
             return f"{name} is {value!r}, was {old.options.get(name)!r}"
     for name, digest in new.inputs.items():
         if old.inputs.get(name) != digest:

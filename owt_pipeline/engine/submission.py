@@ -376,7 +376,7 @@ def _require_google() -> None:
     try:
         import google.cloud.dataflow  # noqa: F401
     except ImportError:
-        raise UsageError("Dataflow needs Google's clients: pip install 'owt-pipeline[gcp]'") from None
+        raise UsageError("Dataflow needs Google's clients: pip install 'apache-beam[gcp]'") from None
 
 
 def _one_line(text: str) -> str:

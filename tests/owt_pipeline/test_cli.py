@@ -72,18 +72,24 @@ def test_exit_codes_are_as_documented(small_run: Path, tmp_path: Path) -> None:
         ("run", "--workdir is required"),
         ("run --workdir w --min_token 3", "unknown flag --min_token; did you mean --min_tokens?"),
         ("run --workdir w --min_tokens few", "--min_tokens: 'few' is not a whole number"),
-        ("run --workdir w --min_tokens -3", "clean: min_tokens: -3 is not a whole number of at least 0"),
-        ("run DataflowRunner --workdir w", "unexpected 'DataflowRunner': it is neither a file nor the value of a flag"),
+        ("run --workdir w --min_tokens -3", "--min_tokens: -3 is not a whole number of at least 0"),
+        (
+            "run DataflowRunner --workdir w",
+            "unexpected 'DataflowRunner': it is neither a CONFIG.toml nor the value of a flag",
+        ),
         ("run a.toml b.toml --workdir w", "unexpected 'b.toml': there is one CONFIG.toml, and it is a.toml"),
         ("clean corpus --workdir w", "unexpected 'corpus'"),
-        ("run --workdir w --filters gofer", "clean: filters: 'gofer' is not"),
+        ("run --workdir w --filters gofer", "--filters: 'gofer' is not"),
         ("run --workdir w --filters gofer", "did you mean 'gopher_quality' or 'gopher_repetition'?"),
         ("run --workdir w --max_host_share 1", "say --collect.max_host_share or --dedupe.max_host_share"),
-        ("run --workdir w --workers 0", "workers: 0 is not a whole number of at least 1"),
-        ("forget a.txt --workdir w --workers 0", "workers: 0 is not a whole number of at least 1"),
+        ("run --workdir w --workers 0", "--workers: '0' is not a whole number of at least 1"),
+        ("forget a.txt --workdir w --workers 0", "--workers: '0' is not a whole number of at least 1"),
+        ("run --workdir w --collect.max_host_share=-2", "--collect.max_host_share: -2.0 is not a number"),
+        ("clean a.toml --config b.toml --workdir w", "unexpected 'a.toml': there is one CONFIG.toml, and it is b.toml"),
+        ("inspect w/urls --rows -1", "--rows: '-1' is not a whole number of at least 0"),
         ("run --workdir w --until fetsh", "argument --until: invalid choice: 'fetsh'"),
         ("import a.txt --workdir w --min_tokens 3", "unknown flag --min_tokens; see --help"),
-        ("sample-documents --workdir w --n 0", "--n: 0 is not a whole number of at least 1"),
+        ("sample-documents --workdir w --n 0", "--n: '0' is not a whole number of at least 1"),
     ],
 )
 def test_a_mistyped_command_is_one_line_and_exit_code_2(
@@ -112,6 +118,35 @@ def test_a_mistake_in_the_settings_names_their_file(
     assert main(["run", str(path), "--workdir", str(tmp_path)]) == 2
     assert f"{path}" in (error := capsys.readouterr().err)
     assert said in error
+
+
+@pytest.mark.parametrize("command", ["run", "clean"])
+@pytest.mark.parametrize("given", [["config.toml"], ["--config", "config.toml"]])
+def test_a_run_and_a_stage_take_the_settings_alike(
+    command: str, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.toml").write_text("[run]\nworkdir = 'w'\n[clean]\nmin_tokens = 'many'\n")
+    assert main([command, *given, "--max_tokens", "7"]) == 2
+    assert "config.toml [clean]: min_tokens: 'many' is not" in capsys.readouterr().err
+    Path("config.toml").write_text("[run]\nworkdir = 'w'\n[clean]\nmin_tokens = 5\n")
+    assert main([command, *given, "--min_tokens", "-7"]) == 2
+    assert capsys.readouterr().err == "owt: error: --min_tokens: -7 is not a whole number of at least 0\n"
+
+
+def test_no_message_or_page_installs_a_name_that_the_project_does_not_own() -> None:
+    """The package is in no index yet: whoever took its name there could run their code."""
+    root = Path(__file__).parents[2]
+    texts = [
+        *root.glob("*.md"),
+        *(path for at in ("docs", "owt_pipeline", "trainer", "dags") for path in (root / at).rglob("*")),
+    ]
+    found = [
+        path
+        for path in texts
+        if path.suffix in (".md", ".py") and re.search(r"pip install[^\n`]*['\" ]owt-pipeline", path.read_text())
+    ]
+    assert found == []
 
 
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,10 +115,10 @@ def test_a_parameter_refuses_invalid_values(name: str, value: str) -> None:
     assert not accepts(name, value)
 
 
-def test_the_configuration_comes_first_and_beams_flags_stay() -> None:
+def test_the_configuration_and_beams_flags_stay() -> None:
     beam = ["--project=p", "--template_location=gs://bucket/job", "--labels={}"]
     given = arguments([*beam, "--config=gs://bucket/config.toml", "--take_over=true", "--over_18=false"])
-    assert given == ["gs://bucket/config.toml", *beam, "--take_over", "--collect.no_over_18"]
+    assert given == [*beam, "--config=gs://bucket/config.toml", "--take_over", "--collect.no_over_18"]
 
 
 def test_an_empty_parameter_counts_as_absent() -> None:

@@ -353,4 +353,4 @@ def test_without_torch_a_command_says_how_to_install_it(module: str, tmp_path: P
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
-    assert "the trainer needs PyTorch 2.9 or later, which is not installed: pip install 'owt-pipeline[train]'" in line
+    assert "needs PyTorch 2.9 or later, which is not installed: pip install torch safetensors tensorboard" in line
