@@ -44,10 +44,11 @@ Found = dict[str, str | None]
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="the folder of real data")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="read every Nth page only")
     parser.add_argument("--misses", choices=FIELDS, metavar="FIELD", help="print where ours differs from the truth")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    pages = readability_pages(arguments.data) + wcxb_pages(arguments.data)
+    pages = (readability_pages(arguments.data) + wcxb_pages(arguments.data))[:: arguments.every]
     counts = {field: sum(bool(truth.get(field)) for _, _, truth in pages) for field in FIELDS}
     print(f"{'':14}{'ms/page':>8}" + "".join(f"{f'{field} ({count})':^18}" for field, count in counts.items()))
     print(f"{'':22}" + "   right   wrong  " * len(FIELDS))
@@ -68,8 +69,8 @@ def main() -> int:
                 for given, (_, _, truth) in zip(found, pages, strict=True)
                 if truth.get(field)
             ]
-            right = sum(same(field, given, truth) for given, truth in pairs) / len(pairs)
-            wrong = sum(bool(given) and not same(field, given, truth) for given, truth in pairs) / len(pairs)
+            right = sum(same(field, given, truth) for given, truth in pairs) / max(len(pairs), 1)
+            wrong = sum(bool(given) and not same(field, given, truth) for given, truth in pairs) / max(len(pairs), 1)
             rights[name].append(right)
             line += f"   {right:.3f}   {wrong:.3f}  "
         print(line.rstrip(), flush=True)

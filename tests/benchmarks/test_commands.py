@@ -1,0 +1,110 @@
+"""Every command of docs/benchmarks runs, here on so little that only the figures differ from what a reader gets."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.owt_pipeline.runs import write_sources
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+COMMAND = re.compile(r"benchmarks/(\w+)\.py((?: +(?:[\w./$\"()*-]+))*)")
+SUBCOMMANDS = ("scale", "train")
+NO_COMMANDS = ("synthetic_run", "train_gpu", "train_seeds", "dedupe_documents", "token_shards")
+
+FORMS = [
+    "archives --rows 2000 --files 2 --urls 200 --cdx_urls 20 --pages 20",
+    "clean --pages 20",
+    "collect DATA/reddit/RS_wcxb-dev.zst --repeats 1 --no_memory",
+    "dedupe --documents 64 --repeats 1 --short 64 --no_peers",
+    "dedupe_forest --documents 20000 --sample 64",
+    "dedupe_quality --bases 10 --no_peers",
+    "dedupe_signatures --documents 8 --repeats 1",
+    "end_to_end DEMO/demo.warc.gz --no_peer",
+    "exchange --rows 2000 --parts 4 --keys 4",
+    "extraction --stage --every 60 --only trafilatura",
+    "fetch --hosts 2 --pages 5 --repeats 1",
+    "fetch --memory --urls 100",
+    "filters --documents 20 --peer_documents 3",
+    "fixed_cost --repeats 1",
+    "gpu_check --tiny --device cpu",
+    "loader --tokens 200000 --seconds 0.1",
+    "many_shards --shards 8",
+    "metadata --every 20",
+    "month --documents 500 --words 50",
+    "pool --repeats 1 --seconds 5",
+    "report --rows 500",
+    "scale flink --dump DATA/reddit/RS_wcxb-dev.zst --pages DEMO/demo.warc.gz --submissions 20 --copies 1",
+    "scale requests",
+    "scale shards --shards 8",
+    "scale simulate",
+    "structure",
+    "tokenization --megabytes 1 --rounds 1",
+    "train characters",
+    "train gpu",
+    "train loss --tokens 16 --widths 8 --chunks 8 --dtypes float32",
+    "train rate --presets tiny --dtypes float32 --steps 1 --windows 1",
+    "train seeds --steps 2 --layers 1",
+    "train_pieces --layers 1 --width 32 --tokens 8192 --seeds 1 --rows gpt2",
+    "why --rows 500 --repeats 1",
+]
+MINUTES = ("extraction", "scale flink", "scale requests", "structure", "train characters")  # they have no smaller form
+NEEDS = {"dedupe_signatures": "daft", "train gpu": "a GPU", "gpu_check": "a GPU"}
+
+
+def name_of(form: str) -> str:
+    script, _, rest = form.partition(" ")
+    return f"{script} {rest.split()[0]}" if script in SUBCOMMANDS else script
+
+
+@pytest.mark.parametrize(
+    "form",
+    [pytest.param(form, marks=pytest.mark.long if name_of(form) in MINUTES else pytest.mark.slow) for form in FORMS],
+)
+def test_every_command_of_the_benchmarks_runs(form: str, testdata: Path, tmp_path: Path) -> None:
+    """Exit code 1 says that a figure is not reached, which so little work may not."""
+    if needs := NEEDS.get(name_of(form)):
+        if needs == "a GPU":
+            pytest.skip("needs a GPU; `make gpu-check` runs it, and tests/trainer/test_gpu_check.py each of its pieces")
+        pytest.importorskip(needs, reason=f"needs {needs}, in an environment of its own (docs/benchmarks/dedupe.md)")
+    if "train" in form or "loader" in form:
+        pytest.importorskip("torch", reason="trains")
+    if "DEMO" in form:
+        write_sources(tmp_path)
+    script, *flags = form.replace("DATA", str(testdata)).replace("DEMO", str(tmp_path)).split()
+    done = subprocess.run(
+        [sys.executable, REPOSITORY / "benchmarks" / f"{script}.py", *flags],
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "OWT_TESTDATA": str(testdata)},
+        capture_output=True,
+        text=True,
+        timeout=1000,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout.strip()
+
+
+def test_every_command_that_the_pages_name_is_run() -> None:
+    known = {name_of(form) for form in FORMS}
+    named = set()
+    for page in (REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")):
+        for script, rest in COMMAND.findall(page.read_text()):
+            if script not in NO_COMMANDS and not (script in SUBCOMMANDS and not rest.strip()):
+                named.add(name_of(f"{script}{rest}"))
+    assert len(named) > 25
+    assert named <= known
+
+
+def test_every_flag_that_the_pages_give_a_benchmark_exists() -> None:
+    for page in (REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")):
+        for script, rest in COMMAND.findall(page.read_text()):
+            text = (REPOSITORY / "benchmarks" / f"{script}.py").read_text()
+            for flag in re.findall(r"--\w+", rest):
+                assert f'"{flag}"' in text, f"{page.name}: benchmarks/{script}.py has no {flag}"
