@@ -27,6 +27,11 @@ COMMANDS = {
     "forget": ("commands.forget", "remove documents from the corpus and the tokens"),
     "flatten": ("commands.flatten", "make one run from a chain of runs (owt run --base)"),
     "publish": ("commands.publish", "publish the corpus, or its URLs, as a dataset on the Hugging Face Hub"),
+    "page": ("commands.page", "print the main text of a page: a file, a URL, or standard input"),
+    "near-duplicates": (
+        "commands.near_duplicates",
+        "find which records of your files repeat which, each case verified",
+    ),
     "completion": ("commands.setup:completion", "print a completion script for bash, zsh or fish"),
 }
 """Each command: where `command_of` finds it, and what it is for."""

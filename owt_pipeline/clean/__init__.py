@@ -1,1 +1,7 @@
 """A document's text repaired, and judged: pure functions over one document at a time."""
+
+import sys
+
+from owt_pipeline import CallableRoom
+
+sys.modules[__name__].__class__ = CallableRoom

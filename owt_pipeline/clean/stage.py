@@ -73,10 +73,18 @@ class Options:
 
 
 def prepare(run: StageRun) -> None:
-    from owt_pipeline.clean.contamination import n_grams_of
-    from owt_pipeline.clean.documents import ALL, describe_signals, known_languages
+    from owt_pipeline.clean.documents import describe_signals
 
     options: Options = run.options
+    checked_sets(options)
+    run.properties["signals"] = describe_signals(options.filters, options.measured_share)
+
+
+def checked_sets(options: Options) -> EvaluationSets | None:
+    """The evaluation sets of the options; raises UserError for options that cannot be, or a file that is not one."""
+    from owt_pipeline.clean.contamination import n_grams_of
+    from owt_pipeline.clean.documents import ALL, known_languages
+
     asked = set(options.languages) - {ALL, "en"}
     if asked and (unknown := sorted(asked - set(known_languages()))):  # which loads the model
         raise UserError(
@@ -88,7 +96,7 @@ def prepare(run: StageRun) -> None:
         raise UserError(f"unaltered leaves text as it is, but {changing[0]} changes it; leave one of them out")
     if (sets := _evaluation_sets(options)) is not None:
         n_grams_of(sets)  # an unreadable file is an error here, and not of a worker
-    run.properties["signals"] = describe_signals(options.filters, options.measured_share)
+    return sets
 
 
 def clean_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:

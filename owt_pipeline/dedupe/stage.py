@@ -43,7 +43,9 @@ _SHOWN_CHARACTERS = 100
 
 
 @dataclass(frozen=True)
-class Options:
+class Comparison:
+    """What makes a near-duplicate, and how it is looked for."""
+
     threshold: float = option(
         0.8, "exact similarity from which a document is removed", minimum=0.05, maximum=1.0, metavar="S"
     )
@@ -54,9 +56,6 @@ class Options:
     )
     shingles: str = option("words", "what n-grams are made of", choices=("words", "characters"))
     ngram: int = option(5, "words, or characters, in an n-gram", minimum=1, maximum=1000)
-    survivor: str = option(
-        "longest", "which of several duplicates stays; ties by url_id", choices=("longest", "highest_score", "earliest")
-    )
     num_perm: int = option(128, "MinHash permutations to spend", minimum=1, maximum=4096)
     bands: int | None = option(None, "LSH bands; with --rows, in place of the optimiser's choice", minimum=1)
     rows: int | None = option(None, "MinHash values in a band", minimum=1)
@@ -67,6 +66,18 @@ class Options:
         minimum=0.0,
         maximum=1.0,
     )
+    max_comparisons: int = option(
+        64, "documents each one is compared with, at most; those that share most rare n-grams first", minimum=1
+    )
+
+
+@dataclass(frozen=True)
+class Options(Comparison):
+    """Options of the stage."""
+
+    survivor: str = option(
+        "longest", "which of several duplicates stays; ties by url_id", choices=("longest", "highest_score", "earliest")
+    )
     against: tuple[str, ...] = option(
         (),
         "working directories of other corpora, such as an evaluation set: what repeats a document of theirs goes too",
@@ -75,9 +86,6 @@ class Options:
     )
     supersede: bool = option(
         False, "write also which documents of the bases would go for one of this run, for the next full export"
-    )
-    max_comparisons: int = option(
-        64, "documents each one is compared with, at most; those that share most rare n-grams first", minimum=1
     )
     oversized_bucket: int = option(1000, "buckets of more documents are counted as oversized", minimum=2)
     max_cluster_share: float = option(

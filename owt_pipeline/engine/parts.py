@@ -16,11 +16,11 @@ from owt_pipeline.engine.commit import ShardWriter, record_name
 from owt_pipeline.engine.errors import Superseded
 from owt_pipeline.engine.exchange import SLICES, Slice, read_index
 from owt_pipeline.engine.lease import RENEW_SECONDS, renew
-from owt_pipeline.engine.phases import open_run, superseding
+from owt_pipeline.engine.phases import open_run, plan_stage, publish_stage, superseding
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Step, read_record
 from owt_pipeline.engine.workers import WorkerDied, WorkerError, shared_pool
 from schemas import DATASETS
-from schemas.manifest import ManifestError, ShardRecord
+from schemas.manifest import Manifest, ManifestError, ShardRecord
 
 _SLOW_SECONDS = 10.0
 
@@ -134,6 +134,26 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
         for key, result in done:
             progress.shard_done()
             yield key, result
+
+
+def make_here(stage: Stage, options: Any, runtime: Runtime) -> Manifest:
+    """Run a stage in this process and its pool, without a runner: what the graph does of it, step after step.
+
+    Raises UserError for what the user can mend, LedgerError where the stage's sum does not hold.
+    """
+    run = plan_stage(stage, options, runtime)
+    if isinstance(run, Manifest):
+        return run
+    parts: dict[int, list[Slice]] = {key: [] for key in stage.steps[0].keys(run)}
+    for index, step in enumerate(stage.steps):
+        if index:
+            parts = {**{key: [] for key in step.keys(run)}, **parts}
+        sent: dict[int, list[Slice]] = {}
+        for _, done in do_locally(Work(stage, options, runtime, index, run.name), parts):
+            for key, slice in done.sent:
+                sent.setdefault(key, []).append(slice)
+        parts = sent
+    return publish_stage(open_run(stage, options, runtime, run.name))
 
 
 def title(stage: Stage, step: Step) -> str:

@@ -135,15 +135,13 @@ class WorkerPool:
                 raise CancelledError
             return self._threads.submit(self._run, tries, *task, seconds, advance)
 
-    def map(
-        self, fn: Callable[[pa.RecordBatch], R], batches: Iterable[pa.RecordBatch], **limits: Any
-    ) -> Iterator[tuple[pa.RecordBatch, R | WorkerDied]]:
+    def map(self, fn: Callable[[T], R], batches: Iterable[T], **limits: Any) -> Iterator[tuple[T, R | WorkerDied]]:
         """Pairs of (batch, fn(batch)), in the order of `batches`, which are drawn as workers become free.
 
         `limits` are those of `submit`. If the caller gives up before the end, the pool is closed.
         """
         slots = threading.Semaphore(2 * self.workers)  # for each worker one batch at work and one that waits
-        waiting: deque[tuple[pa.RecordBatch, Future[Any]]] = deque()
+        waiting: deque[tuple[T, Future[Any]]] = deque()
         try:
             for batch in batches:
                 slots.acquire()

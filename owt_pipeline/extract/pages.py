@@ -12,10 +12,10 @@ import re
 import resource
 import signal
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -29,6 +29,8 @@ from schemas import DATASETS, Reason
 
 if TYPE_CHECKING:
     from owt_pipeline.extract.stage import Options
+
+T = TypeVar("T")
 
 _LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS = 30.0, 15
 """Wall clock after which a page is given up that has not used up its CPU time: it sleeps, or ignores the signal. A page
@@ -57,41 +59,64 @@ Result = Found | Rejected
 
 
 def extract_all(
-    rows: Iterable[pa.RecordBatch], options: Options, workers: int
-) -> Iterator[tuple[pa.RecordBatch, Result]]:
-    """Pairs of (row, result), in order; `rows` are batches of one page each.
+    pages: Iterable[T], options: Options, workers: int, work: Callable[[Extract, T], Result]
+) -> Iterator[tuple[T, Result]]:
+    """Pairs of (page, result), in order; `work(extract, page)` is a function of a module.
 
     Also a single worker is a process of its own. One that dies of anything but a timeout may have been killed
     from outside (by the kernel, for memory that others used), so its page gets a second chance.
     """
-    fn = partial(extract_row, options=options)
+    fn = partial(extract_one, options=options, work=work)
     seconds = max(_LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS * options.page_cpu_seconds)
-    for row, result in shared_pool(workers).map(fn, rows, seconds=seconds, tries=2):
-        yield row, _rejected(result, options) if isinstance(result, WorkerDied) else result
+    for page, result in shared_pool(workers).map(fn, pages, seconds=seconds, tries=2):
+        yield page, _rejected(result, options) if isinstance(result, WorkerDied) else result
 
 
-def extract_row(row: pa.RecordBatch, options: Options) -> Result:
-    """The result for one page: the columns `final_url`, `fetched_at` and `record`, the bytes of a WARC record.
+def extract_row(extract: Extract, row: pa.RecordBatch) -> Result:
+    """The result for a row of `pages/`: the columns `final_url`, `fetched_at` and `record`, a WARC record's bytes."""
+    return extract_page(extract, _one(row, "final_url"), _one(row, "fetched_at"), _one(row, "record"))
 
-    It is at work under limits of its own; where it uses up its CPU time, they kill the process.
-    """
-    settings = Settings(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Settings)})
-    extract = extractors.load(options.extractor, settings)
+
+def extract_one(page: T, options: Options, work: Callable[[Extract, T], Result]) -> Result:
+    """The result for one page, under limits of its own: where it uses up its CPU time, they kill the process."""
+    extract = load_extractor(options)
     try:
         with _limits(options.page_cpu_seconds, options.page_memory_mb << 20):
-            return extract_page(extract, _one(row, "final_url"), _one(row, "fetched_at"), _one(row, "record"))
+            return work(extract, page)
     except Exception as error:
         if isinstance(error, MemoryError) or "memory allocation failed" in str(error).lower():  # as libxml2 says it
             return Rejected(Reason.EXTRACT_MEMORY, f"more than {options.page_memory_mb:,} MiB of memory")
         return Rejected(Reason.EXTRACT_CRASH, f"{type(error).__name__}: {error}"[:500])
 
 
+def load_extractor(options: Options) -> Extract:
+    """The extractor of the options, as it is kept in this process; raises ExtractorError."""
+    settings = Settings(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Settings)})
+    return extractors.load(options.extractor, settings)
+
+
 def extract_page(extract: Extract, url: str, fetched_at: int, record: bytes) -> Result:
     """The document of the page in the bytes of a WARC record."""
     response = read_record(record)
-    if response.body.startswith(b"%PDF-"):
+    return extract_body(extract, url, fetched_at, response.body, response.charset)
+
+
+def extract_body(extract: Extract, url: str, fetched_at: int, body: bytes | str, declared: str | None = None) -> Result:
+    """The document of a page.
+
+    Args:
+      extract: the extractor.
+      url: the URL that answered; "" for none.
+      fetched_at: when, in seconds since 1970: nothing on the page is younger.
+      body: as bytes in some charset, or as decoded text.
+      declared: the charset of the HTTP header, if one was there.
+    """
+    if isinstance(body, str):
+        html, charset = body, "utf-8"
+    elif body.startswith(b"%PDF-"):
         return Rejected(Reason.NO_TEXT, "the body is a PDF, whatever its content type says")
-    html, charset = decode(response.body, response.charset)
+    else:
+        html, charset = decode(body, declared)
     if len(_NO_CHARACTER.findall(html[:4096])) > 0.1 * len(html[:4096]):
         return Rejected(Reason.NO_TEXT, "the body is binary data, whatever its content type says")
     document = extract(Page(url, html, fetched_at))

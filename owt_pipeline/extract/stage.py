@@ -59,9 +59,9 @@ def prepare(run: StageRun) -> None:
 
 
 def extract_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    from owt_pipeline.extract.pages import documents, extract_all
+    from owt_pipeline.extract.pages import documents, extract_all, extract_row
 
-    results = extract_all(_rows(run.inputs["pages"], shard), run.options, run.runtime.workers)
+    results = extract_all(_rows(run.inputs["pages"], shard), run.options, run.runtime.workers, extract_row)
     while some := list(islice(results, ROWS)):
         writer.add(len(some), documents(some))
 

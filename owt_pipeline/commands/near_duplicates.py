@@ -1,0 +1,83 @@
+"""`owt near-duplicates`: which records of some files repeat which."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
+from owt_pipeline.dedupe.stage import Comparison
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.storage import folder_of
+from owt_pipeline.library import find_duplicates, texts_of_files
+from schemas.settings import add_flags, flags_given
+
+EXAMPLES = 3
+"""Clusters that are shown, the largest ones, and records of each."""
+
+
+def _flags(parser: CommandParser) -> None:
+    """Find the records of Parquet or JSON Lines files that repeat others: exact copies, and near-duplicates whose
+    exact similarity reaches the threshold. Nothing is changed; the pairs are written as Parquet: row (the record
+    that goes, counted from 0 through all files), kept_row (the one that stays), cluster, similarity, rule.
+
+    examples:
+      owt near-duplicates posts/*.jsonl.zst --text_field body --out pairs.parquet
+      owt near-duplicates train.parquet test.parquet --threshold 0.7 --out pairs.parquet
+    """
+    parser.add_argument("files", nargs="+", metavar="FILE", help="Parquet or JSON Lines: paths, folders, globs, URIs")
+    parser.add_argument("--text_field", default="text", metavar="NAME", help="column or field of the text")
+    parser.add_argument("--out", metavar="FILE", help="where to write the pairs; without it, only the summary is shown")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: this machine's cores)")
+    parser.add_argument("--temporary_folder", metavar="DIR", help="for the texts meanwhile (default: the system's)")
+    add_flags(parser.add_argument_group("what repeats what"), Comparison)
+    add_output_flags(parser)
+
+
+def _near_duplicates(arguments: argparse.Namespace) -> int:
+    configure_output(arguments)
+    if arguments.out:
+        folder_of(arguments.out)
+    options = flags_given(Comparison, arguments)
+    counted = _Counted(texts_of_files(arguments.files, arguments.text_field))
+    try:
+        found = find_duplicates(iter(counted), arguments.workers, arguments.temporary_folder, **options)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    clusters = np.bincount(found["cluster"].to_numpy(), minlength=0) + 1
+    exact = int(pc.sum(pc.equal(found["rule"], "exact")).as_py() or 0)
+    share = len(found) / max(counted.rows, 1)
+    print(f"{counted.rows:,} records: {len(found):,} repeat another one ({share:.1%}; {exact:,} exact copies)")
+    print(f"{len(clusters):,} clusters" + (f", the largest of {clusters.max():,} records" if len(clusters) else ""))
+    for cluster in np.argsort(-clusters, kind="stable")[:EXAMPLES].tolist():
+        rows = found.filter(pc.equal(found["cluster"], cluster))
+        gone = [f"{row['row']} ({row['similarity']:.2f})" for row in rows.slice(0, EXAMPLES).to_pylist()]
+        more = f" and {len(rows) - EXAMPLES:,} more" if len(rows) > EXAMPLES else ""
+        print(f"  {rows['kept_row'][0]} stays for {', '.join(gone)}{more}")
+    if arguments.out:
+        folder, name = folder_of(arguments.out)
+        sink = pa.BufferOutputStream()
+        pq.write_table(found, sink, compression="zstd")
+        folder.write(name, sink.getvalue().to_pybytes())
+        print(f"{arguments.out}: row, kept_row, cluster, similarity, rule")
+    return 0
+
+
+class _Counted:
+    """Texts in arrays, counted as they pass."""
+
+    def __init__(self, arrays: Iterator[pa.Array]):
+        self._arrays, self.rows = arrays, 0
+
+    def __iter__(self) -> Iterator[pa.Array]:
+        for array in self._arrays:
+            self.rows += len(array)
+            yield array
+
+
+main = Command("owt near-duplicates", _flags, _near_duplicates)

@@ -1,0 +1,413 @@
+"""The parts of the pipeline as functions on your own pages and texts: what the stages themselves call.
+
+Nothing here needs a working directory, and nothing imports Beam. `owt_pipeline` has all of it by name; what a function
+needs is imported when it is first called. `owt_pipeline.transforms` has the same as Beam transforms.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from owt_pipeline.engine.storage import Storage
+    from owt_pipeline.extract.extractor import Extracted
+    from owt_pipeline.extract.pages import Rejected
+    from schemas import Reason
+
+Html: TypeAlias = "str | bytes"
+Texts: TypeAlias = "Sequence[str | None] | pa.Array | pa.ChunkedArray | Path | Sequence[Path]"
+
+_SHARD_ROWS = 1 << 17
+_BATCH_ROWS, _BATCH_BYTES = 1024, 4 << 20
+
+
+def canonical_url(url: str) -> str:
+    """The one spelling of the URLs under which a page is posted: without tracking parameters, `www.`, fragment, ...
+
+    `owt_pipeline.formats.urls` lists the rules. Raises BadURL, a ValueError, for what is no URL of http or https.
+    """
+    from owt_pipeline.formats import urls
+
+    return urls.canonical_url(_checked_url(url))
+
+
+def url_id(url: str) -> int:
+    """The id of a page in every dataset of a run: the 64-bit XXH3 of its canonical URL, unsigned.
+
+    `url` may be in any spelling. Raises BadURL, a ValueError, for what is no URL of http or https.
+    """
+    from owt_pipeline.formats import urls
+
+    return urls.url_id(urls.canonical_url(_checked_url(url)))
+
+
+def extract(html: Html, url: str = "", **options: Any) -> Extracted | None:
+    """The main text of a page with its title, author, date, site, language and licence; None where it has no text.
+
+    Args:
+      html: the page; bytes are decoded by what the page says of its charset, and by what they look like.
+      url: where it is from, if known: it helps to find date and site.
+      **options: those of the stage: `text_format` ("plain" or "markdown"), `favor` ("balanced", "precision" or
+        "recall"), `include_comments`, `include_tables`, `extractor`, `fast`.
+
+    It runs in this process, without limits: for pages from strangers, see `Extractor`. Raises TypeError for what is
+    neither text nor bytes, ValueError for options that do not exist. The method is of our own: a parse, a walk, and a
+    model of blocks fitted on labelled pages (docs/benchmarks/extract.md has its measured quality).
+    """
+    return Extractor(**options)(html, url)
+
+
+class Extractor:
+    """Extraction with settings that are kept, of one page or of many.
+
+        extractor = owt.Extractor(text_format="markdown", isolated=True, workers=8)
+        for page, result in zip(pages, extractor.map(pages)):
+            ...
+
+    Args:
+      isolated: whether `map` works in processes of its own, that a page may use up or kill: it costs that page.
+      workers: how many; this machine's cores by default.
+      **options: as of `extract`; and for isolated pages `page_cpu_seconds` (20) and `page_memory_mb` (1,024), what
+        each may cost.
+
+    Raises ValueError for options that do not exist.
+    """
+
+    def __init__(self, *, isolated: bool = False, workers: int | None = None, **options: Any):
+        from owt_pipeline.extract.extractor import ExtractorError
+        from owt_pipeline.extract.pages import load_extractor
+        from owt_pipeline.extract.stage import Options
+        from schemas.settings import from_table
+
+        self.options = from_table(Options, options, "extract")
+        self.isolated, self.workers = isolated, workers or _cores()
+        try:
+            self._extract = load_extractor(self.options)
+        except ExtractorError as error:
+            raise ValueError(str(error)) from error
+
+    def __call__(self, html: Html, url: str = "") -> Extracted | None:
+        """The main text of one page, in this process; None where it has none."""
+        from owt_pipeline.extract.pages import Found
+
+        result = _extract_given(self._extract, _page(html, url))
+        return result.document if isinstance(result, Found) else None
+
+    def map(self, pages: Iterable[Html | tuple[Html, str]]) -> Iterator[Extracted | Rejected]:
+        """The result of each page, in order: what was found, or why there is nothing.
+
+        `pages` are texts or bytes, or pairs of such and a URL; they are drawn as they are needed, so they may be many.
+        `Rejected.reason` is one of the stage's: `no_text`, `extract_timeout`, `extract_memory`, `extract_crash`.
+        """
+        from owt_pipeline.extract.pages import Found, extract_all
+
+        given = (_page(*page) if isinstance(page, tuple) else _page(page, "") for page in pages)
+        if self.isolated:
+            found: Iterable[Any] = (r for _, r in extract_all(given, self.options, self.workers, _extract_given))
+        else:
+            found = (_extract_given(self._extract, page) for page in given)
+        for result in found:
+            yield result.document if isinstance(result, Found) else result
+
+
+def _extract_given(extract: Any, page: tuple[Html, str, int]) -> Any:
+    from owt_pipeline.extract.pages import Rejected, extract_body
+    from schemas import Reason
+
+    body, url, moment = page
+    if not body:
+        return Rejected(Reason.NO_TEXT, "an empty page")
+    return extract_body(extract, url, moment, body)
+
+
+def _page(html: Html, url: str) -> tuple[Html, str, int]:
+    if not isinstance(html, (str, bytes)):
+        raise TypeError(f"a page is text or bytes, not {type(html).__name__}")
+    if not isinstance(url, str):
+        raise TypeError(f"a page's URL is text, not {type(url).__name__}")
+    return html, url, int(time.time())
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """A text, and what the stage `clean` makes of it.
+
+    Attributes:
+      text: repaired.
+      n_words: split at white space.
+      masked: addresses replaced (`mask_addresses`).
+      language: as detected, ISO 639-1 where the language has a code there; "" where the text was rejected before.
+      language_score: how sure that is, from 0 to 1.
+      signals: what was measured of it, by name: `words`, `language_score`, and `FILTER.SIGNAL` for each filter.
+      reason: why the stage would reject it (`too_short`, `wrong_language`, ...); None where it would keep it.
+      detail: the limit it breaks, for a person.
+    """
+
+    text: str
+    n_words: int
+    masked: int
+    language: str
+    language_score: float
+    signals: Mapping[str, float]
+    reason: Reason | None
+    detail: str
+
+
+def clean(text: str, **options: Any) -> Cleaned:
+    """A text repaired, its language, what filters measure of it, and whether the stage `clean` would keep it.
+
+    Args:
+      text: the text.
+      **options: those of the stage, by its names (`owt clean --help`): `min_tokens=128`, `languages=("en",)`,
+        `filters=("gopher_quality", "c4", ...)`, `measured_share` of the filters that are not on, ...
+
+    Raises TypeError for what is no text, ValueError for options that do not exist. For many texts, keep a `Cleaner`.
+    """
+    return Cleaner(**options)(text)
+
+
+class Cleaner:
+    """`clean` with options that are kept, from one text to the next."""
+
+    def __init__(self, **options: Any):
+        from owt_pipeline.clean.stage import Options, checked_sets
+        from owt_pipeline.engine.errors import UserError
+        from schemas.settings import from_table
+
+        self.options = from_table(Options, options, "clean")
+        try:
+            self._sets = checked_sets(self.options)
+        except UserError as error:
+            raise ValueError(str(error)) from error
+
+    def __call__(self, text: str) -> Cleaned:
+        from owt_pipeline.clean.documents import clean_document
+
+        if not isinstance(text, str):
+            raise TypeError(f"a text is a str, not {type(text).__name__}")
+        return Cleaned(**vars(clean_document(text, self.options, self._sets)))
+
+
+def near_duplicates(
+    texts: Texts,
+    *,
+    text_field: str = "text",
+    workers: int | None = None,
+    temporary_folder: str | None = None,
+    **options: Any,
+) -> pa.Table:
+    """Which texts repeat which: exact copies, and pairs whose exact similarity reaches the threshold.
+
+    Candidates come from MinHash LSH (Broder 1997), and each is verified by the Jaccard similarity of the two sets of
+    word 5-grams, so every row of the result is true; a pair right at the threshold is missed about once in a thousand.
+    Of texts that repeat each other the longest stays, of equally long ones the first. No text that stays is one that
+    goes itself.
+
+    Args:
+      texts: a sequence of strings, an Arrow array or column (also of pandas or Polars), or a `pathlib.Path`, or
+        several, of Parquet or JSON Lines files (.gz, .zst, .xz, .bz2). A missing text (None, null) repeats none.
+      text_field: of a file, the column or field (`a.b` is field b of field a) that holds the text.
+      workers: processes; this machine's cores by default.
+      temporary_folder: where the texts and what is found of them lie meanwhile: about as much as the texts compressed,
+        and 400 bytes a text. Memory does not grow with the texts but for some bytes a text.
+      **options: of the stage `dedupe`: `threshold=0.8`, `similarity="jaccard"`, `shingles="words"`, `ngram=5`,
+        `num_perm=128`, `bands`, `rows`, `false_negative_weight`, `max_comparisons`.
+
+    Returns:
+      A table with a row for each text that goes, in the order of the texts:
+      `row` int64, its number; of files, counted through all of them. `kept_row` int64, the text that stays in its
+      favour. `cluster` int64, the same number for all that go for one text. `similarity` float32, exact. `rule`
+      string, `exact` or `near`.
+
+    Raises:
+      TypeError: `texts`, or an item of it, is of another type.
+      ValueError: an option that does not exist, a file that cannot be read, or a record without the field.
+    """
+    return find_duplicates(_arrays_of(texts, text_field), workers, temporary_folder, **options)
+
+
+def find_duplicates(
+    texts: Iterator[pa.Array], workers: int | None = None, temporary_folder: str | None = None, **options: Any
+) -> pa.Table:
+    """`near_duplicates` of texts that come in arrays of strings."""
+    import numpy as np
+    import pyarrow as pa
+
+    from owt_pipeline.dedupe.stage import STAGE, Comparison, Options
+    from owt_pipeline.engine.dataset import DatasetReader
+    from owt_pipeline.engine.errors import UserError
+    from owt_pipeline.engine.parts import make_here
+    from owt_pipeline.engine.stage import Runtime
+    from owt_pipeline.engine.storage import Storage
+    from schemas.settings import from_table
+
+    asked = vars(from_table(Comparison, options, "near_duplicates"))
+    chosen = Options(**asked, max_cluster_share=1.0, max_host_share=1.0)  # no alarm: nothing is removed here
+    with tempfile.TemporaryDirectory(prefix="owt-", dir=temporary_folder) as folder:
+        workdir = Storage(folder)
+        try:
+            _write_documents(workdir, texts)
+            make_here(STAGE, chosen, Runtime(workdir, workers or _cores()))
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        columns = ["url_id", "kept_url_id", "similarity", "rule"]
+        found = DatasetReader.open(workdir, "duplicates").table(columns=columns).sort_by("url_id")
+    row, kept_row = (found[name].to_numpy().astype(np.int64) for name in columns[:2])
+    _, cluster = np.unique(kept_row, return_inverse=True)
+    return pa.table(
+        {
+            "row": row,
+            "kept_row": kept_row,
+            "cluster": cluster.astype(np.int64),
+            "similarity": found["similarity"],
+            "rule": found["rule"],
+        }
+    )
+
+
+def _arrays_of(texts: Any, text_field: str) -> Iterator[pa.Array]:
+    """The texts in arrays of strings of bounded size."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(texts, (str, bytes, Mapping, type(None))):
+        raise TypeError(f"texts is a {type(texts).__name__}: give a list of texts, a column, or a pathlib.Path")
+    if isinstance(texts, os.PathLike) or (
+        isinstance(texts, (list, tuple)) and texts and isinstance(texts[0], os.PathLike)
+    ):
+        paths = [texts] if isinstance(texts, os.PathLike) else texts
+        yield from texts_of_files([os.fspath(path) for path in paths], text_field)
+        return
+    if isinstance(texts, (list, tuple)):
+        for start in range(0, len(texts), _BATCH_ROWS):
+            some = texts[start : start + _BATCH_ROWS]
+            for number, text in enumerate(some, start):
+                if not isinstance(text, (str, type(None))):
+                    raise TypeError(f"texts[{number}] is a {type(text).__name__}, not a str")
+            yield _as_strings(some)
+        return
+    try:
+        column = texts if isinstance(texts, (pa.Array, pa.ChunkedArray)) else pa.chunked_array(texts)
+    except (TypeError, AttributeError, pa.ArrowException):
+        column = pa.array(texts, from_pandas=True)
+    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+        if pa.types.is_dictionary(chunk.type):
+            chunk = chunk.dictionary_decode()
+        if not (pa.types.is_string(chunk.type) or pa.types.is_large_string(chunk.type) or pa.types.is_null(chunk.type)
+                or pa.types.is_string_view(chunk.type)):  # fmt: skip
+            raise TypeError(f"texts is a column of {chunk.type}, not of strings")
+        for start in range(0, len(chunk), _BATCH_ROWS):
+            yield pc.cast(chunk.slice(start, _BATCH_ROWS), pa.string())
+
+
+def _as_strings(texts: Sequence[str | None]) -> pa.Array:
+    import pyarrow as pa
+
+    try:
+        return pa.array(texts, pa.string())
+    except (UnicodeEncodeError, pa.ArrowInvalid):  # half of a surrogate pair
+        return pa.array([text and text.encode("utf-8", "replace").decode() for text in texts], pa.string())
+
+
+def texts_of_files(paths: Sequence[str], text_field: str) -> Iterator[pa.Array]:
+    """The texts of Parquet and JSON Lines files (paths, globs or URIs), in arrays of strings.
+
+    Raises ValueError for a record without the field, or whose field is no text; UserError for a file that cannot be
+    read.
+    """
+    from owt_pipeline.engine.storage import expand_globs
+    from owt_pipeline.import_text.records import format_of, read_records
+    from owt_pipeline.import_text.stage import field_value
+
+    columns = {text_field, text_field.partition(".")[0]}
+    waiting: list[str | None] = []
+    size = 0
+    for path in expand_globs(tuple(paths), "near_duplicates"):
+        for record in read_records(path, path, format_of(path), columns=columns, split_text="file"):
+            if record.fields is None:
+                raise ValueError(f"{record.where}: {record.problem}")
+            text = field_value(record.fields, text_field, ...)
+            if text is ...:
+                raise ValueError(f"{record.where}: no field {text_field!r}; it has {', '.join(record.fields)}")
+            if not isinstance(text, (str, type(None))):
+                raise ValueError(f"{record.where}: {text_field!r} is a {type(text).__name__}, not text")
+            waiting.append(text)
+            size += len(text or "")
+            if len(waiting) == _BATCH_ROWS or size >= _BATCH_BYTES:
+                yield _as_strings(waiting)
+                waiting, size = [], 0
+    if waiting:
+        yield _as_strings(waiting)
+
+
+def _write_documents(workdir: Storage, arrays: Iterator[pa.Array]) -> None:
+    """Write texts as the dataset that `dedupe` reads: the id of each is its number, and what is no text is left out."""
+    from owt_pipeline.engine.commit import ShardWriter, publish
+    from owt_pipeline.engine.dataset import empty
+    from schemas import DATASETS
+    from schemas.manifest import Counts, ShardRecord
+
+    dataset = DATASETS["clean"]
+    records: list[ShardRecord] = []
+    batches = _documents(arrays, dataset.schema)
+    batch = next(batches, empty(dataset.schema))
+    while batch is not None:
+        with ShardWriter(workdir, workdir / ".records", len(records), {"": dataset.schema}, dataset="clean") as writer:
+            rows = 0
+            while batch is not None and rows < _SHARD_ROWS:
+                writer.enter(batch.num_rows)
+                writer.write(batch)
+                rows += batch.num_rows
+                batch = next(batches, None)
+        records.append(writer.record)
+    publish(
+        workdir,
+        records,
+        [],
+        dataset="clean",
+        stage=dataset.stage,
+        stage_version=0,
+        fingerprint="",
+        num_shards=len(records),
+        counts=sum((record.counts for record in records), Counts()),
+    )
+
+
+def _documents(arrays: Iterator[pa.Array], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    import numpy as np
+    import pyarrow as pa
+
+    start = 0
+    for texts in arrays:
+        rows = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
+        first, start = start, start + len(texts)
+        if not len(rows):
+            continue
+        given = {"url_id": pa.array((first + rows).astype(np.uint64)), "text": texts.take(pa.array(rows))}
+        columns = [
+            given[field.name]
+            if field.name in given
+            else pa.nulls(len(rows), field.type)
+            if field.nullable
+            else pa.repeat(pa.scalar([] if pa.types.is_list(field.type) else 0, field.type), len(rows))
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _checked_url(url: str) -> str:
+    if not isinstance(url, str):
+        raise TypeError(f"a URL is a str, not {type(url).__name__}")
+    return url
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

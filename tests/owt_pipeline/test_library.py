@@ -1,0 +1,310 @@
+"""The library's functions: what they return, that the stages say the same, and what they make of bad input."""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import owt_pipeline as owt
+from owt_pipeline.clean.documents import clean_batch
+from owt_pipeline.clean.stage import Options as CleanOptions
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.extract.extractor import Page, Settings
+from schemas import DATASETS
+from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, write_clean
+
+PROSE = "This sentence is prose, and long enough to be taken for a part of an article about something. " * 6
+HTML = f"""<html lang=en><head><title>A page</title><meta name=author content="Ada Writer"></head><body>
+<nav><a href=/>Home</a> <a href=/x>More</a></nav><article><h1>A page</h1><p>{PROSE}</p></article></body></html>"""
+
+
+def in_new_process(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_import_is_quick_and_loads_no_part_of_the_pipeline() -> None:
+    code = "import sys, owt_pipeline; print(sorted({m.split('.')[0] for m in sys.modules}))"
+    loaded = in_new_process(code)
+    for library in ("apache_beam", "lxml", "pyarrow", "numpy", "msgspec", "schemas"):
+        assert f"'{library}'" not in loaded
+
+
+def test_no_function_loads_beam() -> None:
+    code = f"""
+import sys, owt_pipeline as owt
+owt.canonical_url("http://a.example/"); owt.url_id("http://a.example/")
+owt.extract({HTML!r}); owt.clean("a text"); owt.near_duplicates(["a", "b"], workers=1)
+print("apache_beam" in sys.modules)"""
+    assert in_new_process(code).split() == ["False"]
+
+
+def test_public_names_are_those_of_all_and_documented() -> None:
+    for name in owt.__all__:
+        assert getattr(owt, name) is not None
+        assert name in dir(owt)
+    page = (Path(__file__).resolve().parents[2] / "docs" / "library.md").read_text()
+    assert [name for name in owt.__all__ if name not in page] == []
+    with pytest.raises(AttributeError):
+        _ = owt.extraction
+
+
+def test_functions_named_like_packages_stay_callable_and_can_be_sent_to_other_processes() -> None:
+    import owt_pipeline.clean.stage
+    import owt_pipeline.extract.stage as stage
+
+    assert stage.STAGE.name == "extract"
+    assert owt_pipeline.clean("a text").reason == "too_short"
+    again = pickle.loads(pickle.dumps(owt.extract))
+    assert again(HTML) == owt.extract(HTML)
+    assert "html" in inspect.signature(owt.extract).parameters
+
+
+def test_extract_finds_text_and_metadata() -> None:
+    found = owt.extract(HTML, "https://www.example.org/2021/03/04/a-page")
+    assert found is not None
+    assert PROSE.strip() in found.text
+    assert "Home" not in found.text
+    assert (found.title, found.author, found.date, found.language) == ("A page", "Ada Writer", "2021-03-04", "en")
+    assert owt.extract(HTML, text_format="markdown").text.startswith("# A page")  # type: ignore[union-attr]
+
+
+def test_extract_decodes_bytes_as_the_stage_does() -> None:
+    text = HTML.replace("prose", "prosé").replace("<head>", "<head><meta charset=windows-1252>")
+    assert owt.extract(text.encode("cp1252")) == owt.extract(text)
+
+
+@pytest.mark.parametrize("page", ["", b"", b"%PDF-1.7 and so on", "<p></p>", b"\x00\x01\x02" * 100])
+def test_page_without_text_is_none(page: str | bytes) -> None:
+    assert owt.extract(page) is None
+
+
+@pytest.mark.parametrize("page", [None, {}, 7, ["<p>"], bytearray(b"<p>")])
+def test_page_of_another_type_is_a_type_error(page: object) -> None:
+    with pytest.raises(TypeError, match="a page is text or bytes"):
+        owt.extract(page)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a page is text or bytes"):
+        list(owt.Extractor().map([HTML, page]))  # type: ignore[list-item]
+
+
+def test_unknown_options_are_value_errors_that_suggest_the_right_one() -> None:
+    with pytest.raises(ValueError, match="did you mean 'favor'"):
+        owt.extract(HTML, favour="precision")
+    with pytest.raises(ValueError, match="balanced, precision, recall"):
+        owt.Extractor(favor="all")
+    with pytest.raises(ValueError, match="is none of blocks, resiliparse, trafilatura"):
+        owt.Extractor(extractor="nope")
+    with pytest.raises(ValueError, match="did you mean 'min_tokens'"):
+        owt.clean("a text", min_token=3)
+    with pytest.raises(ValueError, match="is not a known language"):
+        owt.Cleaner(languages=("xx",))
+    with pytest.raises(ValueError, match="did you mean 'threshold'"):
+        owt.near_duplicates(["a"], treshold=0.5)
+
+
+def test_fifty_megabytes_of_html_end() -> None:
+    assert owt.extract(f"<p>{PROSE}</p><table>" + ("<tr><td>" + "some words of a cell " * 2000) * 1200) is not None
+
+
+def hostile(settings: Settings):  # type: ignore[no-untyped-def]
+    """An extractor that does what the page says."""
+
+    def extract(page: Page) -> owt.Extracted | None:
+        if page.html == "die":
+            os._exit(9)
+        if page.html == "hang":
+            while True:
+                pass
+        if page.html == "eat":
+            held = [bytes(1 << 20) for _ in range(4096)]
+            return owt.Extracted(str(len(held)))
+        return owt.Extracted(page.html)
+
+    return extract
+
+
+def test_hostile_page_costs_that_page_alone() -> None:
+    pages = ["one", "die", "two", "hang", "eat", ("three", "https://example.org/"), ""]
+    extractor = owt.Extractor(
+        isolated=True, workers=2, extractor=f"{__name__}:hostile", page_cpu_seconds=0.5, page_memory_mb=256
+    )
+    results = [r.text if isinstance(r, owt.Extracted) else str(r.reason) for r in extractor.map(pages)]
+    assert results == ["one", "extract_crash", "two", "extract_timeout", "extract_memory", "three", "no_text"]
+
+
+def test_isolated_and_plain_extraction_find_the_same(testdata: Path) -> None:
+    with gzip.open(testdata / "web" / "readability-pages.jsonl.gz") as file:
+        pages = [json.loads(line)["html"] for _, line in zip(range(20), file, strict=False)]
+    plain, isolated = owt.Extractor(), owt.Extractor(isolated=True, workers=2)
+    assert list(isolated.map(pages)) == list(plain.map(pages))
+    assert [owt.extract(page) for page in pages] == list(plain.map(pages))
+
+
+def test_clean_says_what_the_stage_says() -> None:
+    texts = [
+        Path(owt.__file__).with_name("library.py").read_text(),
+        "short",
+        "Das ist ein deutscher Text, der lang genug ist. " * 30,
+        "same words " * 300,
+    ]
+    options = {"filters": ("gopher_repetition",), "measured_share": 1.0}
+    cleaner = owt.Cleaner(**options)
+    results = [cleaner(text) for text in texts]
+    assert [r.reason for r in results] == [None, "too_short", "wrong_language", "gopher_repetition"]
+    assert results[3].detail
+    assert results[0].signals["gopher_quality.stop_words"] >= 2
+    empty = DATASETS["documents"].schema.empty_table().to_pandas().reindex(range(len(texts)))
+    empty["text"], empty["url_id"] = texts, range(len(texts))
+    empty["subreddits"] = [[] for _ in texts]
+    batch = pa.RecordBatch.from_pandas(empty, DATASETS["documents"].schema, preserve_index=False)
+    outcome = clean_batch(batch, CleanOptions(**options))  # type: ignore[arg-type]
+    assert outcome.kept["text"].to_pylist() == [results[0].text]
+    assert outcome.rejects["reason"].to_pylist() == [r.reason for r in results[1:]]
+    assert outcome.rejects["detail"].to_pylist() == [r.detail for r in results[1:]]
+
+
+@pytest.mark.parametrize("text", [None, b"bytes", 7, {}, float("nan")])
+def test_what_is_no_text_is_a_type_error(text: object) -> None:
+    with pytest.raises(TypeError, match="a text is a str"):
+        owt.clean(text)  # type: ignore[arg-type]
+
+
+def test_cleaned_is_frozen() -> None:
+    with pytest.raises(AttributeError):
+        owt.clean("a text").text = ""  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_near_duplicates_decides_as_the_stage(tmp_path: Path, workers: int) -> None:
+    texts = corpus_with_copies(seed=5, documents=300)
+    write_clean(tmp_path, texts, url_id=range(len(texts)))
+    dedupe(tmp_path)
+    stage = DatasetReader.open(Storage(str(tmp_path)), "duplicates").table().sort_by("url_id")
+    found = owt.near_duplicates(texts, workers=workers)
+    assert found["row"].to_pylist() == stage["url_id"].to_pylist()
+    assert found["kept_row"].to_pylist() == stage["kept_url_id"].to_pylist()
+    assert found["similarity"].equals(stage["similarity"])
+    assert found["rule"].to_pylist() == stage["rule"].to_pylist()
+    clusters = {(row["kept_row"], row["cluster"]) for row in found.to_pylist()}
+    assert len(clusters) == len({kept for kept, _ in clusters}) == len({cluster for _, cluster in clusters})
+
+
+def test_near_duplicates_takes_columns_and_files_of_any_kind(tmp_path: Path) -> None:
+    texts: list[str | None] = [*corpus_with_copies(seed=6, documents=60)]
+    texts[7] = None
+    expected = owt.near_duplicates(texts, workers=1)
+    assert len(expected) > 5
+    table = pa.table({"body": texts})
+    pq.write_table(table.slice(0, 20), tmp_path / "a.parquet", row_group_size=7)
+    with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps({"body": text}) + "\n" for text in texts[20:])
+    columns = (
+        tuple(texts),
+        pa.array(texts),
+        pa.array(texts, pa.large_string()),
+        pa.array(texts).dictionary_encode(),
+        table["body"],
+        pa.chunked_array([pa.array(texts[:11]), pa.array(texts[11:])]),
+        pd.Series(texts),
+        pl.Series(texts),
+    )
+    for column in columns:
+        assert owt.near_duplicates(column, workers=1).equals(expected), type(column)
+    files = [tmp_path / "a.parquet", tmp_path / "b.jsonl.gz"]
+    assert owt.near_duplicates(files, text_field="body", workers=1).equals(expected)
+
+
+def test_near_duplicates_leaves_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
+    owt.near_duplicates(["a text", "a text"], temporary_folder=str(tmp_path), workers=1)
+    with pytest.raises(ValueError, match="no field 'text'"):
+        (tmp_path / "x.jsonl").write_text('{"body": "a"}\n')
+        owt.near_duplicates(tmp_path / "x.jsonl", temporary_folder=str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["x.jsonl"]
+
+
+def test_near_duplicates_of_nothing_is_an_empty_table() -> None:
+    for texts in ([], [None], pa.array([], pa.string()), [""]):
+        assert owt.near_duplicates(texts, workers=1).num_rows == 0
+    assert owt.near_duplicates([]).schema.names == ["row", "kept_row", "cluster", "similarity", "rule"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("one text", "texts is a str"),
+        (b"bytes", "texts is a bytes"),
+        ({"text": "a"}, "texts is a dict"),
+        (["a", 7], r"texts\[1\] is a int"),
+        (["a", float("nan")], r"texts\[1\] is a float"),
+        (pa.array([1, 2]), "a column of int64"),
+        (pd.Series([1.5]), "a column of double"),
+        (None, "texts is a NoneType"),
+    ],
+)
+def test_what_are_no_texts_is_a_type_error(texts: object, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        owt.near_duplicates(texts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", '{"text": 7}', "a.jsonl:1: 'text' is a int"),
+        ("a.jsonl", '{"text": "a"}\n{"text"', "a.jsonl:2: not JSON"),
+        ("a.parquet", "no parquet", "cannot be read as Parquet"),
+        ("a.csv", "text", "unknown extension"),
+    ],
+)
+def test_file_that_cannot_be_read_is_a_value_error(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        owt.near_duplicates(tmp_path / name)
+
+
+def test_half_of_a_surrogate_pair_is_a_text_like_any_other() -> None:
+    assert owt.near_duplicates(["a \ud800 b c", "a \ud800 b c"], workers=1)["kept_row"].to_pylist() == [0]
+
+
+def test_script_without_a_main_guard_runs_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import owt_pipeline as owt\nprint('begin')\n"
+        "print(len(owt.near_duplicates(['a b c'] * 50, workers=2)))\n"
+        "print(len(list(owt.Extractor(isolated=True, workers=2).map(['<p>x'] * 3))))\n"
+    )
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["begin", "49", "3"]
+
+
+def test_urls() -> None:
+    url = "HTTP://www.Example.com:80/a/../b%7e/?utm_source=x&id=1#top"
+    assert owt.canonical_url(url) == "https://example.com/b~?id=1"
+    assert owt.url_id(url) == owt.url_id("https://example.com/b~?id=1")
+    with pytest.raises(owt.BadURL, match="neither http nor https"):
+        owt.canonical_url("ftp://example.org/")
+    with pytest.raises(TypeError):
+        owt.url_id(None)  # type: ignore[arg-type]
+
+
+def test_extraction_of_one_page_does_not_wait_for_others() -> None:
+    started = time.monotonic()
+
+    def pages():  # type: ignore[no-untyped-def]
+        yield HTML
+        raise RuntimeError(f"drawn after {time.monotonic() - started:.0f} s")
+
+    results = owt.Extractor().map(pages())
+    assert isinstance(next(results), owt.Extracted)
