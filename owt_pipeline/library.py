@@ -6,6 +6,7 @@ needs is imported when it is first called. `owt_pipeline.transforms` has the sam
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import time
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from owt_pipeline.extract.extractor import Extracted
     from owt_pipeline.extract.pages import Rejected
     from schemas import Reason
+    from schemas.manifest import Manifest, ShardRecord
 
 Html: TypeAlias = "str | bytes"
 Texts: TypeAlias = "Sequence[str | None] | pa.Array | pa.ChunkedArray | Path | Sequence[Path]"
@@ -241,7 +243,8 @@ def find_duplicates(
     import numpy as np
     import pyarrow as pa
 
-    from owt_pipeline.dedupe.stage import STAGE, Comparison, Options
+    from owt_pipeline.dedupe.options import Comparison, Options
+    from owt_pipeline.dedupe.stage import STAGE
     from owt_pipeline.engine.dataset import DatasetReader
     from owt_pipeline.engine.errors import UserError
     from owt_pipeline.engine.parts import make_here
@@ -254,7 +257,7 @@ def find_duplicates(
     with tempfile.TemporaryDirectory(prefix="owt-", dir=temporary_folder) as folder:
         workdir = Storage(folder)
         try:
-            _write_documents(workdir, texts)
+            _write_all(workdir, texts)
             make_here(STAGE, chosen, Runtime(workdir, workers or _cores()))
         except UserError as error:
             raise ValueError(str(error)) from error
@@ -292,7 +295,7 @@ def _arrays_of(texts: Any, text_field: str) -> Iterator[pa.Array]:
             for number, text in enumerate(some, start):
                 if not isinstance(text, (str, type(None))):
                     raise TypeError(f"texts[{number}] is a {type(text).__name__}, not a str")
-            yield _as_strings(some)
+            yield as_strings(some)
         return
     try:
         column = texts if isinstance(texts, (pa.Array, pa.ChunkedArray)) else pa.chunked_array(texts)
@@ -308,7 +311,8 @@ def _arrays_of(texts: Any, text_field: str) -> Iterator[pa.Array]:
             yield pc.cast(chunk.slice(start, _BATCH_ROWS), pa.string())
 
 
-def _as_strings(texts: Sequence[str | None]) -> pa.Array:
+def as_strings(texts: Sequence[str | None]) -> pa.Array:
+    """An array of strings; half of a surrogate pair becomes a question mark."""
     import pyarrow as pa
 
     try:
@@ -342,38 +346,58 @@ def texts_of_files(paths: Sequence[str], text_field: str) -> Iterator[pa.Array]:
             waiting.append(text)
             size += len(text or "")
             if len(waiting) == _BATCH_ROWS or size >= _BATCH_BYTES:
-                yield _as_strings(waiting)
+                yield as_strings(waiting)
                 waiting, size = [], 0
     if waiting:
-        yield _as_strings(waiting)
+        yield as_strings(waiting)
 
 
-def _write_documents(workdir: Storage, arrays: Iterator[pa.Array]) -> None:
-    """Write texts as the dataset that `dedupe` reads: the id of each is its number, and what is no text is left out."""
-    from owt_pipeline.engine.commit import ShardWriter, publish
-    from owt_pipeline.engine.dataset import empty
+def _write_all(workdir: Storage, texts: Iterator[pa.Array]) -> None:
+    """Write texts as the dataset that `dedupe` reads: the id of each is its number."""
+
+    def numbered() -> Iterator[tuple[int, pa.Array]]:
+        first = 0
+        for array in texts:
+            yield first, array
+            first += len(array)
+
+    shards = itertools.groupby(numbered(), lambda pair: pair[0] // _SHARD_ROWS)
+    records = [write_documents(workdir, shard, some) for shard, some in shards]
+    publish_documents(workdir, records or [write_documents(workdir, 0, ())])
+
+
+def write_documents(workdir: Storage, shard: int, texts: Iterable[tuple[int, pa.Array]]) -> ShardRecord:
+    """Write a shard of what `dedupe` reads, from (id of the first text, texts); what is no text is left out."""
+    import numpy as np
+    import pyarrow as pa
+
+    from owt_pipeline.engine.commit import ShardWriter
     from schemas import DATASETS
-    from schemas.manifest import Counts, ShardRecord
 
-    dataset = DATASETS["clean"]
-    records: list[ShardRecord] = []
-    batches = _documents(arrays, dataset.schema)
-    batch = next(batches, empty(dataset.schema))
-    while batch is not None:
-        with ShardWriter(workdir, workdir / ".records", len(records), {"": dataset.schema}, dataset="clean") as writer:
-            rows = 0
-            while batch is not None and rows < _SHARD_ROWS:
-                writer.enter(batch.num_rows)
-                writer.write(batch)
-                rows += batch.num_rows
-                batch = next(batches, None)
-        records.append(writer.record)
-    publish(
+    schema = DATASETS["clean"].schema
+    with ShardWriter(workdir, workdir / ".records", shard, {"": schema}, dataset="clean") as writer:
+        for first, array in texts:
+            rows = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
+            if len(rows):
+                known = {"url_id": pa.array((first + rows).astype(np.uint64)), "text": array.take(pa.array(rows))}
+                columns = [known[f.name] if f.name in known else _blank(f, len(rows)) for f in schema]
+                writer.enter(len(rows))
+                writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
+    return writer.record
+
+
+def publish_documents(workdir: Storage, records: Sequence[ShardRecord]) -> Manifest:
+    """Publish the shards that `write_documents` wrote."""
+    from owt_pipeline.engine.commit import publish
+    from schemas import DATASETS
+    from schemas.manifest import Counts
+
+    return publish(
         workdir,
         records,
         [],
         dataset="clean",
-        stage=dataset.stage,
+        stage=DATASETS["clean"].stage,
         stage_version=0,
         fingerprint="",
         num_shards=len(records),
@@ -381,26 +405,12 @@ def _write_documents(workdir: Storage, arrays: Iterator[pa.Array]) -> None:
     )
 
 
-def _documents(arrays: Iterator[pa.Array], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    import numpy as np
+def _blank(field: pa.Field, rows: int) -> pa.Array:
     import pyarrow as pa
 
-    start = 0
-    for texts in arrays:
-        rows = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
-        first, start = start, start + len(texts)
-        if not len(rows):
-            continue
-        given = {"url_id": pa.array((first + rows).astype(np.uint64)), "text": texts.take(pa.array(rows))}
-        columns = [
-            given[field.name]
-            if field.name in given
-            else pa.nulls(len(rows), field.type)
-            if field.nullable
-            else pa.repeat(pa.scalar([] if pa.types.is_list(field.type) else 0, field.type), len(rows))
-            for field in schema
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+    if field.nullable:
+        return pa.nulls(rows, field.type)
+    return pa.repeat(pa.scalar([] if pa.types.is_list(field.type) else 0, field.type), rows)
 
 
 def _checked_url(url: str) -> str:

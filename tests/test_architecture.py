@@ -22,14 +22,17 @@ MAY_IMPORT = {
     "schemas": ("schemas",),
     "engine": ("schemas", "engine"),
     "formats": ("schemas", "engine", "formats"),
-    "modules of a stage": ("schemas", "engine", "formats", "modules of a stage"),
+    "modules of a stage": ("package", "schemas", "engine", "formats", "modules of a stage"),
     "stage.py": ("schemas", "engine", "formats", "modules of a stage"),
-    "pipeline": ("schemas", "engine", "pipeline"),
-    "commands": ("schemas", "engine", "formats", "modules of a stage", "pipeline", "commands"),
+    "package": (),
+    "library": ("package", "schemas", "engine", "formats", "modules of a stage", "stage.py", "library"),
+    "pipeline": ("package", "schemas", "engine", "pipeline"),
+    "commands": ("package", "schemas", "engine", "formats", "modules of a stage", "library", "pipeline", "commands"),
     "trainer": ("schemas", "trainer"),
     "dags": (),
 }
-"""The layers, and which of them each may import. `pipeline` loads each `stage.py` by its name."""
+"""The layers, and which of them each may import. `pipeline` loads each `stage.py` by its name, and the package itself
+what the library has."""
 
 
 class Import(NamedTuple):
@@ -85,7 +88,9 @@ def layer(module: str) -> str:
         return "stage.py" if rest == f"{first}.stage" else "modules of a stage"
     if first in ("engine", "formats"):
         return first
-    return "pipeline" if first in ("pipeline", "stages", "config", "command_line", "") else "commands"
+    if first in ("", "library", "transforms"):
+        return "library" if first else "package"
+    return "pipeline" if first in ("pipeline", "stages", "config", "command_line") else "commands"
 
 
 def test_imports_go_one_way() -> None:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
-from owt_pipeline.dedupe.stage import Comparison
+from owt_pipeline.dedupe.options import Comparison
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import folder_of
 from owt_pipeline.library import find_duplicates, texts_of_files

@@ -19,7 +19,6 @@ from owt_pipeline.engine.parts import make_here
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage, folder_of
 from owt_pipeline.extract.pages import Found, Result, extract_all, extract_body, extract_row
-from owt_pipeline.extract.stage import Options
 from owt_pipeline.formats.warc import pages
 from owt_pipeline.stages import load
 from schemas.settings import add_flags, flags_given
@@ -44,7 +43,7 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print JSON: one object with text, title, author, date, ..."
     )
-    add_flags(parser.add_argument_group("extraction"), Options)
+    add_flags(parser.add_argument_group("extraction"), load("extract").options)
     group = parser.add_argument_group("fetching a URL")
     group.add_argument("--user_agent", metavar="TEXT", help="User-Agent with contact details, which a URL needs")
     group.add_argument("--allow_private_hosts", action="store_true", default=None, help="also of a private network")
@@ -53,7 +52,8 @@ def _flags(parser: CommandParser) -> None:
 
 
 def _page(arguments: argparse.Namespace) -> int:
-    options = stage_options(load("extract"), None, {}, flags_given(Options, arguments))
+    stage = load("extract")
+    options = stage_options(stage, None, {}, flags_given(stage.options, arguments))
     given: str = arguments.page
     if given.startswith(("http://", "https://")):
         chosen = {name: value for name in _FETCH if (value := getattr(arguments, name)) is not None}
@@ -74,7 +74,7 @@ def _page(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _one(page: Any, options: Options, work: Any) -> Result:
+def _one(page: Any, options: Any, work: Any) -> Result:
     """In a process of its own, with the stage's limits."""
     ((_, result),) = extract_all([page], options, 1, work)
     return result

@@ -43,7 +43,7 @@ from owt_pipeline.engine.exchange import Slice, by_key, by_partition, gather, re
 from schemas import DATASETS
 
 if TYPE_CHECKING:
-    from owt_pipeline.dedupe.stage import Options
+    from owt_pipeline.dedupe.options import Options
     from owt_pipeline.engine.commit import ShardWriter
     from owt_pipeline.engine.dataset import DatasetReader
     from owt_pipeline.engine.stage import StageRun

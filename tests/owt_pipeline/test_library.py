@@ -278,17 +278,6 @@ def test_half_of_a_surrogate_pair_is_a_text_like_any_other() -> None:
     assert owt.near_duplicates(["a \ud800 b c", "a \ud800 b c"], workers=1)["kept_row"].to_pylist() == [0]
 
 
-def test_script_without_a_main_guard_runs_once(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import owt_pipeline as owt\nprint('begin')\n"
-        "print(len(owt.near_duplicates(['a b c'] * 50, workers=2)))\n"
-        "print(len(list(owt.Extractor(isolated=True, workers=2).map(['<p>x'] * 3))))\n"
-    )
-    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["begin", "49", "3"]
-
-
 def test_urls() -> None:
     url = "HTTP://www.Example.com:80/a/../b%7e/?utm_source=x&id=1#top"
     assert owt.canonical_url(url) == "https://example.com/b~?id=1"

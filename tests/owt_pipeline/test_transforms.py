@@ -1,0 +1,161 @@
+"""The library's Beam transforms on rows, named tuples and dicts, from Python and from Beam YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.testing.util import BeamAssertException, assert_that
+
+import owt_pipeline as owt
+from owt_pipeline.transforms import CleanText, ExtractText, MarkNearDuplicates
+from tests.owt_pipeline.dedupe.corpora import corpus_with_copies
+
+PROSE = "This is a sentence of an article that somebody wrote, and it goes on about the weather, number {}. "
+
+
+def page(number: int) -> str:
+    return f"<article><h1>Page {number}</h1><p>{PROSE.format(number) * 20}</p></article>"
+
+
+def rows_are(expected: Sequence[dict[str, Any]], *names: str) -> Any:
+    """An assertion that a PCollection has these rows, in any order, as far as the fields `names` go."""
+
+    def check(rows: Any) -> None:
+        found = sorted(({name: row._asdict()[name] for name in names or row._asdict()} for row in rows), key=str)
+        if found != sorted(({name: row[name] for name in names or row} for row in expected), key=str):
+            raise BeamAssertException(f"{found} is not {list(expected)}")
+
+    return check
+
+
+class Posted(NamedTuple):
+    html: str
+    url: str
+    score: int
+
+
+@pytest.mark.parametrize("kind", [beam.Row, Posted, dict])
+def test_pages_become_texts_and_rejects(kind: Any) -> None:
+    given = [{"html": page(i) if i else "", "url": f"https://example.org/{i}", "score": i} for i in range(4)]
+    expected = [{**row, **vars(owt.extract(row["html"], row["url"]))} for row in given[1:]]
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        result = pipeline | beam.Create([kind(**row) for row in given]) | ExtractText()
+        assert_that(result["out"], rows_are(expected), label="out")
+        problem = {"reason": "no_text", "detail": "an empty page"}
+        assert_that(result["rejects"], rows_are([{**given[0], **problem}]), label="rejects")
+
+
+def test_page_that_is_none_or_crashes_its_process_is_a_reject() -> None:
+    given = [{"html": None}, {"html": "die"}, {"html": "fine"}]
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        rows = pipeline | beam.Create([beam.Row(**row) for row in given])
+        result = rows | ExtractText(extractor="tests.owt_pipeline.test_library:hostile")
+        assert_that(result["out"], rows_are([{"text": "fine"}], "text"), label="out")
+        rejects = [{"html": None, "reason": "no_text"}, {"html": "die", "reason": "extract_crash"}]
+        assert_that(result["rejects"], rows_are(rejects, "html", "reason"), label="rejects")
+
+
+def test_texts_are_repaired_judged_and_typed() -> None:
+    good, short = PROSE.format(1) * 30 + "â€™", "too short"
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        rows = pipeline | beam.Create(
+            [beam.Row(id=1, body=good), beam.Row(id=2, body=short), beam.Row(id=3, body=None)]
+        )
+        result = rows | CleanText(text_field="body")
+        assert dict(result["out"].element_type._fields)["n_words"] is int
+        repaired = [{"id": 1, "text": owt.clean(good).text, "language": "en"}]
+        assert "’" in repaired[0]["text"]
+        assert_that(result["out"], rows_are(repaired, "id", "text", "language"), label="out")
+        rejects = [{"id": 2, "reason": "too_short"}, {"id": 3, "reason": "empty_text"}]
+        assert_that(result["rejects"], rows_are(rejects, "id", "reason"), label="rejects")
+
+
+def mark(flags: Sequence[str], folder: Path, texts: Sequence[str | None], **options: Any) -> None:
+    """Mark near-duplicates on a runner, and compare with the function."""
+    found = {row["row"]: row for row in owt.near_duplicates(texts, workers=1).to_pylist()}
+    clusters = [{i} | {gone for gone, row in found.items() if row["kept_row"] == i} for i in range(len(texts))]
+    assert len(found) > 5
+
+    def check(rows: Any) -> None:
+        rows = [row._asdict() for row in rows]
+        assert sorted(row["id"] for row in rows) == list(range(len(texts)))
+        assert {row["id"]: (row["rule"], row["similarity"]) for row in rows if row["duplicate"]} == {
+            gone: (row["rule"], row["similarity"]) for gone, row in found.items()
+        }
+        of_cluster: dict[int, set[int]] = {}
+        for row in rows:
+            of_cluster.setdefault(row["cluster"], set()).add(row["id"])
+            assert row["duplicate"] == (row["cluster"] != row["document"])
+        assert sorted(map(sorted, of_cluster.values())) == sorted(
+            sorted(one) for i, one in enumerate(clusters) if i not in found
+        )
+
+    with beam.Pipeline(options=PipelineOptions(list(flags))) as pipeline:
+        rows = pipeline | beam.Create([beam.Row(id=i, body=text) for i, text in enumerate(texts)])
+        result = rows | MarkNearDuplicates(text_field="body", temp_location=str(folder), num_shards=3, **options)
+        assert_that(result["out"], check)
+
+
+def unequal_lengths(seed: int, documents: int) -> list[str | None]:
+    """Of equally long texts, which stays follows from the order of the rows, which a runner does not keep."""
+    texts = corpus_with_copies(seed, documents)
+    return [f"{text} {'x' * (i + 1)}" for i, text in enumerate(texts)]
+
+
+def test_near_duplicates_are_marked_as_the_function_finds_them(tmp_path: Path) -> None:
+    texts = unequal_lengths(seed=3, documents=80)
+    texts[11] = None
+    mark(["--runner=FnApiRunner"], tmp_path, texts)
+    mark(["--runner=FnApiRunner"], tmp_path, texts, workers=2)
+
+
+def test_no_rows_and_rows_without_a_text(tmp_path: Path) -> None:
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        nothing = pipeline | "Nothing" >> beam.Create([]) | "MarkNothing" >> MarkNearDuplicates()
+        assert_that(nothing["out"], rows_are([]), label="nothing")
+        wrong = pipeline | beam.Create([{"text": 7}]) | MarkNearDuplicates(temp_location=str(tmp_path))
+        assert_that(wrong["rejects"], rows_are([{"text": 7, "reason": "empty_text"}], "text", "reason"), label="wrong")
+
+
+def test_mistakes_are_found_while_the_pipeline_is_built() -> None:
+    with pytest.raises(ValueError, match="did you mean 'favor'"):
+        ExtractText(favour="recall")
+    with pytest.raises(ValueError, match="did you mean 'threshold'"):
+        MarkNearDuplicates(treshold=0.9)
+    with pytest.raises(ValueError, match="is not a known language"):
+        CleanText(languages=["xx"])
+
+
+def test_row_without_the_field_names_those_it_has() -> None:
+    with (
+        pytest.raises(Exception, match=r"a row has no field 'html'; it has body"),
+        beam.Pipeline(runner=FnApiRunner()) as p,
+    ):
+        _ = p | beam.Create([{"body": ""}]) | ExtractText()
+
+
+def test_beam_yaml_runs_them(tmp_path: Path) -> None:
+    from apache_beam.yaml.main import run
+
+    pages = [{"id": i, "html": page(1) if i != 2 else "", "url": ""} for i in range(4)]
+    pq.write_table(pa.Table.from_pylist(pages), tmp_path / "pages.parquet")
+    documentation = (Path(__file__).resolve().parents[2] / "docs" / "library.md").read_text()
+    specification = documentation.partition("```yaml\n")[2].partition("```")[0]
+    specification = specification.replace("providers.yaml", str(Path(owt.__file__).with_name("providers.yaml")))
+    for name in ("pages.parquet", "documents", "rejects"):
+        specification = specification.replace(f"path: {name}", f"path: {tmp_path / name}")
+    run(["--yaml_pipeline", specification, "--runner=FnApiRunner"])
+    written = [row for path in tmp_path.glob("documents*") for row in pq.read_table(path).to_pylist()]
+    assert sorted(row["id"] for row in written) == [0, 1, 3]
+    assert sum(row["duplicate"] for row in written) == 2
+    assert all(row["text"] == owt.extract(page(1), text_format="markdown").text for row in written)
+    rejected = [row for path in tmp_path.glob("rejects*") for row in pq.read_table(path).to_pylist()]
+    assert [(row["id"], row["reason"]) for row in rejected] == [(2, "no_text")]
