@@ -139,7 +139,7 @@ class MarkNearDuplicates(beam.PTransform):
         workdir = Storage(f"{place.rstrip('/')}/near-duplicates-{uuid.uuid4()}")
         runtime = Runtime(workdir, self.workers)
         if not isinstance(rows.pipeline.runner, FnApiRunner):
-            runtime = runtime.elsewhere([DEDUPE])
+            runtime = runtime.elsewhere([DEDUPE], {"host": type(rows.pipeline.runner).__name__})
         checked = rows | "Check" >> beam.ParDo(_Check(self.text_field, self.num_shards)).with_outputs(
             _REJECTS, main=_OUT
         )

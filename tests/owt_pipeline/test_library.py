@@ -297,3 +297,14 @@ def test_extraction_of_one_page_does_not_wait_for_others() -> None:
 
     results = owt.Extractor().map(pages())
     assert isinstance(next(results), owt.Extracted)
+
+
+def test_script_without_a_main_guard_runs_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import owt_pipeline as owt\nprint('begin')\n"
+        "print(len(owt.near_duplicates(['a b c'] * 50, workers=2)))\n"
+        "print(len(list(owt.Extractor(isolated=True, workers=2).map(['<p>x'] * 3))))\n"
+    )
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["begin", "49", "3"]
