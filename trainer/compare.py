@@ -116,6 +116,16 @@ class Job:
     def scores_of(self, step: int) -> Path:
         return self.folder / "scores" / f"step-{step:08d}.json"
 
+    def __str__(self) -> str:
+        return f"{self.name}, seed {self.config.seed}"
+
+    @property
+    def last_line(self) -> str:
+        """What its process printed last."""
+        path = self.folder / "output.txt"
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
+        return next((line for line in reversed(lines) if line), "starting")
+
     @property
     def finished(self) -> bool:
         known = _read_json(self.scores_of(self.config.last_step))
@@ -143,7 +153,7 @@ def work(job: Job) -> None:
             trained = load_pretrained(str(path), ranks.device)
             for evaluation in missing:
                 found = evaluation.scores(trained, ranks, job.config.micro_batch or 8)
-                known[evaluation.key] = {name: score.to_json() for name, score in found.items()}
+                known[evaluation.key] = {name: dataclasses.asdict(score) for name, score in found.items()}
             job.scores_of(step).parent.mkdir(exist_ok=True)
             page.replace_text(job.scores_of(step), json.dumps(known))
             print(f"step {step}: {', '.join(f'{name} {score.value:.4f}' for name, score in found.items())}", flush=True)
@@ -190,6 +200,8 @@ class Comparison:
     def __init__(self, options: CompareOptions, config: TrainConfig, say: Callable[[str], None]) -> None:
         self.options, self._say = options, say
         self.out = Path(options.out)
+        if config.device == "xla":
+            raise SettingsError("device: compare trains on CUDA or on a CPU")
         if len(options.data) < 2:
             raise SettingsError("data: name at least two corpora, --data A/tokens --data B/tokens")
         self.names = _names(options.data)
@@ -221,25 +233,20 @@ class Comparison:
     def _find_evaluations(self) -> tuple[Evaluation, ...]:
         options, found = self.options, []
         for name, entry, own in zip(self.names, options.data, self.corpora, strict=True):
-            if not options.eval_val:
-                continue
-            if any(len(dataset.documents("val")) for dataset in own.datasets):
+            if options.eval_val and any(len(dataset.documents("val")) for dataset in own.datasets):
                 found.append(Evaluation(f"val of {name}", "val", entry, own.digest, options.eval_tokens))
-            else:
-                self._say(f"{name} has no document in its val split, which so judges no model")
+            elif options.eval_val:
+                self._say(f"{name} has no document in its val split, so no model is judged by it")
         kinds = [("text", path, options.eval_tokens) for path in options.eval_text]
         kinds += [(kind, path, 0) for kind in ("lambada", "hellaswag") if (path := getattr(options, kind))]
         for kind, path, most in kinds:
-            check_local(path, "eval_text" if kind == "text" else kind, "file")
             if kind == "text":
                 read_documents(path)
-            digest = sha256_of(Path(path))
-            name = Path(path).name if kind == "text" else kind
-            found.append(Evaluation(name, kind, path, digest, most))
+            check_local(path, kind, "file")
+            found.append(Evaluation(path if kind == "text" else kind, kind, path, sha256_of(Path(path)), most))
         if not found:
             raise SettingsError("nothing to judge the models by, without a val split: give --eval_text FILE")
-        doubled = {e.name for e in found if sum(e.name == other.name for other in found) > 1}
-        return tuple(dataclasses.replace(e, name=e.source) if e.name in doubled else e for e in found)
+        return tuple(found)
 
     def prepare(self) -> None:
         """Create each run's folder, and make sure that what is there is of these settings and corpora."""
@@ -280,10 +287,10 @@ class Comparison:
                 slots.append({"gpu": job.gpu, "threads": job.threads})
                 if not job.finished and not stop.received:
                     failed += 1
-                    self._say(_failure(job, process.exitcode))
+                    self._say(f"{job} failed with exit code {process.exitcode}; see {job.folder / 'output.txt'}")
                 self.report()
                 left = sum(not job.finished for job in self.jobs)
-                self._say(f"{job.name}, seed {job.config.seed}: {_last_line(job)}; {left} of {total} runs left")
+                self._say(f"{job}: {job.last_line}; {left} of {total} runs left")
             if stop.received:
                 for process, _ in running.values():
                     process.terminate()
@@ -291,7 +298,7 @@ class Comparison:
             elif time.monotonic() - shown > 30:
                 shown = time.monotonic()
                 for _, job in running.values():
-                    self._say(f"{job.name}, seed {job.config.seed}: {_last_line(job)}")
+                    self._say(f"{job}: {job.last_line}")
         return failed
 
     def _slots(self) -> list[dict[str, Any]]:
@@ -313,9 +320,10 @@ class Comparison:
                 step, known = int(path.stem.removeprefix("step-")), _read_json(path)
                 for evaluation in self.evaluations:
                     for name, entry in known.get(evaluation.key, {}).items():
-                        curves[name][job.name].add(step, entry["value"])
+                        score = Score(**entry)
+                        curves[name][job.name].add(step, score.value)
                         if step == self.config.last_step:
-                            last[name][job.name][job.config.seed] = Score.from_json(entry)
+                            last[name][job.name][job.config.seed] = score
         return last, curves
 
     def report(self) -> str:
@@ -366,14 +374,17 @@ class Comparison:
 
 
 def _names(data: Sequence[str]) -> list[str]:
-    """A short name for each corpus: the parts of its path that are not in all of them."""
-    parts = [[part for part in entry.split("/") if part] for entry in data]
-    for end in (-1, 0):
-        while all(len(own) > 1 for own in parts) and len({own[end] for own in parts}) == 1:
-            for own in parts:
-                own.pop(end)
-    names = ["-".join(own).replace(",", "+") for own in parts]
-    return [name if names.count(name) == 1 else f"{name}-{k + 1}" for k, name in enumerate(names)]
+    """A short name for each corpus: that of its run's folder; it stays when others are added."""
+    names = ["+".join(map(_name, entry.split(","))) for entry in data]
+    for name, entry in zip(names, data, strict=True):
+        if names.count(name) > 1:
+            raise SettingsError(f"data: {entry} is called {name}, as another one is; rename or link its folder")
+    return names
+
+
+def _name(entry: str) -> str:
+    folder = Path(os.path.abspath(entry))
+    return folder.parent.name + folder.name.removeprefix("tokens") if folder.name.startswith("tokens") else folder.name
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -385,16 +396,6 @@ def _records(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
-
-
-def _last_line(job: Job) -> str:
-    path = job.folder / "output.txt"
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
-    return next((line for line in reversed(lines) if line), "starting")
-
-
-def _failure(job: Job, code: int | None) -> str:
-    return f"{job.name}, seed {job.config.seed} failed with exit code {code}; see {job.folder / 'output.txt'}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

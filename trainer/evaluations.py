@@ -6,13 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from schemas import SettingsError
 from trainer.command_line import read_text
-from trainer.data import Corpora, open_corpora
+from trainer.data import open_corpora
 from trainer.distributed import Ranks
 from trainer.evaluate import json_lines, score_documents, score_hellaswag, score_lambada
 from trainer.pretrained import Pretrained, Tokenizer
@@ -37,13 +34,6 @@ class Score:
     @property
     def value(self) -> float:
         return math.fsum(self.amounts) / math.fsum(self.weights)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"value": self.value, "unit": self.unit, "amounts": list(self.amounts), "weights": list(self.weights)}
-
-    @classmethod
-    def from_json(cls, entry: dict[str, Any]) -> Score:
-        return cls(entry["unit"], entry["amounts"], entry["weights"])
 
 
 @dataclass(frozen=True)
@@ -86,26 +76,20 @@ class Evaluation:
     def _documents(self, tokenizer: Tokenizer) -> tuple[list[list[int]], list[float]]:
         """(token ids, UTF-8 bytes) of each text, evenly spaced where not all are taken."""
         if self.kind == "val":
-            documents = val_documents(open_corpora(self.source.split(",")))
+            splits = [dataset.documents("val") for dataset in open_corpora(self.source.split(",")).datasets]
+            documents = [own[number].tolist() for own in splits for number in range(len(own))]
         else:
             documents = [tokenizer.encode(text) for text in read_documents(self.source)]
-        total = sum(map(len, documents))
-        every = -(-total // self.most_tokens) if self.most_tokens else 1
-        documents = [ids for ids in documents[::every] if ids]
+        every = -(-sum(map(len, documents)) // self.most_tokens) if self.most_tokens else 1
+        documents = [ids for ids in documents[:: max(1, every)] if ids]
         return documents, [float(len(tokenizer.decode(ids).encode())) for ids in documents]
-
-
-def val_documents(corpora: Corpora) -> list[list[int]]:
-    """The token ids of all documents in the val split."""
-    splits = [dataset.documents("val") for dataset in corpora.datasets]
-    return [np.asarray(own[number]).tolist() for own in splits for number in range(len(own))]
 
 
 def read_documents(path: str) -> list[str]:
     """The texts of a file of JSON Lines, or a plain text as the only one; raises SettingsError, ValueError."""
     text = read_text(path, "eval_text")
-    if Path(path).suffix in (".jsonl", ".ndjson"):
-        return [entry["text"] for _, entry in json_lines(Path(path), {"text": str})]
     if not text.strip():
         raise SettingsError(f"eval_text: {path} is empty")
+    if Path(path).suffix in (".jsonl", ".ndjson"):
+        return [entry["text"] for _, entry in json_lines(Path(path), {"text": str})]
     return [text]

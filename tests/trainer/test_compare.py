@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from schemas import SettingsError
 from trainer import compare
 from trainer.differences import as_text, difference, difference_table
 from trainer.evaluate import score_documents, text_windows
@@ -21,6 +22,7 @@ from trainer.evaluations import ACCURACY, BITS, Score
 from trainer.model import GPT, ModelConfig
 
 from .conftest import REPOSITORY, TrainerProcess, WriteTokens
+from .test_page import Checked
 
 SMALL = [
     "--preset", "tiny", "--width", "32", "--context", "32", "--batch_tokens", "512", "--device", "cpu", "--points", "2",
@@ -60,19 +62,30 @@ def scores(out: Path) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def test_a_corpus_with_its_characters_shuffled_comes_out_as_worse(
-    tmp_path: Path, corpora: dict[str, Path], trainer: TrainerProcess
+    tmp_path: Path,
+    corpora: dict[str, Path],
+    trainer: TrainerProcess,
+    write_tokens: WriteTokens,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "comparison"
     done = trainer.run(*command(corpora, out, "--seeds", "3", "--max_steps", "30"), module="trainer.compare")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "plain is better" in next(line for line in done.stdout.splitlines() if "| held-out.jsonl" in line)
-    assert "mixed is better" in next(line for line in done.stdout.splitlines() if "| val of mixed" in line)
+    rows = [line.split("|") for line in (out / "comparison.md").read_text().splitlines() if "mixed − plain" in line]
+    wanted = {
+        "val of plain": "plain is better",
+        "val of mixed": "mixed is better",
+        str(corpora["eval"]): "plain is better",
+    }
+    assert {cells[1].strip(): cells[-2].strip() for cells in rows} == wanted
     found = scores(out)
-    assert set(found) == {"held-out.jsonl", "val of plain", "val of mixed"}
-    assert list(found["held-out.jsonl"]["plain"]) == ["1337", "1338", "1339"]
+    held_out = str(corpora["eval"])
+    assert set(found) == {held_out, "val of plain", "val of mixed"}
+    assert list(found[held_out]["plain"]) == ["1337", "1338", "1339"]
     text = (out / "comparison.html").read_text()
     assert "plain is better" in text
     assert text.count("<figure>") == 4  # each evaluation, and the training loss
+    assert "curves" in Checked(text).text.lower()
     runs = sorted((out / "runs").glob("*/seed-*"))
     assert [len(list((run / "checkpoints").glob("step-*"))) for run in runs] == [1] * 6
     assert [len(list((run / "scores").glob("step-*"))) for run in runs] == [2] * 6
@@ -83,9 +96,11 @@ def test_a_corpus_with_its_characters_shuffled_comes_out_as_worse(
     again = trainer.run(*command(corpora, out, "--seeds", "3", "--max_steps", "30"), module="trainer.compare")
     assert "6 of 6 runs are finished" in again.stdout
     assert {path: path.stat().st_mtime_ns for path in times} == times
-    other = trainer.run(*command(corpora, out, "--max_steps", "31"), module="trainer.compare")
-    assert other.returncode == 2
-    assert "max_steps was 30, is 31. Use another --out" in other.stderr
+    assert compare.main(command(corpora, out, "--max_steps", "31")) == 2
+    assert "max_steps was 30, is 31. Use another --out" in capsys.readouterr().err
+    write_tokens(corpora["mixed"], [[1] * 40] * 5)
+    assert compare.main(command(corpora, out, "--max_steps", "30")) == 2
+    assert "the shards of mixed have changed" in capsys.readouterr().err
 
 
 def test_the_same_corpus_twice_is_no_difference(
@@ -109,11 +124,11 @@ def test_a_killed_comparison_continues_to_the_same_scores(
     tmp_path: Path, corpora: dict[str, Path], trainer: TrainerProcess
 ) -> None:
     wanted, killed = tmp_path / "wanted", tmp_path / "killed"
-    flags = ["--seeds", "2", "--max_steps", "60", "--points", "6"]
+    flags = ["--seeds", "1", "--max_steps", "60", "--points", "3"]
     assert trainer.run(*command(corpora, wanted, *flags), module="trainer.compare").returncode == 0
     own = trainer.command(*command(corpora, killed, *flags), module="trainer.compare")
-    # In the middle of a training, and while the second run of the first seed is being judged.
-    for ready in ("runs/plain/seed-1337/checkpoints/step-00000010", "runs/mixed/seed-1337/scores/step-00000010.json"):
+    # In the middle of a training, and while the second run is being judged.
+    for ready in ("runs/plain/seed-1337/checkpoints/step-00000020", "runs/mixed/seed-1337/scores/step-00000020.json"):
         process = subprocess.Popen(own, env=trainer.environment(), stdout=subprocess.DEVNULL, start_new_session=True)
         _wait_for(killed / ready)
         process.kill()
@@ -228,7 +243,8 @@ def test_one_seed_gives_no_verdict() -> None:
     assert as_text(table).count("\n") == 2
 
 
-def test_names_are_what_paths_do_not_share() -> None:
-    assert compare._names(["runs/a/tokens", "runs/b/tokens"]) == ["a", "b"]
-    assert compare._names(["a/tokens", "a/tokens"]) == ["a-1", "a-2"]
-    assert compare._names(["x/tokens=0.3,y/tokens=0.7", "z/tokens"]) == ["x-tokens=0.3+y-tokens=0.7", "z"]
+def test_a_corpus_is_called_as_its_run_whatever_it_is_compared_with() -> None:
+    assert compare._names(["runs/a/tokens", "b/tokens/", "elsewhere/c"]) == ["a", "b", "c"]
+    assert compare._names(["x/tokens=0.3,y/tokens=0.7", "z/tokens"]) == ["x=0.3+y=0.7", "z"]
+    with pytest.raises(SettingsError, match="1/a/tokens is called a, as another one is"):
+        compare._names(["1/a/tokens", "2/a/tokens"])
