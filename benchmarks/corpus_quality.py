@@ -60,12 +60,13 @@ def main() -> int:
     parser.add_argument("--excerpt", type=int, default=400, metavar="N", help="characters of each text (default: 400)")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="models on each corpus (default: 3)")
     parser.add_argument("--corpora", nargs="+", choices=CORPORA, default=CORPORA, metavar="NAME")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="read every Nth page only")
     parser.add_argument("--corpora_only", action="store_true", help="make the corpora and train nothing")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "pages.warc.gz").exists():
-        write_inputs(read_labelled(arguments.data / "web"), folder)
+        write_inputs(read_labelled(arguments.data / "web")[:: arguments.every], folder)
     make = {"default": make_default, "datatrove": make_datatrove, "visible": make_visible}
     for name in arguments.corpora:
         make[name](folder, folder / name)
@@ -191,7 +192,7 @@ def leave_out_known(folder: Path, excerpt: int) -> list[Path]:
         texts = [json.loads(line)["text"][:excerpt] for line in kept]
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
         print(f"{name}: {len(kept):,} of {len(lines):,} texts are English and in no corpus")
-        found.append(path)
+        found += [path] if kept else []
     return found
 
 

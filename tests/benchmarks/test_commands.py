@@ -21,6 +21,7 @@ FORMS = [
     "archives --rows 2000 --files 2 --urls 200 --cdx_urls 20 --pages 20",
     "clean --pages 20",
     "collect DATA/reddit/RS_wcxb-dev.zst --repeats 1 --no_memory",
+    "corpus_quality --folder TMP --every 40 --tokens 4096 --seeds 1 --corpora default visible",
     "dedupe --documents 64 --repeats 1 --short 64 --no_peers",
     "dedupe_forest --documents 20000 --sample 64",
     "dedupe_quality --bases 10 --no_peers",
@@ -72,11 +73,13 @@ def test_every_command_of_the_benchmarks_runs(form: str, testdata: Path, tmp_pat
         if needs == "a GPU":
             pytest.skip("needs a GPU; `make gpu-check` runs it, and tests/trainer/test_gpu_check.py each of its pieces")
         pytest.importorskip(needs, reason=f"needs {needs}, in an environment of its own (docs/benchmarks/dedupe.md)")
-    if "train" in form or "loader" in form:
+    if any(word in form for word in ("train", "loader", "corpus_quality")):
         pytest.importorskip("torch", reason="trains")
     if "DEMO" in form:
         write_sources(tmp_path)
-    script, *flags = form.replace("DATA", str(testdata)).replace("DEMO", str(tmp_path)).split()
+    script, *flags = (
+        form.replace("DATA", str(testdata)).replace("DEMO", str(tmp_path)).replace("TMP", str(tmp_path)).split()
+    )
     done = subprocess.run(
         [sys.executable, REPOSITORY / "benchmarks" / f"{script}.py", *flags],
         cwd=REPOSITORY,
