@@ -1,24 +1,26 @@
 """All that is to be shown on a GPU, by one command, without a network: benchmarks/gpu.md and gpu.json.
 
-    make gpu-check        the core, within 8 minutes in all: 124M, checkpoints, resuming, then as many tests as fit
+    make gpu-check        the core, within 8 minutes: 124M next to nanoGPT, checkpoints, resuming, as many tests as fit
     make gpu-check-all    all of it; each piece ends within 8 minutes
     python benchmarks/gpu_check.py [PIECE …] [--all] [--again] [--data TOKENS] [--out FOLDER]
     python benchmarks/gpu_check.py --tiny --device cpu --out FOLDER     tries the command itself, on anything
 
 Each piece runs in processes of its own, and its result is written as soon as it is there: the same command
 continues where it was interrupted, and a piece that failed is tried again. A result counts for one commit, GPU
-and torch.
+and torch. A rate is the median of three runs, and `spread` how far they lie apart; next to it are the driver, the
+clocks, the power limit and what else ran on the GPU.
 Needs torch 2.9 or later with CUDA, numpy, pyarrow and safetensors; the tests also pytest and tokenizers. Exits 1
-where a piece failed or an aim was missed.
+where a piece failed, and 3 where all ran and an aim was missed.
 
-Rates are those of the trainer's own command, over made-up tokens of GPT-2's vocabulary in documents whose
-lengths are those of web pages (or over `--data`); `curve` trains on the bytes of Python's standard library.
+Rates are those of the trainer's own command on real text: Python's standard library, by a vocabulary of GPT-2's size
+that is made of it (as bytes, without the package tokenizers), or `--data`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import shutil
@@ -126,27 +128,105 @@ def rates(run: Path) -> Result:
     }
 
 
-def rate_of(preset: str, *flags: object, steps: int = 30, batch: int = 524288) -> Callable[[Check], Result]:
+def repeated(check: Check, measure: Callable[[int], Result]) -> Result:
+    """The result whose rate is the median of three, the rates of all, and how far they lie apart.
+
+    Fewer than three where another one would not end before the deadline.
+    """
+    found: list[Result] = []
+    for number in range(1 if check.tiny else REPEATS):
+        start = time.perf_counter()
+        found.append(measure(number))
+        if time.perf_counter() + 1.2 * (time.perf_counter() - start) > check.deadline:
+            break
+    found.sort(key=lambda result: result["tokens_per_s"])
+    every = [result["tokens_per_s"] for result in found]
+    return {**found[len(found) // 2], "rates": every, "spread": (every[-1] - every[0]) / every[len(every) // 2]}
+
+
+def rate_of(
+    preset: str,
+    *flags: object,
+    steps: int = 20,
+    batch: int = 524288,
+    launcher: tuple[str, ...] = ("-m", "trainer.train"),
+) -> Callable[[Check], Result]:
     """A piece: the trainer's rate with `flags`."""
-    return lambda check: rates(check.train("rate", "--preset", preset, "--batch_tokens", batch, *flags, steps=steps))
+    common = (*(("--preset", preset) if preset else ()), "--batch_tokens", batch, *flags)
+    return lambda check: repeated(
+        check, lambda number: rates(check.train(f"rate-{number}", *common, steps=steps, launcher=launcher))
+    )
 
 
 def preset_rate(config: str, *flags: object) -> Callable[[Check], Result]:
     """The rate of a preset's file and `flags`, with the batch of the others."""
-    launcher = ("-m", "trainer.train", config)
+    return rate_of("", *flags, launcher=("-m", "trainer.train", config))
 
-    def run(check: Check) -> Result:
-        layers = ("--n_layer", 6) if check.tiny else ()  # for its value embeddings
-        return rates(check.train("rate", "--batch_tokens", 524288, *flags, *layers, steps=30, launcher=launcher))
 
-    return run
+def on_ranks(ranks: int) -> tuple[str, ...]:
+    return ("-m", "trainer.torchrun", "--standalone", f"--nproc-per-node={ranks}", "-m", "trainer.train")
 
 
 def sharded(preset: str, *flags: object, batch: int) -> Callable[[Check], Result]:
     """The same through torchrun, weights spread by FSDP2 over one GPU."""
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "-m", "trainer.train")
-    common = ("--preset", preset, "--batch_tokens", batch, "--fsdp", *flags)
-    return lambda check: rates(check.train("rate", *common, steps=15, launcher=launcher))
+    return rate_of(preset, "--fsdp", *flags, steps=15, batch=batch, launcher=on_ranks(1))
+
+
+def next_to_nanogpt(check: Check) -> Result:
+    """The trainer's rate and nanoGPT's, in turns, on the same tokens."""
+    peers: list[Result] = []
+
+    def measure(number: int) -> Result:
+        shape = ("--shape", 2, 2, 32, 32, "--batch_tokens", 256, "--windows", 8, "--steps", 6) if check.tiny else ()
+        windows = () if check.tiny else ("--windows", 32 if check.memory > 70 else 8)
+        output = check.call("benchmarks/nanogpt.py", "--data", check.data, "--device", check.device, *shape, *windows)
+        peers.append(json.loads(output.splitlines()[-1]))
+        return rates(check.train(f"rate-{number}", "--preset", "124M", "--batch_tokens", 524288, steps=20))
+
+    result = repeated(check, measure)
+    theirs = sorted(statistics.median(peer["rates"]) for peer in peers)
+    return result | {
+        "nanogpt_tokens_per_s": round(theirs[len(theirs) // 2]),
+        "nanogpt_spread": (theirs[-1] - theirs[0]) / theirs[len(theirs) // 2],
+        "times_nanogpt": result["tokens_per_s"] / theirs[len(theirs) // 2],
+    }
+
+
+def scaling(*flags: object) -> Callable[[Check], Result]:
+    """A piece: the rate of every GPU of the machine together, and its share of as many times one GPU's."""
+
+    def run(check: Check) -> Result:
+        ranks = torch.cuda.device_count() if check.device == "cuda" else 2
+        if ranks == 1:
+            return {"note": "one GPU here: nothing to scale to"}
+        one = rates(check.train("one", "--preset", "124M", "--batch_tokens", 524288, *flags[1:], steps=20))
+        result = rate_of("124M", *flags, batch=524288, launcher=on_ranks(ranks))(check)
+        return result | {"ranks": ranks, "efficiency": result["tokens_per_s"] / (ranks * one["tokens_per_s"])}
+
+    return run
+
+
+def memory_bandwidth(check: Check) -> Result:
+    """Bytes read and written a second by a copy within the GPU's memory, the best of ten, three times."""
+    device = torch.device(check.device)
+    source = torch.zeros(1 << (20 if check.tiny else 31), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    every = []
+    for _ in range(REPEATS):
+        best = math.inf
+        for _ in range(10):
+            wait(device)
+            start = time.perf_counter()
+            target.copy_(source)
+            wait(device)
+            best = min(best, time.perf_counter() - start)
+        every.append(2 * source.numel() / best / 1e9)
+    return {"copy_gb_per_s": round(statistics.median(every)), "spread": (max(every) - min(every)) / max(every)}
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def tests(check: Check) -> Result:
@@ -229,12 +309,9 @@ def resumed(check: Check) -> Result:
 
 
 def curve(check: Check) -> Result:
-    """Three minutes of training on the bytes of Python's standard library (or on `--data`)."""
-    data = check.scratch / "library" / "tokens"
-    if not data.exists():
-        library_tokens(data, files=40 if check.tiny else 10**6)
+    """Three minutes of training."""
     seconds = 5 if check.tiny else 180
-    flags = ("--data", data, "--preset", "124M", "--batch_tokens", 65536, "--val_every", 6 if check.tiny else 50)
+    flags = ("--preset", "124M", "--batch_tokens", 65536, "--val_every", 6 if check.tiny else 50)
     quick = rates(check.train("probe", *flags, "--val_every", 0, steps=20))
     steps = max(10, int(seconds * quick["tokens_per_s"] / 65536))
     started = time.perf_counter()
@@ -272,10 +349,14 @@ class Piece:
 
 # In the order in which they run: what the end of the core cuts off is the tests, of which a part is a result, too.
 PIECES: dict[str, Piece] = {
-    "124M": Piece("124M, packed", rate_of("124M"), core=True),
+    "124M": Piece("124M, packed", next_to_nanogpt, core=True),
+    "memory": Piece("copying within the GPU's memory", memory_bandwidth, core=True),
     "checkpoint": Piece("checkpoint cost, 124M", checkpoint_cost, core=True),
     "resume": Piece("resume, 124M", resumed, core=True),
     "tests": Piece("tests marked gpu", tests, core=True),
+    "all_gpus": Piece("124M on every GPU, DDP", scaling()),
+    "all_gpus_muon": Piece("124M on every GPU, FSDP, Muon", scaling("--fsdp", "--optimizer", "muon")),
+    "autotune": Piece("124M, document mask, kernels timed", rate_of("124M", "--document_mask", "--autotune")),
     "longbiased": Piece("124M, longbiased", rate_of("124M", "--sampler", "longbiased")),
     "mask": Piece("124M, document mask and positions", rate_of("124M", "--document_mask", "--reset_positions")),
     "uncompiled": Piece("124M, not compiled", rate_of("124M", "--no_compile", steps=15)),
@@ -299,7 +380,8 @@ PIECES: dict[str, Piece] = {
     "uses": Piece("evaluate, 124M", uses),
     "curve": Piece("three minutes of training", curve),
 }
-AIM = 490_000  # tokens/s of 124M on an H200
+AIM, STRETCH = 490_000, 600_000  # tokens/s of 124M on an H200
+REPEATS = 3
 
 
 def main() -> int:
@@ -326,7 +408,7 @@ def main() -> int:
         found = {"machine": machine, "tiny": arguments.tiny, "pieces": {}}
     failed, together = False, not arguments.all and not arguments.pieces
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
-        tokens = arguments.data or made_up_tokens(Path(scratch) / "tokens", arguments.tiny)
+        tokens = arguments.data or library_tokens(Path(scratch) / "tokens", files=40 if arguments.tiny else 10**6)
         for name in wanted:
             if "error" not in found["pieces"].get(name, {"error": ""}) and not arguments.again:
                 print(f"{name}: done already (--again measures it anew)", flush=True)
@@ -334,17 +416,20 @@ def main() -> int:
             print(f"{name}: {PIECES[name].title} …", flush=True)
             start = time.perf_counter()
             deadline = (started if together else start) + SECONDS
+            before = conditions(arguments.device)
             result = in_time(name, arguments, tokens, Path(scratch) / name, deadline)
+            result["conditions"] = before
             result["wall_s"] = round(time.perf_counter() - start, 1)
             failed |= "error" in result
             found["pieces"][name] = result
             path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
             (arguments.out / "gpu.md").write_text(page(found), encoding="utf-8")
             print(f"{name}: {json.dumps(result)}", flush=True)
-    missed = misses(found)
-    for line in missed:
-        print(f"missed: {line}", flush=True)
-    return int(failed or bool(missed))
+    failures, missed = verdict(found)
+    for kind, lines in (("failed", failures), ("missed aim", missed)):
+        for line in lines:
+            print(f"{kind}: {line}", flush=True)
+    return 1 if failures or failed else 3 if missed else 0
 
 
 def in_time(name: str, arguments: argparse.Namespace, tokens: Path, scratch: Path, deadline: float) -> Result:
@@ -362,19 +447,44 @@ def in_time(name: str, arguments: argparse.Namespace, tokens: Path, scratch: Pat
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def misses(found: dict[str, Any]) -> list[str]:
-    """The aims that a finished piece missed."""
-    pieces, lines = found["pieces"], []
-    if pieces.get("tests", {}).get("failed"):
-        lines.append(f"{pieces['tests']['failed']} tests failed")
-    if "H200" in found["machine"]["device"] and pieces.get("124M", {}).get("tokens_per_s", AIM) < AIM:
-        lines.append(f"124M: {pieces['124M']['tokens_per_s']:,} tokens/s, not {AIM:,}")
-    if not found["tiny"] and pieces.get("checkpoint", {}).get("share_at_1000_steps", 0) > 0.02:
-        lines.append(f"checkpoints take {pieces['checkpoint']['share_at_1000_steps']:.1%} of the time, not 2%")
+def verdict(found: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """(what does not work, which aims of speed the pieces that do missed)."""
+    pieces = found["pieces"]
+    failures = [f"{name}: {result['error']}" for name, result in pieces.items() if "error" in result]
     for key in ("losses_equal", "weights_equal"):
         if not pieces.get("resume", {}).get(key, True):
-            lines.append(f"resume: {key.replace('_', ' ')}: no")
-    return lines
+            failures.append(f"resume: {key.replace('_', ' ')}: no")
+    if found["tiny"]:
+        return failures, []
+    missed, first = [], pieces.get("124M", {})
+    if "H200" in found["machine"]["device"] and first.get("tokens_per_s", AIM) < AIM:
+        missed.append(f"124M: {first['tokens_per_s']:,} tokens/s; the aim is {AIM:,}, and then {STRETCH:,}")
+    if first.get("times_nanogpt", 1) < 1:
+        missed.append(f"124M: {first['times_nanogpt']:.2f} times nanoGPT's rate; the aim is 1 at least")
+    if pieces.get("checkpoint", {}).get("share_at_1000_steps", 0) > 0.02:
+        missed.append(f"checkpoints take {pieces['checkpoint']['share_at_1000_steps']:.1%} of the time, not 2%")
+    for name in ("all_gpus", "all_gpus_muon"):
+        if pieces.get(name, {}).get("efficiency", 1) < 0.9:
+            missed.append(f"{name}: {pieces[name]['efficiency']:.0%} of the GPUs' rates alone; the aim is 90%")
+    return failures, missed
+
+
+def conditions(device: str) -> Result:
+    """What a rate depends on, apart from the code: clocks, power limit, other processes, as nvidia-smi reports them."""
+    if device != "cuda":
+        return {"load": os.getloadavg()[0]}
+    fields = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,temperature.gpu"
+    one = _smi(f"--query-gpu={fields}").splitlines()
+    own = dict(zip(fields.split(","), map(str.strip, one[0].split(",")), strict=False)) if one else {}
+    return own | {"other_processes": _smi("--query-compute-apps=pid,used_memory").splitlines()}
+
+
+def _smi(query: str) -> str:
+    command = ["nvidia-smi", query, "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):  # a machine without it still has rates
+        return ""
 
 
 def machine_of(device: str) -> dict[str, str]:
@@ -409,18 +519,25 @@ def page(found: dict[str, Any]) -> str:
             f"{result['memory_gb']:.1f} GB" if "memory_gb" in result else "",
             f"{result['compile_s']:.0f} s" if "compile_s" in result else "",
         ]
-        known = {"tokens_per_s", "mfu", "memory_gb", "compile_s", "curve"}
+        known = {"tokens_per_s", "mfu", "memory_gb", "compile_s", "curve", "conditions"}
         other = ", ".join(f"{key} {shown(value)}" for key, value in result.items() if key not in known)
         lines.append(f"| {PIECES[name].title} | {' | '.join(cells)} | {other} |")
     if points := found["pieces"].get("curve", {}).get("curve"):
         lines += [
             "",
-            "Validation loss, nats a byte of Python's standard library:",
+            "Validation loss, nats a token:",
             "",
             "| tokens | loss |",
             "|---|---|",
         ]
         lines += [f"| {tokens:,} | {loss:.4f} |" for tokens, loss in points]
+    failures, missed = verdict(found)
+    lines += ["", *(f"- failed: {line}" for line in failures), *(f"- missed aim: {line}" for line in missed)]
+    if last := [result["conditions"] for result in found["pieces"].values() if "conditions" in result]:
+        lines += [
+            "",
+            f"Before the last piece: {', '.join(f'{key} {shown(value)}' for key, value in last[-1].items())}.",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -430,29 +547,25 @@ def shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "/")
 
 
-def made_up_tokens(folder: Path, tiny: bool) -> Path:
-    """Random ids of GPT-2's vocabulary, in documents whose lengths are log-normal about 1,000, as web pages' are."""
-    rng = np.random.default_rng(0)
-    splits = {}
-    for split, shards, count in (("train", 4, 20 if tiny else 8000), ("val", 1, 20 if tiny else 1000)):
-        lengths = [
-            np.maximum(1, rng.lognormal(np.log(1000) - 0.5, 1.0, count)).astype(np.uint32) for _ in range(shards)
-        ]
-        splits[split] = [(own, rng.integers(0, 50256, int(own.sum()), dtype=np.uint16)) for own in lengths]
-    return write_shards(folder, splits, tokenizer="{}", vocab_size=50257, eot=50256)
-
-
 def library_tokens(folder: Path, files: int) -> Path:
-    """The bytes of Python's standard library, a document a file; every twentieth is for validation."""
+    """Python's standard library, a document a file, every twentieth for validation, by a vocabulary of 50,257."""
+    paths = sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py"))[:files]
+    contents = [path.read_bytes() for path in paths if "site-packages" not in path.parts and path.stat().st_size]
+    try:
+        from tokenizers import ByteLevelBPETokenizer
+
+        texts = [content.decode("utf-8", "replace") for content in contents]
+        encoder = ByteLevelBPETokenizer()
+        encoder.train_from_iterator(texts, vocab_size=50256, show_progress=False)
+        ids = [np.array(encoding.ids, np.uint16) for encoding in encoder.encode_batch(texts)]
+        tokenizer = encoder.to_str()
+    except ImportError:  # as bytes: their rates are the same
+        ids, tokenizer = [np.frombuffer(content, np.uint8).astype(np.uint16) for content in contents], "{}"
     splits: dict[str, list[np.ndarray]] = {"train": [], "val": []}
-    for number, path in enumerate(sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py"))[:files]):
-        if "site-packages" not in path.parts and path.stat().st_size:
-            splits["val" if number % 20 == 0 else "train"].append(np.frombuffer(path.read_bytes(), np.uint8))
-    shards = {
-        split: [(np.array(list(map(len, parts))), np.concatenate(parts).astype(np.uint16))]
-        for split, parts in splits.items()
-    }
-    return write_shards(folder, shards, tokenizer="{}", vocab_size=257, eot=256)
+    for number, document in enumerate(ids):
+        splits["val" if number % 20 == 0 else "train"].append(document)
+    shards = {split: [(np.array(list(map(len, parts))), np.concatenate(parts))] for split, parts in splits.items()}
+    return write_shards(folder, shards, tokenizer=tokenizer, vocab_size=50257, eot=50256)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 OUT/checkpoints/step-00001000/
     checkpoint.json     written last: step, settings, shards, tokenizer, parent, versions, SHA-256 of each file
-    model.safetensors   the weights
-    training/           optimizers, and each rank's random numbers (`trainer.resume`)
+    model.safetensors   the weights, where each rank held them all
+    training/           optimizers, each rank's random numbers (`trainer.resume`), and weights that FSDP spread
     tokenizer.json      the shards' tokenizer
     model.sig           where it is signed: by OpenSSF's model-signing, so that whoever loads a model knows whose it is
 
@@ -32,7 +32,9 @@ import numpy
 import pyarrow
 import safetensors
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint import FileSystemReader
 
 from schemas import SettingsError
 from trainer.data import Corpora
@@ -40,6 +42,9 @@ from trainer.model import GPT, ModelConfig
 from trainer.shards import sha256_of
 
 RECORD = "checkpoint.json"
+WEIGHTS = "model.safetensors"
+TRAINING = "training"
+MODEL = "model."  # begins the names of weights in `training`
 FORMAT = 2
 _NAME = re.compile(r"step-(\d{8,})")
 
@@ -118,11 +123,15 @@ def begin(folder: Path, step: int) -> Path:
 def complete(
     part: Path, record: Record, weights: dict[str, torch.Tensor], tokenizer: Path, signer: Signer | None = None
 ) -> Path:
-    """Add weights, tokenizer and record to `part`, and return its path: it appears complete, by a rename, or not."""
+    """Add weights, tokenizer and record to `part`, and return its path: it appears complete, by a rename, or not.
+
+    Without `weights`, they are in its folder `training`.
+    """
     final = part.with_name(_name(record.step))
-    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, part / "model.safetensors")
     shutil.copyfile(tokenizer, part / "tokenizer.json")
-    shutil.copymode(part / "tokenizer.json", part / "model.safetensors")  # safetensors lets its owner alone read it
+    if weights:
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, part / WEIGHTS)
+        shutil.copymode(part / "tokenizer.json", part / WEIGHTS)  # safetensors lets its owner alone read it
     paths = sorted(path for path in part.rglob("*") if path.is_file())
     files = {
         path.relative_to(part).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in paths
@@ -287,8 +296,13 @@ def resolve(
 
 
 def load_weights(model: GPT, folder: Path) -> None:
-    """The weights of a checkpoint into `model`."""
-    model.load_state_dict(load_file(folder / "model.safetensors"))
+    """The weights of a checkpoint into `model`, put together where FSDP's ranks wrote a part each."""
+    if (folder / WEIGHTS).exists():
+        model.load_state_dict(load_file(folder / WEIGHTS))
+        return
+    state = {MODEL + name: torch.empty_like(tensor) for name, tensor in model.state_dict().items()}
+    dcp.load(state, storage_reader=FileSystemReader(folder / TRAINING), no_dist=True)
+    model.load_state_dict({name.removeprefix(MODEL): tensor for name, tensor in state.items()})
 
 
 def _name(step: int) -> str:

@@ -120,6 +120,9 @@ class TrainConfig:
         "auto", "of autocast; auto is bfloat16 on cuda and xla", choices=("auto", "float32", "bfloat16")
     )
     compile: bool = option(False, "torch.compile the model", shapes_bytes=False)
+    autotune: bool = option(
+        False, "with compile, time several kernels for each product and for masked attention", shapes_bytes=False
+    )
     fsdp: bool = option(
         False, "spread weights and optimizer over the ranks (FSDP2), where they do not fit", shapes_bytes=False
     )

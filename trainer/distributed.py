@@ -232,17 +232,18 @@ def xla_package() -> Any:
     return torch_xla
 
 
-def shard(model: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, bfloat16: bool) -> None:
+def shard(model: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, bfloat16: bool, once: bool = False) -> None:
     """Spread each parameter over the ranks (FSDP2): a block's are gathered while it computes.
 
     The optimizer's state is spread with them. Every rank holds the complete model on entry, the same. With
     `bfloat16` weights travel and compute in that, and gradients are added up in float32. Compile the
-    blocks before, so that the gathering is not part of the compiled code.
+    blocks before, so that the gathering is not part of the compiled code. With `reduced_when`, what the
+    first micro-batch of several gathers is kept until the last: a step gathers and casts each weight once.
     """
     mesh = ranks.mesh()
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if bfloat16 else MixedPrecisionPolicy()
     for block in blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=once)
     fully_shard(model, mesh=mesh, mp_policy=policy)
 
 
@@ -264,6 +265,7 @@ def reduced_when(net: nn.Module, last: bool) -> AbstractContextManager[Any]:
     """
     if isinstance(net, FSDPModule):
         net.set_requires_gradient_sync(last)
+        net.set_reshard_after_backward(last)
     return nullcontext() if last or not isinstance(net, DistributedDataParallel) else net.no_sync()
 
 
@@ -271,18 +273,6 @@ def clip_gradients(model: nn.Module, largest: float) -> torch.Tensor:
     """Scale the gradients down to the norm `largest` (0 for none); returns the norm they had."""
     norm = nn.utils.clip_grad_norm_(model.parameters(), largest or float("inf"))
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
-
-
-def unsharded(state: Any, keep: bool = True) -> Any:
-    """`state` with its spread tensors put together, in host memory where `keep`; every rank calls it."""
-    if isinstance(state, DTensor):
-        full = state.full_tensor()
-        return full.cpu() if keep else None
-    if isinstance(state, torch.Tensor) and state.device.type == "xla":  # which nothing copies in the background
-        return state.cpu() if keep else None
-    if isinstance(state, dict):
-        return {key: unsharded(value, keep) for key, value in state.items()}
-    return [unsharded(value, keep) for value in state] if isinstance(state, list) else state
 
 
 def autocast_of(dtype: str, device: torch.device) -> torch.autocast:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -107,6 +108,15 @@ class KVCache:
         self.length = 0
 
 
+class Linear(nn.Linear):
+    """A product whose weight may have been cast before: see `GPT.cast_weights`."""
+
+    cast: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight if self.cast is None else self.cast, self.bias)
+
+
 class GPT(nn.Module):
     """A GPT-2. Parameters bear the names of the published checkpoints (`h.0.attn.c_attn.weight`)."""
 
@@ -118,8 +128,8 @@ class GPT(nn.Module):
         if not config.rope:
             self.wpe = nn.Embedding(config.context, embedding)
         if config.embedding_width:
-            self.embedding_up = nn.Linear(embedding, config.width)
-            self.embedding_down = nn.Linear(config.width, embedding)
+            self.embedding_up = Linear(embedding, config.width)
+            self.embedding_down = Linear(config.width, embedding)
         self.h = nn.ModuleList(Block(config, layer) for layer in range(1 if config.shared_layers else config.n_layer))
         self.ln_f = nn.LayerNorm(config.width)
         if config.separate_head:
@@ -129,6 +139,7 @@ class GPT(nn.Module):
             self.value_embeddings = nn.ModuleList(tables)
         self.checkpoint_activations = False
         self.loss_chunk = 0  # about the tokens whose logits exist at a time; 0 for the plain loss
+        self._cast_head: torch.Tensor | None = None
         self.fp8_head = False  # in training, the output's products in float8; its loss is the plain one
         self.apply(self._init)
         with torch.no_grad():
@@ -167,15 +178,27 @@ class GPT(nn.Module):
         """
         return self._output(self._hidden(ids, None, mask, positions), targets, reduction)
 
-    def compile_parts(self) -> None:
+    def cast_weights(self, dtype: torch.dtype | None) -> None:
+        """Compute with the matrices as they are now in `dtype`, until the next call; None for the weights themselves.
+
+        Autocast would cast them in every pass. Gradients still reach the weights, and are added up in their own type.
+        """
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.cast = None if dtype is None else module.weight.to(dtype)
+        # The fused loss adds a gradient of its own up in the type that it is given, and float8 has a scale.
+        head = None if dtype is None or self.loss_chunk or self.fp8_head else dtype
+        self._cast_head = self._head_weight.to(head) if head else None
+
+    def compile_parts(self, mode: str | None = None) -> None:
         """Compile each block, and the output with its loss, by itself (all blocks by one compilation).
 
         So DDP averages a block's gradients while the blocks before it are still computing, FSDP gathers a
         block's weights outside the compiled code, and recomputed activations are those of compiled blocks.
         """
         for block in self.h:
-            block.forward = torch.compile(block.forward, dynamic=False)  # type: ignore[method-assign]
-        self._output = torch.compile(self._output, dynamic=False)  # type: ignore[method-assign]
+            block.forward = torch.compile(block.forward, dynamic=False, mode=mode)  # type: ignore[method-assign]
+        self._output = torch.compile(self._output, dynamic=False, mode=mode)  # type: ignore[method-assign]
 
     def _output(self, x: torch.Tensor, targets: torch.Tensor | None, reduction: str) -> torch.Tensor:
         if targets is None:
@@ -223,8 +246,12 @@ class GPT(nn.Module):
         return x
 
     @property
-    def _head(self) -> torch.Tensor:
+    def _head_weight(self) -> torch.Tensor:
         return self.lm_head.weight if self.config.separate_head else self.wte.weight
+
+    @property
+    def _head(self) -> torch.Tensor:
+        return self._head_weight if self._cast_head is None else self._cast_head
 
     def _values(self, layer: int, ids: torch.Tensor) -> torch.Tensor | None:
         """What is added to the values of `layer`."""
@@ -292,8 +319,8 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.n_head, self.dropout, self.qk_norm = config.n_head, config.dropout, config.qk_norm
-        self.c_attn = nn.Linear(config.width, 3 * config.width)
-        self.c_proj = nn.Linear(config.width, config.width)
+        self.c_attn = Linear(config.width, 3 * config.width)
+        self.c_proj = Linear(config.width, config.width)
         self.c_proj.into_residual = True  # type: ignore[assignment]
         self.resid_dropout = nn.Dropout(config.dropout)
         if config.value_embedding_of(layer) is not None:  # DDP waits for the gradient of every parameter
@@ -338,6 +365,20 @@ class Attention(nn.Module):
         return self.resid_dropout(self.c_proj(y.transpose(1, 2).flatten(2)))
 
 
+def use_fastest_attention(device: torch.device) -> str:
+    """Let attention without a mask be FlashAttention 3, where it is installed and the GPU is a Hopper; its name, or "".
+
+    torch 2.11 and later take it from the package flash_attn_3 (its module flash_attn_interface; Shah et al., 2024).
+    """
+    activate = getattr(torch.nn.attention, "activate_flash_attention_impl", None)
+    if not activate or device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
+        return ""
+    if importlib.util.find_spec("flash_attn_interface") is None:
+        return ""
+    activate("FA3")
+    return "FlashAttention 3"
+
+
 @functools.cache
 def _flex_attention(device: str) -> Any:
     """FlexAttention, compiled where it has a kernel to become: as it is, it computes all scores."""
@@ -350,8 +391,8 @@ class MLP(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.relu2 = config.activation == "relu2"
-        self.c_fc = nn.Linear(config.width, 4 * config.width)
-        self.c_proj = nn.Linear(4 * config.width, config.width)
+        self.c_fc = Linear(config.width, 4 * config.width)
+        self.c_proj = Linear(4 * config.width, config.width)
         self.c_proj.into_residual = True  # type: ignore[assignment]
         self.resid_dropout = nn.Dropout(config.dropout)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor
 
 OPTIMIZERS = ("adamw", "adafactor", "muon")
 SCHEDULES = ("cosine", "linear", "wsd", "constant")
@@ -99,7 +99,7 @@ def learning_rate(
 
 _A, _B, _C = 3.4445, -4.7750, 2.0315  # Jordan's quintic: the steepest at 0 that keeps values near 1
 _STEPS = 5
-_BATCH = 1 << 26  # numbers of a batch: 128 MB in bfloat16, a few times that with what its iteration needs
+_BATCH = 1 << 24  # numbers that a rank computes of a bucket: 32 MB in bfloat16, a few times that in its iteration
 
 
 class Muon(torch.optim.Optimizer):
@@ -110,8 +110,8 @@ class Muon(torch.optim.Optimizer):
     orthogonal by itself.
 
     Every rank holds the momentum of its parameters (with FSDP2, of its shard of each). The iterations, most
-    of the work, are shared: each rank makes its part of the matrices orthogonal, and all gather the results,
-    which are so the same everywhere. On one rank the numbers are those of `torch.optim.Muon`.
+    of the work, are shared: each rank makes its part of the matrices orthogonal, and the others get the results
+    (with FSDP2, their shards of them). On one rank the numbers are those of `torch.optim.Muon`.
 
     Args:
       groups: parameter groups; `split` is the number of matrices in each of its parameters, one above the other.
@@ -127,7 +127,7 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Take a step; every rank calls it."""
         assert closure is None
-        pending: list[tuple[dict[str, Any], torch.Tensor, list[torch.Tensor]]] = []
+        pending: list[tuple[torch.Tensor, torch.Tensor, int, float]] = []
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             if not params:
@@ -137,16 +137,14 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_lerp_(buffers, grads, 1 - group["momentum"])
             updates = torch._foreach_lerp(grads, buffers, group["momentum"])
             torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
-            for p, update in zip(params, updates, strict=True):
-                update = update.bfloat16()
-                full = update.full_tensor() if isinstance(update, DTensor) else update
-                pending.append((group, p, list(full.chunk(group["split"]))))
-        orthogonal = iter(orthogonalize_shared([matrix for _, _, matrices in pending for matrix in matrices]))
-        for group, p, matrices in pending:
-            update = torch.cat([next(orthogonal) for _ in matrices])
-            if isinstance(p, DTensor):  # each rank takes its own rows
-                update = DTensor.from_local(update, p.device_mesh, [Replicate()]).redistribute(placements=p.placements)
-            p.add_(update, alpha=-group["lr"] * 0.2 * math.sqrt(max(matrices[0].shape)))
+            scale = -0.2 * group["lr"]
+            pending += [
+                (p, update.bfloat16(), group["split"], scale) for p, update in zip(params, updates, strict=True)
+            ]
+        for k, update in orthogonalize_shared([entry[1] for entry in pending], [entry[2] for entry in pending]):
+            p, _, split, scale = pending[k]
+            own = p.to_local() if isinstance(p, DTensor) else p
+            own.add_(update, alpha=scale * math.sqrt(max(p.shape[0] // split, p.shape[1])))
 
     def _buffer(self, p: torch.Tensor) -> torch.Tensor:
         state = self.state[p]
@@ -155,41 +153,80 @@ class Muon(torch.optim.Optimizer):
         return state["momentum_buffer"]
 
 
-def orthogonalize_shared(matrices: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Each of `matrices` made orthogonal, on every rank; each rank computes its share of those of one shape.
+def orthogonalize_shared(updates: list[torch.Tensor], splits: list[int]) -> Iterator[tuple[int, torch.Tensor]]:
+    """(k, updates[k] made orthogonal) for each k; each rank computes its share of those of one shape.
 
-    Tall ones are transposed meanwhile, so that (4C, C) and (C, 4C) are of one shape.
+    They travel in buckets: while one is computed, the next is collected and the one before is handed out.
+
+    Args:
+      updates: complete on every rank, or spread over the ranks by rows; then each gets its rows of the results.
+      splits: of how many matrices each consists, one above the other.
     """
-    by_shape: dict[torch.Size, list[int]] = {}
-    flat = [matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix for matrix in matrices]
-    for number, matrix in enumerate(flat):
-        by_shape.setdefault(matrix.shape, []).append(number)
+    alike: dict[tuple[torch.Size, int], list[int]] = {}
+    for number, (update, split) in enumerate(zip(updates, splits, strict=True)):
+        alike.setdefault((update.shape, split), []).append(number)
+    world_size = dist.get_world_size() if dist.is_initialized() else 1
+    buckets = [
+        (numbers[first : first + length], split)
+        for (shape, split), numbers in alike.items()
+        for length in (world_size * max(1, _BATCH // shape.numel()),)
+        for first in range(0, len(numbers), length)
+    ]
+    exchanges = [_exchange([updates[number] for number in numbers], split) for numbers, split in buckets]
+    for k in range(-1, len(exchanges) + 1):
+        if k + 1 < len(exchanges):
+            next(exchanges[k + 1])  # collect
+        if 0 <= k < len(exchanges):
+            next(exchanges[k])  # compute, and hand out
+        if k > 0:
+            yield from zip(buckets[k - 1][0], next(exchanges[k - 1]), strict=True)
+
+
+def _exchange(updates: list[torch.Tensor], split: int) -> Iterator[list[torch.Tensor]]:
+    """Updates of one shape, made orthogonal in three steps: collect this rank's share, compute it, get the results."""
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    results: list[torch.Tensor] = [torch.empty(0)] * len(matrices)
-    for shape, numbers in by_shape.items():
-        share = -(-len(numbers) // world_size)
-        own = numbers[rank * share : (rank + 1) * share]
-        mine = flat[numbers[0]].new_zeros(share, *shape)  # what a last rank lacks stays 0
-        at_once = max(1, _BATCH // shape.numel())
-        for first in range(0, len(own), at_once):
-            batch = own[first : first + at_once]
-            mine[first : first + len(batch)] = orthogonalize(torch.stack([flat[number] for number in batch]))
-        everyones = mine
-        if world_size > 1:
-            everyones = mine.new_empty(world_size * share, *shape)
-            dist.all_gather_into_tensor(everyones, mine)
-        for number, result in zip(numbers, everyones, strict=False):
-            results[number] = result.mT if flat[number] is not matrices[number] else result
-    return results
+    (rows, columns), share = updates[0].shape, -(-len(updates) // world_size)
+    shares = [max(0, min(share, len(updates) - r * share)) for r in range(world_size)]
+    first, spread, work = rank * share, isinstance(updates[0], DTensor), None
+    if spread:
+        height = -(-rows // world_size)  # as FSDP2 spreads them
+        heights = [max(0, min(height, rows - r * height)) for r in range(world_size)]
+        sent = torch.cat([update.to_local().flatten() for update in updates])  # type: ignore[attr-defined]
+        to_owners = [count * heights[rank] * columns for count in shares]
+        from_holders = [shares[rank] * theirs * columns for theirs in heights]
+        received = sent.new_empty(sum(from_holders))
+        work = dist.all_to_all_single(received, sent, from_holders, to_owners, async_op=True)
+    yield []
+    if spread:
+        work.wait()  # type: ignore[union-attr]
+        parts = zip(received.split(from_holders), heights, strict=True)
+        own = torch.cat([part.view(shares[rank], theirs, columns) for part, theirs in parts], 1)
+    else:
+        own = torch.stack(updates[first : first + share]) if shares[rank] else updates[0].new_empty(0, rows, columns)
+    own = orthogonalize(own.view(-1, rows // split, columns)).reshape(-1, rows, columns)
+    results = own
+    if spread:
+        back, results = torch.cat([part.flatten() for part in own.split(heights, 1)]), torch.empty_like(sent)
+        work = dist.all_to_all_single(results, back, to_owners, from_holders, async_op=True)
+    elif world_size > 1:
+        padded = torch.cat([own, own.new_zeros(share - len(own), rows, columns)])  # what a last rank lacks
+        results = own.new_empty(world_size * share, rows, columns)
+        work = dist.all_gather_into_tensor(results, padded, async_op=True)
+    yield []
+    if work:
+        work.wait()
+    yield list(results.view(len(updates), heights[rank], columns) if spread else results[: len(updates)])
 
 
 def orthogonalize(x: torch.Tensor) -> torch.Tensor:
-    """Matrices (N, rows, columns), rows ≤ columns, each about orthogonal: singular values near 1, the same vectors.
+    """Matrices (N, rows, columns), each about orthogonal: singular values near 1, the same vectors.
 
     Newton-Schulz's iteration in bfloat16, with Jordan's coefficients.
     """
+    tall = x.shape[1] > x.shape[2]
+    x = x.mT if tall else x
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
     for _ in range(_STEPS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C), x, beta=_A)
-    return x
+    return x.mT if tall else x

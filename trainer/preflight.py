@@ -31,16 +31,19 @@ class Passes:
       net: the model as training calls it.
       autocast: the precision.
       blocks: what the documents of a window mean to the model.
+      cast: what the matrices are cast to once a step; None where they are not.
     """
 
     model: GPT
     net: nn.Module
     autocast: torch.autocast
     blocks: DocumentBlocks
+    cast: torch.dtype | None = None
 
     def loss(self, windows: int) -> torch.Tensor:
         """The loss over `windows` windows of nothing; the random numbers are left as they were."""
         device = self.model.wte.weight.device
+        self.model.cast_weights(self.cast)
         ids = torch.zeros(windows, self.model.config.context, dtype=torch.int64, device=device)
         with torch.random.fork_rng([device] if device.type == "cuda" else []), self.autocast:
             return self.net(ids, ids, **self.blocks(ids))
@@ -48,6 +51,7 @@ class Passes:
     def run(self, windows: int) -> None:
         """A forward and a backward pass; gradients are left as they were: none."""
         self.loss(windows).backward()
+        self.model.cast_weights(None)
         self.model.zero_grad(set_to_none=True)
 
 

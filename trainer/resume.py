@@ -20,18 +20,16 @@ from torch.distributed.tensor import DTensor
 
 from schemas import SettingsError
 from trainer import checkpoint
-from trainer.checkpoint import CheckpointError, Signer, Verifier
+from trainer.checkpoint import TRAINING, CheckpointError, Signer, Verifier
 from trainer.config import TrainConfig, changes
 from trainer.data import Corpora, Phase
-from trainer.distributed import Ranks, unsharded
+from trainer.distributed import Ranks
 from trainer.metrics import has_saved
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import load_pretrained
 
 # torch warns of a checkpoint that one process saves, even where that is what it was asked for (`no_dist`).
 warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-
-TRAINING = "training"  # within a checkpoint
 
 
 class RunCheckpoints:
@@ -150,8 +148,11 @@ class RunCheckpoints:
             if not keep_all:
                 checkpoint.prune(path, config.keep_last, config.keep_every, config.keep_hours)
 
-        weights = unsharded(model.state_dict(), keep=ranks.main)
-        state = training_state(optimizers, ranks)
+        state, weights = training_state(optimizers, ranks), {}
+        if config.fsdp:
+            state |= {checkpoint.MODEL + name: tensor for name, tensor in model.state_dict().items()}
+        else:  # nothing copies XLA's tensors in the background
+            weights = {name: w.cpu() if w.device.type == "xla" else w for name, w in model.state_dict().items()}
         if ranks.main or ranks.saving:  # XLA's processes hold the same, which rank 0 writes
             self._saver.start(part / TRAINING, state, weights, finish if ranks.main else None)
         self._saved = step
@@ -273,6 +274,8 @@ def load_training_state(folder: Path, optimizers: Optimizers, ranks: Ranks, worl
     for name, entry in reader.read_metadata().state_dict_metadata.items():
         assert isinstance(entry, TensorStorageMetadata)
         kind, number, *rest = name.split(".")
+        if kind == "model":
+            continue
         if kind == "optimizers":
             p = _parameters(optimizers[int(number)])[int(rest[0])]
             if isinstance(p, DTensor) and p.shape == entry.size:

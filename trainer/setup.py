@@ -25,7 +25,7 @@ from trainer.evaluate import validation_loss, validation_windows, windows_of_tex
 from trainer.export import Publisher, open_destination
 from trainer.head import best_chunk, check_float8
 from trainer.metrics import LossWatch, Metrics, StepLog, open_tracker
-from trainer.model import GPT
+from trainer.model import GPT, use_fastest_attention
 from trainer.optimizers import make_optimizers
 from trainer.preflight import Passes, micro_batch_that_fits, optimizer_bytes, report
 from trainer.resume import RunCheckpoints
@@ -47,6 +47,7 @@ class Run:
       loader: batches of this rank.
       blocks: what the documents of a window mean to the model.
       autocast: the precision of the forward pass.
+      cast: what the matrices are cast to once a step, where that is not FSDP's work.
       validation: the validation windows (N, T + 1), or None where there are none.
       checkpoints: where the run's state is read and written.
       tokenizer: file of the shards' tokenizer.
@@ -64,6 +65,7 @@ class Run:
     loader: Loader
     blocks: DocumentBlocks
     autocast: torch.autocast
+    cast: torch.dtype | None
     validation: torch.Tensor | None
     checkpoints: RunCheckpoints
     tokenizer: Path
@@ -93,9 +95,16 @@ class Run:
             return []
         return write_texts(self.model, self.tokenizer, self.blocks.eot, count=2, max_tokens=config.sample_tokens)
 
+    def nothing_to_do(self) -> str:
+        """Why there is no step left, in a line for people."""
+        return (
+            f"nothing to do: {self.checkpoints.path} is of step {self.step}, and max_steps is {self.config.last_step}; "
+            "a higher --max_steps, or --extend_steps, continues it"
+        )
+
     def preflight(self) -> str:
         """Memory, work and time that the run will take, in lines for people."""
-        passes = Passes(self.model, self.net, self.autocast, self.blocks)
+        passes = Passes(self.model, self.net, self.autocast, self.blocks, self.cast)
         return report(passes, self.loader.micro_batch, self.config, self.loader.samples, self.ranks.world_size)
 
 
@@ -156,18 +165,21 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     model.checkpoint_activations, model.fp8_head = config.checkpoint_activations, config.fp8_head
     model.loss_chunk = best_chunk(device.type) if config.loss_chunk is None else config.loss_chunk
     autocast, bfloat16 = autocast_of(config.dtype, device), in_bfloat16(config.dtype, device)
+    cast = torch.bfloat16 if bfloat16 and not config.fsdp and device.type != "xla" else None
+    attention = use_fastest_attention(device)
     if not config.fsdp:
         model.to(device)
     ranks.share_weights(model)
     forward: nn.Module = model
+    mode = "max-autotune-no-cudagraphs" if config.autotune else None
     if config.compile and (ranks.distributed or config.checkpoint_activations):
-        model.compile_parts()
+        model.compile_parts(mode)
     elif config.compile:
-        forward = torch.compile(model, dynamic=False)  # type: ignore[assignment]
-    if config.fsdp:
-        shard(model, model.h, ranks, bfloat16)
+        forward = torch.compile(model, dynamic=False, mode=mode)  # type: ignore[assignment]
     reserved, largest_slice = optimizer_bytes(model, config.optimizer), -(-windows // ranks.world_size)
-    passes = Passes(model, forward, autocast, blocks)
+    if config.fsdp:
+        shard(model, model.h, ranks, bfloat16, once=largest_slice <= config.micro_batch)
+    passes = Passes(model, forward, autocast, blocks, cast)
     micro_batch = config.micro_batch or micro_batch_that_fits(passes, largest_slice, reserved)
     micro_batch = min(ranks.gather(micro_batch))
     loader = Loader(
@@ -199,7 +211,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         f"{model.n_parameters:,} parameters, {model.flops_per_token * tokens / 1e12:.3g} TFLOP a step; "
         f"{tokens:,} tokens a step = {windows} windows of {shape.context}{over} "
         f"{loader.accumulation} micro-batches of {micro_batch} at most; {config.last_step:,} steps; {device.type}, "
-        f"{'bfloat16' if bfloat16 else 'float32'}"
+        f"{'bfloat16' if bfloat16 else 'float32'}{f', {attention}' if attention else ''}"
     )
     step = checkpoints.step
     metrics = None
@@ -219,7 +231,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     )
     log = StepLog(metrics, watch, ranks, tokens, model.flops_per_token * tokens, config.last_step, say)
     return Run(
-        config, ranks, say, model, forward, net, optimizers, loader, blocks, autocast, validation, checkpoints,
+        config, ranks, say, model, forward, net, optimizers, loader, blocks, autocast, cast, validation, checkpoints,
         corpora.tokenizer.path, log, step,
     )  # fmt: skip
 

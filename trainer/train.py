@@ -34,15 +34,11 @@ def train(config: TrainConfig) -> float:
 def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
     with ExitStack() as ending:
         run = set_up(config, ranks, ending)
-        config = run.config
         if config.preflight:
             run.say(run.preflight())
             return math.nan
-        if run.step >= config.last_step:
-            run.say(
-                f"nothing to do: {run.checkpoints.path} is of step {run.step}, and max_steps is {config.last_step}; "
-                "a higher --max_steps, or --extend_steps, continues it"
-            )
+        if run.step >= run.config.last_step:
+            run.say(run.nothing_to_do())
             run.log.close()
             return math.nan
         return _loop(run, stop)
@@ -55,6 +51,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
     while step < config.last_step:
         rate, momentum, window = config.learning_rate_of(step), config.momentum_of(step), config.window_of(step)
         loss = torch.zeros((), device=ranks.device)
+        run.model.cast_weights(run.cast)
         for micro_step in range(loader.accumulation):
             inputs, targets = next(batches)
             # Losses and gradients are averaged over ranks; what counts is the mean over the global batch.
@@ -64,6 +61,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
                     part = run.net(inputs, targets, **run.blocks(inputs, window)) * share
                 part.backward()
             loss += part.detach()
+        run.model.cast_weights(None)
         ranks.average_gradients(run.model)
         norm = clip_gradients(run.model, config.clip)
         for optimizer in run.optimizers:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.append(str(REPOSITORY / "benchmarks"))
+from gpu_check import Check, repeated, verdict  # noqa: E402
 
 
 def gpu_check(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -31,6 +35,10 @@ def test_every_piece_runs_and_a_second_call_repeats_none(tmp_path: Path) -> None
     assert pieces["resume"]["losses_equal"]
     assert pieces["resume"]["weights_equal"]
     assert pieces["checkpoint"]["wait_s"] > 0
+    assert pieces["124M"]["nanogpt_tokens_per_s"] > 0
+    assert pieces["all_gpus_muon"]["ranks"] == 2
+    assert pieces["all_gpus_muon"]["efficiency"] > 0
+    assert pieces["memory"]["copy_gb_per_s"] >= 0
     assert all(result["tokens_per_s"] > 0 for name, result in pieces.items() if "compile_s" in result)
     losses = [loss for _, loss in pieces["curve"]["curve"]]
     assert losses[-1] < losses[0]
@@ -43,12 +51,11 @@ def test_every_piece_runs_and_a_second_call_repeats_none(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_curve_is_of_the_standard_library_alone_and_falls(tmp_path: Path) -> None:
+def test_the_curve_of_the_standard_library_falls(tmp_path: Path) -> None:
     done = gpu_check(tmp_path, "curve", "--tiny", "--device", "cpu")
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "gpu.json").read_text())["pieces"]["curve"]
-    assert result["loss"] < result["first_loss"]  # of 257 entries: random ids of GPT-2's 50,257 begin at 10.8
-    assert result["first_loss"] < 6
+    assert result["loss"] < result["first_loss"] < 11  # of a vocabulary of GPT-2's size, and real text
 
 
 def test_a_piece_that_fails_says_why_and_the_next_has_its_turn(tmp_path: Path) -> None:
@@ -57,6 +64,30 @@ def test_a_piece_that_fails_says_why_and_the_next_has_its_turn(tmp_path: Path) -
     pieces = json.loads((tmp_path / "gpu.json").read_text())["pieces"]
     assert list(pieces) == ["124M", "longbiased"]
     assert "trainer.train: no token shards in" in pieces["longbiased"]["error"]
+
+
+def test_a_missed_aim_is_not_a_failure() -> None:
+    machine = {"device": "NVIDIA H200"}
+    first = {"tokens_per_s": 480_000, "times_nanogpt": 0.9}
+    found = {"machine": machine, "tiny": False, "pieces": {"124M": first, "all_gpus": {"efficiency": 0.8}}}
+    failures, missed = verdict(found)
+    assert not failures
+    assert missed == [
+        "124M: 480,000 tokens/s; the aim is 490,000, and then 600,000",
+        "124M: 0.90 times nanoGPT's rate; the aim is 1 at least",
+        "all_gpus: 80% of the GPUs' rates alone; the aim is 90%",
+    ]
+    found["pieces"] = {"124M": {"error": "lost"}, "resume": {"losses_equal": False, "weights_equal": True}}
+    assert verdict(found) == (["124M: lost", "resume: losses equal: no"], [])
+
+
+def test_a_rate_is_the_median_of_three_and_says_how_far_they_lie_apart(tmp_path: Path) -> None:
+    rates = iter([90, 120, 100, 100])
+    check = Check(tmp_path, tmp_path, "cpu", False, 0.0, time.perf_counter() + 100)
+    found = repeated(check, lambda number: {"tokens_per_s": next(rates), "number": number})
+    assert found == {"tokens_per_s": 100, "number": 2, "rates": [90, 100, 120], "spread": 0.3}
+    late = dataclasses.replace(check, deadline=time.perf_counter())
+    assert repeated(late, lambda number: {"tokens_per_s": next(rates)})["rates"] == [100]
 
 
 def test_without_a_gpu_the_command_says_so(tmp_path: Path) -> None:

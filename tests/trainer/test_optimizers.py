@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -86,28 +89,38 @@ def test_on_one_rank_muon_is_torchs_own_with_queries_keys_and_values_apart() -> 
 
 
 def test_a_rank_makes_its_share_of_each_shape_orthogonal(monkeypatch: pytest.MonkeyPatch) -> None:
-    matrices = [torch.randn(shape).bfloat16() for shape in [(8, 8)] * 7 + [(8, 32), (32, 8)]]
-    alone = muon.orthogonalize_shared(matrices)
-    done: list[int] = []
-    parts: list[torch.Tensor] = []
+    torch.manual_seed(0)
+    shapes = [(8, 8)] * 7 + [(8, 32), (32, 8), (24, 8), (24, 8)]
+    updates, splits = [torch.randn(shape).bfloat16() for shape in shapes], [1] * 9 + [3, 3]
+    alone = dict(muon.orthogonalize_shared(updates, splits))
+    assert sorted(alone) == list(range(11))
+    torch.testing.assert_close(alone[9], torch.cat([muon.orthogonalize(p[None])[0] for p in updates[9].chunk(3)]))
+    done: list[tuple[int, ...]] = []
+    parts: dict[int, list[torch.Tensor]] = {}
     original = muon.orthogonalize
 
     def counted(x: torch.Tensor) -> torch.Tensor:
-        done.append(len(x))
+        done.append(tuple(x.shape))
         return original(x)
+
+    def gathered(out: torch.Tensor, own: torch.Tensor, async_op: bool) -> Any:
+        assert async_op
+        parts.setdefault(rank, []).append(own)
+        return SimpleNamespace(wait=lambda: out.zero_())
 
     monkeypatch.setattr(muon, "orthogonalize", counted)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+    monkeypatch.setattr(torch.distributed, "all_gather_into_tensor", gathered)
     for rank in range(4):
         done.clear()
-        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
-        monkeypatch.setattr(torch.distributed, "all_gather_into_tensor", lambda out, own: parts.append(own))
-        muon.orthogonalize_shared(matrices)
-        assert done == [[2, 1], [2, 1], [2], [1]][rank]  # of 7 and of 2 matrices
-    square, wide = torch.cat(parts[0::2])[:7], torch.cat(parts[1::2])[:2]
-    torch.testing.assert_close(square, torch.stack(alone[:7]))
-    torch.testing.assert_close(wide, torch.stack([alone[7], alone[8].mT]))
+        assert len(dict(muon.orthogonalize_shared(updates, splits))) == 11
+        counts = [shape[0] for shape in done if shape[0]]
+        assert counts == [[2, 1, 1, 3], [2, 3], [2], [1]][rank]  # of 7, of one, of one, of twice three
+    for bucket, numbers in enumerate([range(7), [7], [8], [9, 10]]):
+        everyones = torch.cat([parts[rank][bucket] for rank in range(4)])[: len(numbers)]
+        torch.testing.assert_close(everyones, torch.stack([alone[k] for k in numbers]))
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])

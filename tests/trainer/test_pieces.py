@@ -178,6 +178,29 @@ def test_gpt2s_presets_have_none_of_the_pieces() -> None:
     assert not {"lm_head.weight"} & set(GPT(SHAPE).state_dict())
 
 
+@pytest.mark.parametrize("loss_chunk", [0, 16])
+@pytest.mark.parametrize("piece", ["rope", "all"])
+def test_weights_cast_once_a_step_train_as_weights_cast_in_every_pass(piece: str, loss_chunk: int) -> None:
+    ids = torch.randint(60, (6, 2, 13), generator=torch.Generator().manual_seed(3))
+    results = []
+    for cast in (None, torch.bfloat16):
+        model = model_with(piece).train()
+        model.loss_chunk = loss_chunk
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for step in ids.split(2):
+            model.cast_weights(cast)
+            for part in step:  # two micro-batches of one cast
+                with torch.autocast("cpu", torch.bfloat16):
+                    model(part[:, :-1], part[:, 1:]).backward()
+            model.cast_weights(None)
+            optimizer.step()
+            optimizer.zero_grad()
+        results.append(list(model.parameters()))
+    for one, other in zip(*results, strict=True):
+        assert one.dtype == torch.float32
+        assert torch.equal(one, other)
+
+
 def test_a_separate_head_starts_at_zero_and_learns() -> None:
     model = GPT(shape_of("separate_head"))
     ids = torch.arange(12)[None]

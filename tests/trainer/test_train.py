@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from schemas import SettingsError
 from trainer import train
+from trainer.checkpoint import load_model
 from trainer.setup import sole_writer
 
 # 2 layers of width 32: a step takes some milliseconds.
@@ -197,7 +199,14 @@ def test_weights_sharded_over_two_ranks_train_as_one_and_any_ranks_continue_from
         assert result.returncode == 0, result.stdout + result.stderr
         for key, values in zip(("loss", "grad_norm"), expected, strict=True):
             assert losses(tmp_path / "spread", key) == pytest.approx(values, rel=1e-4)
-        shutil.rmtree(tmp_path / "spread" / "checkpoints" / "step-00000014")
+        newest = tmp_path / "spread" / "checkpoints" / "step-00000014"
+        # What FSDP spreads, each rank writes a part of; whoever loads the model puts it together.
+        assert (newest / "model.safetensors").exists() == (not ranks)
+        assert len(list((newest / "training").glob("*.distcp"))) == (ranks or 1)
+        ours, theirs = (load_model(tmp_path / run / "checkpoints" / newest.name)[0] for run in ("spread", "one"))
+        for name, weight in ours.state_dict().items():
+            torch.testing.assert_close(weight, theirs.state_dict()[name], rtol=1e-3, atol=1e-4, msg=name)
+        shutil.rmtree(newest)
 
 
 @pytest.mark.slow
