@@ -4,11 +4,11 @@ The order is the one browsers follow (WHATWG HTML, "determining the character en
 
 1. a byte order mark, or UTF-16 that is plain to see without one (browsers do not look);
 2. UTF-8, where the body is valid UTF-8 and not plain ASCII: text in another charset is that by accident about
-   never, whatever a header says (browsers trust the header and show mojibake). A few stray bytes change nothing
-   where many more sequences are valid, or where UTF-8 is declared;
+   never, whatever a header says (browsers trust the header and show mojibake). Stray bytes change nothing where more
+   sequences are valid, as where one byte in a hundred of a text with accents is damaged;
 3. the charset of the HTTP header;
 4. the charset of a `<meta>` within the first 4,096 bytes (browsers look at 1,024), or of an XML declaration;
-5. what the bytes look like, by charset-normalizer, where that is not Latin letters;
+5. what the bytes look like, by chardet, among the charsets that the Encoding Standard knows;
 6. windows-1252, the browsers' default.
 
 A declared charset (3, 4) holds if at most one character in 50 beyond ASCII does not decode; those that do not
@@ -23,8 +23,12 @@ import re
 MAX_DAMAGE = 0.02
 """The share of undecodable bytes among those beyond ASCII above which a declared charset is taken for a lie."""
 
-MAX_STRAY = 0.1
-"""The same for UTF-8 that nothing declares: invalid bytes for each valid sequence, of which there must be a few."""
+MAX_STRAY = 1.0
+"""The same for UTF-8 that nothing declares: invalid bytes for each valid sequence, of which there must be a few.
+
+Text in other charsets has five or more, but for Japanese in EUC-JP, which has 2.3.
+"""
+MAX_STRAY_IF_DECLARED = 2.0
 _SURELY_UTF8 = 5
 
 _PRESCAN_BYTES = 4096
@@ -54,6 +58,18 @@ _WHATWG = {
     "euc_kr": "cp949",
     "utf-16": "utf-16-le",
 }
+# What browsers distinguish where nothing is declared.
+_DETECTED = tuple(
+    "cp1252 cp1251 koi8-r koi8-u iso8859-5 cp866 cp1253 iso8859-7 cp1255 cp1256 cp874 cp932 euc-jp cp949 gb18030"
+    " big5hkscs".split()
+)
+# Of Latin letters, and how many letters that windows-1252 has not in their place a text has to have to be taken for
+# one: a language of Central Europe may have one (č in Slovenian), a Baltic one has more than the ë of Albanian.
+_DETECTED_LATIN = {"cp1250": 1, "iso8859-2": 1, "cp1254": 2, "cp1258": 2, "cp1257": 4, "iso8859-13": 4}
+_LEAST_OCCURRENCES = 2
+_TIMES_AS_SURE = 1.25  # as of windows-1252
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
+_IN_A_ROW = re.compile(r"[^\x00-\x7f]{2,}")
 _STATEFUL = ("iso2022", "hz", "utf-7")  # they write everything in ASCII bytes
 
 
@@ -138,7 +154,7 @@ def _decode_damaged(body: bytes, name: str) -> str | None:
     damaged = text.count("\ufffd")
     if name == "utf-8":
         damaged -= body.count(_REPLACEMENT)
-        if damaged <= len(_UTF8_SEQUENCE.findall(body)):
+        if damaged <= MAX_STRAY_IF_DECLARED * len(_UTF8_SEQUENCE.findall(body)):
             return text  # what no other charset's text looks like, and what is declared
     beyond_ascii = len(_NOT_ASCII.findall(body))
     # At least one: a page cut off in the middle of a character has no other damage.
@@ -146,19 +162,24 @@ def _decode_damaged(body: bytes, name: str) -> str | None:
 
 
 def _detect(body: bytes) -> str | None:
-    """What the bytes look like, going by those around the first beyond ASCII; None for any charset of Latin letters.
-
-    Those differ by a few letters that no statistics of a page distinguished: among them it is windows-1252 or declared.
-    """
-    from charset_normalizer import from_bytes
+    """What the bytes look like, going by those around the first beyond ASCII; None where they do not look like any."""
+    import chardet
 
     first = _NOT_ASCII.search(body)
     start = max(0, (first.start() if first else 0) - _SAMPLE_BYTES // 4)
     sample = body[start : start + _SAMPLE_BYTES]
-    best = from_bytes(sample).best()
-    name = lookup(best.encoding) if best is not None else None
-    if name is None:
+    found = chardet.detect_all(sample, include_encodings=(*_DETECTED, *_DETECTED_LATIN), ignore_threshold=True)
+    usual = next((guess["confidence"] for guess in found if guess["encoding"] == "Windows-1252"), 0.0)
+    if not found or found[0]["confidence"] < _TIMES_AS_SURE * usual:
         return None
-    letters = [char for char in sample.decode(name, "replace") if char > "\x7f" and char.isalpha()]
-    latin = sum(char < "\u0250" for char in letters)
-    return name if latin < 0.5 * len(letters) else None
+    name = lookup(found[0]["encoding"])
+    if name in _DETECTED_LATIN:
+        pairs = zip(sample.decode(name, "replace"), sample.decode("cp1252", "replace"), strict=True)
+        letters = [char for char, other in pairs if char != other and char.isalpha()]
+        if len(letters) < _LEAST_OCCURRENCES or len(set(letters)) < _DETECTED_LATIN[name]:
+            return None
+    elif name is not None:
+        text = sample.decode(name, "replace")
+        if sum(map(len, _IN_A_ROW.findall(text))) < len(_BEYOND_ASCII.findall(text)) / 2:
+            return None  # quotes and signs between Latin letters: other scripts have words of their own
+    return name

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import random
+from collections import defaultdict
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +16,7 @@ from owt_pipeline.extract.charset import decode, lookup
 
 GERMAN = "Größe und Übermut tun selten gut, sagte der Bär. "
 RUSSIAN = "Съешь же ещё этих мягких французских булок да выпей чаю. " * 5
-JAPANESE = "いろはにほへとちりぬるをわかよたれそつねならむ。" * 5
+JAPANESE = "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。" * 5
 
 
 def page(text: str, charset: str, meta: str = "") -> bytes:
@@ -81,6 +87,62 @@ def test_latin_letters_without_a_declaration_are_windows_1252() -> None:
     text, found = decode(page("déjà vu, “naïve” façade: l'été où le garçon " * 20, "cp1252"), None)
     assert found == "cp1252"
     assert "déjà vu, “naïve” façade" in text
+
+
+LEGACY = {
+    "iso8859-2": "pl cs sk hu sl hr", "cp1250": "pl cs sk hu sl hr bs", "cp1251": "ru uk bg sr mk be", "koi8-r": "ru",
+    "koi8-u": "uk", "iso8859-5": "ru", "cp866": "ru", "iso8859-7": "el", "cp1253": "el", "cp1254": "tr az",
+    "cp1255": "he", "cp1256": "ar fa ur", "cp1257": "lt lv", "cp874": "th", "cp932": "ja", "euc-jp": "ja",
+    "gb18030": "zh", "big5": "zh", "cp949": "ko", "cp1258": "vi",
+    "cp1252": "de fr es it pt nl sv da nb nn fi is ca eu ga af tl sw la cy sq",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sentences(testdata: Path) -> dict[str, list[str]]:
+    """By language; those with U+FFFD are damaged in the set."""
+    found = defaultdict(list)
+    with gzip.open(testdata / "text" / "sentences-by-language.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for row in map(json.loads, lines):
+            found[row["lang"]].append(row["text"])
+    return found
+
+
+@pytest.mark.parametrize("charset", LEGACY)
+def test_undeclared_charsets_are_recognised_in_many_languages(sentences: dict[str, list[str]], charset: str) -> None:
+    wrong, pages = [], 0
+    for language in LEGACY[charset].split():
+        for start in range(0, 100, 10):
+            content = "</p><p>".join(sentences[language][start : start + 10]).encode(charset, "ignore")
+            if not content.isascii():
+                pages += 1
+                if content.decode(charset) not in decode(b"<html><body><p>" + content + b"</p>", None)[0]:
+                    wrong.append((language, start))
+    assert pages
+    assert len(wrong) <= 0.1 * pages, wrong
+
+
+def test_polish_without_a_declaration_is_read(sentences: dict[str, list[str]]) -> None:
+    for start in range(0, 100, 5):
+        for charset in ("iso8859-2", "cp1250"):
+            text = " ".join(sentences["pl"][start : start + 5]).encode(charset, "ignore").decode(charset)
+            assert text in decode(page(text, charset), None)[0]
+
+
+def test_a_few_letters_beyond_ascii_do_not_make_english_a_page_of_another_charset() -> None:
+    english = "A café’s “naïve” résumé © 2013, 20 °C, £5 – it’s Ångström® and Brontë’s señor. " * 3
+    for text in (english, "It’s £5. " * 20, "© 2013 Brontë", "Zoë’s Škoda and Žižek"):
+        assert text in decode(page(text, "cp1252"), None)[0]
+
+
+def test_one_stray_byte_in_a_hundred_does_not_change_the_charset_of_utf8(sentences: dict[str, list[str]]) -> None:
+    rng = random.Random(1)
+    for language in "pl cs hu sk tr de fr pt sv ru uk el ar he hi ja zh ko th vi".split():
+        body = bytearray(page("</p><p>".join(sentences[language]), "utf-8"))
+        for position in rng.sample(range(len(body)), len(body) // 100):
+            body[position] = rng.randrange(0x80, 0x100)
+        for declared in (None, "utf-8", "iso-8859-1"):
+            assert decode(bytes(body), declared)[1] == "utf-8", language
 
 
 def test_a_little_damage_does_not_change_the_charset() -> None:
