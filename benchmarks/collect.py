@@ -32,9 +32,10 @@ import zstandard
 
 from owt_pipeline.collect.rules import Rules
 from owt_pipeline.collect.sources import Source, block_batches, rows_of_block
-from owt_pipeline.collect.spread import BucketWriter, HostCounter
+from owt_pipeline.collect.spread import HostCounter
 from owt_pipeline.collect.stage import STAGE, Options
 from owt_pipeline.engine import progress
+from owt_pipeline.engine.exchange import SliceWriter
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage, open_source
@@ -124,11 +125,11 @@ def reading(dump: Path) -> None:
     """Collect's first step, without Beam around it."""
     source, rules, hosts = Source(0, "dump", str(dump), dump.name), Rules(), HostCounter()
     with tempfile.TemporaryDirectory(prefix="owt-") as folder, Storage(folder).spool() as output:
-        buckets = BucketWriter(output, NUM_SHARDS)
+        buckets = SliceWriter(output)
         with open_source(source.uri) as file:
             for batch in block_batches(LineReader(file), source):
                 rows = rows_of_block(batch, source, rules, NUM_SHARDS)
-                buckets.write(rows)
+                buckets.send(rows["bucket"].to_numpy(), rows)
                 hosts.add(rows["host"])
         buckets.close()
 

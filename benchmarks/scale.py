@@ -3,6 +3,7 @@
     python benchmarks/scale.py simulate [--run FOLDER] [--prices vcpu_hour=0.05]
     python benchmarks/scale.py shards [--shards 65535]
     python benchmarks/scale.py requests
+    python benchmarks/scale.py sent [--dumps 40] [--shards 1000] [--gigabytes 2]
     python benchmarks/scale.py flink --dump RS.zst --pages PAGES.warc.gz
 
 `simulate`: 10, 50 and 200 workers for OpenWebText, 23 million URLs of which 8 million become documents, and for ten
@@ -14,6 +15,10 @@ the records are those that the parts would have written.
 
 `requests`: what a part asks of a bucket. The demo's pages are run with 4 and with 16 shards in an emulator of Cloud
 Storage (fake-gcs-server, `make .venv-servers/installed`) behind a proxy that counts; what is more is the parts'.
+
+`sent`: what collect asks of a bucket for what its sources send to its shards: made-up dumps, each with rows for every
+shard, in a run whose bucket is a folder behind a client that counts each request (an upload: one for 32 MiB). The goal
+is 2 requests for 8 MiB, and 10 a part. From what was counted follow the requests for all of Reddit to the end of 2017.
 
 `flink`: on the Flink of the tests (`make test-engines` installs it), on this machine. First the complete job for some
 links, with two TaskManagers. Then extract, which is bound by the CPU, on copies of the pages' shards with one and with
@@ -39,15 +44,20 @@ import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import zstandard
 from synthetic_run import write_run
 
 from owt_pipeline.commands.estimate import FOREST_SECONDS, Work, forecast, rate_of, table
+from owt_pipeline.engine import storage
+from owt_pipeline.engine.bucket_clients import PIECE_BYTES, Failure
 from owt_pipeline.engine.commit import publish, record_name
+from owt_pipeline.engine.disk import Disk
+from owt_pipeline.engine.exchange import SLICE_BYTES, SliceWriter
 from owt_pipeline.engine.phases import plan_stage, publish_stage, read_log
+from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import SHARDS, Runtime, StageRun
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.submission import Machines, Prices
@@ -256,6 +266,87 @@ def count_requests(arguments: argparse.Namespace) -> int:
     return 0
 
 
+class CountingBucket(Disk):
+    """A bucket that is a folder, with the methods of the clients of Google Cloud Storage and S3."""
+
+    folder_of_all = ""
+    counts: ClassVar[Counter[str]] = Counter()
+
+    def __init__(self, *_: object) -> None:
+        super().__init__(self.folder_of_all)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("size", "read", "read_range", "list", "put", "put_if", "delete"):
+            self.counts[name] += 1
+        return super().__getattribute__(name)
+
+    def put_file(self, name: str, path: str) -> None:
+        self.counts["put_file"] += 1 + os.path.getsize(path) // PIECE_BYTES
+        super().put_file(name, path)
+
+    def list(self, prefix: str, limit: int | None = None) -> Any:
+        return super().list(prefix)
+
+    @classmethod
+    def failure(cls, error: Exception) -> Failure | None:
+        return Failure("missing", "") if isinstance(error, FileNotFoundError) else None
+
+
+def count_sent(arguments: argparse.Namespace) -> int:
+    stage, sent, close = load("collect"), list[tuple[int, int]](), SliceWriter.close  # (slices, bytes) of each file
+
+    def note(writer: SliceWriter) -> None:
+        close(writer)
+        sent.append((len(writer._index), writer._file.bytes))
+
+    with tempfile.TemporaryDirectory(prefix="sent-") as folder:
+        CountingBucket.folder_of_all = f"{folder}/bucket"
+        storage.GoogleBucket = CountingBucket  # type: ignore[misc,assignment]
+        SliceWriter.close = note  # type: ignore[method-assign]
+        rows = int(arguments.gigabytes * 1e9 / BYTES_SENT / arguments.dumps)
+        for number in range(arguments.dumps):
+            write_dump(Path(folder) / f"RS_{number:03}.zst", number, rows)
+        given = {"dumps": [f"{folder}/RS_*.zst"], "num_shards": arguments.shards}
+        options = from_table(stage.options, given, "collect")
+        started = time.process_time()
+        manifest, _ = run_stage(stage, options, Runtime(Storage("gs://counted/run")))
+        cpu = time.process_time() - started
+    total = sum(size for _, size in sorted(sent, key=lambda file: -file[1])[: arguments.dumps])
+    parts = len(sent) - arguments.dumps + arguments.shards  # a dump's part also sends how often each host is there
+    requests, goal = CountingBucket.counts.total(), 2 * total / EIGHT_MIB + 10 * parts
+    print(f"{manifest.counts.entered:,} rows of {arguments.dumps} dumps, {total / 1e9:.2f} GB sent to "
+          f"{arguments.shards:,} shards, {cpu:.0f} s of the CPU")  # fmt: skip
+    print(f"slices in all files: {sum(count for count, _ in sent):,}; requests by kind: "
+          f"{dict(sorted(CountingBucket.counts.items()))}")  # fmt: skip
+    print(f"{parts:,} parts, {requests:,} requests: {requests / parts:.1f} a part; the goal is {goal:,.0f}")
+    of_parts = requests / parts
+    for shards in (2_300, 10_000):
+        size, parts = SUBMISSIONS * total / manifest.counts.entered, DUMPS + 1 + shards
+        groups = min(shards, -(-2 * (DUMPS + shards) // DUMPS))
+        expected = of_parts * (parts + groups) + 4 * size / SLICE_BYTES
+        print(f"{DUMPS} dumps, {size / 1e9:.0f} GB sent to {shards:,} shards: about {expected:,.0f} requests; "
+              f"the goal is {2 * size / EIGHT_MIB + 10 * parts:,.0f}")  # fmt: skip
+    return 0 if requests <= goal else 1
+
+
+BYTES_SENT = 300  # of a row, more or less
+EIGHT_MIB = 8 << 20
+
+
+def write_dump(path: Path, number: int, rows: int) -> None:
+    """Submissions of a made-up month, to as many hosts as there are rows for a hundred each."""
+    with zstandard.open(path, "wb") as file:
+        for row in range(rows):
+            identifier = number * rows + row
+            fields = {
+                "id": f"{identifier:x}", "subreddit": f"s{row % 997}", "score": row % 9, "over_18": False,
+                "title": f"A title of about as many characters as titles have, {identifier}, which say what is linked",
+                "url": f"https://www.host-{row // 100:06}.org/{identifier % 89}/articles/{identifier:09}.html",
+                "created_utc": 1_300_000_000 + number * 2_600_000 + row, "num_comments": row % 31, "is_self": False,
+            }  # fmt: skip
+            file.write(msgspec.json.encode(fields) + b"\n")
+
+
 def on_flink(arguments: argparse.Namespace) -> int:
     from tests.engines.engines import worker_pool
 
@@ -335,6 +426,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.add_argument("--folder", help=argparse.SUPPRESS)
     command.set_defaults(run_command=shards)
     commands.add_parser("requests").set_defaults(run_command=count_requests)
+    command = commands.add_parser("sent")
+    command.add_argument("--dumps", type=int, default=40)
+    command.add_argument("--shards", type=int, default=1_000)
+    command.add_argument("--gigabytes", type=float, default=2.0, help="sent to the shards, at least")
+    command.set_defaults(run_command=count_sent)
     command = commands.add_parser("flink")
     command.add_argument("--dump", required=True)
     command.add_argument("--pages", required=True)

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
-
-from owt_pipeline.engine.disk import HashingFile
-from owt_pipeline.engine.exchange import SliceWriter, by_key
 
 HOSTS = pa.schema([pa.field("host", pa.string(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])
 """The most frequent hosts of one source."""
@@ -24,39 +22,6 @@ _TOGETHER = 1 << 17  # hosts that are counted in one go
 
 WORTH_SPREADING = 1_000
 """A host with fewer rows is never spread: one visit a second gets through them in a quarter of an hour."""
-
-
-# Rows are put in the order of their buckets once this many bytes wait for each, or this many in all: few while they are
-# in the cache, or many where there are many buckets.
-_SORTED_BYTES, _MOST_SORTED_BYTES = 32 << 10, 32 << 20
-
-
-class BucketWriter:
-    """Writes rows into a partitioned file of the exchange, by bucket."""
-
-    def __init__(self, file: HashingFile, num_buckets: int):
-        self._slices = SliceWriter(file)
-        self._sorted_bytes = min(num_buckets * _SORTED_BYTES, _MOST_SORTED_BYTES)
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Write rows that have a column `bucket`."""
-        self._waiting.append(rows)
-        self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes >= self._sorted_bytes:
-            self._flush()
-
-    def close(self) -> None:
-        self._flush()
-        self._slices.close()
-
-    def _flush(self) -> None:
-        if self._waiting:
-            for rows in pa.Table.from_batches(self._waiting).combine_chunks().to_batches():
-                for bucket, some in by_key(rows, rows["bucket"].to_numpy()):
-                    self._slices.send(bucket, some)
-        self._waiting, self._waiting_bytes = [], 0
 
 
 class HostCounter:
@@ -116,13 +81,16 @@ class Spread:
         return {home_bucket(host, self.num_shards) for host in self.shards_of}
 
     def rows_of(self, shard: int, rows: pa.Table) -> pa.Table:
-        """Those of `rows` (of schema ROWS, of one bucket that may have some) that belong to `shard`."""
-        if rows["bucket"][0].as_py() not in self._divided:
-            return rows
+        """Those of `rows` (of schema ROWS, of buckets that may have some) that belong to `shard`."""
+        return rows.filter(pa.array(self.shards(rows) == shard)) if self._divided else rows
+
+    def shards(self, rows: pa.Table | pa.RecordBatch) -> np.ndarray:
+        """The shard of each row."""
         homes = rows["bucket"].to_numpy().astype("uint64")
+        if self._divided.isdisjoint(np.unique(homes).tolist()):
+            return homes
         spread = self.host_shards(rows["host"]).to_numpy().astype("uint64")
-        shards = (homes + rows["url_id"].to_numpy() % spread) % self.num_shards
-        return rows.filter(pa.array(shards == shard))
+        return (homes + rows["url_id"].to_numpy() % spread) % self.num_shards
 
     def host_shards(self, hosts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         """Number of shards of each host; 1 for null."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
 import time
@@ -27,13 +28,21 @@ from owt_pipeline.collect.sources import (
     row_of_problem,
     rows_of_block,
 )
-from owt_pipeline.collect.spread import HOSTS, BucketWriter, HostCounter, Spread, plan_spread
+from owt_pipeline.collect.spread import HOSTS, HostCounter, Spread, plan_spread
 from owt_pipeline.collect.submissions import ROWS
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.exchange import Slice, gather, read_index, read_slices
-from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part
+from owt_pipeline.engine.exchange import (
+    SLICE_BYTES,
+    Slice,
+    SliceWriter,
+    gather,
+    joined,
+    read_index,
+    read_slices,
+)
+from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part, what_was_sent
 from owt_pipeline.engine.storage import describe_source, expand_globs, open_source
 from owt_pipeline.engine.workers import map_batches
 from owt_pipeline.formats import lines
@@ -49,6 +58,7 @@ _SOURCES_NAME = "sources.json"
 _SOURCES_TOGETHER = 4  # at once: .xz and .bz2 decompress slower than few processes parse; a dump's window takes 2 GB
 _AS_OF_NAME = "as-of.json"
 _PARTS_OF_BASE = 64
+_FEW_REQUESTS = 1_000  # worth less than writing the rows once more
 _DAY = 86_400.0
 _MANY_ROWS = 4_000_000  # of a shard: some 4 GB of memory
 
@@ -153,10 +163,10 @@ def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWri
         return
     source = sources[number]
     tally, hosts = Tally(source.name, source.kind), HostCounter()
-    buckets = BucketWriter(writer.open_file(".rows", _ROWS), run.num_shards)
+    buckets = SliceWriter(writer.open_file(".rows", _ROWS))
 
     def write(rows: pa.RecordBatch) -> None:
-        buckets.write(rows)
+        buckets.send(rows["bucket"].to_numpy(), rows)
         hosts.add(rows["host"])
         progress.advance(rows.num_rows)
 
@@ -200,10 +210,10 @@ def _read_base(run: StageRun, number: int, shards: range, writer: ShardWriter) -
         failed_before = run.properties["retried_as_of"] - options.retry_after_days * _DAY
     reader = BaseReader(run.bases[number], number, version_of(run.plan.options), run.num_shards, failed_before)
     hosts = HostCounter()
-    buckets = [BucketWriter(writer.open_file(f".{kind}", kind), run.num_shards) for kind in (_KNOWN, _AGAIN)]
+    buckets = [SliceWriter(writer.open_file(f".{kind}", kind)) for kind in (_KNOWN, _AGAIN)]
     for shard in shards:
         for is_again, rows in reader.known(shard):
-            buckets[is_again].write(rows)
+            buckets[is_again].send(rows["bucket"].to_numpy(), rows)
             if is_again:
                 hosts.add(rows["host"])
             else:
@@ -214,7 +224,11 @@ def _read_base(run: StageRun, number: int, shards: range, writer: ShardWriter) -
 
 
 def spread_hosts(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 2, one part: which hosts are spread over several shards; handles of each bucket's rows go to its shards."""
+    """Step 2, one part: which hosts are spread over several shards; handles of each bucket's rows go to its shards.
+
+    Where those would be many and small, as many sources have few rows for each of many shards, handles of many buckets
+    go to the parts of step 3, which read and write the rows once more.
+    """
     kinds = (_ROWS, _KNOWN, _AGAIN)
     files = [file for record in run.read_records(_SUBMISSIONS) for file in record.files if file.kind in kinds]
     total = sum(file.rows for file in files if file.kind != _KNOWN)
@@ -226,28 +240,58 @@ def spread_hosts(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWr
     spread = plan_spread(gather(run.work, slices, HOSTS), total, run.num_shards, run.options.max_host_share)
     writer.open_file(".json", _SPREAD).write(msgspec.json.encode(spread))
     shards_of = spread.shards_of_buckets()
-    for file in files:
-        for bucket, slice in read_index(run.work, file.path):
-            for shard in sorted(shards_of[bucket]):
-                writer.forward(shard, slice)
+    found = [read_index(run.work, file.path) for file in files]
+    requests = sum(len(shards_of[bucket]) for index in found for bucket, _ in index)
+    parts = len(files) + run.num_shards
+    if requests <= max(_FEW_REQUESTS, 4 * parts + sum(file.bytes for file in files) // SLICE_BYTES):
+        for index in found:
+            for bucket, slice in index:
+                for shard in sorted(shards_of[bucket]):
+                    writer.forward(shard, msgspec.structs.replace(slice, ahead=1))
+        return
+    groups = min(run.num_shards, -(-2 * parts // len(files)))
+    for index in found:
+        for group, some in itertools.groupby(index, lambda sent: sent[0] * groups // run.num_shards):
+            for slice in joined(slice for _, slice in some):
+                writer.forward(group, slice)
+
+
+def regroup(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    """Step 3: the rows of some buckets go to their shards, those of one shard together."""
+    spread = _spread(run)[0]
+    for table in read_slices(run.work, slices):
+        for rows in table.to_batches():
+            writer.send(spread.shards(rows), rows)
+    progress.advance(sum(slice.rows for slice in slices))
+
+
+_known: tuple[StageRun, Spread, list[Source]] | None = None  # of the run that this process works on, read once
+
+
+def _spread(run: StageRun) -> tuple[Spread, list[Source]]:
+    """What step 2 has found, and the sources."""
+    global _known
+    if _known is None or _known[0] is not run:
+        (path,) = (file.path for record in run.read_records(_SPREAD) for file in record.files if file.kind == _SPREAD)
+        _known = (run, msgspec.json.decode(run.work.read(path), type=Spread), _sources(run))
+    return _known[1:]
 
 
 def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 3: one shard's rows of all sources, merged by URL."""
-    (path,) = (file.path for record in run.read_records(_SPREAD) for file in record.files if file.kind == _SPREAD)
-    spread = msgspec.json.decode(run.work.read(path), type=Spread)
+    """Step 4: one shard's rows of all sources, merged by URL."""
+    spread, sources = _spread(run)
+    tables = [spread.rows_of(shard, rows) for rows in read_slices(run.work, slices)]
 
-    def sent(kind: str, schema: pa.Schema) -> pa.Table:
-        some = read_slices(run.work, [slice for slice in slices if slice.path.endswith(f".{kind}")])
-        return pa.concat_tables([schema.empty_table(), *(spread.rows_of(shard, rows) for rows in some)])
+    def sent(schema: pa.Schema) -> pa.Table:
+        return pa.concat_tables([schema.empty_table(), *(rows for rows in tables if rows.schema.names == schema.names)])
 
-    rows, earlier = sent(_ROWS, ROWS), None
+    rows, earlier = sent(ROWS), None
     if run.bases:
         names = [base.name for base in run.bases]
-        earlier = Earlier.of(sent(_KNOWN, KNOWN), sent(_AGAIN, AGAIN), names, spread)
+        earlier = Earlier.of(sent(KNOWN), sent(AGAIN), names, spread)
     urls, rejects = merge_submissions(
         rows,
-        [source.name for source in _sources(run)],
+        [source.name for source in sources],
         min_score=run.options.min_score,
         score_policy=run.options.score_policy,
         spread=spread,
@@ -350,6 +394,7 @@ STAGE = Stage(
             together=lambda run: min(_SOURCES_TOGETHER, run.runtime.workers),
         ),
         Step(spread_hosts, _SPREAD, keys=one_part),
+        Step(regroup, "groups", keys=what_was_sent, spread="shards"),
         Step(merge_shard, spread="shards"),
     ),
     shaping=lambda options, workdir: shaping_with_url_rules(options, workdir, "urls"),

@@ -27,8 +27,8 @@ from owt_pipeline.engine.errors import UserError
 
 T = TypeVar("T")
 
-_PIECE_BYTES = 8 << 20
-"""An upload's pieces; four of them are in memory at once."""
+PIECE_BYTES = 32 << 20
+"""An upload's pieces, each a request; two of them are in memory at once."""
 
 REQUESTS_AT_ONCE = 16
 _DELETED_TOGETHER = 100
@@ -126,9 +126,9 @@ class ObstoreBucket:
         self._store.put(key, content, use_multipart=False)
 
     def put_file(self, key: str, path: str) -> None:
-        piece = max(_PIECE_BYTES, os.path.getsize(path) // 9000)  # S3 takes 10,000
+        piece = max(PIECE_BYTES, os.path.getsize(path) // 9000)  # S3 takes 10,000
         with open(path, "rb") as file:
-            self._store.put(key, file, chunk_size=piece, max_concurrency=4)
+            self._store.put(key, file, chunk_size=piece, max_concurrency=2)
 
     def put_if(self, key: str, content: bytes, version: str | None, sync: bool = True) -> str | None:
         """Write if the object has this version (None: if there is none); the new version, or None if it has another."""
@@ -299,7 +299,7 @@ class GoogleBucket:
         self._bucket.blob(key).upload_from_string(content, "application/octet-stream", **self._limits)
 
     def put_file(self, key: str, path: str) -> None:
-        self._bucket.blob(key, chunk_size=_PIECE_BYTES).upload_from_filename(
+        self._bucket.blob(key, chunk_size=PIECE_BYTES).upload_from_filename(
             path, content_type="application/octet-stream", **self._limits
         )
 

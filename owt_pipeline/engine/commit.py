@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -159,8 +160,9 @@ class ShardWriter:
         place = self._step if not self._dataset else kind if kind == WARC else f"{ledger_of(self._dataset)}/{kind}"
         return self._open(place, suffix, kind)
 
-    def send(self, key: int, rows: pa.RecordBatch) -> None:
-        """Send rows to part `key` of the next step; they lie in a file of this part until the stage is done."""
+    def send(self, key: int | np.ndarray, rows: pa.RecordBatch) -> None:
+        """Send rows to part `key` of the next step, or each row to the part that the array has at its place; they lie
+        in a file of this part until the stage is done."""
         self._exchange().send(key, rows)
 
     def forward(self, key: int, slice: Slice) -> None:

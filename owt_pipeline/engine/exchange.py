@@ -1,7 +1,9 @@
 """The exchange: rows that go from part to part lie in files; only handles of their places go through the runner.
 
 A part of one step sends rows to keys of the next one (`ShardWriter.send`). All that it sends lies in one file, rows of
-one key together as an Arrow IPC stream, and an index at the end says where. The runner groups the handles by key, some
+one key together as an Arrow IPC stream, and an index at the end says where. What many parts send to many keys goes in
+two steps, of which the first has fewer keys (`joined`): a request should read megabytes, not the few rows that one part
+has for one key. The runner groups the handles by key, some
 100 bytes each, so what it moves and holds in memory does not depend on how long the rows are: FnApiRunner's GroupByKey
 takes four times the bytes it groups. And the files outlive the job: one that is submitted again continues with them.
 """
@@ -9,8 +11,11 @@ takes four times the bytes it groups. And the files outlive the job: one that is
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -23,11 +28,14 @@ from owt_pipeline.engine.storage import REQUESTS_AT_ONCE, Storage, at_once
 SLICES = "slices"
 """Kind of the file with what a part sent."""
 
-_WAITING_BYTES = 64 << 20  # rows are written, sorted by key, once this many bytes wait
+SLICE_BYTES = 32 << 20
+"""A key has as many slices in a file as it has this many bytes there: what a request reads at most."""
+_READ_BYTES = 4 * SLICE_BYTES  # that are read at once, or 16 slices
+_WAITING_BYTES = 64 << 20  # rows are sorted by key once this many bytes wait
 _ALIGNMENT = 64  # of Arrow's buffers, which are read where they lie
 _TAIL = struct.Struct("<QQ")  # offset and length of the index
 _INDEX = pa.schema(
-    [("key", pa.int64()), ("path", pa.string()), *((n, pa.int64()) for n in ("offset", "length", "rows"))]
+    [("key", pa.int64()), ("path", pa.string()), *((n, pa.int64()) for n in ("offset", "length", "rows", "ahead"))]
 )
 
 
@@ -40,6 +48,7 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, order=True, tag=True):
       offset: in bytes.
       length: in bytes; 0 where nothing was sent, and the handle only makes the key exist.
       rows: number of rows.
+      ahead: how many steps it passes by before it is for its key.
     """
 
     work: str
@@ -47,42 +56,59 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, order=True, tag=True):
     offset: int = 0
     length: int = 0
     rows: int = 0
+    ahead: int = 0
 
 
 class SliceWriter:
-    """Writes rows by key into one file. Rows of a key are in one slice, or in several where there are many rows."""
+    """Writes rows by key into one file. Rows of a key are in one slice, or in several of 32 MiB or more.
+
+    So the number of slices does not grow with the rows: while more wait than fit into memory, they lie in temporary
+    files, in the order of the keys, and are merged in the end.
+    """
 
     def __init__(self, file: HashingFile):
         self._file = file
-        self._waiting: dict[int, list[pa.RecordBatch]] = {}
+        self._waiting: dict[pa.Schema, list[tuple[np.ndarray, pa.RecordBatch]]] = {}
         self._waiting_bytes = 0
-        self._index: list[tuple[int, str, int, int, int]] = []
+        self._runs: dict[pa.Schema, list[_Run]] = {}
+        self._index: list[tuple[int, str, int, int, int, int]] = []
         self._buffer = pa.allocate_buffer(0)
 
-    def send(self, key: int, rows: pa.RecordBatch) -> None:
-        """Send rows to `key`."""
+    def send(self, key: int | np.ndarray, rows: pa.RecordBatch) -> None:
+        """Send rows to `key`, or each row to the key at its place."""
         if rows.num_rows:
+            keys = key if isinstance(key, np.ndarray) else np.full(rows.num_rows, key)
             self._file.rows += rows.num_rows
-            self._waiting.setdefault(key, []).append(rows)
+            self._waiting.setdefault(rows.schema, []).append((keys, rows))
             self._waiting_bytes += rows.nbytes
             if self._waiting_bytes >= _WAITING_BYTES:
-                self._flush()
+                self._sort(spill=True)
 
     def forward(self, key: int, slice: Slice) -> None:
         """Pass on to `key` what another part wrote."""
-        self._index.append((key, slice.path, slice.offset, slice.length, slice.rows))
+        self._index.append((key, slice.path, slice.offset, slice.length, slice.rows, slice.ahead))
 
     def close(self) -> None:
-        """Write what waits, and the index."""
-        self._flush()
+        """Write the slices, and the index."""
+        self._sort(spill=False)
+        for runs in self._runs.values():
+            for key in np.unique(np.concatenate([run.keys for run in runs])).tolist():
+                rows = pa.concat_tables([run.rows_of(key) for run in runs]).combine_chunks()
+                step = -(-len(rows) // max(1, rows.nbytes // SLICE_BYTES))
+                for start in range(0, len(rows), step):
+                    some = rows.slice(start, step)
+                    self._index.append((key, "", *self._write(some.to_batches()), len(some), 0))
         offset, length = self._write([batch_of(self._index, _INDEX)])
         self._file.write(_TAIL.pack(offset, length))
 
-    def _flush(self) -> None:
-        for key in sorted(self._waiting):
-            batches = self._waiting[key]
-            table = pa.Table.from_batches(batches).combine_chunks()
-            self._index.append((key, "", *self._write(table.to_batches()), len(table)))
+    def _sort(self, spill: bool) -> None:
+        for schema, waiting in self._waiting.items():
+            keys = np.concatenate([keys for keys, _ in waiting])
+            table = pa.Table.from_batches([rows for _, rows in waiting]).combine_chunks()
+            if (keys[1:] < keys[:-1]).any():
+                order = np.argsort(keys, kind="stable")
+                keys, table = keys[order], table.take(pa.array(order))
+            self._runs.setdefault(schema, []).append(_Run.of(keys, _spilled(table, self._file) if spill else table))
         self._waiting, self._waiting_bytes = {}, 0
 
     def _write(self, batches: Sequence[pa.RecordBatch]) -> tuple[int, int]:
@@ -95,6 +121,34 @@ class SliceWriter:
         _write_stream(pa.FixedSizeBufferWriter(self._buffer), batches)
         self._file.write(memoryview(self._buffer)[: size.size()])  # one call a slice, where Arrow's pieces are a dozen
         return start, self._file.bytes - start
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Rows in the order of their keys: those of `keys[i]` begin at `starts[i]`."""
+
+    keys: np.ndarray
+    starts: np.ndarray
+    rows: pa.Table
+
+    @classmethod
+    def of(cls, keys: np.ndarray, rows: pa.Table) -> _Run:
+        found, starts = np.unique(keys, return_index=True)
+        return cls(found, np.append(starts, len(keys)), rows)
+
+    def rows_of(self, key: int) -> pa.Table:
+        place = int(np.searchsorted(self.keys, key))
+        if place == len(self.keys) or self.keys[place] != key:
+            return self.rows.slice(0, 0)
+        return self.rows.slice(self.starts[place], self.starts[place + 1] - self.starts[place])
+
+
+def _spilled(table: pa.Table, file: HashingFile) -> pa.Table:
+    """The same rows in a file next to `file`, mapped into memory; it has no name, so a killed process leaves none."""
+    with tempfile.NamedTemporaryFile(dir=os.path.dirname(file.path)) as spill:
+        with pa.ipc.new_file(spill.name, table.schema) as writer:
+            writer.write_table(table)
+        return pa.ipc.open_file(pa.memory_map(spill.name)).read_all()
 
 
 def _write_stream(sink: pa.NativeFile, batches: Sequence[pa.RecordBatch]) -> None:
@@ -113,8 +167,25 @@ def read_index(work: Storage, path: str) -> list[tuple[int, Slice]]:
     return [(row.pop("key"), Slice("", row.pop("path") or path, **row)) for row in rows]
 
 
+def joined(slices: Iterable[Slice]) -> Iterator[Slice]:
+    """Slices of one file, in its order, as handles of up to 32 MiB: those that are neighbours become one."""
+    last: Slice | None = None
+    for slice in slices:
+        if last is not None and slice.path == last.path:
+            length = slice.offset + slice.length - last.offset
+            if last.length < length <= SLICE_BYTES and slice.offset - last.offset - last.length < _ALIGNMENT:
+                last = msgspec.structs.replace(last, length=length, rows=last.rows + slice.rows)
+                continue
+        if last is not None:
+            yield last
+        last = slice
+    if last is not None:
+        yield last
+
+
 def read_slices(work: Storage, slices: Iterable[Slice], columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """The rows of each slice, in order: mapped into memory where they are on this machine, else read 16 at once.
+    """The rows of each slice, in order, in a table or several: mapped into memory where they are on this machine, else
+    read 16 at once.
 
     Raises UserError where a file is damaged.
     """
@@ -127,14 +198,16 @@ def read_slices(work: Storage, slices: Iterable[Slice], columns: list[str] | Non
                     if slice.path not in maps:
                         maps[slice.path] = stack.enter_context(pa.memory_map(work.path(slice.path)))
                     maps[slice.path].seek(slice.offset)
-                    yield _table(maps[slice.path].read_buffer(slice.length), columns)
+                    yield from _tables(maps[slice.path].read_buffer(slice.length), columns)
         return
-    for start in range(0, len(slices), REQUESTS_AT_ONCE):
-        some = slices[start : start + REQUESTS_AT_ONCE]
+    while slices:
+        ends = np.cumsum([slice.length for slice in slices[:REQUESTS_AT_ONCE]])
+        number = max(1, int(np.searchsorted(ends, _READ_BYTES)))
+        some, slices = slices[:number], slices[number:]
         buffers = iter(at_once(lambda slice: work.read_range(slice.path, slice.offset, slice.length), some))
         for slice, buffer in zip(some, buffers, strict=True):  # an iterator at its end keeps no buffer
             with reading(work.path(slice.path)):
-                yield _table(buffer, columns)
+                yield from _tables(pa.py_buffer(buffer), columns)
 
 
 def gather(work: Storage, slices: Iterable[Slice], schema: pa.Schema) -> pa.Table:
@@ -159,7 +232,9 @@ def by_key(rows: pa.RecordBatch, keys: np.ndarray) -> Iterator[tuple[int, pa.Rec
         yield int(keys[start]), ordered.slice(start, end - start)
 
 
-def _table(buffer: pa.Buffer | bytes, columns: list[str] | None) -> pa.Table:
-    with pa.ipc.open_stream(buffer) as stream:
-        table = stream.read_all()
-    return table.select(columns) if columns else table
+def _tables(buffer: pa.Buffer, columns: list[str] | None) -> Iterator[pa.Table]:
+    source = pa.BufferReader(buffer)
+    while source.tell() < buffer.size:
+        table = pa.ipc.open_stream(source).read_all()
+        yield table.select(columns) if columns else table
+        source.seek(min(buffer.size, source.tell() + -source.tell() % _ALIGNMENT))

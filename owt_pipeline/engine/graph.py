@@ -221,7 +221,14 @@ class _Work(beam.DoFn):
                             yield other, _encode(Slice(message.work))
                     for found in stopped:
                         yield CONTROL, _encode(found)
-        elif self.work.runtime.on_cluster:
+            return
+        for message in messages:
+            if isinstance(message, Slice) and message.ahead:
+                yield key, _encode(msgspec.structs.replace(message, ahead=message.ahead - 1))
+        messages = [message for message in messages if not (isinstance(message, Slice) and message.ahead)]
+        if not messages:
+            return
+        if self.work.runtime.on_cluster:
             work = replace(self.work, folder=messages[0].work)
             with _stopping(work.runtime, work.stage.name, f"{work.step.name}, part {key}") as stopped:
                 if not work.open().is_stopped():

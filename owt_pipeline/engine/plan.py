@@ -306,8 +306,9 @@ def read_records(records: Storage) -> list[tuple[ShardRecord, str]]:
 
 
 def recorded_plan(workdir: Storage, dataset: str) -> Plan | None:
-    """What the output was made from, or what was being made when it was interrupted; None for neither."""
-    manifest = read_manifest(workdir, dataset)
+    """What the output was made from, or what was being made when it was interrupted; None for neither, or where the
+    manifest is damaged."""
+    manifest = usable_manifest(workdir, dataset)
     if manifest is not None:
         return Plan.of_manifest(manifest, [])
     work = work_of(workdir, dataset)

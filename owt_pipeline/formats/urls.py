@@ -40,9 +40,8 @@ import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline.engine.bases import folders_of_chain
-from owt_pipeline.engine.dataset import read_manifest
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.plan import recorded_plan
+from owt_pipeline.engine.plan import recorded_plan, usable_manifest
 from owt_pipeline.engine.storage import Storage
 from schemas.settings import shaping_options
 
@@ -334,9 +333,10 @@ def _canonicalize_plain(urls: pa.StringArray) -> tuple[pa.StringArray, pa.String
 
 
 def url_rules_of(workdir: Storage) -> int:
-    """The version of the rules for URLs that the ids in a working directory follow from; the newest where none do."""
+    """The version of the rules for URLs that the ids in a working directory follow from; the newest where none do, or
+    where the manifest is damaged."""
     for dataset in ("urls", "documents"):
-        manifest = read_manifest(workdir, dataset)
+        manifest = usable_manifest(workdir, dataset)
         if manifest is not None and manifest.stage in _MAKE_IDS:
             return version_of(manifest.options)
     return VERSION

@@ -42,6 +42,7 @@ FORMS = [
     "report --rows 500",
     "scale flink --dump DATA/reddit/RS_wcxb-dev.zst --pages DEMO/demo.warc.gz --submissions 20 --copies 1",
     "scale requests",
+    "scale sent --dumps 12 --shards 300 --gigabytes 0.03",
     "scale shards --shards 8",
     "scale simulate",
     "structure",

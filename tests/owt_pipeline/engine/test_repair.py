@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,32 +21,11 @@ from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.stages import ORDER
 from schemas import DATASETS
 from tests.owt_pipeline.runs import copy_of, differing
 
-SHARD_FILES = {
-    "urls/part-*": "collect",
-    "pages/part-*": "fetch",
-    "warc/part-*": "fetch",
-    "documents/part-*": "extract",
-    "clean/part-*": "clean",
-    "duplicates/part-*": "dedupe",
-    "corpus/part-*": "export",
-    "tokens/train/part-*": "tokenize",
-    "tokens/val/part-*": "tokenize",
-    "ledger/urls/rejects/part-*": "collect",
-    "ledger/pages/rejects/part-*": "fetch",
-    "ledger/clean/rejects/part-*": "clean",
-}
-OTHER_FILES = {
-    "ledger/corpus/README.md": "export",
-    "ledger/tokens/tokenizer-*.json": "tokenize",
-    "report/index.html": "report",
-    "report/stats.json": "report",
-    "ledger/documents/manifest.json": "extract",
-    "ledger/documents/files-*.parquet": "extract",
-    "ledger/duplicates/manifest.json": "dedupe",
-}
+MOST_FILES = 6  # that one stage has, but for those that are alike
 
 
 def delete(path: Path) -> None:
@@ -90,25 +70,47 @@ def damaged(run: Path, pattern: str, damage: Callable[[Path], None]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("pattern", [*SHARD_FILES, *OTHER_FILES])
+def files_of_stages(run: Path) -> dict[str, list[Path]]:
+    """Every file of a run by its stage, but for the log and the listings; of those that are alike, the largest."""
+    found: dict[str, dict[str, Path]] = {stage: {} for stage in ORDER}
+    for path in sorted((path for path in run.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size):
+        place = path.relative_to(run)
+        if path.name not in (".listing", "run-log.jsonl"):
+            dataset = place.parts[1 if place.parts[0] == "ledger" else 0]
+            stage = "report" if dataset == "report" else DATASETS["pages" if dataset == "warc" else dataset].stage
+            found[stage][re.sub(r"(part|files|tokenizer)-[0-9a-f-]+", r"\1", str(place))] = path
+    return {stage: list(files.values()) for stage, files in found.items()}
+
+
+@pytest.mark.parametrize("number", range(MOST_FILES))
 @pytest.mark.parametrize("damage", [delete, truncate, flip])
 @pytest.mark.slow
 def test_any_file_that_is_lost_or_damaged_is_made_again_as_it_was(
-    small_run: Path, small_config: Path, run: Path, pattern: str, damage: Callable[[Path], None],
+    small_run: Path, small_config: Path, run: Path, number: int, damage: Callable[[Path], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
+    """One file of each stage at a time, until each was damaged: manifests, lists, rejects, WARC files, all others."""
     log = (run / "run-log.jsonl").stat().st_size
-    path = damaged(run, pattern, damage)
+    files = files_of_stages(run)
+    assert max(map(len, files.values())) == MOST_FILES
+    expected = []
+    for stage, paths in files.items():
+        if number < len(paths):
+            damage(paths[number])
+            name = paths[number].name
+            shards = 1 if name.startswith("part-") else 0
+            if name == "manifest.json" or name.startswith("files-"):
+                shards = 0 if stage == "report" else 3  # what is complete can no longer be known
+            expected.append((stage, shards))
     assert verify.main(["--workdir", str(run), "--repair", "--quiet"]) == 1
-    assert path.name in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert [
+        paths[number].name for paths in files.values() if number < len(paths) and paths[number].name not in said
+    ] == []
     assert rerun(small_config, run) == 0
     assert differing(run, small_run) == []
     assert verify.main(["--workdir", str(run), "--quiet"]) == 0
-    stage = (SHARD_FILES | OTHER_FILES)[pattern]
-    shards = 1 if pattern in SHARD_FILES else 0
-    if path.name == "manifest.json" or path.name.startswith("files-"):
-        shards = 3  # what is complete can no longer be known
-    assert stages_since(run, log) == [(stage, shards)]
+    assert stages_since(run, log) == expected
 
 
 def test_missing_short_and_changed_files_are_found_by_one_listing_and_repaired(

@@ -1,0 +1,96 @@
+"""What parts send: the slices of a key, however much is sent, and in two steps where many send to many."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from owt_pipeline.collect import stage as collect
+from owt_pipeline.engine import exchange
+from owt_pipeline.engine.exchange import Slice, SliceWriter, joined, read_index, read_slices
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.engine.storage import Storage
+from tests.owt_pipeline.runs import differing
+
+ROWS = pa.schema([("key", pa.int64()), ("text", pa.string())])
+OTHERS = pa.schema([("number", pa.int64())])
+
+
+def batch(keys: np.ndarray, first: int) -> pa.RecordBatch:
+    texts = [f"row {first + k}" for k in range(len(keys))]
+    return pa.RecordBatch.from_arrays([pa.array(keys, pa.int64()), pa.array(texts)], schema=ROWS)
+
+
+@pytest.mark.parametrize("waiting", [1, 1000, 1 << 30])
+def test_a_key_has_one_slice_however_often_rows_are_spilled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int
+) -> None:
+    monkeypatch.setattr(exchange, "_WAITING_BYTES", waiting)
+    work, random = Storage(str(tmp_path)), np.random.default_rng(7)
+    expected: dict[int, list[str]] = {}
+    with work.spool() as file:
+        writer = SliceWriter(file)
+        for number in range(20):
+            rows = batch(random.integers(0, 50, 30), 30 * number)
+            writer.send(rows["key"].to_numpy(), rows)
+            for key, text in zip(*rows.to_pydict().values(), strict=True):
+                expected.setdefault(key, []).append(text)
+        writer.send(3, pa.RecordBatch.from_pydict({"number": [1]}, schema=OTHERS))
+        writer.close()
+        file.publish("sent")
+    sent = read_index(work, "sent")
+    assert Counter(key for key, _ in sent) == Counter([*expected, 3])
+    assert {path.name for path in tmp_path.iterdir()} <= {"sent", ".tmp"}
+    found = {key: [] for key in expected}
+    for key, slice in sent:
+        for table in read_slices(work, [slice]):
+            found[key] += table["text"].to_pylist() if table.schema == ROWS else []
+    assert found == expected
+    together = list(joined(slice for _, slice in sent))
+    assert len(together) == 1
+    tables = list(read_slices(work, together))
+    assert len(tables) == len(sent)
+    assert sum(map(len, tables)) == together[0].rows == 601
+
+
+def test_a_key_with_many_bytes_has_slices_of_a_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "SLICE_BYTES", 10_000)
+    work = Storage(str(tmp_path))
+    with work.spool() as file:
+        writer = SliceWriter(file)
+        for number in range(100):
+            writer.send(0, batch(np.zeros(100, np.int64), number * 100))
+        writer.close()
+        file.publish("sent")
+    slices = [slice for _, slice in read_index(work, "sent")]
+    assert all(8_000 < slice.length < 25_000 for slice in slices)
+    texts = [text for table in read_slices(work, slices) for text in table["text"].to_pylist()]
+    assert texts == [f"row {k}" for k in range(10_000)]
+    assert all(len(list(joined(pair))) == 2 for pair in itertools.pairwise(slices))
+
+
+def test_many_sources_send_to_many_shards_in_two_steps_with_the_same_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = [f"https://{'large' if k % 7 else f'host-{k}'}.org/{k}" for k in range(6_000)]
+    for number in range(12):
+        (tmp_path / f"list-{number:02}.txt").write_text("\n".join(urls[number::12]) + "\n")
+    options = collect.Options(url_lists=(f"{tmp_path}/list-*.txt",), num_shards=12, max_host_share=0.5)
+    read: list[list[Slice]] = []
+    regroup = exchange.read_slices
+    monkeypatch.setattr(
+        collect, "read_slices", lambda work, slices: (read.append(list(slices)), regroup(work, slices))[1]
+    )
+    for name, few in (("direct", 1_000), ("two-steps", 0)):
+        monkeypatch.setattr(collect, "_FEW_REQUESTS", few)
+        read.clear()
+        run_stage(collect.STAGE, options, Runtime(Storage(str(tmp_path / name))))
+        assert len(read) == (12 if few else 16), "the shards read, and before them four groups"
+    assert [len(slices) for slices in read[4:]] <= [4] * 12, "a slice of each group that has rows for the shard"
+    assert differing(tmp_path / "direct", tmp_path / "two-steps") == []
