@@ -158,7 +158,11 @@ DATASETS: dict[str, Dataset] = {
                 ),
                 _field("fetch_ms", pa.uint32(), "milliseconds from request to last byte; 0 from archive files"),
                 _field("body_bytes", pa.uint64(), "bytes of the decoded body"),
-                _field("payload_digest", pa.string(), "SHA-1 of the body, Base32, as in WARC-Payload-Digest"),
+                _field(
+                    "payload_digest",
+                    pa.string(),
+                    "SHA-1 of the decoded body, Base32: the same for a page from the web and from an archive",
+                ),
                 _field("warc_offset", pa.uint64(), "first byte of the record in the shard's WARC file"),
                 _field("warc_length", pa.uint64(), "compressed bytes of the record"),
                 *_POSTED,

@@ -42,6 +42,7 @@ class Reason(str, Enum):
     ROBOTS_UNREACHABLE = "robots_unreachable", "fetch", "robots.txt fails (5xx) or is too slow, which forbids the host"
     DNS = "dns", "fetch", "the host's name does not resolve"
     CONNECT = "connect", "fetch", "no connection, or it broke off"
+    PROXY = "proxy", "fetch", "the proxy cannot be reached, or refuses the request"
     TLS = "tls", "fetch", "the TLS handshake or the certificate failed"
     TIMEOUT = "timeout", "fetch", "a time limit passed before the response was complete"
     BLOCKED_ADDRESS = "blocked_address", "fetch", "the address is not public, or the port not allowed"
@@ -100,6 +101,15 @@ class Reason(str, Enum):
     def of(cls, value: str) -> Reason:
         """The member whose value is `value`; raises ValueError for another string."""
         return cls(value)  # type: ignore[call-arg]  # looks the value up; __new__ is for the members' definition
+
+
+TEMPORARY = frozenset(
+    {
+        Reason.DNS, Reason.CONNECT, Reason.PROXY, Reason.TIMEOUT, Reason.ROBOTS_UNREACHABLE,
+        Reason.HTTP_429, Reason.HTTP_503, Reason.HTTP_5XX, Reason.ARCHIVE_FAILED,
+    }
+)  # fmt: skip
+"""Reasons that time may mend."""
 
 
 def http_reason(status: int) -> Reason:

@@ -384,7 +384,7 @@ STAGE = Stage(
     output="urls",
     inputs=(),
     options=Options,
-    version=1,
+    version=2,
     steps=(
         Step(
             read_source,

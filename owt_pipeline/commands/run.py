@@ -29,6 +29,9 @@ from schemas.settings import add_flags, flags_given
 
 logger = logging.getLogger("owt")
 
+_FEW_PAGES = 0.1
+"""A run that has fetched a smaller part of its URLs says so; of links of ten years ago, more than half are there."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`owt run` with the flags of `argv`; returns the exit code."""
@@ -45,9 +48,8 @@ def funnel_table(results: Sequence[Result]) -> str:
     rows = [("stage", "in", "out", "seconds", "rejected")]
     for result in results:
         counts, seconds = result.manifest.counts, result.seconds
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in Counter(counts.rejected).most_common())
         taken = "finished" if seconds is None else f"{seconds:.1f}"
-        rows.append((result.stage.name, f"{counts.entered:,}", f"{counts.left:,}", taken, reasons))
+        rows.append((result.stage.name, f"{counts.entered:,}", f"{counts.left:,}", taken, _reasons(counts.rejected)))
     return "\n".join(aligned(rows, left=(0, 4)))
 
 
@@ -85,7 +87,27 @@ def _run(argv: Sequence[str] | None) -> int:
     if results and not arguments.quiet and not arguments.log_json:  # the log has said it all
         print(funnel_table(results))
         print(_outputs(results, runtime.workdir))
-    return 0
+    return _exit_code(results, bool(bases))
+
+
+def _exit_code(results: Sequence[Result], has_bases: bool = False) -> int:
+    """1 where no document came out, with a line that says why; a run on top of others may find no new URL."""
+    if (empty := _without_output(results)) is None or (has_bases and empty.stage.name == "collect"):
+        return 0
+    counts = empty.manifest.counts
+    logger.error("no document came out: %s let none of %s through (%s)", empty.stage.name, f"{counts.entered:,}",
+                 _reasons(counts.rejected))  # fmt: skip
+    return 1
+
+
+def _without_output(results: Sequence[Result]) -> Result | None:
+    """The first stage that let nothing through, of those whose rows are documents or become such."""
+    stages = [result for result in results if result.stage.name not in ("dedupe", "report")]
+    return next((each for each in stages if each.manifest.counts.entered and not each.manifest.counts.left), None)
+
+
+def _reasons(rejected: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason} {count:,}" for reason, count in Counter(rejected).most_common())
 
 
 def _outputs(results: Sequence[Result], workdir: Storage) -> str:
@@ -99,6 +121,15 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
         lines.append(f"tokens  {workdir.path('tokens')}  {total:,} tokens, Arrow IPC")
     if "report" in finished:
         lines.append(f"report  {workdir.path('report/index.html')}")
+    if pages := finished.get("fetch"):
+        counts = pages.counts
+        if counts.left < counts.entered * _FEW_PAGES:
+            lines.append(
+                f"pages   only {counts.left:,} of {counts.entered:,} URLs have a page ({_reasons(counts.rejected)}): "
+                f"see `owt why URL --workdir {workdir}`"
+            )
+    if _without_output(results) is not None:
+        return "\n".join(lines)
     if "tokenize" in finished:
         lines.append(f"next:   python -m trainer.train --data {workdir.path('tokens')} --out gpt2 --preset 124M")
     else:
@@ -250,5 +281,5 @@ def _run_stage(stage: Stage, argv: Sequence[str] | None) -> int:
     tables = config.read_config(path)
     runtime = runtime_of(arguments, rest, tables)
     options = config.stage_options(stage, path, tables, given)
-    run_stages([(stage, options)], runtime, arguments.take_over, config.bases_of(tables, arguments.base))
-    return 0
+    bases = config.bases_of(tables, arguments.base)
+    return _exit_code(run_stages([(stage, options)], runtime, arguments.take_over, bases), bool(bases))

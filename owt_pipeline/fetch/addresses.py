@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fnmatch
 import ipaddress
 import re
@@ -23,6 +24,15 @@ IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 _RULE = re.compile(r"(?P<pattern>[^=\s]+)=(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<address>[^:\s]+))(?::(?P<port>\d{1,5}))?")
+
+_IPV4_AS_NUMBERS = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}", re.IGNORECASE)
+
+_PRIVATE_DOMAINS = (
+    ".local", ".internal", ".localhost", ".localdomain", ".lan", ".home", ".home.arpa", ".corp", ".intranet",
+    ".private",
+)  # fmt: skip
+"""Names of machines, home networks and clouds (RFC 6761, 6762, 8375; ICANN reserved .internal in 2024); a cloud's
+metadata are at metadata.google.internal, instance-data.ec2.internal, or at a name without a dot."""
 
 _THREADS = 512
 """Lookups at once, a thread each, started as they are needed. A name whose servers are dead occupies one for as long as
@@ -68,6 +78,25 @@ class Addresses:
         """Raise BlockedAddress for a port that is not allowed."""
         if self.allowed_ports and port not in self.allowed_ports and self.rule(host) is None:
             raise BlockedAddress(f"port {port} is not among --allowed_ports")
+
+    def check_name(self, host: str) -> None:
+        """Raise BlockedAddress for a host, not from a rule, whose name says that it is not public.
+
+        Behind a proxy this is all there is to go by: the proxy may be where such names mean something.
+        """
+        if self.allow_private:
+            return
+        with contextlib.suppress(ValueError):
+            self.check_address(str(ipaddress.ip_address(host)))
+            return
+        if _IPV4_AS_NUMBERS.fullmatch(host):  # such as 2130706433, which systems take for 127.0.0.1
+            try:
+                packed = socket.inet_aton(host)
+            except OSError:
+                return
+            self.check_address(socket.inet_ntoa(packed))
+        elif "." not in host or host.endswith(_PRIVATE_DOMAINS):
+            raise BlockedAddress(f"the name {host} is not public")
 
     def check_address(self, address: str) -> None:
         """Raise BlockedAddress for an address, not from a rule, that is not public."""

@@ -106,17 +106,12 @@ INDEXED = tuple(field.name for field in fields(Page) if field.name not in ("reco
 """The fields of a page that are columns of its index."""
 
 
-def judge(
-    response: Response, origin: Origin, fetch_ms: int, record: Callable[[str], bytes], payload: bytes | None = None
-) -> Answer:
-    """The page that a final response is, or why it is none.
-
-    `record` makes its WARC record, given the digest of `payload`: of the body in it, as it was sent.
-    """
+def judge(response: Response, origin: Origin, fetch_ms: int, record: Callable[[str], bytes]) -> Answer:
+    """The page that a final response is, or why it is none; `record` makes its WARC record, given the body's digest."""
     refusal = refuse_head(response.status, response.content_type) or refuse_body(response.content_type, response.body)
     if refusal is not None:
         return NoPage(*refusal)
-    digest = payload_digest(response.body if payload is None else payload)
+    digest = payload_digest(response.body)
     return Page(
         **vars(origin),
         final_url=response.url,

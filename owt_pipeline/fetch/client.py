@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import functools
-import ipaddress
 import socket
 import ssl
 import time
@@ -21,7 +19,9 @@ from yarl import URL
 from owt_pipeline.fetch.addresses import Addresses, BlockedAddress, CheckingResolver
 from owt_pipeline.fetch.connections import (
     Connection,
+    Hop,
     IdleConnections,
+    ProxyError,
     ResponseReader,
     Silence,
     Stop,
@@ -30,7 +30,11 @@ from owt_pipeline.fetch.connections import (
 )
 from owt_pipeline.fetch.manners import Failed, Gate, Gates, Slots
 from owt_pipeline.formats.messages import ACCEPT_ENCODING, BadMessage, CutOff, Headers, TooLarge, decode_body, header
+from owt_pipeline.formats.urls import redirected
 from schemas import Reason
+
+_NO_RESOLVER = 3
+"""After so many names without an answer, this machine behind a proxy is taken to have no resolver of the internet."""
 
 
 @dataclass(frozen=True)
@@ -82,17 +86,7 @@ class Received(NamedTuple):
 
     def location(self) -> URL:
         """Where its Location header leads, absolute; raises ValueError where that is no URL."""
-        # Servers send Location in UTF-8, which is read as Latin-1 like all headers.
-        text = (self.header("location") or "").strip().encode("latin-1").decode("utf-8", "replace")
-        return URL(self.url).join(parse_url(text))
-
-
-def parse_url(text: str) -> URL:
-    """yarl's URL; raises ValueError, and nothing else."""
-    try:
-        return URL(text)
-    except IndexError:  # for brackets behind a name
-        raise ValueError(f"not a URL: {text[:100]!r}") from None
+        return URL(redirected(self.url, self.header("location") or ""), encoded=True)
 
 
 @dataclass(frozen=True)
@@ -103,7 +97,8 @@ class ClientOptions:
       addresses: what may be connected to.
       user_agent: the User-Agent header.
       verify_tls: whether certificates are verified.
-      proxy: the URL of the HTTP proxy; "" for what the environment names (`HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY`).
+      proxy: the URL of the proxy, over HTTP or HTTPS; "" for what the environment names (`HTTPS_PROXY`, `HTTP_PROXY`).
+        Hosts in `NO_PROXY` are asked without it.
       connections: requests at once.
       address_delay: seconds between two requests to an address.
       address_connections: requests to an address at once.
@@ -151,6 +146,7 @@ class Client:
             "Accept-Encoding": ACCEPT_ENCODING,
         }
         self._usual_lines = _lines(self._headers)
+        self._unresolved = 0  # names in a row about which there was no answer
         self._proxies = urllib.request.getproxies_environment()  # looks through all of the environment: once
 
     async def close(self) -> None:
@@ -187,6 +183,8 @@ class Client:
             started = asyncio.get_running_loop().time()
             try:
                 connection = await self._exchange(url, route, request, reader, limits, started + limits.total)
+                if route.proxy is not None and reader.status == 407:
+                    raise Failed(Reason.PROXY, "the proxy refuses: status 407")
                 body = b"".join(reader.body)
                 if not encoded:
                     body = _decoded(reader.headers, body, limits.body_bytes, cut)
@@ -200,7 +198,7 @@ class Client:
         lines = _lines({**self._headers, **headers}) if headers else self._usual_lines
         target = url.raw_path_qs
         if proxy is not None and url.scheme == "http":
-            target, lines = str(url.with_user(None)), lines + _proxy_authorization(proxy)
+            target, lines = str(url.with_fragment(None)), lines + _proxy_authorization(proxy)
         return f"GET {target} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n{lines}\r\n".encode()
 
     async def _exchange(
@@ -227,45 +225,59 @@ class Client:
     async def _route(self, url: URL, seconds: float) -> _Route:
         """Where to connect to, at an address and port that are allowed; raises Failed."""
         host, port = url.raw_host or "", url.port or 0
-        proxy = None if self._addresses.rule(host) else self._proxy(url.scheme, host)
+        proxy = None if self._addresses.rule(host) else self._proxy(url.scheme, f"{host}:{port}")
         try:
             self._addresses.check_port(host, port)
             if proxy is None:
                 return _Route(await self._resolver.resolve(host, port, seconds), None)
-            with contextlib.suppress(ValueError):  # a name: the proxy looks it up
-                ipaddress.ip_address(host)
-                self._addresses.check_address(host)
-            found = await self._resolver.look_up(proxy.raw_host or "", proxy.port or 80, seconds)
-            return _Route(found, proxy)
+            await self._check_behind_proxy(host, port, seconds)
         except BlockedAddress as error:
             raise Failed(Reason.BLOCKED_ADDRESS, str(error)) from error
         except (OSError, UnicodeError) as error:
             temporary = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
             raise Failed(Reason.DNS, _os_text(error), transient=temporary) from error
+        try:
+            return _Route(await self._resolver.look_up(proxy.raw_host or "", proxy.port or 80, seconds), proxy)
+        except (OSError, UnicodeError) as error:
+            raise Failed(Reason.PROXY, f"{proxy.raw_host}: {_os_text(error)}", transient=True) from error
+
+    async def _check_behind_proxy(self, host: str, port: int, seconds: float) -> None:
+        """Raise BlockedAddress for a host that the proxy must not be asked for: private by its form, or by what this
+        machine's resolver says, where it knows the name at all."""
+        self._addresses.check_name(host)
+        if not self._addresses.allow_private and self._unresolved < _NO_RESOLVER:
+            try:
+                await self._resolver.resolve(host, port, seconds)
+                self._unresolved = 0
+            except BlockedAddress:
+                raise
+            except OSError as error:  # of a name that it does not know, the proxy may know more
+                self._unresolved = 0 if getattr(error, "errno", 0) == socket.EAI_NONAME else self._unresolved + 1
 
     def _proxy(self, scheme: str, host: str) -> URL | None:
         """The proxy for a host, by the options or the environment."""
-        text = self._options.proxy
-        if not text:
-            named = self._proxies
-            if not named or urllib.request.proxy_bypass_environment(host, named):  # type: ignore[attr-defined]
-                return None
-            text = named.get(scheme, "")
+        text = self._options.proxy or self._proxies.get(scheme, "")
+        if text and urllib.request.proxy_bypass_environment(host, self._proxies):  # type: ignore[attr-defined]
+            return None
         return URL(text if "://" in text else f"http://{text}") if text else None
 
     async def _connect(self, url: URL, route: _Route, seconds: float) -> Connection:
         """A connection to the URL's host, through the proxy if there is one; raises Failed."""
-        host, tunnel = url.raw_host or "", b""
         tls = _tls_context(self._options.verify_tls) if url.scheme == "https" else None
-        if route.proxy is not None and tls is not None:
+        hop = None
+        if (proxy := route.proxy) is not None:
             to = f"{url.host_subcomponent}:{url.port}"
-            tunnel = f"CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n{_proxy_authorization(route.proxy)}\r\n".encode()
+            tunnel = f"CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n{_proxy_authorization(proxy)}\r\n" if tls else ""
+            proxy_tls = _tls_context(self._options.verify_tls) if proxy.scheme == "https" else None
+            hop = Hop(proxy_tls, proxy.raw_host or "", tunnel.encode())
         try:
-            return await asyncio.wait_for(connect(route.infos, tls, host, tunnel), seconds)
+            return await asyncio.wait_for(connect(route.infos, tls, url.raw_host or "", hop), seconds)
         except asyncio.TimeoutError as error:
             raise Failed(Reason.TIMEOUT, f"no connection within {seconds:g} s", transient=True) from error
         except ssl.SSLError as error:
             raise Failed(Reason.TLS, _os_text(error)) from error
+        except ProxyError as error:
+            raise Failed(Reason.PROXY, _os_text(error), transient=True) from error
         except OSError as error:
             raise Failed(Reason.CONNECT, _os_text(error), transient=True) from error
 

@@ -11,7 +11,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from ssl import SSLContext, SSLError
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohappyeyeballs
 from aiohappyeyeballs import AddrInfoType
@@ -28,6 +28,8 @@ MAX_INFORMATIONAL = 20
 
 _SECOND_ADDRESS_DELAY = 0.25
 """Seconds until a host's next address is tried next to one that does not answer (RFC 8305)."""
+
+_UNBOUNDED = 1e9  # seconds: who connects sets the limit
 
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:|[ \t]")
@@ -235,6 +237,11 @@ class Connection(asyncio.Protocol):
             self._reader = self._complete = None
             self.idle_since = self._loop.time()
 
+    async def start_tls(self, tls: SSLContext | None, host: str) -> None:
+        """Speak TLS from now on, also within TLS to a proxy."""
+        if tls is not None:
+            self._transport = await self._loop.start_tls(self._transport, self, tls, server_hostname=host)
+
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -296,31 +303,66 @@ class Connection(asyncio.Protocol):
         self._finish(error or ConnectionAbortedError("closed before an answer"))
 
 
-async def connect(infos: Sequence[AddrInfoType], tls: SSLContext | None, host: str, tunnel: bytes = b"") -> Connection:
+class ProxyError(ConnectionError):
+    """The proxy cannot be reached, or refuses to serve us."""
+
+
+class _TunnelReader:
+    """A proxy's answer to CONNECT, which has no body."""
+
+    status, begun, answer = 0, False, b""
+
+    def feed(self, data: bytes) -> bool:
+        self.answer += data
+        if len(self.answer) > MAX_HEAD_BYTES:
+            raise ProxyError(f"the proxy answers {self.answer[:60]!r}")
+        return _END_OF_HEAD.search(self.answer) is not None
+
+
+class Hop(NamedTuple):
+    """A proxy on the way: its TLS, if it speaks that, its name, and what it is sent first (`CONNECT ...`), if any."""
+
+    tls: SSLContext | None
+    host: str
+    tunnel: bytes
+
+
+async def connect(infos: Sequence[AddrInfoType], tls: SSLContext | None, host: str, proxy: Hop | None) -> Connection:
     """A connection to the first of these addresses that answers; raises OSError, or ssl.SSLError, which is one.
 
-    `tunnel` is what a proxy at these addresses is sent first (`CONNECT ...`), so that it connects to the host.
+    The addresses are those of the `proxy`, if there is one: where it does not do its part, that is a ProxyError.
     """
-    sock = await aiohappyeyeballs.start_connection(infos, happy_eyeballs_delay=_SECOND_ADDRESS_DELAY, interleave=1)
     loop = asyncio.get_running_loop()
+    outer, name = (tls, host) if proxy is None else (proxy.tls, proxy.host)
+    if proxy is not None and not proxy.tunnel:
+        tls = None
     try:
-        if tunnel:
-            await loop.sock_sendall(sock, tunnel)
-            answer = b""
-            while not _END_OF_HEAD.search(answer):
-                piece = await loop.sock_recv(sock, 4096)
-                answer += piece
-                if not piece or len(answer) > MAX_HEAD_BYTES:
-                    raise ConnectionError(f"the proxy answers {answer[:60]!r}")
-            if answer.split(b" ", 2)[1:2] != [b"200"]:
-                raise ConnectionError(f"the proxy refuses: {answer.splitlines()[0][:100].decode('latin-1')}")
-        _, connection = await loop.create_connection(
-            Connection, sock=sock, ssl=tls, server_hostname=host if tls is not None else None
-        )
+        sock = await aiohappyeyeballs.start_connection(infos, happy_eyeballs_delay=_SECOND_ADDRESS_DELAY, interleave=1)
+        try:
+            _, connection = await loop.create_connection(
+                Connection, sock=sock, ssl=outer, server_hostname=name if outer is not None else None
+            )
+        except BaseException:
+            sock.close()
+            raise
+        connection.address = sock.getpeername()[0] if sock.fileno() >= 0 else str(infos[0][4][0])
+        if proxy is None or not proxy.tunnel:
+            return connection
+        reader: Any = _TunnelReader()
+        await connection.exchange(proxy.tunnel, reader, _UNBOUNDED, loop.time() + _UNBOUNDED)
+    except OSError as error:
+        if proxy is None or isinstance(error, ProxyError):
+            raise
+        raise ProxyError(f"{proxy.host}: {error.strerror or error}") from error
+    try:
+        status = reader.answer.split(b" ", 2)[1:2]
+        if status != [b"200"]:
+            refusal = f"the proxy refuses: {reader.answer.splitlines()[0][:100].decode('latin-1')}"
+            raise ProxyError(refusal) if status == [b"407"] else ConnectionError(refusal)
+        await connection.start_tls(tls, host)
     except BaseException:
-        sock.close()
+        connection.close()
         raise
-    connection.address = sock.getpeername()[0] if sock.fileno() >= 0 else str(infos[0][4][0])
     return connection
 
 

@@ -23,6 +23,7 @@ from owt_pipeline.engine.disk import Process
 from owt_pipeline.engine.lease import Holder, read_holder, rewrite
 from owt_pipeline.engine.storage import Storage, at_once
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
+from schemas.reasons import TEMPORARY
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -35,11 +36,12 @@ _LOOK_SECONDS = 0.5
 
 _MAGIC = b"OWT\x02"
 _HEAD = struct.Struct("<4sII")  # magic, number of entries, CRC-32 of the index
-_INDEX = np.dtype([("id", "<u8"), ("length", "<u4"), ("is_page", "?")])
+_INDEX = np.dtype([("id", "<u8"), ("length", "<u4"), ("kind", "u1")])
+_NO_PAGE, _PAGE, _POSTPONED = range(3)  # kinds of answers
 _FIRST_READ = 64 << 10  # bytes, in which most indexes lie
 _ENTRY = struct.Struct("<II")  # CRC-32, bytes of the description
 
-_PLACE = np.dtype([("id", "<u8"), ("segment", "<u4"), ("offset", "<u8"), ("length", "<u4"), ("is_page", "?")])
+_PLACE = np.dtype([("id", "<u8"), ("segment", "<u4"), ("offset", "<u8"), ("length", "<u4"), ("kind", "u1")])
 
 
 class Journal:
@@ -57,17 +59,22 @@ class Journal:
         self.load()
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.ids)
 
     @property
     def ids(self) -> np.ndarray:
         """The url_ids that have an answer, ascending."""
-        return self._places["id"]
+        return self._places["id"][self._places["kind"] != _POSTPONED]
+
+    @property
+    def postponed(self) -> np.ndarray:
+        """The url_ids whose answer was a failure that time may mend, and that are asked for once more at the end."""
+        return self._places["id"][self._places["kind"] == _POSTPONED]
 
     @property
     def pages(self) -> np.ndarray:
         """Those of them whose answer is a page."""
-        return self._places["id"][self._places["is_page"]]
+        return self._places["id"][self._places["kind"] == _PAGE]
 
     def load(self) -> None:
         """Take segments into account that were written since. A damaged one, after a power failure, is none."""
@@ -77,11 +84,12 @@ class Journal:
         for number, (index, start) in enumerate(indexes, len(self._segments)):
             place = np.empty(len(index), _PLACE)
             ends = start + np.cumsum(index["length"], dtype=np.uint64)
-            place["id"], place["length"], place["is_page"] = index["id"], index["length"], index["is_page"]
+            place["id"], place["length"], place["kind"] = index["id"], index["length"], index["kind"]
             place["segment"], place["offset"] = number, ends - index["length"]
             places.append(place)
         self._segments += new
         joined = np.concatenate(places)
+        joined = joined[np.lexsort((joined["kind"] == _POSTPONED, joined["id"]))]
         _, first = np.unique(joined["id"], return_index=True)  # where two attempts asked, the first one counts
         self._places = joined[first]
 
@@ -104,13 +112,13 @@ class Journal:
         start, end = int(places["offset"][0]), int(places["offset"][-1] + places["length"][-1])
         data = self.folder.read_range(name, start, end - start)
         answers = []
-        for url_id, _, offset, length, is_page in places.tolist():
+        for url_id, _, offset, length, kind in places.tolist():
             entry = data[offset - start : offset - start + length]
             crc, description = _ENTRY.unpack_from(entry)
             body = entry[_ENTRY.size :]
             if isal_zlib.crc32(body) != crc:
                 raise OSError(f"{self.folder.path(name)}: byte {offset} or later was changed after it was written")
-            answers.append((url_id, _decoded(body[:description], body[description:], is_page)))
+            answers.append((url_id, _decoded(body[:description], body[description:], kind == _PAGE)))
         return answers
 
     def _index(self, name: str) -> tuple[np.ndarray, int]:
@@ -131,30 +139,38 @@ class Journal:
 class SegmentWriter:
     """Answers of one attempt on their way into a journal's segments."""
 
-    def __init__(self, folder: Storage, attempt: str):
-        """A writer for the journal in `folder`; `attempt` is a name that no other attempt has."""
-        self._folder, self._attempt, self._number = folder, attempt, 0
-        self._entries: dict[int, tuple[bytes, bool]] = {}
+    def __init__(self, folder: Storage, attempt: str, is_last: bool):
+        """A writer for the journal in `folder`; `attempt` is a name that no other attempt has.
+
+        Unless `is_last`, URLs whose failure time may mend are asked for once more, and so have no answer yet.
+        """
+        self.folder, self._attempt, self._number = folder, attempt, 0
+        self._is_last = is_last
+        self._entries: dict[int, tuple[bytes, int]] = {}
         self.bytes = 0
         self.since = 0.0
 
-    def append(self, url_id: int, answer: Answer) -> None:
-        """Keep an answer for the next segment: it is lost with this process until `flush`."""
+    def append(self, url_id: int, answer: Answer) -> bool:
+        """Keep an answer for the next segment, until which it is lost with this process; whether it is final."""
         if not self._entries:
             self.since = time.monotonic()
         entry = _encoded(answer)
-        self._entries[url_id] = entry, isinstance(answer, Page)
+        kind = _PAGE if isinstance(answer, Page) else _NO_PAGE
+        if isinstance(answer, NoPage) and answer.reason in TEMPORARY and not self._is_last:
+            kind = _POSTPONED
+        self._entries[url_id] = entry, kind
         self.bytes += len(entry)
+        return kind != _POSTPONED
 
     def flush(self) -> None:
         """Write what was kept as a segment."""
         if not self._entries:
             return
         entries = sorted(self._entries.items())
-        index = np.array([(url_id, len(entry), is_page) for url_id, (entry, is_page) in entries], _INDEX).tobytes()
+        index = np.array([(url_id, len(entry), kind) for url_id, (entry, kind) in entries], _INDEX).tobytes()
         head = _HEAD.pack(_MAGIC, len(entries), isal_zlib.crc32(index))
         segment = b"".join([head, index, *(entry for _, (entry, _) in entries)])
-        self._folder.create(f"{self._attempt}-{self._number:06d}", segment)
+        self.folder.create(f"{self._attempt}-{self._number:06d}", segment)
         self._number += 1
         self._entries, self.bytes = {}, 0
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-import re
 import resource
-import socket
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
@@ -16,11 +14,21 @@ from yarl import URL
 
 from owt_pipeline.fetch.addresses import Addresses, parse_rules
 from owt_pipeline.fetch.answers import LIVE, Answer, NoPage, Page, judge, refuse_head
-from owt_pipeline.fetch.client import Client, ClientOptions, Limits, Received, parse_url
+from owt_pipeline.fetch.client import Client, ClientOptions, Limits, Received
 from owt_pipeline.fetch.connections import Stop
-from owt_pipeline.fetch.manners import ROBOTS_BYTES, Cookies, Failed, Gate, Gates, RobotsCache, retry_after
+from owt_pipeline.fetch.manners import (
+    ROBOTS_BYTES,
+    Cookies,
+    Failed,
+    Gate,
+    Gates,
+    RobotsCache,
+    retry_after,
+    robots_token,
+)
+from owt_pipeline.fetch.outages import Outages
 from owt_pipeline.formats.messages import REDIRECTS, BadMessage, Headers, TooLarge, charset_of, decode_body
-from owt_pipeline.formats.urls import unescaped
+from owt_pipeline.formats.urls import requested
 from owt_pipeline.formats.warc import Response, http_record, request_record
 from schemas import Reason
 from schemas.reasons import http_reason
@@ -30,9 +38,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("owt")
 
-_HOST = re.compile("[!-~]+")  # yarl lets blanks through
+_NO_ROBOTS = (429, *range(500, 600))
+"""Statuses of a robots.txt that forbid all of a host, so it is asked for again before that is believed."""
 
-_IPV4_AS_NUMBERS = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}", re.IGNORECASE)
+_MOST_BUSY = 5
+_FIRST_REST, _LONGEST_REST = 60.0, 3600.0
+"""After so many 429 or 503 in a row a host is closed for so many seconds, then twice as long after one more, and so on;
+meanwhile its URLs are temporary failures."""
 
 _FIRST_BACKOFF = 1.0  # seconds; doubled at each retry, and spread by half of it
 
@@ -51,6 +63,7 @@ class LiveOptions(ClientOptions):
     max_redirects: int
     retries: int
     max_retry_wait: float
+    outage_wait: float
     keep_requests: bool
     least_pause: float = 0.0
 
@@ -125,7 +138,9 @@ class Fetched(NamedTuple):
         response = Response(
             received.url, self.date, received.status, received.headers, content_type, charset_of(content_type), body
         )
-        answer = judge(response, LIVE, self.ms, lambda digest: self._record(received, digest), received.body)
+        answer = judge(
+            response, LIVE, self.ms, lambda digest: self._record(received, digest if body is received.body else None)
+        )
         if isinstance(answer, Page):
             if not (self.redirects or self.keep_requests):
                 return answer
@@ -167,10 +182,12 @@ class Fetcher:
         self.options = options
         self.gates = Gates(options.host_delay, options.host_connections, options.remembered)
         self.client = Client(options, may_ask)
-        self._agent = options.user_agent.partition("/")[0].strip()
+        self._agent = robots_token(options.user_agent)
         self._robots = RobotsCache(self._get_robots, options.remembered)
+        self.outages = Outages(options.outage_wait, self._answers, self.forgive)
 
     async def close(self) -> None:
+        await self.outages.close()
         await self.client.close()
 
     @property
@@ -191,6 +208,22 @@ class Fetcher:
             return await self._follow(url, spread)
         except Failed as failure:
             return NoPage(failure.reason, failure.detail)
+
+    def forgive(self) -> None:
+        """Ask hosts again that were given up, once each, and for the robots.txt that could not be had."""
+        self.gates.forgive(self.options.host_failures)
+        self._robots.forget_bans()
+
+    async def _answers(self, url: str) -> bool:
+        """Whether the host of a URL gives any answer."""
+        robots = URL(url, encoded=True).origin().with_path("/robots.txt")
+        gate = self.gates[robots.raw_host or ""]
+        try:
+            async with gate:
+                await self.client.get(robots, self.options.limits, lambda *_: True, gate, encoded=True, cut=True)
+        except Failed as failure:
+            return failure.is_answer
+        return True
 
     async def _follow(self, url: URL, spread: int) -> Fetched | NoPage:
         started = int(time.time())
@@ -225,11 +258,12 @@ class Fetcher:
         robots.check(url, self._agent)
         gate = self.gates[url.raw_host or ""]
         gate.delay = max(self.options.host_delay, robots.crawl_delay(self._agent)) * spread
-        return await self.get(url, limits, gate, has_no_page, encoded=True, headers=headers)
+        return await self.get(url, limits, gate, has_no_page, encoded=True, headers=headers, is_page=True)
 
     async def _get_robots(self, url: URL) -> Received:
         limits = replace(self.options.limits, wire_bytes=ROBOTS_BYTES, body_bytes=ROBOTS_BYTES)
-        return await self.get(url, limits, self.gates[url.raw_host or ""], lambda status, _: status != 200, cut=True)
+        gate = self.gates[url.raw_host or ""]
+        return await self.get(url, limits, gate, lambda status, _: status != 200, cut=True, busy=_NO_ROBOTS)
 
     async def get(
         self,
@@ -242,9 +276,10 @@ class Fetcher:
         cut: bool = False,
         headers: Mapping[str, str] | None = None,
         busy: Collection[int] = (429, 503),
+        is_page: bool = False,
     ) -> Received:
         """As `Client.get`, at the turns of `gate`, and again after the statuses `busy` and passing failures; raises
-        Failed."""
+        Failed. The host of a page that is busy too often in a row is closed; an archive's never is."""
         for attempt in range(self.options.retries + 1):
             last = attempt == self.options.retries
             async with gate:
@@ -256,14 +291,24 @@ class Fetcher:
                     response = await self.client.get(url, limits, stop, gate, encoded=encoded, cut=cut, headers=headers)
                 except Failed as failure:
                     gate.note(failure)
+                    if failure.is_answer:
+                        self.outages.answered(str(url))
                     if last or not failure.transient:
                         raise
                     response = None
                 else:
                     gate.note(None)
-            if response is not None and (last or response.status not in busy):
-                return response
-            backoff = _FIRST_BACKOFF * 2**attempt * random.uniform(0.5, 1.5)
+                    self.outages.answered(str(url))
+            if response is not None:
+                gate.busy = gate.busy + 1 if response.status in (429, 503) else 0
+                if is_page and gate.busy >= _MOST_BUSY:
+                    rest = min(_FIRST_REST * 2 ** (gate.busy - _MOST_BUSY), _LONGEST_REST)
+                    detail = f"not asked: the host answered {gate.busy} times in a row with {response.status}"
+                    gate.close(rest, Failed(http_reason(response.status), detail))
+                    return response
+                if last or response.status not in busy:
+                    return response
+            backoff = _FIRST_BACKOFF * 2 ** max(attempt, gate.busy - 1) * random.uniform(0.5, 1.5)
             if response is not None:
                 asked = retry_after(response)
                 backoff = max(backoff, self.options.least_pause if asked is None else asked)
@@ -272,28 +317,15 @@ class Fetcher:
                     backoff = self.options.max_retry_wait
                 else:
                     detail = f"not asked: the host answered {response.status} and asked for {backoff:,.0f} s"
-                    gate.close(backoff, Failed(http_reason(response.status), detail))
+                    gate.close(backoff, Failed(http_reason(response.status), detail), asked_to=True)
                     return response
             gate.pause(backoff)
         raise AssertionError("the last attempt returns or raises")
 
 
 def requested_url(posted: str) -> URL:
-    """The URL to request for one as posted: encoded, without user, password and fragment; raises ValueError."""
-    url = parse_url(unescaped(posted))
-    host = url.raw_host or ""
-    if url.scheme not in ("http", "https") or not _HOST.fullmatch(host):
-        raise ValueError(f"not a URL of http or https: {posted[:100]!r}")
-    if _IPV4_AS_NUMBERS.fullmatch(host):  # such as 2130706433, which systems take for 127.0.0.1
-        try:
-            url = url.with_host(socket.inet_ntoa(socket.inet_aton(host)))
-        except OSError:
-            raise ValueError(f"not a host: {host}") from None
-    elif host != host.lower():
-        url = url.with_host(host.lower())
-    if url.raw_user is not None or url.raw_password is not None:
-        url = url.with_user(None)
-    return url.with_fragment(None) if url.raw_fragment else url
+    """The URL to request for one as posted; raises ValueError."""
+    return URL(requested(posted), encoded=True)
 
 
 def redirect_target(response: Received) -> URL:

@@ -7,6 +7,7 @@ import contextlib
 import email.utils
 import http.cookiejar
 import io
+import re
 import time
 import urllib.request
 import urllib.response
@@ -30,6 +31,8 @@ ROBOTS_BYTES = 500 << 10
 _ROBOTS_REDIRECTS = 5  # RFC 9309, 2.3.1.2
 _ROBOTS_SECONDS = 24 * 3600.0  # RFC 9309, 2.4
 
+_COMPATIBLE = re.compile(r"Mozilla/.*?\bcompatible;\s*([A-Za-z0-9_.-]+)", re.IGNORECASE).match
+
 MAX_CRAWL_DELAY = 60.0
 """A host that asks for more seconds between two requests gets this many."""
 
@@ -50,6 +53,11 @@ class Failed(Exception):
     def __init__(self, reason: Reason, detail: str, *, connected: bool = False, transient: bool = False):
         super().__init__(f"{reason}: {detail}")
         self.reason, self.detail, self.connected, self.transient = reason, detail, connected, transient
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether it shows that the host has answered, and so that the network works."""
+        return self.connected and self.reason in (Reason.TOO_LARGE, Reason.BAD_RESPONSE)
 
     @property
     def is_of_host(self) -> bool:
@@ -105,6 +113,7 @@ class Gate:
       delay: seconds between the starts of two requests.
       next_turn: when the next request may start, in `time.monotonic` seconds.
       failures: how often in a row the host did not answer, and `failure` the last of them.
+      busy: how often in a row the host answered that it is busy.
       users: requests that wait or are under way.
     """
 
@@ -113,9 +122,11 @@ class Gate:
         self.next_turn = 0.0
         self.failures = 0
         self.failure: Failed | None = None
+        self.busy = 0
         self.connections = Slots(connections)
         self.users = 0
         self._closed: tuple[float, Failed] | None = None
+        self._asked_to_close = False
 
     async def __aenter__(self) -> None:
         """Wait for a turn, and hold one of the connections while the block runs."""
@@ -150,9 +161,15 @@ class Gate:
         """No request for so many seconds: the host asked for it."""
         self.next_turn = max(self.next_turn, time.monotonic() + seconds)
 
-    def close(self, seconds: float, failure: Failed) -> None:
-        """Nobody waits for so long, so until then requests end with `failure`."""
-        self._closed = time.monotonic() + seconds, failure
+    def close(self, seconds: float, failure: Failed, *, asked_to: bool = False) -> None:
+        """Nobody waits for so long, so until then requests end with `failure`; also after `reopen` where the host has
+        asked for it."""
+        self._closed, self._asked_to_close = (time.monotonic() + seconds, failure), asked_to
+
+    def reopen(self) -> None:
+        """Let requests go out again, although it is closed, unless the host asked for that."""
+        if not self._asked_to_close:
+            self._closed = None
 
     def check_open(self) -> None:
         """Raise Failed where it is closed."""
@@ -183,12 +200,25 @@ class Gates:
             gate.connections.count = max(self._connections // workers, 1)
         return gate
 
+    def forgive(self, failures: int) -> None:
+        """Let hosts that are closed, or were given up after so many failures, be asked once more."""
+        for gate in self._gates.values():
+            gate.failures = min(gate.failures, failures - 1)
+            gate.reopen()
+
     def _forget(self) -> None:
         while len(self._gates) >= self._remembered:
             name, gate = next(iter(self._gates.items()))
             if gate.users or gate.next_turn > time.monotonic():
                 return
             del self._gates[name]
+
+
+def robots_token(user_agent: str) -> str:
+    """The name by which a robots.txt knows a User-Agent: its product, or where it begins like a browser's, the one that
+    it says to be: `mybot` of `Mozilla/5.0 (compatible; mybot/1.0; +mailto:me@example.org)`."""
+    named = _COMPATIBLE(user_agent)
+    return named[1] if named else user_agent.partition("/")[0].strip()
 
 
 def retry_after(response: Received) -> float | None:
@@ -255,13 +285,21 @@ class RobotsCache:
     def __init__(self, get: Get, remembered: int):
         self._get, self._remembered = get, remembered
         self._tasks: OrderedDict[Origin, asyncio.Task[Robots]] = OrderedDict()
+        self._believed_since = 0.0  # bans that were read before are read again
+
+    def forget_bans(self) -> None:
+        """Ask again for each robots.txt that could not be had."""
+        self._believed_since = time.monotonic()
 
     async def of(self, url: URL) -> Robots:
         """The robots.txt for `url`."""
         origin = origin_of(url)
         task = self._tasks.get(origin)
-        if task is not None and task.done() and time.monotonic() - task.result().read > _ROBOTS_SECONDS:
-            task = None
+        if task is not None and task.done():
+            found = task.result()
+            is_forgotten = found.ban is not None and found.read < self._believed_since
+            if is_forgotten or time.monotonic() - found.read > _ROBOTS_SECONDS:
+                task = None
         if task is None:
             task = self._tasks[origin] = asyncio.ensure_future(read_robots(url.origin(), self._get))
             if len(self._tasks) > self._remembered:

@@ -6,7 +6,7 @@ it wait for the interpreter's lock at each system call: the loop would run at ha
     event loop --take--> batches --socket--> process: answers, into journals --socket--> how many
 
 When the event loop's process is gone, the process writes down what it was given, so that a killed run loses what was
-in flight; where both are killed, as with a machine, it loses 30 seconds.
+in flight; where both are killed, as with a machine, it loses 5 seconds of work on a disk, 30 in a bucket.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from owt_pipeline.fetch.answers import Answer, Page
 from owt_pipeline.fetch.journal import SegmentWriter
 from owt_pipeline.fetch.live import Fetched
 
-SEGMENT_SECONDS = 30.0
+SEGMENT_SECONDS = 5.0
+BUCKET_SECONDS = 30.0  # each segment is a request there, which costs money and half a second
 SEGMENT_BYTES = 16 << 20
 """A journal's segment is written when its first answer is so old, or it has so many bytes."""
 _KEPT_BYTES = 2 * SEGMENT_BYTES  # for all journals together; beyond, the longest segment is written
@@ -61,8 +62,19 @@ class Recorder:
         ...  await recorder.take(url_id, fetched)
     """
 
-    def __init__(self, recording: Recording, folder: Storage, attempt: str, recorded: Callable[[int, int], None]):
-        """A recorder into the journal in `folder`; calls `recorded` with how many more answers and pages there are."""
+    def __init__(
+        self,
+        recording: Recording,
+        folder: Storage,
+        attempt: str,
+        recorded: Callable[[int, int], None],
+        is_last: bool = True,
+    ):
+        """A recorder into the journal in `folder`; calls `recorded` with how many more answers and pages there are.
+
+        Unless `is_last`, failures that time may mend are no answers yet.
+        """
+        self.is_last = is_last
         self._recording, self._folder, self._attempt, self.recorded = recording, folder, attempt, recorded
         self.key = f"{folder} {attempt}"
         self.settled = asyncio.Event()
@@ -123,7 +135,7 @@ class Recording(asyncio.Protocol):
     def begin(self, recorder: Recorder, folder: Storage, attempt: str) -> None:
         """Answers for the journal in `folder` come from now on."""
         self._recorders[recorder.key] = recorder
-        self._send(("begin", (recorder.key, SegmentWriter(folder, attempt))))
+        self._send(("begin", (recorder.key, SegmentWriter(folder, attempt, recorder.is_last))))
 
     def put(self, key: str, url_id: int, fetched: Fetched | Answer) -> None:
         """Give the process something to record, soon."""
@@ -222,12 +234,12 @@ def _serve(end: socket.socket) -> None:
     try:
         with contextlib.suppress(EOFError, ConnectionError):
             while True:
-                due = min((writer.since for writer in writers.values() if writer.bytes), default=None)
-                wait = None if due is None else max(due + SEGMENT_SECONDS - time.monotonic(), 0.0)
+                due = min((_due(writer) for writer in writers.values() if writer.bytes), default=None)
+                wait = None if due is None else max(due - time.monotonic(), 0.0)
                 if connection.poll(wait):
                     tell(_obey(connection.recv(), writers))
                 for writer in writers.values():
-                    if writer.bytes and time.monotonic() - writer.since >= SEGMENT_SECONDS:
+                    if writer.bytes and time.monotonic() >= _due(writer):
                         writer.flush()
         for writer in writers.values():
             writer.flush()
@@ -235,6 +247,11 @@ def _serve(end: socket.socket) -> None:
         tell(error)
     except Exception:
         tell(WorkerError(f"the recording process failed:\n{traceback.format_exc()}"))
+
+
+def _due(writer: SegmentWriter) -> float:
+    """When its segment is written at the latest, in `time.monotonic` seconds."""
+    return writer.since + (SEGMENT_SECONDS if writer.folder.is_local else BUCKET_SECONDS)
 
 
 def _obey(message: tuple[str, Any], writers: dict[str, SegmentWriter]) -> Any:
@@ -249,9 +266,8 @@ def _obey(message: tuple[str, Any], writers: dict[str, SegmentWriter]) -> Any:
     recorded: dict[str, tuple[int, int]] = {}
     for key, url_id, fetched in about:
         answer = fetched.answer() if isinstance(fetched, Fetched) else fetched
-        writers[key].append(url_id, answer)
         number, pages = recorded.get(key, (0, 0))
-        recorded[key] = number + 1, pages + isinstance(answer, Page)
+        recorded[key] = number + writers[key].append(url_id, answer), pages + isinstance(answer, Page)
     for writer in writers.values():
         if writer.bytes >= SEGMENT_BYTES:
             writer.flush()

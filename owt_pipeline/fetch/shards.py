@@ -251,7 +251,10 @@ class _Asking:
             progress.advance(answers if last else pages)
 
         def missing() -> pa.Table:
-            table = self._without(np.union1d(journal.ids, self.found), sources.online[name].columns)
+            known, columns = np.union1d(journal.ids, self.found), sources.online[name].columns
+            table = self._without(np.union1d(known, journal.postponed), columns)
+            if not table.num_rows and len(journal.postponed):  # at the end, once more what time may have mended
+                table = self._without(known, columns)
             return table if captures is None else _with_captures(table, captures)
 
         answered(len(journal), len(journal.pages))

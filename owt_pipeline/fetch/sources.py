@@ -22,6 +22,7 @@ import pyarrow as pa
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.disk import this_process
 from owt_pipeline.engine.storage import Storage
+from owt_pipeline.fetch.answers import NoPage, Page
 from owt_pipeline.fetch.journal import Claim, Journal
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
 from owt_pipeline.fetch.recorder import Recorder, Recording, start_recording
@@ -121,7 +122,8 @@ class LiveClient:
         await self.fetcher.close()
 
     def status(self) -> str:
-        return f"{self.open_hosts:,} hosts open, {self.fetcher.requests:,} requests"
+        paused = "; no host answers, paused" * self.fetcher.outages.is_paused
+        return f"{self.open_hosts:,} hosts open, {self.fetcher.requests:,} requests{paused}"
 
     async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
         """Fetch every URL of `urls` (columns url_id, posted_url, host, host_shards), answers to `recorder`.
@@ -130,7 +132,10 @@ class LiveClient:
         in the order of the rows. Were all hosts open at once, a crawl of many would come back to each after so long
         that its robots.txt, its address and its connection were forgotten meanwhile.
         """
-        fetcher, spread = self.fetcher, self._crawl.on_cluster
+        fetcher, outages, spread = self.fetcher, self.fetcher.outages, self._crawl.on_cluster
+        if recorder.is_last:
+            fetcher.forgive()
+            outages.forget_failures()
         url_ids, host_shards = (urls[name].to_numpy() for name in ("url_id", "host_shards"))
         posted = urls["posted_url"].combine_chunks()
         closed = rows_by_host(urls["host"])
@@ -142,7 +147,13 @@ class LiveClient:
 
         async def fetch(rows: Iterator[int]) -> None:
             for row in rows:
-                fetched = await fetcher.fetch(posted[row].as_py(), int(host_shards[row]) if spread else 1)
+                url = posted[row].as_py()
+                while True:
+                    fetched = await fetcher.fetch(url, int(host_shards[row]) if spread else 1)
+                    if not isinstance(fetched, NoPage) or await outages.is_final(
+                        url.partition("://")[2].partition("/")[0], fetched
+                    ):
+                        break
                 await recorder.take(int(url_ids[row]), fetched)
                 open_hosts()  # another shard may have closed some
 
@@ -156,6 +167,7 @@ class LiveClient:
                 connections = min(len(rows), fetcher.options.host_connections)
                 host = {loop.create_task(fetch(left)) for _ in range(connections)}
                 tasks.update(host)
+                outages.tasks += connections
                 for task in host:
                     task.add_done_callback(functools.partial(done, host))
             if not tasks and not ended.done():
@@ -164,11 +176,13 @@ class LiveClient:
         def done(host: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
             host.discard(task)
             tasks.discard(task)
+            outages.tasks -= 1
             self.open_hosts -= not host
             if task.cancelled() or (error := task.exception()) is None:
                 open_hosts()
             elif not ended.done():
                 ended.set_exception(error)
+            outages.judge()
 
         try:
             if resumed:  # another attempt may have asked these hosts a moment ago
@@ -214,11 +228,15 @@ async def ask_under_claim(
             await asyncio.to_thread(journal.load)
             urls = [await asyncio.to_thread(missing)]  # popped: not held here
             if urls[0].num_rows:
+                is_last = name != "live" or bool(np.isin(urls[0]["url_id"].to_numpy(), journal.postponed).all())
+                if isinstance(client, LiveClient):
+                    earlier = await asyncio.to_thread(list, journal.answers(journal.pages[:3].tolist()))
+                    client.fetcher.outages.trust(page.final_url for page in earlier if isinstance(page, Page))
                 crawl.claims.add(claim)
                 resumed = claim.was_taken_over or len(journal) > 0
                 progress.doing(client.status)
                 try:
-                    async with Recorder(recording, journal.folder, claim.attempt, answered) as recorder:
+                    async with Recorder(recording, journal.folder, claim.attempt, answered, is_last) as recorder:
                         await _while_claimed(claim, client.ask(urls.pop(), recorder, resumed))
                 finally:
                     crawl.claims.discard(claim)

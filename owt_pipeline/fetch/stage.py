@@ -16,7 +16,7 @@ from owt_pipeline.engine.stage import SHARDS, Stage, StageRun, Step, rows_of_inp
 from owt_pipeline.engine.storage import describe_source, expand_globs
 from schemas import option
 
-_PROXY = re.compile(r"http://([^@/]+@)?[^@/]+:\d+/?")
+_PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
 USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
 
 SHARDS_TOGETHER = 8
@@ -65,6 +65,10 @@ class Options:
         120.0, "seconds to wait at most before a retry; a host that asks for more is not asked again",
         minimum=0,
     )  # fmt: skip
+    outage_wait: float = _how(
+        900.0, "seconds to wait in all, in growing steps, while no host answers at all; then the run stops, and "
+        "continues when it is run again. 0: take the failures as they are", minimum=0,
+    )  # fmt: skip
     host_failures: int = _how(20, "failed connections and timeouts in a row after which a host is given up", minimum=1)
     max_page_bytes: int = option(10_000_000, "a page with a larger decoded body is rejected", minimum=1)
     max_wire_bytes: int = option(10_000_000, "a page with a larger body as sent is rejected", minimum=1)
@@ -75,8 +79,8 @@ class Options:
     allow_private_hosts: bool = option(False, "fetch from addresses that are not public, such as an intranet's")
     verify_tls: bool = option(True, "reject hosts whose certificate is not valid (off: --no_verify_tls)")
     proxy: str = _how(
-        "", "HTTP proxy for all requests, http://[USER:PASSWORD@]HOST:PORT; default: by HTTPS_PROXY, HTTP_PROXY and "
-        "NO_PROXY", metavar="URL",
+        "", "proxy for all requests but those to hosts in NO_PROXY, http[s]://[USER:PASSWORD@]HOST:PORT; default: by "
+        "HTTPS_PROXY and HTTP_PROXY", metavar="URL",
     )  # fmt: skip
     keep_requests: bool = _how(False, "write each request into the WARC file, too")
     cc_index: str = option(
@@ -196,7 +200,7 @@ def _sources(options: Options) -> list[dict[str, Any]]:
     if agent and not (agent.isascii() and agent.isprintable() and agent.partition("/")[0].strip()):
         raise UsageError(f"--user_agent: {agent!r} is not plain text such as {USER_AGENT_EXAMPLE}")
     if options.proxy and not _PROXY.fullmatch(options.proxy):
-        raise UsageError(f"--proxy: {options.proxy!r} is not http://HOST:PORT")
+        raise UsageError(f"--proxy: {options.proxy!r} is not http://HOST:PORT or https://HOST:PORT")
     if options.resolve:  # not otherwise: that imports what fetches, for a stage that may be finished
         from owt_pipeline.fetch.addresses import parse_rules
 
@@ -209,7 +213,7 @@ STAGE = Stage(
     output="pages",
     inputs=("urls",),
     options=Options,
-    version=1,
+    version=2,
     steps=(
         Step(_later("archives:index_archive"), "index", keys=_archive_files, spread="shards"),
         Step(_later("cc_join:read_footers"), "footers", keys=_index_files, spread="shards", together=_READ_AT_ONCE),

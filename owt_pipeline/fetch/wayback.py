@@ -24,7 +24,7 @@ from yarl import URL
 
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.fetch.answers import Answer, NoPage, Origin, judge
-from owt_pipeline.fetch.client import Received, parse_url
+from owt_pipeline.fetch.client import Received
 from owt_pipeline.fetch.journal import RENEW_SECONDS
 from owt_pipeline.fetch.live import archive_requests
 from owt_pipeline.fetch.lookups import Capture, LookupClient, LookupSource, archive_failed, seconds_of
@@ -32,7 +32,7 @@ from owt_pipeline.fetch.manners import Failed, Gate, retry_after
 from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.fetch.sources import Crawl
 from owt_pipeline.formats.messages import REDIRECTS, BadMessage, Headers, TooLarge, charset_of, decode_body
-from owt_pipeline.formats.urls import canonical_url
+from owt_pipeline.formats.urls import canonical_url, requested
 from owt_pipeline.formats.warc import Response, response_record
 from schemas import Reason
 
@@ -121,7 +121,8 @@ class WaybackClient(LookupClient):
     async def read(self, capture: Capture, canonical: str) -> Answer:
         where = f"the capture of {timestamp(capture.date)}"
         try:
-            place = parse_url(f"{self._source.pages.rstrip('/')}/{timestamp(capture.date)}id_/{capture.url}")
+            below = f"{self._source.pages.rstrip('/')}/{timestamp(capture.date)}id_"
+            place = URL(f"{below}/{requested(capture.url)}", encoded=True)
         except ValueError as error:
             return NoPage(Reason.BAD_URL, f"{where}: {error}")
         for _ in range(_REPLAY_REDIRECTS + 1):

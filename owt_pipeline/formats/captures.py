@@ -16,11 +16,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
-from urllib.parse import urljoin
 
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
 from owt_pipeline.formats.messages import REDIRECTS, BadMessage, header, split_response
+from owt_pipeline.formats.urls import redirected
 from owt_pipeline.formats.warc import (
     MAX_BODY_BYTES,
     BadRecord,
@@ -131,7 +131,7 @@ def _of_response(url: str, date: int, block: bytes) -> Capture | None:
         return None
     location = header(headers, "location") if status in REDIRECTS else None
     try:
-        location = urljoin(url, location.strip()) if location else None
+        location = redirected(url, location) if location else None
     except ValueError:
         location = None
     return Capture(url, date, status, location, 0, 0, False, header(headers, "content-type"))

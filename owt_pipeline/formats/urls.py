@@ -17,7 +17,8 @@ The rules, in order:
 - The fragment goes, which is never sent to a server, unless it names content: `#!topic/42` or `#/video/42`, the routes
   of pages that a script puts together.
 
-The canonical URL names a page; the URL as posted is what is fetched.
+The canonical URL names a page. What is fetched is the URL as it was posted (`requested`), with the escapes that it has:
+`?u=http%3A%2F%2Fx.org%2F` is not `?u=http://x.org/` to every server.
 
 Ids follow from these rules, so each set of them has a version, and a working directory keeps to one. Version 1 stripped
 other parameters (tracking_parameters_1.txt), some of which named content, and every fragment.
@@ -38,6 +39,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
+from yarl import URL
 
 from owt_pipeline.engine.bases import folders_of_chain
 from owt_pipeline.engine.errors import UserError
@@ -106,6 +108,43 @@ def unescaped(url: str) -> str:
     return url
 
 
+def requested(posted: str) -> str:
+    """The URL to request for one as posted: in ASCII, as by the URL Standard (https://url.spec.whatwg.org).
+
+    Escapes stay as they are, what must not be in a request is escaped, dot segments are resolved; user and password go,
+    and a fragment that names no content. `canonical_url` gives the same for it as for `posted`. Raises BadURL.
+    """
+    parts = _PARTS(_NEWLINES("", unescaped(posted)))
+    if parts is None or parts[1].lower() not in ("http", "https") or not parts[2]:
+        raise BadURL(f"not a URL of http or https: {posted[:100]!r}")
+    scheme, netloc, path, query, fragment = parts.groups()
+    host, port = _ascii_netloc(netloc)
+    path = _UNSENT_IN_PATH(_percent_encoded, path.replace("\\", "/"))
+    path = _DOTS(lambda dots: dots[0].lower().replace("%2e", "."), path)
+    if _DOT_SEGMENT(path):
+        path = _without_dot_segments(path) + "/" * path.endswith(("/.", "/.."))
+    url = f"{scheme.lower()}://{host}{f':{port}' if port and port != _PORTS[scheme.lower()] else ''}{path or '/'}"
+    if query:  # yarl and most servers take an empty one for none
+        url += "?" + _UNSENT_IN_QUERY(_percent_encoded, query)
+    return url + _route(fragment) if fragment and fragment[0] in "!/%" else url
+
+
+def redirected(url: str, location: str) -> str:
+    """Where a redirect from `url` leads, as browsers read its Location header; raises ValueError where that is no URL.
+
+    `location` is as headers are read, in Latin-1; servers send UTF-8, or bytes of other encodings, which stay theirs.
+    """
+    sent = location.strip().encode("latin-1", "replace")
+    try:
+        text = sent.decode()
+    except UnicodeDecodeError:
+        text = "".join(chr(byte) if byte < 128 else f"%{byte:02X}" for byte in sent)
+    try:
+        return str(URL(url, encoded=True).join(URL(_NEWLINES("", text), encoded=True)))
+    except IndexError:  # for brackets behind a name
+        raise ValueError(f"not a URL: {text[:100]!r}") from None
+
+
 SPACE = "".join(map(chr, range(33)))
 SAFE = r"A-Za-z0-9\-._~!$'()*+,;=:@/"
 _DECODED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!'()*,:@")
@@ -127,6 +166,10 @@ _HOST = re.compile(r"(?=.{1,253}\Z)(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}").ful
 
 _UNSAFE_IN_PATH = re.compile(rf"%[0-9A-Fa-f]{{2}}|[^{SAFE}&]", re.DOTALL).sub
 _UNSAFE_IN_QUERY = re.compile(rf"%[0-9A-Fa-f]{{2}}|[^{SAFE}?&]", re.DOTALL).sub
+_UNSENT_IN_PATH = re.compile(r"[^!-~]|[\"<>^`{}]").sub
+_UNSENT_IN_QUERY = re.compile(r"[^!-~]|[\"<>']").sub
+_DOTS = re.compile(r"(?<=/)(?:\.|%2[eE]){1,2}(?=/|\Z)").sub
+_PORTS = {"http": 80, "https": 443}
 _DOT_SEGMENT = re.compile(r"/\.{1,2}(?:/|\Z)").search
 
 
@@ -170,7 +213,11 @@ def _escape(match: re.Match[str]) -> str:
     if len(text) == 3:
         code = int(text[1:], 16)
         return chr(code) if code in _DECODED else text.upper()
-    return "".join(f"%{byte:02X}" for byte in text.encode("utf-8", "surrogatepass"))
+    return _percent_encoded(match)
+
+
+def _percent_encoded(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match.group().encode("utf-8", "surrogatepass"))
 
 
 def _without_dot_segments(path: str) -> str:
@@ -188,17 +235,25 @@ def _without_dot_segments(path: str) -> str:
 
 @lru_cache(1 << 16)
 def _host_and_port(netloc: str) -> tuple[str, str]:
-    """(host, ":port" or "") of an authority; raises BadURL."""
+    """(host, ":port" or "") of an authority, as they are canonical; raises BadURL."""
+    host, port = _ascii_netloc(netloc)
+    while host.startswith("www.") and "." in host[4:]:
+        host = host[4:]
+    return host, f":{port}" if port and port not in (80, 443) else ""
+
+
+def _ascii_netloc(netloc: str) -> tuple[str, int | None]:
+    """(host in lower case and ASCII without a final dot, port) of an authority; raises BadURL."""
     parts = _NETLOC(netloc)
     if parts is None:
         raise BadURL(f"the host {netloc[:80]!r} cannot be parsed")
     host, port = parts.groups()
     if port and (len(port) > 10 or not 0 < int(port) < 65536):
         raise BadURL(f"the port {port[:10]} is none")
-    port = f":{int(port)}" if port and int(port) not in (80, 443) else ""
+    number = int(port) if port else None
     if host.startswith("["):
         try:
-            return f"[{ipaddress.IPv6Address(host[1:-1]).compressed}]", port
+            return f"[{ipaddress.IPv6Address(host[1:-1]).compressed}]", number
         except ValueError:
             raise BadURL(f"the host {host[:80]!r} is no IPv6 address") from None
     try:
@@ -208,11 +263,9 @@ def _host_and_port(netloc: str) -> tuple[str, str]:
     except ValueError:  # of the codecs, and of idna
         raise BadURL(f"the host {host[:80]!r} is no domain name") from None
     host = host.rstrip(".")
-    while host.startswith("www.") and "." in host[4:]:
-        host = host[4:]
     if not _HOST(host):
         raise BadURL(f"the host {host[:80]!r} is no domain name")
-    return host, port
+    return host, number
 
 
 def _to_ascii(host: str) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import ipaddress
+import re
 import socket
 import time
 from email.utils import formatdate
@@ -17,7 +20,10 @@ from owt_pipeline.fetch import addresses as addresses_module
 from owt_pipeline.fetch.addresses import Addresses, BlockedAddress, CheckingResolver, Rule, is_public, parse_rules
 from owt_pipeline.fetch.client import Received
 from owt_pipeline.fetch.live import redirect_target, requested_url
-from owt_pipeline.fetch.manners import Failed, retry_after
+from owt_pipeline.fetch.manners import Failed, retry_after, robots_token
+from owt_pipeline.formats.captures import captures
+from owt_pipeline.formats.urls import BadURL, canonical_url, requested
+from owt_pipeline.formats.warc import response_record
 from schemas import Reason
 
 PRIVATE = [
@@ -69,13 +75,20 @@ def test_an_unknown_rule_is_an_error(text: str) -> None:
 @pytest.mark.parametrize(
     ("posted", "requested"),
     [
-        ("http://example.com", "http://example.com"),
+        ("http://example.com", "http://example.com/"),
         ("HTTP://Example.COM/A b?q=ä&amp;r=1#frag", "http://example.com/A%20b?q=%C3%A4&r=1"),
         ("http://user:pw@example.com/", "http://example.com/"),
         ("http://bücher.example/", "http://xn--bcher-kva.example/"),
         ("http://example.com/a%2Fb", "http://example.com/a%2Fb"),
-        ("http://2130706433/", "http://127.0.0.1/"),
-        ("http://0x7f.1/", "http://127.0.0.1/"),
+        (
+            "http://example.com/share?u=http%3A%2F%2Fx.org%2F&b=%20c+d",
+            "http://example.com/share?u=http%3A%2F%2Fx.org%2F&b=%20c+d",
+        ),
+        ("http://example.com/%7ea/%41|[b]'?q={c}|'", "http://example.com/%7ea/%41|[b]'?q={c}|%27"),
+        ("http://example.com/100%/%2e%2E/a/./b/..", "http://example.com/a/"),
+        ("http:\\\\example.com.:80\\a\nb?c\\d", "http://example.com/ab?c\\d"),
+        ("https://example.com:8443?q", "https://example.com:8443/?q"),
+        ("http://example.com/groups#!topic/a b", "http://example.com/groups#!topic/a%20b"),
         ("http://[::1]:8080/", "http://[::1]:8080/"),
     ],
 )
@@ -92,6 +105,30 @@ def test_any_text_is_a_url_to_request_or_a_value_error(posted: str) -> None:
     assert url.scheme in ("http", "https")
     assert str(url).isascii()
     assert requested_url(str(url)) == url
+    with contextlib.suppress(BadURL):
+        assert canonical_url(str(url)) == canonical_url(posted)
+
+
+PIECES = [
+    "/", "..", ".", "%2e", "%2F", "%3a", "%", "%zz", "&amp;", "&", "?", "#", "#!", "#/", "=", "a", "B", "ä", "☃", " ",
+    "\t", "\n", "\\", "[", "]", "|", "{", "'", '"', "<", ";", "+", "%7E", "%41", ":", "@", "utm_source=x", "\udc80",
+]  # fmt: skip
+HOSTS = ["Example.COM.", "www.example.com", "www.www.x.org", "a_b.example", "bücher.example", "☃.net", "u:p@x.org"]
+HOSTS += ["x.org:80", "x.org:443", "x.org:8080", "[::1]:80", "%65xample.com", "1.2.3.4"]
+
+
+@given(
+    st.sampled_from(["http", "https", "HTTP"]), st.sampled_from(HOSTS), st.lists(st.sampled_from(PIECES), max_size=10)
+)
+def test_what_is_requested_is_the_same_page_as_what_was_posted(scheme: str, host: str, rest: list[str]) -> None:
+    posted = f"{scheme}://{host}/{''.join(rest)}"
+    url = str(requested_url(posted))
+    assert canonical_url(url) == canonical_url(posted)
+    assert requested(url) == url
+    escapes = re.findall("%[0-9A-Fa-f]{2}", posted.partition("#")[0].partition("://")[2].partition("/")[2])
+    kept = [escape for escape in escapes if escape.lower() != "%2e"]
+    left = iter(re.findall("%[0-9A-Fa-f]{2}", url.partition("://")[2]))
+    assert ".." in posted or "%2e" in posted or all(escape in left for escape in kept)
 
 
 def resolved(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
@@ -151,10 +188,31 @@ def answer(**headers: str) -> Received:
         ("//b.example/", "http://b.example/"),
         ("https://b.example/a b#c", "https://b.example/a%20b"),
         ("/\xc3\xa4", "http://a.example/%C3%A4"),  # UTF-8, as headers are read
+        ("/\xe4", "http://a.example/%E4"),
+        ("http://b\xc3\xbccher.example/", "http://xn--bcher-kva.example/"),
+        ("/share?u=http%3A%2F%2Fx.org%2F", "http://a.example/share?u=http%3A%2F%2Fx.org%2F"),
+        ("/web/http://x.org/a//b", "http://a.example/web/http://x.org/a//b"),
     ],
 )
-def test_redirects_lead_where_browsers_go(location: str, target: str) -> None:
-    assert str(redirect_target(answer(Location=location))) == target
+def test_redirects_lead_where_browsers_go_live_and_from_archives(location: str, target: str) -> None:
+    response = answer(Location=location)
+    assert str(redirect_target(response)) == target
+    record = response_record(response.url, 0, "HTTP/1.1 302 Found", [("Location", location)], b"")
+    (capture,) = captures(io.BytesIO(record), len(record), lambda _: 0)
+    assert capture is not None
+    assert canonical_url(capture.location or "") == canonical_url(target)
+
+
+@pytest.mark.parametrize(
+    ("agent", "token"),
+    [
+        ("mybot/1.0 (+mailto:me@example.org)", "mybot"),
+        ("Mozilla/5.0 (compatible; mybot/1.0; +mailto:me@example.org)", "mybot"),
+        ("Mozilla/5.0 AppleWebKit/537.36 (KHTML, like Gecko; compatible; my-bot/2.1; +https://example.org)", "my-bot"),
+    ],
+)
+def test_robots_txt_knows_an_agent_by_the_name_that_it_gives_itself(agent: str, token: str) -> None:
+    assert robots_token(agent) == token
 
 
 @given(st.text(st.characters(max_codepoint=255), max_size=50))

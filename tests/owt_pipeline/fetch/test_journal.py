@@ -53,7 +53,7 @@ def write(folder: Path, attempts: Iterable[dict[int, Answer]], per_segment: int 
     """Write what each attempt found, so many answers a segment; the journal's folder."""
     journal = Storage(str(folder))
     for number, answers in enumerate(attempts):
-        writer = SegmentWriter(journal, f"attempt{number}")
+        writer = SegmentWriter(journal, f"attempt{number}", True)
         for count, (url_id, answer) in enumerate(answers.items(), 1):
             writer.append(url_id, answer)
             if count % per_segment == 0:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -99,14 +104,17 @@ def test_cookies_go_where_they_were_set_for_and_nowhere_else() -> None:
 class Proxy:
     """An HTTP proxy on loopback that leads to one server, plain or by CONNECT; it notes what it is asked for."""
 
-    def __init__(self, server: BadServer):
+    def __init__(self, server: BadServer, tls: bool = False):
         self.server = server
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if tls else None
+        if context is not None:
+            context.load_cert_chain(Path(__file__).with_name("self_signed.pem"))
         self.asked: list[str] = []
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        start = asyncio.start_server(self._serve, "127.0.0.1", 0)
+        start = asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=context)
         self._listening = asyncio.run_coroutine_threadsafe(start, self._loop).result(10)
-        self.url = f"http://me:secret@127.0.0.1:{self._listening.sockets[0].getsockname()[1]}"
+        self.url = f"http{'s' * tls}://me:secret@127.0.0.1:{self._listening.sockets[0].getsockname()[1]}"
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._listening.close)
@@ -137,13 +145,23 @@ class Proxy:
         writer.close()
 
 
+def look_up(original: Callable[..., list[tuple]], host: str, *how: Any) -> list[tuple]:
+    """A resolver of a company, which knows the name of a machine inside, and none of the internet's."""
+    if host == f"inside.{DOMAIN}":
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.1.2.3", 80))]
+    if host[0].isalpha():
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    return original(host, *how)
+
+
 @pytest.fixture
-def proxy(serve: Callable[..., BadServer]) -> Iterator[Proxy]:
-    proxy = Proxy(serve(dict.fromkeys(["plain", "tls", "refused"], page)))
+def proxy(serve: Callable[..., BadServer], request: pytest.FixtureRequest) -> Iterator[Proxy]:
+    proxy = Proxy(serve(dict.fromkeys(["plain", "tls", "refused"], page)), getattr(request, "param", False))
     yield proxy
     proxy.close()
 
 
+@pytest.mark.parametrize("proxy", [False, True], ids=["http", "https"], indirect=True)
 @pytest.mark.parametrize("named_by", ["option", "environment"])
 def test_requests_go_through_a_proxy(
     proxy: Proxy, write_urls: Callable[..., Runtime], named_by: str, monkeypatch: pytest.MonkeyPatch
@@ -154,9 +172,11 @@ def test_requests_go_through_a_proxy(
     if named_by == "environment":
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.setenv("https_proxy", proxy.url)
-        monkeypatch.setenv("no_proxy", "nowhere.invalid")
+    monkeypatch.setenv("no_proxy", "nowhere.invalid")
     urls = [f"http://plain.{DOMAIN}/a?b=c", f"https://tls.{DOMAIN}/x", f"https://refused.{DOMAIN}/", "http://10.0.0.1/"]
-    urls += ["http://nowhere.invalid/"] if named_by == "environment" else []
+    private = ["http://intranet/", "http://printer.local/", "http://metadata.google.internal/", "http://2130706433/"]
+    urls += ["http://nowhere.invalid/", f"http://inside.{DOMAIN}/", *private]
+    monkeypatch.setattr(socket, "getaddrinfo", partial(look_up, socket.getaddrinfo))
     runtime = write_urls(urls)
     options = {"resolve": (), "verify_tls": False, "proxy": proxy.url if named_by == "option" else ""}
     manifest = fetch(runtime, proxy.server, **options)
@@ -164,5 +184,9 @@ def test_requests_go_through_a_proxy(
     found = {url.split("/")[2].partition(".")[0]: answer for url, answer in rejects(runtime, manifest).items()}
     assert found.pop("refused") == ("connect", "robots.txt: the proxy refuses: HTTP/1.1 403 Forbidden")
     assert found.pop("10")[0] == "blocked_address"
-    assert [reason for reason, _ in found.values()] == ["dns"] * (named_by == "environment")
+    assert found.pop("nowhere")[0] == "dns"  # asked without the proxy
+    assert {name: reason for name, (reason, _) in found.items()} == dict.fromkeys(
+        ["inside", "intranet", "printer", "metadata", "2130706433"], "blocked_address"
+    )
+    assert not any(name in target for target in proxy.asked for name in (*found, "nowhere"))
     assert {f"GET http://plain.{DOMAIN}/robots.txt", f"CONNECT tls.{DOMAIN}:443"} < set(proxy.asked)

@@ -1,0 +1,147 @@
+"""Whether failures are those of hosts or of our own network: an outage is no verdict on a URL.
+
+A URL that fails for want of a connection waits until some host answers: then its failure is its host's. Where every
+URL that is being fetched waits, of many hosts, it is the network, the resolver or the proxy that fails. Then fetching
+pauses; some of the URLs are tried again after growing waits, with hosts that answered before as witnesses, and once one
+answers, all are. At last the run stops, and none of these URLs has an outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.fetch.answers import NoPage
+from schemas import Reason
+
+logger = logging.getLogger("owt")
+
+OUTAGE_HOSTS = 20
+"""So many hosts, and all that are being fetched from, fail together in an outage; of a proxy, one is enough."""
+
+_OF_NETWORK = (Reason.DNS, Reason.CONNECT, Reason.TIMEOUT, Reason.PROXY)
+_PROBED = 20  # URLs that are tried after each wait
+_WITNESSES = 5
+_REMEMBERED = 10_000  # hosts
+_FIRST_WAIT = 1 / 63  # of all waits, each twice the one before: six of them
+
+
+class Outages:
+    """Says of failures whose they are; used in one event loop, by all tasks that fetch.
+
+    Attributes:
+      tasks: how many fetch now, or wait here.
+      is_paused: whether there is an outage.
+    """
+
+    def __init__(self, wait_seconds: float, probe: Callable[[str], Awaitable[bool]], forgive: Callable[[], None]):
+        """Waits of so many seconds in all end in a UserError; none at all: each failure is its host's.
+
+        `probe` says whether the host of a URL answers; `forgive` makes hosts be asked that were given up.
+        """
+        self._wait_seconds, self._probe, self._forgive = wait_seconds, probe, forgive
+        self.tasks, self.is_paused = 0, False
+        self._waiting: dict[asyncio.Future[bool], tuple[str, NoPage]] = {}
+        self._witnesses: OrderedDict[str, None] = OrderedDict()  # URLs, the last that answered at the end
+        self._failing: OrderedDict[str, None] = OrderedDict()  # hosts that failed while others answered
+        self._pause: asyncio.Task[None] | None = None
+
+    def forget_failures(self) -> None:
+        """Judge hosts anew that failed while others answered: until then, each of their failures is their own."""
+        self._failing.clear()
+
+    def trust(self, urls: Iterable[str]) -> None:
+        """Take URLs that have answered as witnesses."""
+        for url in urls:
+            self._witnesses[url] = None
+            self._witnesses.move_to_end(url)
+        while len(self._witnesses) > _WITNESSES:
+            self._witnesses.popitem(last=False)
+
+    def answered(self, url: str) -> None:
+        """A host has answered, so the network works."""
+        if not self._waiting and not self.is_paused and url in self._witnesses:
+            return
+        self.trust([url])
+        self._settle(self._waiting, is_final=not self.is_paused)
+        self.is_paused = False
+
+    async def is_final(self, host: str, failure: NoPage) -> bool:
+        """Whether a failure is its host's; otherwise its URL has to be asked for again. Raises UserError."""
+        if failure.reason not in _OF_NETWORK or not self._wait_seconds or host in self._failing:
+            return True
+        verdict = asyncio.get_running_loop().create_future()
+        self._waiting[verdict] = host, failure
+        self.judge()
+        try:
+            is_final = await verdict
+        finally:
+            self._waiting.pop(verdict, None)
+        if is_final:
+            self._failing[host] = None
+            while len(self._failing) > _REMEMBERED:
+                self._failing.popitem(last=False)
+        return is_final
+
+    def judge(self) -> None:
+        """See whether all tasks wait; to be called when one has ended."""
+        if len(self._waiting) < self.tasks or not self._waiting or (self._pause is not None and not self._pause.done()):
+            return
+        of_proxy = all(failure.reason == Reason.PROXY for _, failure in self._waiting.values())
+        if of_proxy or len({host for host, _ in self._waiting.values()}) >= OUTAGE_HOSTS:
+            self._pause = asyncio.ensure_future(self._wait_for_an_answer())
+        else:
+            self._settle(self._waiting, is_final=True)
+
+    async def close(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            await asyncio.gather(self._pause, return_exceptions=True)
+
+    async def _wait_for_an_answer(self) -> None:
+        if await self._a_witness_answers():
+            return
+        self.is_paused, wait, waited = True, self._wait_seconds * _FIRST_WAIT, 0.0
+        while waited < self._wait_seconds * 0.99 and self._waiting:
+            reasons = Counter(str(failure.reason) for _, failure in self._waiting.values())
+            said = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common())
+            last = next(reversed(self._waiting.values()))[1].detail
+            logger.warning(
+                "fetch: every host fails (%s; at last: %s): fetching pauses for %.3g s; is the network, the resolver "
+                "or the proxy down?", said, last, wait,
+            )  # fmt: skip
+            await asyncio.sleep(wait)
+            waited, wait = waited + wait, 2 * wait
+            self._forgive()
+            if not await self._a_witness_answers():
+                self._settle(list(self._waiting)[:_PROBED], is_final=False)
+                while self.is_paused and len(self._waiting) < self.tasks:
+                    await asyncio.sleep(0.01)
+            if not self.is_paused:
+                logger.warning("fetch: hosts answer again: fetching continues")
+                return
+        error = UserError(
+            f"no host has answered in {waited:,.3g} s ({said}; at last: {last}). Their URLs have no outcome yet: run "
+            "the same command again once the network, the resolver and the proxy work, and it continues. If these "
+            "hosts are gone for good, take that as their outcome with --outage_wait 0"
+        )
+        for verdict in self._waiting:
+            if not verdict.done():
+                verdict.set_exception(error)
+
+    async def _a_witness_answers(self) -> bool:
+        """Whether a host that has answered before does so now."""
+        for url in list(reversed(self._witnesses)):
+            if await self._probe(url):
+                self.answered(url)
+                return True
+        return False
+
+    def _settle(self, verdicts: Iterable[asyncio.Future[bool]], is_final: bool) -> None:
+        for verdict in list(verdicts):
+            self._waiting.pop(verdict, None)
+            if not verdict.done():
+                verdict.set_result(is_final)

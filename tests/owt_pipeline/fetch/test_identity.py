@@ -1,0 +1,107 @@
+"""A URL stays itself: requested as it was posted, and found again in the WARC file of its page."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.fetch.stage import STAGE, Options
+from owt_pipeline.formats.urls import canonical_url
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request
+from tests.owt_pipeline.fetch.reading import reader, responses
+from tests.owt_pipeline.fetch.test_live import fetch, serve
+
+__all__ = ["serve"]
+
+POSTED = {  # what is posted behind the host, and what is requested
+    "/share?u=http%3A%2F%2Fx.org%2F&t=a%20b+c": "/share?u=http%3A%2F%2Fx.org%2F&t=a%20b+c",
+    "/share?u=http://y.org/": "/share?u=http://y.org/",
+    "/a%2Fb/%7euser/%41": "/a%2Fb/%7euser/%41",
+    "/wiki/Caf%E9_(Paris)": "/wiki/Caf%E9_(Paris)",
+    "/wiki/Café": "/wiki/Caf%C3%A9",
+    "/two words?q=two words": "/two%20words?q=two%20words",
+    "/x?a[]=1&b={c}|d": "/x?a[]=1&b={c}|d",
+    "/100%": "/100%",
+    "/dir/../up/./here/": "/up/here/",
+    "/web/2013/http://x.org//a": "/web/2013/http://x.org//a",
+    "/?utm_source=reddit&id=1": "/?utm_source=reddit&id=1",
+    "/?a=1&amp;b=2": "/?a=1&b=2",
+    "/groups#!topic/42": "/groups",
+    "/text#section": "/text",
+    "/to-utf8": "/to-utf8",
+    "/to-latin1": "/to-latin1",
+    "/to-share": "/to-share",
+    "/to-relative/x": "/to-relative/x",
+    "/to-same?utm_source=x": "/to-same?utm_source=x",
+}
+LOCATIONS = {
+    "/to-utf8": "/ziel-ü".encode(),
+    "/to-latin1": "/ziel-ü".encode("latin-1"),
+    "/to-share": b"/end?u=http%3A%2F%2Fz.org%2F",
+    "/to-relative/x": b"y//z?q=%2F",
+    "/to-same?utm_source=x": b"/to-same?utm_medium=y",
+}
+
+
+async def echo(request: Request) -> None:
+    """A page that names the path it was asked for, or a redirect."""
+    if (location := LOCATIONS.get(request.path)) is not None:
+        await request.send(b"HTTP/1.1 302 Found\r\nLocation: " + location + b"\r\nContent-Length: 0\r\n\r\n")
+    else:
+        await request.answer(PAGE + request.path.encode())
+
+
+def test_every_page_is_requested_as_posted_and_found_again_in_its_warc_file(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    hosts = [f"echo.{DOMAIN}", f"Upper.{DOMAIN.upper()}.", f"www.other.{DOMAIN}:80"]
+    urls = [f"http://{host}{path}" for host in hosts for path in POSTED]
+    server = serve(dict.fromkeys(["echo", "upper", "www.other"], echo))
+    runtime = write_urls(urls)
+    manifest = fetch(runtime, server)
+    asked = {path for host, path in server.requests if host == "echo"}
+    assert set(POSTED.values()) | {"/ziel-%C3%BC", "/ziel-%FC", "/end?u=http%3A%2F%2Fz.org%2F"} <= asked
+    found = responses(runtime, manifest)
+    assert set(found) == {canonical_url(url) for url in urls}
+    later = write_urls(urls, "later")
+    files = tuple(runtime.workdir.path(file.path) for file in reader(runtime, manifest).files("warc"))
+    again = run_stage(STAGE, Options(pages_from=files), later)[0]
+    assert {url: page.body for url, page in responses(later, again).items()} == {
+        url: page.body for url, page in found.items()
+    }
+    digests = [
+        dict(zip(*reader(*made).table(columns=["url", "payload_digest"]).to_pydict().values(), strict=True))
+        for made in ((runtime, manifest), (later, again))
+    ]
+    assert digests[0] == digests[1]
+
+
+def test_a_payload_digest_is_of_the_page_whatever_encoding_it_was_sent_in(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    async def answer(request: Request) -> None:
+        packed = request.path == "/gzip"
+        await request.answer(gzip.compress(PAGE) if packed else PAGE, Content_Encoding="gzip" if packed else "")
+
+    runtime = write_urls([f"http://some.{DOMAIN}/{path}" for path in ("gzip", "plain")])
+    manifest = fetch(runtime, serve({"some": answer}))
+    assert len(set(reader(runtime, manifest).table()["payload_digest"].to_pylist())) == 1
+
+
+def test_a_robots_txt_that_fails_once_is_asked_for_again_and_knows_the_bot_by_its_name(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    async def answer(request: Request) -> None:
+        if request.path != "/robots.txt":
+            await request.answer()
+        elif request.count == 1:
+            await request.answer(b"", "500 Internal Server Error")
+        else:
+            await request.answer(b"User-agent: mybot\nDisallow: /not-mybot\n", Content_Type="text/plain")
+
+    runtime = write_urls([f"http://robots-500.{DOMAIN}/{path}" for path in ("a", "not-mybot")])
+    agent = f"Mozilla/5.0 (compatible; mybot/1.0; +mailto:me@{DOMAIN})"
+    manifest = fetch(runtime, serve({"robots-500": answer}), user_agent=agent)
+    assert (manifest.counts.left, manifest.counts.rejected) == (1, {"robots": 1})

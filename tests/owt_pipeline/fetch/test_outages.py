@@ -1,0 +1,170 @@
+"""An outage of our own network is no verdict on a URL; what time may mend is tried once more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.fetch import live
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
+from tests.owt_pipeline.fetch.reading import rejects
+from tests.owt_pipeline.fetch.test_live import fetch, page, serve
+
+__all__ = ["serve"]
+
+HOSTS = [f"h{i}" for i in range(40)]
+URLS = [f"http://{host}.{DOMAIN}/{number}" for host in HOSTS for number in range(3)]
+
+
+def asked(server: BadServer) -> int:
+    return sum(count for (_, path), count in server.requests.items() if path != "/robots.txt")
+
+
+def test_without_a_network_no_url_has_an_outcome_and_the_next_run_fetches_all(
+    serve: Callable[..., BadServer],
+    write_urls: Callable[..., Runtime],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def no_resolver(*_: object) -> None:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    runtime, server = write_urls(URLS, num_shards=1), serve(dict.fromkeys(HOSTS, page))
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", no_resolver)
+        with pytest.raises(UserError, match=r"no host has answered in .* \(dns 40; at last: .*continues"):
+            fetch(runtime, server, resolve=(), retries=0, outage_wait=1.0)
+    pauses = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert sum("fetching pauses for" in message for message in pauses) == 6
+    manifest = fetch(runtime, server, retries=0)
+    assert (manifest.counts.left, manifest.counts.rejected) == (len(URLS), {})
+    assert asked(server) == len(URLS)
+
+
+@pytest.mark.parametrize("proxy", ["dead", "refuses"])
+def test_a_proxy_that_does_not_serve_us_is_an_outage(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], proxy: str
+) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(refuse, "127.0.0.1", 0), loop).result(10)
+    port = listening.sockets[0].getsockname()[1] if proxy == "refuses" else 1
+    runtime, server = write_urls([*URLS[:6], f"https://h9.{DOMAIN}/"], num_shards=1), serve(dict.fromkeys(HOSTS, page))
+    with pytest.raises(UserError, match=r"no host has answered in .* \(proxy 3; at last: "):
+        fetch(runtime, server, resolve=(), proxy=f"http://127.0.0.1:{port}", retries=0, outage_wait=0.5)
+    loop.call_soon_threadsafe(loop.stop)
+
+
+def test_hosts_that_go_away_and_come_back_lose_no_url(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    server: BadServer
+    is_down = threading.Event()
+
+    async def answer(request: Request) -> None:
+        if is_down.is_set():
+            request.reset()
+            return
+        await request.answer()
+        if asked(server) == len(URLS) // 2:
+            is_down.set()
+            asyncio.get_running_loop().call_later(1.5, is_down.clear)
+
+    server = serve({f"robots-{host}": answer for host in HOSTS})
+    runtime = write_urls([url.replace("//", "//robots-") for url in URLS], num_shards=1)
+    manifest = fetch(runtime, server, retries=0, outage_wait=20.0, host_delay=0.1)
+    assert (manifest.counts.left, manifest.counts.rejected) == (len(URLS), {})
+
+
+def test_hosts_that_go_away_for_good_stop_the_run_and_the_next_one_continues(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    server: BadServer
+    is_down = threading.Event()
+
+    async def answer(request: Request) -> None:
+        if is_down.is_set():
+            request.reset()
+            return
+        await request.answer()
+        if asked(server) == len(URLS) // 2:
+            is_down.set()
+
+    server = serve({f"robots-{host}": answer for host in HOSTS})
+    runtime = write_urls([url.replace("//", "//robots-") for url in URLS], num_shards=1)
+    with pytest.raises(UserError, match="no host has answered"):
+        fetch(runtime, server, retries=0, outage_wait=0.5, host_delay=0.1)
+    is_down.clear()
+    server.requests.clear()
+    manifest = fetch(runtime, server, retries=0, host_delay=0.0)
+    assert (manifest.counts.left, manifest.counts.rejected) == (len(URLS), {})
+    assert asked(server) <= len(URLS) // 2 + len(HOSTS)  # those in flight when the hosts went away
+
+
+def test_dead_hosts_next_to_one_that_answers_are_no_outage(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    server = serve({"good": page})
+    rules = (*(f"{host}.{DOMAIN}=127.0.0.1:1" for host in HOSTS), *server.rules)
+    runtime = write_urls([f"http://good.{DOMAIN}/", *URLS], num_shards=1)
+    begun = time.monotonic()
+    manifest = fetch(runtime, server, resolve=rules, retries=0, outage_wait=3000.0)
+    assert (manifest.counts.left, manifest.counts.rejected) == (1, {"connect": len(URLS)})
+    assert time.monotonic() - begun < 3000 / 63  # it never paused
+    assert set(rejects(runtime, manifest)) == {url.replace("http:", "https:") for url in URLS}
+
+
+@pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
+def test_a_host_that_is_always_busy_is_closed_and_tried_once_more_at_the_end(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    async def busy(request: Request) -> None:
+        await request.answer(b"", status)
+
+    monkeypatch.setattr(live, "_FIRST_BACKOFF", 0.01)
+    server = serve({"busy": busy, "good": page})
+    urls = [f"http://{host}.{DOMAIN}/{number}" for host in ("busy", "good") for number in range(30)]
+    manifest = fetch(write_urls(urls, num_shards=1), server, retries=3)
+    reason = f"http_{status[:3]}"
+    assert (manifest.counts.left, manifest.counts.rejected) == (30, {reason: 30})
+    assert asked(server) - 30 == live._MOST_BUSY + 1
+
+
+def test_what_time_may_mend_is_tried_once_more_at_the_end(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    async def answer(request: Request) -> None:
+        if request.count > 1 or request.path == "/robots.txt":
+            await request.answer(status="404 Not Found" if request.path == "/robots.txt" else "200 OK")
+        elif request.path == "/gone":
+            await request.answer(b"", "404 Not Found")
+        elif request.path == "/reset":
+            request.reset()
+        else:
+            await request.answer(b"", request.path[1:])
+
+    async def no_robots(request: Request) -> None:
+        is_robots = request.path == "/robots.txt"
+        status = "500 Internal Server Error" if request.count == 1 else "404 Not Found"
+        await request.answer(status=status if is_robots else "200 OK")
+
+    ways = {"some": answer, "robots-late": no_robots}
+    paths = ["gone", "reset", "500", "502", "503", "429"]
+    urls = [f"http://some.{DOMAIN}/{path}" for path in paths] + [f"http://robots-late.{DOMAIN}/a"]
+    server, runtime = serve(ways), write_urls(urls, num_shards=1)
+    manifest = fetch(runtime, server, retries=0)
+    assert (manifest.counts.left, manifest.counts.rejected) == (6, {"http_404": 1})
+    assert server.requests["some", "/gone"] == 1
