@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,19 @@ class Corpora:
         if windows.max() >= self.tokenizer.vocab_size:
             for dataset in self.datasets:
                 dataset.check_ids("train")
+
+    def check_all_ids(self, known: Path) -> None:
+        """Read every token of the shards on the local disk, once: the file `known` keeps the digests of those read.
+
+        Raises ShardError where an id is outside the vocabulary. Shards in a bucket are checked batch by batch.
+        """
+        checked = set(known.read_text(encoding="utf-8").split()) if known.exists() else set()
+        for dataset in self.datasets:
+            if dataset.digest not in checked and not isinstance(dataset.folder, RemoteFolder):
+                for split in dataset.files:
+                    dataset.check_ids(split)
+                checked.add(dataset.digest)
+        known.write_text("\n".join(sorted(checked)) + "\n", encoding="utf-8")
 
     def sampler(
         self, name: str, context: int, seed: int, *, long_min_tokens: int = 512, long_fraction: float = 0.7

@@ -149,6 +149,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
 
     if ranks.main and not config.preflight:
         ending.enter_context(sole_writer(Path(config.out), say))
+        corpora.check_all_ids(Path(config.out) / ".ids-checked")
     publisher = None
     if ranks.main and config.publish and not config.preflight:
         publisher = Publisher(open_destination(config.publish), Path(config.out), say)

@@ -109,7 +109,7 @@ def test_restart_starts_at_step_0_and_moves_the_earlier_run_aside(
     assert f"starting at step 0; the earlier run is kept in {run / 'before-restart-1'}" in capsys.readouterr().out
     kept = contents(run / "before-restart-1")
     assert {name: before[name] for name in kept} == kept
-    assert set(before) - set(kept) == {".lock"}
+    assert set(before) - set(kept) == {".lock", ".ids-checked"}
     assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3, 4, 5, 6]
     assert main([*flags(config), "--restart"]) == 0
     assert len(checkpoint.checkpoints(run / "before-restart-2" / "checkpoints")) == 3
@@ -179,6 +179,7 @@ def test_a_token_id_outside_the_vocabulary_names_file_and_row(
     data = str(write_tokens(tmp_path / "train", [good, good, good, bad], [good]))
     wanted = f"{data}/train/part-00001.arrow, row 1: token id 412 is outside the tokenizer's vocabulary of 400; run"
     assert error_of(capsys, *flags(config, data=data, max_steps=50)).startswith(wanted)
+    assert not (Path(config.out) / "metrics.jsonl").exists()  # found when the data is opened, not at its step
     data = str(write_tokens(tmp_path / "val", [good] * 3, [bad]))
     assert "val/part-00000.arrow, row 0: token id 412" in error_of(capsys, *flags(config, data=data))
 
