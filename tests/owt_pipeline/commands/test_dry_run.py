@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.commands.estimate import SHIPPED, SHIPPED_RATES, duration, rate_of, size
-from owt_pipeline.engine.plan import Plan, prepare
+from owt_pipeline.engine.plan import Finished, Plan, prepare
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import ORDER
 from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, run_owt, snapshot, table_of
@@ -62,7 +62,7 @@ def test_an_interrupted_stage_says_how_far_it_is(small_config: Path, small_run: 
     plan = Plan.of_manifest(manifest_of(run, "clean"), [record.made_from for record in records])
     (run / "ledger/clean/manifest.json").unlink()
     assert planned(small_config, run)["clean"]["why"] == "nothing is made yet"
-    prepare(Storage(str(run)), "clean", plan, {record.shard: record for record in records[:2]})
+    prepare(Storage(str(run)), "clean", plan, Finished({record.shard: record for record in records[:2]}, {}, ""))
     step = planned(small_config, run)["clean"]
     assert (step["verdict"], step["why"]) == ("continues", "2 of 3 shards are finished")
 
