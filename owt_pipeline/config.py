@@ -110,4 +110,9 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take the folder from another run, which then stops; for one whose job on a cluster has ended",
     )
+    group.add_argument(
+        "--replace_base",
+        action="store_true",
+        help="make a run anew with other settings although runs build on it, which then have to be made again",
+    )
     add_output_flags(parser)

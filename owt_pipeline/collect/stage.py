@@ -19,6 +19,7 @@ from owt_pipeline.collect.earlier import AGAIN, KNOWN, BaseReader, Earlier, acce
 from owt_pipeline.collect.merge import merge_submissions
 from owt_pipeline.collect.reddit import SubredditReader, days_asked_for
 from owt_pipeline.collect.rules import Rules
+from owt_pipeline.collect.sample import Sample, forecast, sample_source
 from owt_pipeline.collect.sources import (
     Reader,
     Source,
@@ -31,6 +32,7 @@ from owt_pipeline.collect.sources import (
 from owt_pipeline.collect.spread import HOSTS, HostCounter, Spread, plan_spread
 from owt_pipeline.collect.submissions import ROWS
 from owt_pipeline.engine import progress
+from owt_pipeline.engine.bases import Base
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import (
@@ -43,7 +45,7 @@ from owt_pipeline.engine.exchange import (
     read_slices,
 )
 from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part, what_was_sent
-from owt_pipeline.engine.storage import describe_source, expand_globs, open_source
+from owt_pipeline.engine.storage import Storage, describe_source, expand_globs, open_source
 from owt_pipeline.engine.workers import map_batches
 from owt_pipeline.formats import lines
 from owt_pipeline.formats.urls import shaping_with_url_rules, version_of
@@ -358,8 +360,34 @@ def _describe_sources(options: Options) -> list[dict[str, Any]]:
     return described + [{"kind": "blocklist", **describe_source(uri)} for uri in lists]
 
 
+def sample(options: Options, workdir: Storage, bases: Sequence[Base], seconds: float = 2.0) -> Sample | None:
+    """A forecast from a sample of the files, without the URLs that `bases` accepted; None for Reddit's API."""
+    if options.subreddits:
+        return None
+    files = _files(options)
+    rules = _rules_of(options, version_of(shaping_with_url_rules(options, workdir, "urls")))
+    found: list[pa.RecordBatch] = []
+    submissions = 0.0
+    for number, (kind, uri, name) in enumerate(files):
+        source = Source(number, kind, uri, name)
+        with _opened(source, options) as reader:
+            size = describe_source(uri)["bytes"]
+            rows, total = sample_source(reader, source, size, rules, seconds / len(files))
+        found += [rows] if rows is not None else []
+        submissions += total
+    expected = forecast(found, submissions, options.min_score, options.score_policy)
+    for base in bases:
+        urls = base.reader(accepted_by(base).dataset)
+        for shard in range(urls.num_shards):
+            expected = expected.without(urls.ids(shard))
+    return expected
+
+
 def _rules(run: StageRun) -> Rules:
-    options: Options = run.options
+    return _rules_of(run.options, version_of(run.plan.options))
+
+
+def _rules_of(options: Options, url_rules: int) -> Rules:
     return Rules(
         over_18=options.over_18,
         allow_subreddits=frozenset(_subreddit(name) for name in options.allow_subreddits),
@@ -371,12 +399,21 @@ def _rules(run: StageRun) -> Rules:
         ),
         extensions=options.blocked_extensions,
         built_in=options.built_in_blocklists,
-        url_rules=version_of(run.plan.options),
+        url_rules=url_rules,
     )
 
 
 def _subreddit(name: str) -> str:
     return name.strip("/").lower().removeprefix("r/")
+
+
+def fits(options: Options, base: Base) -> None:
+    """Warn of a base with another number of shards: the runs can be a chain, and not be flattened."""
+    if (shards := accepted_by(base).num_shards) != options.num_shards:
+        logger.warning(
+            "collect: --num_shards is %d, but %s has %d: owt flatten needs the same in all runs of a chain",
+            options.num_shards, base.workdir, shards,
+        )  # fmt: skip
 
 
 STAGE = Stage(
@@ -400,6 +437,8 @@ STAGE = Stage(
     shaping=lambda options, workdir: shaping_with_url_rules(options, workdir, "urls"),
     prepare=prepare,
     finish=finish,
+    fits=fits,
+    sample=sample,
     module="owt_pipeline.collect.stage",
     help="Collect URLs that people posted on Reddit and found good, one row a URL, from monthly dumps, Reddit's API,\n"
     "lists of URLs or WARC files. Variants of a URL are one; every rejected submission is in rejects/.",

@@ -8,13 +8,14 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from owt_pipeline.command_line import Command, CommandParser, aligned
 from owt_pipeline.commands.estimate import duration, size
-from owt_pipeline.engine.bases import folders_of_chain
+from owt_pipeline.engine.bases import dependents_of, folders_of_chain, out_of_date
 from owt_pipeline.engine.commit import work_of
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, mark_discarded, read_manifest, require_manifest
-from owt_pipeline.engine.errors import NotFound
+from owt_pipeline.engine.errors import NotFound, UserError
 from owt_pipeline.engine.lease import hold, running
 from owt_pipeline.engine.phases import read_log
 from owt_pipeline.engine.storage import Storage
@@ -89,6 +90,37 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(aligned(cells, left=(0, 1, 2, 6)))
 
 
+def months_of(workdir: Storage) -> list[dict[str, Any]]:
+    """The runs of a chain, the oldest first: each one's folder, state, URLs, documents, tokens and bytes."""
+    months = []
+    for run in [*folders_of_chain(workdir), workdir]:
+        found = {row.dataset: row for row in rows_of(run)}
+        states = {row.state for row in found.values()} - {"discarded"}
+        unfinished = [name for name in ("running", "interrupted") if name in states]
+        state = "missing" if states == {"-"} else unfinished[0] if unfinished else "finished"
+        if state == "finished":
+            try:
+                stale = out_of_date(run)
+            except UserError as error:
+                state = str(error)
+            else:
+                state = f"{', '.join(f'{name}/' for name in stale)} out of date" if stale else state
+        counts = {what: found[name].rows for what, name in (("urls", "urls"), ("documents", "corpus"))}
+        tokens = read_manifest(run, "tokens")
+        total = sum(tokens.stats.get(f"tokens_{split}", 0) for split in ("train", "val")) if tokens else None
+        size_of = sum(row.bytes for row in found.values())
+        months.append({"run": run.uri, "state": state, **counts, "tokens": total, "bytes": size_of})
+    return months
+
+
+def chain_table(months: Sequence[dict[str, Any]]) -> str:
+    cells = [("run", "urls", "documents", "tokens", "bytes", "state")]
+    for month in months:
+        counts = ["–" if month[name] is None else f"{month[name]:,}" for name in ("urls", "documents", "tokens")]
+        cells.append((month["run"], *counts, size(month["bytes"]), month["state"]))
+    return "\n".join(aligned(cells, left=(0, 5)))
+
+
 def _ls_flags(parser: CommandParser) -> None:
     """List the stages of a run: what each has written, how much, and when it finished.
 
@@ -97,11 +129,16 @@ def _ls_flags(parser: CommandParser) -> None:
       owt ls gs://bucket/run --json | jq '.[].rows'
     """
     parser.add_argument("workdir", metavar="DIR", help="folder of the run: a local path, gs://, s3:// or az://")
-    parser.add_argument("--json", action="store_true", help="print JSON: a list of objects, one a stage")
+    parser.add_argument("--chain", action="store_true", help="list the runs that this one builds on, one a line")
+    parser.add_argument("--json", action="store_true", help="print JSON: a list of objects, one a stage or run")
 
 
 def _list(arguments: argparse.Namespace) -> int:
     workdir = Storage(arguments.workdir)
+    if arguments.chain:
+        months = months_of(workdir)
+        print(json.dumps(months, indent=1) if arguments.json else chain_table(months))
+        return 0
     rows = list(rows_of(workdir))
     if all(row.state == "-" for row in rows):
         raise NotFound(f"{workdir} is not a run: no stage has written anything there")
@@ -162,6 +199,9 @@ def _discard_flags(parser: CommandParser) -> None:
 def _discard(arguments: argparse.Namespace) -> int:
     workdir = Storage(arguments.workdir)
     datasets = [_DATASET_OF[stage] for stage in arguments.stages]
+    if (dependents := dependents_of(workdir)) and not arguments.undo:
+        names = ", ".join(map(str, dependents))
+        print(f"{names} build on {workdir}: what they read of these files again is an error there", file=sys.stderr)
     with hold(workdir):
         for dataset in datasets:
             require_manifest(workdir, dataset)  # all of them, before anything is removed

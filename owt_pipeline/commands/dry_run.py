@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from owt_pipeline.collect.sample import Sample
 from owt_pipeline.command_line import aligned
 from owt_pipeline.commands import estimate
 from owt_pipeline.commands.estimate import (
@@ -21,6 +26,7 @@ from owt_pipeline.commands.estimate import (
     rate_of,
     size,
 )
+from owt_pipeline.engine.bases import Base
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.phases import read_log
 from owt_pipeline.engine.plan import (
@@ -34,11 +40,14 @@ from owt_pipeline.engine.plan import (
     with_shards,
 )
 from owt_pipeline.engine.stage import Runtime, Stage
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.storage import Storage, expand_globs, open_source
 from owt_pipeline.engine.submission import Prices, machines_of
+from owt_pipeline.formats.captures import captures
+from owt_pipeline.formats.urls import BadURL, canonicalize, url_id
 from schemas.manifest import Manifest
 
 FINISHED = "finished"
+_ARCHIVE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -102,17 +111,22 @@ class Step:
 
 @dataclass(frozen=True)
 class _Expected:
-    """A dataset as it will be: its manifest where it is finished, else how much of it to expect."""
+    """A dataset as it will be: its manifest where it is finished, else how much of it to expect, and of what sample."""
 
     rows: float
     bytes: float
     shards: int
     manifest: Manifest | None = None
+    sample: Sample | None = None
 
 
-def steps(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]:
-    """What would happen to each stage, in order; raises UserError where a source cannot be read."""
-    workdir, log = runtime.workdir, read_log(runtime.workdir)
+def steps(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, bases: Sequence[Base] = ()) -> list[Step]:
+    """What would happen to each stage, in order, where the run builds on `bases`, whose rates count if it has none.
+
+    Raises UserError where a source cannot be read.
+    """
+    workdir = runtime.workdir
+    log = [entry for folder in (*(base.workdir for base in bases), workdir) for entry in read_log(folder)]
     expected: dict[str, _Expected] = {}
     imported = usable_manifest(workdir, "documents")
     if imported is not None and imported.stage == "import":
@@ -120,7 +134,7 @@ def steps(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]:
         stages = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
     found = []
     for stage, options in stages:
-        step, expected[stage.output] = _step(stage, options, runtime, expected, log)
+        step, expected[stage.output] = _step(stage, options, runtime, expected, log, bases)
         found.append(step)
     return found
 
@@ -143,9 +157,11 @@ def table(found: Sequence[Step], runtime: Runtime) -> str:
     own = [step.stage for step in running if step.measured != SHIPPED_RATES]
     origin = f"; {', '.join(own)} as measured in this run, the rest" if own else "; all"
     lines.append(
-        f"in all about {duration(seconds)} with {runtime.workers} workers, {size(disk)} written"
+        f"in all about {duration(seconds)} ({duration(seconds / 2)} to {duration(2 * seconds)}) with {runtime.workers} "
+        f"workers, {size(disk)} written"
         f"{origin} by {SHIPPED_RATES}"
     )
+    lines.append("URLs may be a third more or less than estimated, documents and times twice or half as many")
     folder = os.path.abspath(runtime.workdir.uri)
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
@@ -172,7 +188,12 @@ def on_cluster(found: Sequence[Step], runtime: Runtime, prices: Prices) -> str:
 
 
 def _step(
-    stage: Stage, options: Any, runtime: Runtime, expected: dict[str, _Expected], log: list[dict]
+    stage: Stage,
+    options: Any,
+    runtime: Runtime,
+    expected: dict[str, _Expected],
+    log: list[dict],
+    bases: Sequence[Base],
 ) -> tuple[Step, _Expected]:
     output = look_at(runtime.workdir, stage.output, remember=False)
     manifest = output.manifest
@@ -200,6 +221,13 @@ def _step(
             return Step(stage.name, FINISHED), _of_manifest(manifest)
         plan = with_shards(plan, stage, options, readers, runtime.workdir)
         verdict, why, share = _verdict(stage, plan, output, runtime.workdir)
+    sampled: Sample | None = stage.sample(options, runtime.workdir, bases)
+    if sampled is not None:
+        rows = max(sampled.submissions, 1)
+        longest = rows * longest / (read / BYTES_PER_SUBMISSION or 1)
+        rate = replace(rate, kept=sampled.urls / rows)
+    if stage.name == "fetch" and options.order == ("archive",) and (of := expected["urls"].sample) is not None:
+        rate = replace(rate, kept=_share_in(stage.sources(options), options.pages_from, of.ids))
     asked = _asked(options, rows * share, stage.sources(options)) if stage.name == "fetch" else ()
     read += sum(source.bytes for source in asked)
     core_seconds = rows * share / rate.rows_per_second
@@ -222,7 +250,8 @@ def _step(
     )
     left = rows * rate.kept
     # Of dedupe, a decision for each that goes; export then leaves these out.
-    return step, _Expected(rows - left if stage.name == "dedupe" else left, left * rate.bytes_per_row, shards)
+    rows = rows - left if stage.name == "dedupe" else left
+    return step, _Expected(rows, left * rate.bytes_per_row, shards, sample=sampled)
 
 
 def _asked(options: Any, urls: float, files: Sequence[Mapping[str, Any]]) -> tuple[Asked, ...]:
@@ -244,6 +273,28 @@ def _asked(options: Any, urls: float, files: Sequence[Mapping[str, Any]]) -> tup
         found.append(asked)
         urls *= 1 - kept
     return tuple(found)
+
+
+def _share_in(files: Sequence[Mapping[str, Any]], patterns: tuple[str, ...], ids: np.ndarray) -> float:
+    """The share of URLs, by their ids, of which WARC files hold a page, by what is read of these in a few seconds."""
+    found: set[int] = set()
+    read, started = 0.0, time.process_time()
+    for uri, described in zip(expand_globs(patterns, "--pages_from"), files, strict=True):
+        with open_source(uri) as file:
+            for capture in captures(file, described["bytes"], copy=lambda record: 0):
+                if capture is not None and capture.status < 400:
+                    with contextlib.suppress(BadURL):
+                        found.add(url_id(canonicalize(capture.url)[0]))
+                if time.process_time() - started > _ARCHIVE_SECONDS:
+                    read += file.tell()
+                    break
+            else:
+                read += described["bytes"]
+        if time.process_time() - started > _ARCHIVE_SECONDS:
+            break
+    matches = np.isin(ids, np.fromiter(found, np.uint64, len(found))).sum()
+    share = read / max(sum(file["bytes"] for file in files), 1)
+    return float(min(matches / max(len(ids), 1) / max(share, 1e-9), 1.0))
 
 
 def _index_size(options: Any) -> str:

@@ -25,8 +25,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline.collect.earlier import TEMPORARY
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, at_least, configure_output
-from owt_pipeline.commands.forget import REMADE, recorded_options, recorded_stages
-from owt_pipeline.commands.run import run_stages
+from owt_pipeline.commands.run import REMADE, recorded_options, recorded_stages, run_stages
 from owt_pipeline.dedupe.chain import SUPERSEDED
 from owt_pipeline.dedupe.collection import read_collection
 from owt_pipeline.dedupe.past import NOBODY, keep_sketches

@@ -6,33 +6,26 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, at_least, configure_output
 from owt_pipeline.commands.history import readers_of
-from owt_pipeline.commands.run import run_stages
+from owt_pipeline.commands.run import REMADE, recorded_stages, run_stages
 from owt_pipeline.engine.bases import begin_revision, dependents_of
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.lease import hold
-from owt_pipeline.engine.plan import recorded_plan
-from owt_pipeline.engine.stage import Runtime, Stage
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.export.takedowns import Takedown, Takedowns, read_takedowns, write_takedowns
 from owt_pipeline.formats.urls import VERSION, BadURL, canonicalize, url_id, url_rules_of
-from owt_pipeline.stages import load
-from schemas import SettingsError
-from schemas.settings import from_table
 
 logger = logging.getLogger("owt")
 
-REMADE = ("export", "tokenize", "report")
-"""Stages that run again, with the options that they had."""
 
 _WITH_TEXT = ("pages", "documents", "clean")
 
@@ -65,29 +58,6 @@ def _flags(parser: CommandParser) -> None:
         "--workers", type=at_least(1), default=os.cpu_count() or 1, metavar="N", help="processes to tokenize with"
     )
     add_output_flags(parser)
-
-
-def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
-    """The options with which a stage's output was made, or was being made; None where there is no output. What else
-    shapes it, and is no option, has a name that begins with `_`.
-
-    Raises UserError where they are not options of this version of the stage.
-    """
-    plan = recorded_plan(workdir, stage.output)
-    if plan is None:
-        return None
-    try:
-        options = {name: value for name, value in plan.options.items() if not name.startswith("_")}
-        return from_table(stage.options, options, f"the manifest of {workdir}/{stage.output}")
-    except SettingsError as error:
-        raise UserError(f"{error}: it was made by another version; run `owt run` with your settings") from error
-
-
-def recorded_stages(names: Sequence[str], workdir: Storage) -> list[tuple[Stage, Any]]:
-    """Those of some stages that have an output, with `recorded_options`."""
-    stages = [load(name) for name in names]
-    recorded = [(stage, recorded_options(stage, workdir)) for stage in stages]
-    return [(stage, options) for stage, options in recorded if options is not None]
 
 
 def _forget(arguments: argparse.Namespace) -> int:

@@ -15,22 +15,26 @@ from typing import Any
 from owt_pipeline import config
 from owt_pipeline.command_line import CommandParser, aligned, configure_output, reporting_errors
 from owt_pipeline.engine import runner, submission
-from owt_pipeline.engine.bases import end_revision, pin
-from owt_pipeline.engine.errors import UsageError
+from owt_pipeline.engine.bases import dependents_of, end_revision, folders_of_chain, pin
+from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.lease import hold
 from owt_pipeline.engine.phases import Result
-from owt_pipeline.engine.plan import usable_manifest
+from owt_pipeline.engine.plan import recorded_plan, usable_manifest
 from owt_pipeline.engine.runner import check_beam_flags
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.submission import Prices
 from owt_pipeline.stages import ORDER, load
-from schemas.settings import add_flags, flags_given
+from schemas import DATASETS, SettingsError
+from schemas.settings import add_flags, flags_given, from_table, to_toml
 
 logger = logging.getLogger("owt")
 
 _FEW_PAGES = 0.1
 """A run that has fetched a smaller part of its URLs says so; of links of ten years ago, more than half are there."""
+
+REMADE = ("export", "tokenize", "report")
+"""Stages that run again, with the options that they had."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,6 +71,8 @@ def _run(argv: Sequence[str] | None) -> int:
     check_flags(parser, rest)
     tables = config.read_config(path)
     runtime = runtime_of(arguments, rest, tables)
+    if arguments.chain:
+        return _run_chain(runtime, arguments.take_over)
     chosen = stages[: ORDER.index(arguments.until) + 1]
     # Of all stages: an error should not wait its turn.
     options = [_options(stage, arguments, path, tables, shared) for stage in stages]
@@ -76,14 +82,14 @@ def _run(argv: Sequence[str] | None) -> int:
     if arguments.dry_run:
         from owt_pipeline.commands import dry_run
 
-        pin(runtime.workdir, bases, planned, write=False)
-        found = dry_run.steps(planned, runtime)
+        chain = pin(runtime.workdir, bases, planned, write=False)
+        found = dry_run.steps(planned, runtime, chain)
         if arguments.log_json:
             print(json.dumps([dataclasses.asdict(step) for step in found], indent=1))
         else:
             print(dry_run.table(found, runtime) + dry_run.on_cluster(found, runtime, prices))
         return 0
-    results = run_stages(planned, runtime, arguments.take_over, bases)
+    results = run_stages(planned, runtime, arguments.take_over, bases, replace_base=arguments.replace_base)
     if results and not arguments.quiet and not arguments.log_json:  # the log has said it all
         print(funnel_table(results))
         print(_outputs(results, runtime.workdir))
@@ -128,6 +134,12 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
                 f"pages   only {counts.left:,} of {counts.entered:,} URLs have a page ({_reasons(counts.rejected)}): "
                 f"see `owt why URL --workdir {workdir}`"
             )
+    seen = finished["collect"].counts.rejected.get("seen_before", 0) if "collect" in finished else 0
+    if seen and not finished["collect"].counts.left:
+        lines.append(
+            f"nothing is new: the runs that this one builds on have all {seen:,} URLs; was a dump added twice?"
+        )
+        return "\n".join(lines)
     if _without_output(results) is not None:
         return "\n".join(lines)
     if "tokenize" in finished:
@@ -182,6 +194,11 @@ def _parser(stages: Sequence[Stage]) -> tuple[CommandParser, dict[str, list[str]
     )
     parser.add_argument("--until", choices=ORDER, default=ORDER[-1], metavar="STAGE", help="the last stage to run")
     parser.add_argument(
+        "--chain",
+        action="store_true",
+        help="after owt forget in a base: export, tokenize and report of each run of the chain, as they were set there",
+    )
+    parser.add_argument(
         "--dry_run", action="store_true", help="say what would run, why, and about how long it takes; do nothing"
     )
     parser.add_argument(
@@ -210,13 +227,17 @@ def run_stages(
     take_over: bool = False,
     bases: Sequence[str] = (),
     check_later: bool = True,
+    replace_base: bool = False,
 ) -> list[Result]:
     """Run stages with their options, in order, holding the lease on the working directory, which builds on `bases`.
 
-    With `check_later`, what a later stage cannot read is an error before the first one runs.
+    With `check_later`, what a later stage cannot read is an error before the first one runs. Without `replace_base`, so
+    are other options or sources than those that the base of another run was made with.
 
     Text that was imported takes the place of what collect, fetch and extract would make: they are left out.
     """
+    if check_later and not replace_base:
+        _check_dependents(stages, runtime.workdir)
     with hold(runtime.workdir, take_over, partial(submission.job_runs, runtime.beam_flags)) as lease:
         imported = usable_manifest(runtime.workdir, "documents")
         if imported is not None and imported.stage == "import":
@@ -225,6 +246,61 @@ def run_stages(
         results = runner.run_stages(stages, dataclasses.replace(runtime, owner=lease.owner), _build, check_later)
         end_revision(runtime.workdir)
         return results
+
+
+def _check_dependents(stages: Sequence[tuple[Stage, Any]], workdir: Storage) -> None:
+    """Raise UserError where a stage would make again, otherwise, what runs that build on this one have read."""
+    if not (dependents := dependents_of(workdir)):
+        return
+    for stage, options in stages:
+        manifest = usable_manifest(workdir, stage.output) if stage.output in DATASETS else None
+        if manifest is None or manifest.stage != stage.name:
+            continue
+        now, was = stage.shaping(options, workdir), manifest.options
+        restore = [f"{name} = {to_toml(was[name])}" for name in now if name in was and was[name] != now[name]]
+        outside = [s for s in manifest.sources if s.get("kind") != "base" and s.get("name") not in stage.lists]
+        if sorted(map(repr, outside)) != sorted(map(repr, stage.sources(options))):
+            restore.append(f"the sources that it read: {', '.join(str(source.get('name')) for source in outside)}")
+        if restore:
+            raise UserError(
+                f"{', '.join(map(str, dependents))} build on {workdir}, and {stage.name} would make {stage.output}/ "
+                f"again: they could not go on. Run it as it was made ([{stage.name}] {'; '.join(restore)}), or give "
+                "another --workdir; --replace_base makes it anew, and those runs must then be made again, too"
+            )
+
+
+def _run_chain(runtime: Runtime, take_over: bool) -> int:
+    """Make again what a takedown has put out of date in a run and those it builds on, each with its own settings."""
+    for folder in [*folders_of_chain(runtime.workdir), runtime.workdir]:
+        logger.info("%s", folder)
+        results = run_stages(
+            recorded_stages(REMADE, folder), dataclasses.replace(runtime, workdir=folder), take_over, (), False
+        )
+        print(f"{folder}\n{funnel_table(results)}\n")
+    return 0
+
+
+def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
+    """The options with which a stage's output was made, or was being made; None where there is no output. What else
+    shapes it, and is no option, has a name that begins with `_`.
+
+    Raises UserError where they are not options of this version of the stage.
+    """
+    plan = recorded_plan(workdir, stage.output)
+    if plan is None:
+        return None
+    try:
+        options = {name: value for name, value in plan.options.items() if not name.startswith("_")}
+        return from_table(stage.options, options, f"the manifest of {workdir}/{stage.output}")
+    except SettingsError as error:
+        raise UserError(f"{error}: it was made by another version; run `owt run` with your settings") from error
+
+
+def recorded_stages(names: Sequence[str], workdir: Storage) -> list[tuple[Stage, Any]]:
+    """Those of some stages that have an output, with `recorded_options`."""
+    stages = [load(name) for name in names]
+    recorded = [(stage, recorded_options(stage, workdir)) for stage in stages]
+    return [(stage, options) for stage, options in recorded if options is not None]
 
 
 def _build(pipeline: Any, stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
@@ -282,4 +358,5 @@ def _run_stage(stage: Stage, argv: Sequence[str] | None) -> int:
     runtime = runtime_of(arguments, rest, tables)
     options = config.stage_options(stage, path, tables, given)
     bases = config.bases_of(tables, arguments.base)
-    return _exit_code(run_stages([(stage, options)], runtime, arguments.take_over, bases), bool(bases))
+    results = run_stages([(stage, options)], runtime, arguments.take_over, bases, replace_base=arguments.replace_base)
+    return _exit_code(results, bool(bases))

@@ -59,11 +59,13 @@ class Pinned(msgspec.Struct, frozen=True):
 
     Attributes:
       uri: its folder, relative to the run's own where they are neighbours.
+      name: of that folder when it was pinned first; what details of rejects call it, even after it was renamed.
       manifests: its datasets.
       forgotten: SHA-256 of its list of takedowns; "" for none.
     """
 
     uri: str
+    name: str
     manifests: dict[str, PinnedManifest]
     forgotten: str = ""
 
@@ -146,6 +148,8 @@ def pin(
     before = read_pinned(workdir)
     places = [place_of(Storage(uri)) for uri in given]
     known = [resolve_uri(workdir, pinned.uri) for pinned in before]
+    if before and places:
+        known = _moved(before, known, places)
     if before and places and sorted(set(places)) != sorted(known):
         raise UsageError(
             f"{workdir} builds on {', '.join(known)}, not on {', '.join(places)}: give the same --base, or another "
@@ -156,7 +160,7 @@ def pin(
     now: list[Base] = []
     reasons: list[str] = []
     for pinned, place in zip(before, known, strict=True):
-        base = _look_at(Storage(place), pinned.uri)
+        base = _look_at(Storage(place), relative_uri(workdir, Storage(place)), pinned.name)
         if why := _check(workdir, base, pinned):
             logger.info("base %s was revised (%s): what depends on it runs again", base.workdir, why)
             reasons.append(f"{base.name} was revised: {why}")
@@ -184,6 +188,18 @@ def pin(
         for base in now:
             _register(base.workdir, workdir)
     return chain
+
+
+def _moved(before: Sequence[Pinned], known: Sequence[str], places: Sequence[str]) -> list[str]:
+    """`known`, the places of the bases, where one that is not given is at a given place that has its manifests."""
+    found = list(known)
+    for place in places:
+        if place not in known:
+            now = _look_at(Storage(place), place).pinned.state
+            for at, pinned in enumerate(before):
+                if known[at] not in places and pinned.state.items() <= now.items():
+                    found[at] = place
+    return found
 
 
 def read_pinned(workdir: Storage) -> list[Pinned]:
@@ -281,7 +297,7 @@ def _walk(run: Storage, path: tuple[str, ...], seen: set[str]) -> Iterator[tuple
 def _checked(walk: Iterator[tuple[Storage, Storage, Pinned]]) -> Iterator[Base]:
     """Each base, as it was pinned; raises UserError for one that is no longer so."""
     for run, folder, pinned in walk:
-        base = _look_at(folder, pinned.uri)
+        base = _look_at(folder, pinned.uri, pinned.name)
         if why := _check(run, base, pinned):
             raise UserError(
                 f"{base.workdir}, a base of {run}, was revised ({why}): run `owt run` for {run}, which then runs "
@@ -290,30 +306,36 @@ def _checked(walk: Iterator[tuple[Storage, Storage, Pinned]]) -> Iterator[Base]:
         yield replace(base, manifests={name: base.manifests[name] for name in pinned.manifests}, pinned=pinned)
 
 
-def _look_at(base: Storage, uri: str) -> Base:
-    """A base as it is; raises UserError where it is missing, unfinished, or of another version."""
+def _look_at(base: Storage, uri: str, name: str = "") -> Base:
+    """A base as it is, called `name` or as its folder is.
+
+    Raises UserError where it is missing, unfinished, or of another version.
+    """
     found: dict[str, PinnedManifest] = {}
     manifests: dict[str, Manifest] = {}
-    for name in DATASETS:
+    for dataset in DATASETS:
         try:
-            data = base.read(f"{ledger_of(name)}/{MANIFEST_NAME}")
-            manifest = Manifest.from_json(data, base.path(f"{ledger_of(name)}/{MANIFEST_NAME}"))
+            data = base.read(f"{ledger_of(dataset)}/{MANIFEST_NAME}")
+            manifest = Manifest.from_json(data, base.path(f"{ledger_of(dataset)}/{MANIFEST_NAME}"))
         except FileNotFoundError:
             continue
         except ManifestError as error:
             raise UserError(f"base {base} cannot be used: {error}") from error
-        found[name] = PinnedManifest(hashlib.sha256(data).hexdigest(), manifest.digest, manifest.total("data").rows)
-        manifests[name] = manifest
+        found[dataset] = PinnedManifest(hashlib.sha256(data).hexdigest(), manifest.digest, manifest.total("data").rows)
+        manifests[dataset] = manifest
     if not found:
-        raise UserError(f"base {base} is not a run: it has no manifest below {base.path('ledger')}; give its --workdir")
-    for name in _NEEDED:
-        if name not in found:
-            raise UserError(f"base {base} is not finished: it has no {name}/; finish it (`owt run`) first")
-    for name, manifest in manifests.items():
+        raise UserError(
+            f"base {base} is not a run: it has no manifest below {base.path('ledger')}; give its --workdir, or --base "
+            "with its new place where it was moved"
+        )
+    for dataset in _NEEDED:
+        if dataset not in found:
+            raise UserError(f"base {base} is not finished: it has no {dataset}/; finish it (`owt run`) first")
+    for made, manifest in manifests.items():
         for dataset, digest in manifest.inputs.items():
             if dataset in found and found[dataset].digest != digest:
                 raise UserError(
-                    f"base {base} is not finished: {name}/ was made from another {dataset}/ than it has now; finish "
+                    f"base {base} is not finished: {made}/ was made from another {dataset}/ than it has now; finish "
                     "it (`owt run`) first"
                 )
     forgotten = base.sha256(FORGOTTEN) if base.exists(FORGOTTEN) else ""
@@ -323,7 +345,8 @@ def _look_at(base: Storage, uri: str) -> Base:
             f"base {base} is not finished: its {FORGOTTEN} has changed since corpus/ was made; finish it (`owt run`) "
             "first"
         )
-    return Base(place_of(base).rpartition("/")[2], base, manifests, Pinned(uri, found, forgotten))
+    name = name or place_of(base).rpartition("/")[2]
+    return Base(name, base, manifests, Pinned(uri, name, found, forgotten))
 
 
 def _check(run: Storage, base: Base, pinned: Pinned) -> str:

@@ -342,7 +342,7 @@ def difference(old: Plan, new: Plan) -> str:
     for name in {**new.options, **old.options}:
         if old.options.get(name) != (value := new.options.get(name)):
             if isinstance(value or old.options.get(name), dict):  # digests, which say nothing to a person
-                return f"the {name} have changed"
+                return f"the {name.lstrip('_')} have changed"
             return f"{name} is {value!r}, was {old.options.get(name)!r}"
     for name, digest in new.inputs.items():
         if old.inputs.get(name) != digest:

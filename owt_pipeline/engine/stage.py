@@ -173,6 +173,7 @@ class Stage:
       listed: what those lists, and those of the bases, say of each shard: `listed(workdir, inputs)(shard)`, as JSON.
       bases: what it reads of the runs that this one builds on: datasets, or lists.
       fits: `fits(options, base)` raises UserError for a run that cannot be built on with these options.
+      sample: `sample(options, workdir, bases)`: what to expect of its sources, from a part of them; None without any.
       preload: what all worker processes will need and is costly to load, for the process that they are forked from:
         modules, and `module:function`s to call, which keep what they load.
       positional: the option that takes the arguments without a flag, if one does.
@@ -200,6 +201,7 @@ class Stage:
     listed: Callable[[Storage, Mapping[str, DatasetReader]], Callable[[int], Any]] = _lists_nothing
     bases: tuple[str, ...] = ()
     fits: Callable[[Any, Base], None] = _nothing
+    sample: Callable[[Any, Storage, Sequence[Base]], Any] = _nothing
     preload: Callable[[Any], Sequence[str]] = _none
     positional: str = ""
     example: str = ""

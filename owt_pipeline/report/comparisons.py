@@ -259,7 +259,7 @@ def with_base_reports(options: Any, workdir: Storage) -> dict[str, Any]:
     """The options that shape the report; and of a run with bases, the digest of each one's report ("" for none)."""
     contents = {base.name: _content(base.workdir) for base in open_chain(workdir)}
     reports = {name: hashlib.sha256(content).hexdigest() if content else "" for name, content in contents.items()}
-    return shaping_options(options) | ({"reports of the bases": reports} if reports else {})
+    return shaping_options(options) | ({"_reports of the bases": reports} if reports else {})
 
 
 def _content(workdir: Storage) -> bytes:

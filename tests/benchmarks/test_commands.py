@@ -22,6 +22,7 @@ FORMS = [
     "clean --pages 20",
     "collect DATA/reddit/RS_wcxb-dev.zst --repeats 1 --no_memory",
     "corpus_quality --folder TMP --every 40 --tokens 4096 --seeds 1 --corpora default visible",
+    "dry_run --only RS_v2_2005-06.xz",
     "dedupe --documents 64 --repeats 1 --short 64 --no_peers",
     "dedupe_forest --documents 20000 --sample 64",
     "dedupe_quality --bases 10 --no_peers",

@@ -194,6 +194,71 @@ def test_without_duplicates_across_months_a_flattened_corpus_is_that_of_one_run_
         assert snapshot(tmp_path / "flat" / dataset) == snapshot(small_run / dataset)
 
 
+def test_a_base_is_made_anew_only_where_that_is_asked_for(
+    small_config: Path, runs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    chain = Path(shutil.copytree(runs, tmp_path / "chain"))
+    before = snapshot(chain / MONTHS[0] / "clean")
+    run_month(small_config, chain, MONTHS[0], "--min_tokens", 80, code=1)
+    error = capfd.readouterr().err
+    assert f"{chain / MONTHS[1]}, {chain / MONTHS[2]} build on {chain / MONTHS[0]}" in error
+    assert "[clean] min_tokens = " in error
+    assert "--replace_base" in error
+    assert snapshot(chain / MONTHS[0] / "clean") == before
+    run_month(small_config, chain, MONTHS[0])  # as it was made: nothing to do
+    owt("discard", "extract", "--workdir", chain / MONTHS[0])
+    assert "build on" in capfd.readouterr().err
+    owt("discard", "extract", "--undo", "--workdir", chain / MONTHS[0])
+    run_month(small_config, chain, MONTHS[0], "--min_tokens", 80, "--replace_base")
+    assert manifest_of(chain / MONTHS[0], "clean").options["min_tokens"] == 80
+
+
+def test_a_renamed_base_is_accepted_by_its_new_name_and_nothing_runs_again(
+    small_config: Path, runs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    chain = Path(shutil.copytree(runs, tmp_path / "chain"))
+    before = manifest_of(chain / MONTHS[1], "urls").fingerprint
+    (chain / MONTHS[0]).rename(chain / "january")
+    run_month(small_config, chain, MONTHS[1], code=1)
+    assert "with its new place where it was moved" in capfd.readouterr().err
+    run_month(small_config, chain, MONTHS[1], "--base", chain / "january")
+    assert manifest_of(chain / MONTHS[1], "urls").fingerprint == before
+    capfd.readouterr()
+    owt("ls", chain / MONTHS[2], "--chain")
+    out = capfd.readouterr().out.splitlines()
+    assert [line.split()[0].rpartition("/")[2] for line in out[-3:]] == ["january", *MONTHS[1:]]
+    assert all(line.endswith("finished") for line in out[-3:]), out
+
+
+def test_a_chain_is_brought_up_to_date_by_one_command(
+    runs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    chain = Path(shutil.copytree(runs, tmp_path / "chain"))
+    gone = tmp_path / "gone.txt"
+    gone.write_text(f"{rows(chain / MONTHS[0], 'corpus')[0]['url_id']}\n")
+    owt("forget", gone, "--workdir", chain / MONTHS[0], "--reason", "asked")
+    owt("ls", chain / MONTHS[2], "--chain")
+    assert "was revised" in capfd.readouterr().out
+    owt("run", "--chain", "--workdir", chain / MONTHS[2], "--workers", 1, "--quiet")
+    capfd.readouterr()
+    owt("ls", chain / MONTHS[2], "--chain")
+    out = capfd.readouterr().out.splitlines()
+    assert all(line.endswith("finished") for line in out[-3:]), out
+    owt("verify", "--workdir", chain / MONTHS[2])
+
+
+def test_a_month_added_twice_says_so_and_suggests_no_training(
+    small_config: Path, runs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dump = runs / f"dumps/RS_{MONTHS[0]}.zst"
+    owt("run", small_config, "--workdir", tmp_path / "again", "--base", runs / MONTHS[0], "--dumps", dump, "--until",
+        "tokenize", "--workers", 1, "--num_shards", 2)  # fmt: skip
+    out, error = capfd.readouterr()
+    assert "nothing is new" in out
+    assert "trainer.train" not in out
+    assert "--num_shards is 2, but" in error
+
+
 def test_a_retried_url_is_in_a_flattened_chain_once(tmp_path: Path) -> None:
     def month(name: str, ids: Sequence[int], failed: Sequence[int], bases: Sequence[str] = (), **options: bool) -> str:
         run = Storage(str(tmp_path / name))

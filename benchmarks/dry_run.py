@@ -1,0 +1,75 @@
+"""What `owt run --dry_run` foretells next to what the run then does, for every dump of the real data.
+
+    .venv/bin/python benchmarks/dry_run.py [--data DIR] [--workers 2]
+
+Pages come from `web/wcxb-dev.warc.gz`, and a second run builds on the first one with the same dump and another one.
+Exits 1 where URLs are off by more than 30%, or documents or seconds by more than a factor of 2 (of times under 30 s,
+the start of processes is the most: they are shown, and do not count).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+DATA = Path(os.environ.get("OWT_TESTDATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+LEAST_SECONDS = 30
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="the folder of real data")
+    parser.add_argument("--workers", type=int, default=2, metavar="N")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these runs alone")
+    arguments = parser.parse_args()
+    reddit = arguments.data / "reddit"
+    runs = {path.name: ([path], None) for path in sorted(reddit.iterdir()) if path.name.startswith(("RS_", "praw"))}
+    runs["RS_wcxb-dev.zst and praw, on RS_wcxb-dev.zst"] = (
+        [reddit / "RS_wcxb-dev.zst", reddit / "praw-submissions.ndjson.gz"],
+        "RS_wcxb-dev.zst",
+    )
+    good = True
+    print(f"{'dump':46}{'URLs':>18}{'documents':>18}{'seconds':>16}")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (dumps, base) in runs.items():
+            if arguments.only and name not in arguments.only:
+                continue
+            run = Path(folder) / name.replace(" ", "_")
+            command = [sys.executable, "-m", "owt_pipeline", "run", "--workdir", run, "--workers", arguments.workers]
+            command += ["--dumps", *dumps, "--pages_from", arguments.data / "web" / "wcxb-dev.warc.gz"]
+            command += ["--base", Path(folder) / base] if base else []
+            shown = owt([*command, "--dry_run", "--log_json"])
+            said = {step["stage"]: step for step in json.loads(shown)}
+            started = time.monotonic()
+            owt([*command, "--quiet"])
+            seconds = time.monotonic() - started
+            urls, documents = (
+                json.loads((run / "ledger" / dataset / "manifest.json").read_text())["counts"]["left"]
+                for dataset in ("urls", "corpus")
+            )
+            foretold = said["fetch"]["rows"], said["tokenize"]["rows"], sum(step["seconds"] for step in said.values())
+            pairs = list(zip(foretold, (urls, documents, seconds), strict=True))
+            print(f"{name:46}" + "".join(f"{f'{said:,.0f} / {was:,.0f}':>17} " for said, was in pairs), flush=True)
+            good &= off(foretold[0], urls) <= 1.3 and off(foretold[1], documents) <= 2
+            good &= seconds < LEAST_SECONDS or off(foretold[2], seconds) <= 2
+    return int(not good)
+
+
+def off(foretold: float, was: float) -> float:
+    """By which factor a forecast is wrong, up or down; none where both are nearly nothing."""
+    return 1.0 if max(foretold, was) < 10 else max(foretold, was) / max(min(foretold, was), 1e-9)
+
+
+def owt(command: list[object]) -> str:
+    done = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())

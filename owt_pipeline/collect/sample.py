@@ -1,0 +1,97 @@
+"""A forecast of what collect makes: a few blocks of each source are read as the stage reads them.
+
+A compressed stream has no middle that one could jump to, so blocks are read one after the other, the first ones and
+then ever fewer of them, until the time is over. The number of distinct URLs grows as a power of the number of
+submissions (Heaps' law); its exponent is that between half of the sample and all of it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from owt_pipeline.collect.rules import Rules
+from owt_pipeline.collect.sources import Reader, Source, block_batches, rows_of_block
+
+_FIRST = 8  # blocks that are read before others are skipped
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was read of some sources, and what all of them are expected to give.
+
+    Attributes:
+      read: submissions that were read.
+      submissions: of all sources.
+      urls: distinct URLs that are accepted.
+      ids: `url_id` of those in the sample, uint64 (n,).
+    """
+
+    read: int
+    submissions: float
+    urls: float
+    ids: np.ndarray
+
+    def without(self, known: np.ndarray) -> Sample:
+        """The sample without the URLs that an earlier run has."""
+        ids = self.ids[~np.isin(self.ids, known)]
+        return replace(self, ids=ids, urls=self.urls * len(ids) / max(len(self.ids), 1))
+
+
+def sample_source(
+    reader: Reader, source: Source, size: int, rules: Rules, seconds: float
+) -> tuple[pa.RecordBatch | None, float]:
+    """(rows of schema ROWS, submissions of the complete source) after `seconds` of one core, or sooner.
+
+    `size` is the file's, in bytes.
+    """
+    work = partial(rows_of_block, source=source, rules=rules, num_buckets=1)
+    found: list[pa.RecordBatch] = []
+    lines = taken = seen = 0
+    started, until, complete = time.process_time(), time.monotonic() + 3 * seconds, True
+    for number, block in enumerate(block_batches(reader, source)):
+        length = len(block["data"][0].as_buffer())
+        seen += length
+        if number >= _FIRST and number % (number.bit_length() - 1):
+            continue
+        rows = work(block)
+        found.append(rows.select(["url_id", "reason", "score"]))
+        lines, taken = lines + rows.num_rows, taken + length
+        if time.process_time() - started > seconds or time.monotonic() > until:
+            complete = False
+            break
+    if not taken:
+        return None, 0.0
+    whole: float = seen
+    if not complete:
+        decompressed = reader.bytes_decompressed or seen
+        whole = max(seen, decompressed * size / max(reader.bytes_read, 1))
+    return pa.Table.from_batches(found).combine_chunks().to_batches()[0], lines * whole / taken
+
+
+def forecast(rows: Sequence[pa.RecordBatch], submissions: float, min_score: int, score_policy: str) -> Sample:
+    """What to expect of sources of so many `submissions`, of which these `rows` were read."""
+    read = sum(batch.num_rows for batch in rows)
+    if not read:
+        return Sample(0, submissions, 0.0, np.zeros(0, np.uint64))
+    table = pa.Table.from_batches(rows)
+    ids = _accepted(table, min_score, score_policy)
+    half = len(_accepted(table.take(np.random.default_rng(0).permutation(read)[: read // 2]), min_score, score_policy))
+    power = math.log2(len(ids) / half) if half else 1.0
+    return Sample(read, submissions, len(ids) * (max(submissions, read) / read) ** min(max(power, 0.0), 1.0), ids)
+
+
+def _accepted(table: pa.Table, min_score: int, score_policy: str) -> np.ndarray:
+    """Ids of the URLs whose submissions, taken together, are accepted; those without a score are."""
+    wanted = table.filter(pc.is_null(table["reason"]))
+    of_url = wanted.group_by("url_id").aggregate([("score", score_policy)])
+    score = of_url[f"score_{score_policy}"]
+    kept = of_url.filter(pc.or_kleene(pc.is_null(score), pc.greater_equal(score, min_score)))
+    return kept["url_id"].to_numpy()
