@@ -122,7 +122,32 @@ function offer(before, name, rows) {
   before.after(button);
 }
 
+// The run's name is that of its folder, which the page does not hold: the same run gives the same page everywhere.
+const run = decodeURIComponent(location.pathname.split("/").at(-3) || "");
+if (run) {
+  document.title = `${run}: corpus report`;
+  document.getElementById("name").textContent = ` of ${run}`;
+  document.querySelector("#command span").textContent = run;
+}
+
+const FEW = 20;
+
 for (const table of document.querySelectorAll("table[data-name]")) {
+  const titles = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  table.classList.toggle("wide", titles.length > 4 && table.rows.length <= FEW); // its rows become lists on a narrow screen
+  for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, k) => (cell.dataset.title = titles[k]));
+  const rest = [...table.tBodies[0].rows].slice(FEW);
+  if (rest.length > FEW / 4) {
+    const more = document.createElement("button");
+    const show = (shown) => {
+      for (const row of rest) row.hidden = !shown;
+      more.textContent = shown ? `Show the first ${FEW}` : `Show all ${FEW + rest.length}`;
+      more.onclick = () => show(!shown);
+    };
+    more.type = "button";
+    show(false);
+    table.parentElement.after(more);
+  }
   const cells = (row) => [...row.cells].map((cell) => cell.dataset.v ?? cell.textContent.trim());
   offer(table.parentElement, table.dataset.name, () => [...table.rows].map(cells));
 }

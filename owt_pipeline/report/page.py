@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from owt_pipeline.report.sketches import coarse_edges
+from schemas.settings import to_toml
 
 Stats = Mapping[str, Any]
 
@@ -36,6 +37,7 @@ def page(stats: Stats) -> str:
         "percent": percent,
         "json": partial(json.dumps, ensure_ascii=False),
         "breakable": _breakable,
+        "settings_toml": settings_toml,
     }
     shown = stages(stats)
     most = max((stage["entered"] for stage in shown), default=0)
@@ -53,11 +55,18 @@ HINTS = dict(line.split(": ", 1) for line in _own("hints.txt").splitlines())
 
 
 def stages(stats: Stats) -> list[dict[str, Any]]:
-    """The funnel as it is drawn: dedupe decides and export applies it, so what they remove is shown once, at export.
+    """The funnel as it is drawn: what dedupe decides and export applies is shown once, at dedupe, with its examples.
 
     Each row gets a `width` in percent on a logarithmic scale, on which one row is visible next to a billion.
     """
-    flow = [stage for stage in stats["funnel"] if stage["dataset"] != "duplicates"]
+    flow = list(stats["funnel"])
+    found_at = {stage["dataset"]: k for k, stage in enumerate(flow)}
+    if {"duplicates", "corpus"} <= found_at.keys():
+        dedupe, export = flow[found_at["duplicates"]], flow[found_at["corpus"]]
+        applied = {row["reason"]: row for row in export["rejected"] if row["reason"].endswith("_duplicate")}
+        others = [row for row in export["rejected"] if row["reason"] not in applied]
+        flow[found_at["duplicates"]] = {**dedupe, "rejected": list(applied.values())}
+        flow[found_at["corpus"]] = {**export, "rejected": others}
     most = max((stage["entered"] for stage in flow), default=0)
     found = []
     for stage in flow:
@@ -66,6 +75,18 @@ def stages(stats: Stats) -> list[dict[str, Any]]:
         shown = rows[: len(rows) - len(rare)]
         found.append({**stage, "width": _width(stage["left"], most), "rejected": shown, "rare": rare})
     return found
+
+
+def settings_toml(stats: Stats) -> str:
+    """The options that shaped the run, as the CONFIG.toml of `owt run`."""
+    tables = []
+    for entry in stats["settings"].values():
+        read = [f"# read {source['name']}" for source in entry["sources"] if "name" in source]
+        shown = [
+            f"{name} = {to_toml(value)}" for name, value in entry["options"].items() if not isinstance(value, dict)
+        ]
+        tables.append("\n".join([f"[{entry['stage']}]", *read, *shown]))
+    return "\n\n".join(tables)
 
 
 def _width(count: int, most: int) -> float:

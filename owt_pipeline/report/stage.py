@@ -216,7 +216,7 @@ STAGE = Stage(
     inputs=("tokens",),
     optional_inputs=("urls", "pages", "documents", "clean", "duplicates", "corpus"),
     options=Options,
-    version=5,
+    version=6,
     steps=(
         _pass("statistics", gather_statistics, kinds_of_first_pass),
         Step(merge_statistics, "statistics_merged", keys=what_was_sent, spread="shards"),

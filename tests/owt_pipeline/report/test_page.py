@@ -84,6 +84,35 @@ BROKEN_NAMES = """[...document.querySelectorAll('#domains td.name')].flatMap(cel
   }).map(node => node.textContent)"""
 
 
+CUT = """[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth)
+  .map(box => `${box.querySelector('table').dataset.name}: ${box.scrollWidth} of ${box.clientWidth}`)"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_table_is_cut(run: Path, browser: Browser, width: int, dark: bool) -> None:
+    browser.open(run / "report" / "index.html", width, 900, dark=dark)
+    browser.evaluate("document.querySelectorAll('details').forEach(one => (one.open = true))")
+    assert browser.evaluate("document.querySelectorAll('.scroll').length") > 8
+    assert browser.evaluate(CUT) == []
+    assert browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+
+
+def test_the_page_names_its_run_and_shows_twenty_rows_of_a_table(run: Path, browser: Browser) -> None:
+    browser.open(run / "report" / "index.html", 390, 900)
+    assert browser.evaluate("document.querySelector('h1').textContent") == f"Corpus report of {run.name}"
+    assert f"--workdir {run.name}" in browser.evaluate("document.querySelector('#command summary').textContent")
+    assert "[dedupe]" in browser.evaluate("document.querySelector('#command pre').textContent")
+    assert browser.evaluate("document.querySelectorAll('th:not([scope])').length") == 0
+    few = browser.evaluate("""[...document.querySelectorAll('table[data-name] tbody')]
+      .map(body => [...body.rows].filter(row => !row.hidden).length)""")
+    assert max(few) <= 25
+    rows = "document.querySelector('[data-name=domains] tbody').rows"
+    if browser.evaluate(f"{rows}.length") > 25:
+        browser.evaluate("document.querySelector('[data-name=domains]').parentElement.nextSibling.click()")
+        assert browser.evaluate(f"[...{rows}].every(row => !row.hidden)")
+
+
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_page_draws_in_a_browser(run: Path, browser: Browser, width: int, dark: bool) -> None:
@@ -132,8 +161,8 @@ def test_pointing_at_a_column_shows_its_value(run: Path, browser: Browser, stats
 
 def test_a_reason_of_few_rows_is_seen_and_opens_to_urls(run: Path, browser: Browser, stats: dict[str, Any]) -> None:
     browser.open(run / "report" / "index.html", 390, 900)
-    for stage in stats["funnel"]:
-        for reason in stage["rejected"] if stage["dataset"] != "duplicates" else ():
+    for stage in stages(stats):
+        for reason in stage["rejected"]:
             row = f"document.getElementById('{stage['stage']}-{reason['reason']}')"
             bar = f"{row}.querySelector('.log')"
             drawn = browser.evaluate(
@@ -154,7 +183,7 @@ def test_the_largest_losses_come_first_and_none_twice(stats: dict[str, Any]) -> 
     assert all(row["hint"] for row in losses)
     shown = [(stage["stage"], row["reason"]) for stage in stages(stats) for row in stage["rejected"]]
     assert len({reason for _, reason in shown}) == len(shown)
-    assert ("export", "near_duplicate") in shown
+    assert ("dedupe", "near_duplicate") in shown
 
 
 def test_rare_reasons_are_folded(stats: dict[str, Any]) -> None:
@@ -194,7 +223,7 @@ def test_a_table_is_offered_as_csv(run: Path, browser: Browser, stats: dict[str,
     browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     tables = browser.evaluate("document.querySelectorAll('table[data-name]').length")
     charts = browser.evaluate("document.querySelectorAll('.plot:not(.small)').length")
-    assert browser.evaluate("document.querySelectorAll('button').length") == tables + charts
+    assert browser.evaluate("document.querySelectorAll('button[title]').length") == tables + charts
     browser.evaluate("document.querySelector('button[title=\"subreddits.csv\"]').click()")
     file = tmp_path / "subreddits.csv"
     deadline = time.monotonic() + 30
