@@ -1,4 +1,4 @@
-"""What `owt run --dry_run` foretells next to what the run then does, for every dump of the real data.
+"""What `owt run --dry_run` estimates next to what the run then does, for every dump of the real data.
 
     .venv/bin/python benchmarks/dry_run.py [--data DIR] [--workers 2]
 
@@ -53,17 +53,17 @@ def main() -> int:
                 json.loads((run / "ledger" / dataset / "manifest.json").read_text())["counts"]["left"]
                 for dataset in ("urls", "corpus")
             )
-            foretold = said["fetch"]["rows"], said["tokenize"]["rows"], sum(step["seconds"] for step in said.values())
-            pairs = list(zip(foretold, (urls, documents, seconds), strict=True))
+            expected = said["fetch"]["rows"], said["tokenize"]["rows"], sum(step["seconds"] for step in said.values())
+            pairs = list(zip(expected, (urls, documents, seconds), strict=True))
             print(f"{name:46}" + "".join(f"{f'{said:,.0f} / {was:,.0f}':>17} " for said, was in pairs), flush=True)
-            good &= off(foretold[0], urls) <= 1.3 and off(foretold[1], documents) <= 2
-            good &= seconds < LEAST_SECONDS or off(foretold[2], seconds) <= 2
+            good &= off(expected[0], urls) <= 1.3 and off(expected[1], documents) <= 2
+            good &= seconds < LEAST_SECONDS or off(expected[2], seconds) <= 2
     return int(not good)
 
 
-def off(foretold: float, was: float) -> float:
+def off(expected: float, was: float) -> float:
     """By which factor a forecast is wrong, up or down; none where both are nearly nothing."""
-    return 1.0 if max(foretold, was) < 10 else max(foretold, was) / max(min(foretold, was), 1e-9)
+    return 1.0 if max(expected, was) < 10 else max(expected, was) / max(min(expected, was), 1e-9)
 
 
 def owt(command: list[object]) -> str:

@@ -1,7 +1,29 @@
-"""`python -m owt_pipeline` is `owt`."""
+"""`owt`, and `python -m owt_pipeline`."""
 
+from __future__ import annotations
+
+import importlib.util
+import os
 import sys
 
-from owt_pipeline.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Run `owt`; ends with one line where other projects' packages have the names of ours."""
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    for name, module in (("schemas", "settings.py"), ("trainer", "samplers.py")):
+        found = importlib.util.find_spec(name)
+        folder = os.path.dirname(os.path.abspath(found.origin)) if found and found.origin else "nowhere"
+        if folder != os.path.join(ours, name) or not os.path.exists(os.path.join(folder, module)):
+            print(
+                f"owt: error: the package {name} is another project's ({folder}), not owt-pipeline's: install "
+                "owt-pipeline in an environment of its own, and start it where no folder has that name",
+                file=sys.stderr,
+            )
+            return 1
+    from owt_pipeline.cli import main as run  # which imports schemas
+
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

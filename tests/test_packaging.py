@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,6 +97,31 @@ def test_the_extras_and_the_metadata_are_there() -> None:
 def test_the_version_is_the_same_everywhere() -> None:
     assert f"\nversion: {__version__}\n" in (REPOSITORY / "CITATION.cff").read_text()
     assert f"\n## {__version__}" in (REPOSITORY / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["schemas", "trainer"])
+def test_another_projects_package_of_our_name_is_one_line(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("raise SystemError('not ours')")
+    command = [sys.executable, "-m", "owt_pipeline", "--version"]
+    done = subprocess.run(command, cwd=tmp_path, env=bare(), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"owt: error: the package {name} is another project's ({tmp_path / name})")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_two_builds_of_the_wheel_have_the_same_bytes(tmp_path: Path) -> None:
+    """From the committed files, at the time of their commit, as CONTRIBUTING says."""
+    built = []
+    for name in ("one", "two"):
+        checkout = tmp_path / name
+        shutil.copytree(REPOSITORY, checkout, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__"))
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "dist", "."]
+        subprocess.run(command, cwd=checkout, env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}, check=True)
+        (wheel_file,) = (checkout / "dist").glob("*.whl")
+        built.append(wheel_file.read_bytes())
+    assert built[0] == built[1]
 
 
 def run(command: list[str | Path], folder: Path) -> str:

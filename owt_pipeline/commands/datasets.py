@@ -97,7 +97,7 @@ def months_of(workdir: Storage) -> list[dict[str, Any]]:
         found = {row.dataset: row for row in rows_of(run)}
         states = {row.state for row in found.values()} - {"discarded"}
         unfinished = [name for name in ("running", "interrupted") if name in states]
-        state = "missing" if states == {"-"} else unfinished[0] if unfinished else "finished"
+        state: str = "missing" if states == {"-"} else unfinished[0] if unfinished else "finished"
         if state == "finished":
             try:
                 stale = out_of_date(run)
