@@ -69,11 +69,11 @@ def sample_source(
             break
     if not taken:
         return None, 0.0
-    whole: float = seen
+    total: float = seen
     if not complete:
         decompressed = reader.bytes_decompressed or seen
-        whole = max(seen, decompressed * size / max(reader.bytes_read, 1))
-    return pa.Table.from_batches(found).combine_chunks().to_batches()[0], lines * whole / taken
+        total = max(seen, decompressed * size / max(reader.bytes_read, 1))
+    return pa.Table.from_batches(found).combine_chunks().to_batches()[0], lines * total / taken
 
 
 def forecast(rows: Sequence[pa.RecordBatch], submissions: float, min_score: int, score_policy: str) -> Sample:
