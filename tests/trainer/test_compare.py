@@ -16,10 +16,13 @@ import torch
 
 from schemas import SettingsError
 from trainer import compare
+from trainer.data import DocumentBlocks
 from trainer.differences import as_text, difference, difference_table
-from trainer.evaluate import score_documents, text_windows
-from trainer.evaluations import ACCURACY, BITS, Score
+from trainer.distributed import Ranks
+from trainer.evaluate import hellaswag, lambada, score_documents, score_text, text_windows
+from trainer.evaluations import ACCURACY, BITS, Evaluation, Score
 from trainer.model import GPT, ModelConfig
+from trainer.pretrained import Pretrained, Tokenizer
 
 from .conftest import REPOSITORY, TrainerProcess, WriteTokens
 from .test_page import Checked
@@ -200,6 +203,34 @@ def test_documents_are_scored_each_by_itself() -> None:
                 logits = model(torch.tensor([inputs]))[0].log_softmax(-1)
                 wanted -= sum(logits[k - len(targets), own].item() for k, own in enumerate(targets))
             assert nats == pytest.approx(wanted, rel=1e-4)
+
+
+def test_items_of_each_evaluation_sum_to_what_evaluate_reports(
+    tmp_path: Path, tokenizer_file: Path, corpora: dict[str, Path]
+) -> None:
+    torch.manual_seed(0)
+    model = GPT(ModelConfig(vocab_size=400, context=32, n_layer=1, n_head=2, width=32)).eval()
+    trained = Pretrained(tmp_path, model, tokenizer_file, 399, 1, DocumentBlocks(399))
+    alone, tokenizer = Ranks(0, 1, torch.device("cpu")), Tokenizer(tokenizer_file)
+    lambada_file, hellaswag_file = tmp_path / "lambada.jsonl", tmp_path / "hellaswag.jsonl"
+    lambada_file.write_text("".join(json.dumps({"text": f"def one {word}"}) + "\n" for word in ("two", "path", "self")))
+    entry = {"activity_label": "Writing", "ctx_a": "A line.", "ctx_b": "it", "endings": ["ends.", "is a function", "x"]}
+    hellaswag_file.write_text("".join(json.dumps(entry | {"label": k % 3}) + "\n" for k in range(4)))
+    found = {}
+    for kind, file in (("lambada", lambada_file), ("hellaswag", hellaswag_file)):
+        found |= Evaluation(kind, kind, str(file), "", 0).scores(trained, alone, 2)
+    wanted = lambada(model, tokenizer, lambada_file, alone, 2) | hellaswag(model, tokenizer, hellaswag_file, alone, 2)
+    assert set(found) == {"lambada_acc", "hellaswag_acc", "hellaswag_acc_norm"}
+    assert {name: score.value for name, score in found.items()} == {name: wanted[name] for name in found}
+    plain = tmp_path / "plain.txt"
+    plain.write_text("def lambada(text):\n    return text – 1\n" * 5)
+    (score,) = Evaluation("plain", "text", str(plain), "", 0).scores(trained, alone, 2).values()
+    reported = score_text(model, tokenizer, plain.read_text(), 399).report()
+    assert score.value == pytest.approx(reported["bits_per_byte"])
+    assert score.weights == [len(plain.read_bytes())]
+    (some,) = Evaluation("val", "val", str(corpora["plain"]), "", 300).scores(trained, alone, 2).values()
+    (every,) = Evaluation("val", "val", str(corpora["plain"]), "", 0).scores(trained, alone, 2).values()
+    assert 1 <= len(some.amounts) < len(every.amounts) == 10
 
 
 def _models(draw: np.random.Generator, effect: float, of_seeds: float, seeds: int, texts: int) -> list[list[Score]]:
