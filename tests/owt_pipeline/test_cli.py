@@ -15,8 +15,9 @@ import pytest
 
 from owt_pipeline.cli import COMMANDS, STAGES, main
 from owt_pipeline.commands.setup import SHELLS, full_parser
+from owt_pipeline.formats.warc import response_record
 from schemas.settings import ExitCode
-from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, owt, run_owt
+from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, owt, run_owt, write_sources
 
 EVERY = [*COMMANDS, *STAGES]
 
@@ -306,3 +307,15 @@ def test_a_run_ends_by_naming_what_it_made_and_what_to_do_next(small_config: Pat
         ["report", f"{small_run}/report/index.html"],
     ]
     assert lines[3] == f"next:   python -m trainer.train --data {small_run}/tokens --out gpt2 --preset 124M"
+
+
+def test_a_run_without_a_document_ends_with_1_and_says_why_instead_of_what_is_next(tmp_path: Path) -> None:
+    config = write_sources(tmp_path)
+    other = tmp_path / "other.warc.gz"
+    record = response_record("http://a.example/", 0, "HTTP/1.1 200 OK", [("Content-Type", "text/html")], b"<p>")
+    other.write_bytes(record)
+    output = run_owt("run", config, "--workdir", tmp_path / "run", "--pages_from", other, code=1)
+    assert "next:" not in output
+    assert re.search(r"pages   only 0 of \d+ URLs have a page \(not_archived \d+\)", output)
+    assert "no document came out: fetch let none of" in output.strip().splitlines()[-1]
+    assert "no document came out" in run_owt("fetch", "--workdir", tmp_path / "run", "--pages_from", other, code=1)
