@@ -173,7 +173,15 @@ DATASETS: dict[str, Dataset] = {
             "documents",
             "extract",
             "a page's main text, title, author, date, language",
-            _DOCUMENT,
+            [
+                *_DOCUMENT,
+                _field(
+                    "blocks_left_out",
+                    pa.int32(),
+                    "blocks of a page after its first 50,000, which were not judged; null where all were",
+                    nullable=True,
+                ),
+            ],
             added=_DOCUMENT_ADDED,
         ),
         _dataset("clean", "clean", "a document repaired and judged fit", _CLEAN, added=_DOCUMENT_ADDED),

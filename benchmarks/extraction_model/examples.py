@@ -18,7 +18,7 @@ from rapidfuzz.distance import LCSseq
 
 from owt_pipeline.extract.blocks import DISPLAY, FORMULA, PREFORMATTED, UNMARKED, Block, read_blocks
 from owt_pipeline.extract.features import PageView, view
-from owt_pipeline.extract.head import read_head
+from owt_pipeline.extract.head import SAYS_ARTICLE, read_head
 from owt_pipeline.extract.names import WORDS_OF_NAME
 from owt_pipeline.extract.tree import parse
 
@@ -30,6 +30,9 @@ LEAST_COVERED = 0.6
 """Pages whose blocks have less of their truth are left out: a script or an error shows something else."""
 UNSURE = 0.15
 """The weight of a block that no snippet labels, but that other extractors agree on."""
+
+SELF_DECLARED = 0.3
+"""The weight of a kind that nobody has checked."""
 
 _FORMULA = re.compile(f"([{FORMULA}{DISPLAY}])[^{FORMULA}{DISPLAY}]*\\1")
 _TOKEN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
@@ -45,6 +48,8 @@ class Example:
       label (n): how much of each block belongs to the main text, 0 to 1.
       weight (n): how much each block counts; the sum is 1.
       words: its words, for their log-odds.
+      is_article: whether it is one, by its type, or by what it calls itself.
+      kind_weight: how much that counts; 0 where nobody says.
     """
 
     page: LabelledPage
@@ -52,6 +57,8 @@ class Example:
     label: np.ndarray
     weight: np.ndarray
     words: WordCounts
+    is_article: bool
+    kind_weight: float
 
 
 def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -> Example | None:
@@ -65,7 +72,8 @@ def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -
     blocks, containers = read_blocks(root)
     if not blocks:
         return None
-    seen = view(blocks, containers, read_head(root))
+    head = read_head(root)
+    seen = view(blocks, containers, head)
     texts = [without_formulas(block) for block in blocks]
     found = labels(page, texts, opinions(seen) if page.truth is None else [])
     if found is None:
@@ -74,7 +82,17 @@ def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -
     weight = sure * seen.weight**0.6
     weight /= weight.sum()
     page = dataclasses.replace(page, html="")
-    return Example(page, seen, label, weight, count_words(seen, page.host, label, weight))
+    words = count_words(seen, page.host, label, weight)
+    return Example(page, seen, label, weight, words, *_kind(page, head.kinds))
+
+
+def _kind(page: LabelledPage, kinds: int) -> tuple[bool, float]:
+    """Whether a page is an article, and how much that counts."""
+    if page.set == "wcxb":
+        return page.kind == "article", 1.0
+    if page.set == "readability":
+        return True, 1.0
+    return bool(kinds & SAYS_ARTICLE), SELF_DECLARED if kinds else 0.0
 
 
 def without_formulas(block: Block) -> str:

@@ -21,7 +21,7 @@ from lxml import etree
 from owt_pipeline.extract.blocks import ROW, Block, read_blocks
 from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
 from owt_pipeline.extract.head import embedded_text, read_head
-from owt_pipeline.extract.main_content import BALANCED, PRECISION, RECALL, main_content, without_notice
+from owt_pipeline.extract.main_content import BALANCED, MOST_BLOCKS, PRECISION, RECALL, main_content, without_notice
 from owt_pipeline.extract.metadata import read_metadata
 from owt_pipeline.extract.model import Model, load
 from owt_pipeline.extract.rendering import markdown, plain_text
@@ -31,7 +31,7 @@ logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # what it finds wro
 
 _LITTLE_TEXT = 250  # characters; with fewer, the page may be one that its script fills
 _MUCH_SHOWN = 3000  # characters in all blocks, from which on nobody finds a longer text elsewhere
-_CUTS = {"balanced": BALANCED, "precision": PRECISION, "recall": RECALL}
+_FAVORS = {"balanced": BALANCED, "precision": PRECISION, "recall": RECALL}
 
 
 def blocks(settings: Settings) -> Extract:
@@ -61,13 +61,14 @@ def _extract(page: Page, settings: Settings, model: Model) -> Extracted | None:
     found, containers = read_blocks(root)
     if not settings.include_tables:
         found = [block for block in found if block.form != ROW]
-    cut, comments = _CUTS[settings.favor], settings.include_comments
-    content = without_notice(main_content(found, containers, head, model, cut, comments=comments))
+    favor, comments = _FAVORS[settings.favor], settings.include_comments
+    content = without_notice(main_content(found, containers, head, model, favor, comments=comments))
     text = plain_text(content)
     # By the plain text, whichever is written: both have the same content.
     elsewhere = _from_elsewhere(page, root, head.data, found, settings) if len(text) < _LITTLE_TEXT else ""
     text = elsewhere or (markdown(content, containers) if settings.text_format == "markdown" else text)
-    return Extracted(text, **metadata) if text else None
+    left_out = max(len(found) - MOST_BLOCKS, 0) or None
+    return Extracted(text, **metadata, blocks_left_out=left_out) if text else None
 
 
 def _from_elsewhere(page: Page, root: etree._Element, data: list[Any], found: list[Block], settings: Settings) -> str:

@@ -42,6 +42,11 @@ class Container:
 
     __slots__ = ("end", "kind", "names", "names_content", "note", "number", "parent", "step", "tag")
 
+    @property
+    def is_body_of_article(self) -> bool:
+        """Whether its markup says that it holds the text of the page's article."""
+        return "articleBody" in self.names
+
     def __init__(self, tag: str, parent: int, kind: int, content: bool, names: str, end: int = 0):
         self.tag, self.parent, self.kind, self.names_content, self.names = tag, parent, kind, content, names
         self.end, self.number, self.step, self.note = end, -1, 1, ""

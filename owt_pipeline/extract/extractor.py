@@ -83,6 +83,7 @@ class Extracted:
       date: of publication, YYYY-MM-DD.
       language: the ISO 639-1 code the page declares.
       license: the licence it declares, Creative Commons' by their SPDX identifiers.
+      blocks_left_out: how many blocks were not judged, since the page has too many; None where all were.
     """
 
     text: str
@@ -92,6 +93,7 @@ class Extracted:
     site_name: str | None = None
     language: str | None = None
     license: str | None = None
+    blocks_left_out: int | None = None
 
 
 Extract = Callable[[Page], Extracted | None]

@@ -265,6 +265,8 @@ def _of_head(blocks: Sequence[Block], texts: Sequence[str], counts: _Counts, hea
         shares.sum() / counts.chars.sum(),
         shares.sum() / max(len(head.body), 1),
         *((head.kinds >> bit) & 1 for bit in range(len(KINDS))),
+        int(head.is_dated),
+        int(head.is_signed),
         np.array([block.images for block in blocks]),
         np.array([block.links for block in blocks]),
     ]

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 from lxml import etree
 
+from owt_pipeline.extract.names import NAMES
 from owt_pipeline.extract.tree import text_of
 
 TITLE_NAMES = ("og:title", "twitter:title", "citation_title", "dc.title", "dcterms.title")
@@ -42,6 +43,7 @@ KINDS = (
     frozenset(("webpage", "aboutpage", "contactpage")),
 )
 """Kinds of pages, by what they call themselves: bits of `Head.kinds`, by Open Graph's and schema.org's types."""
+SAYS_ARTICLE = 1
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Head:
       titles, descriptions: in lower case, each once.
       body: the text of the article or thread that the linked data has, in lower case.
       kinds: what the page is, bits by KINDS.
+      is_dated, is_signed: whether it says when it was published, and by whom.
     """
 
     data: list[Any]
@@ -64,6 +67,8 @@ class Head:
     descriptions: tuple[str, ...]
     body: str
     kinds: int
+    is_dated: bool
+    is_signed: bool
 
 
 def read_head(root: etree._Element) -> Head:
@@ -87,6 +92,8 @@ def read_head(root: etree._Element) -> Head:
         _plain(descriptions, 40),
         "\n".join(_plain(["\n".join(embedded_texts(value)) for value in data], 150)),
         sum(1 << bit for bit, kinds in enumerate(KINDS) if not types.isdisjoint(kinds)),
+        any(map(metas.__contains__, NAMES["meta date"])) or any(node.get("datePublished") for node in nodes),
+        any(map(metas.__contains__, NAMES["meta author"])) or any(node.get("author") for node in nodes),
     )
 
 

