@@ -79,7 +79,8 @@ def test_extract_finds_text_and_metadata() -> None:
     assert PROSE.strip() in found.text
     assert "Home" not in found.text
     assert (found.title, found.author, found.date, found.language) == ("A page", "Ada Writer", "2021-03-04", "en")
-    assert owt.extract(HTML, text_format="markdown").text.startswith("# A page")  # type: ignore[union-attr]
+    longer = HTML.replace("</article>", f"<h2>Further prose</h2><p>{PROSE}</p></article>")
+    assert "\n\n## Further prose\n\n" in owt.extract(longer, text_format="markdown").text  # type: ignore[union-attr]
 
 
 def test_extract_decodes_bytes_as_the_stage_does() -> None:
