@@ -137,4 +137,7 @@ def resiliparse(settings: Settings) -> Extract:
 
 def _with_metadata(page: Page, text: str | None) -> Extracted | None:
     root = parse(page.html)
-    return Extracted(text, **read_metadata(root, read_head(root), page.url, page.fetched_at)) if text else None
+    if not text:
+        return None
+    metadata = read_metadata(root, read_head(root), page.url, page.fetched_at)
+    return Extracted(text, **metadata, blocks_left_out=None)

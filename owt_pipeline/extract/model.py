@@ -61,7 +61,7 @@ def read(path: Path) -> Model:
     """The model in a file that `benchmarks/extraction_model/fitting.py` wrote."""
     with np.load(path, allow_pickle=False) as arrays:
         odds = Odds(_odds(arrays, "name"), _odds(arrays, "text"))
-        return Model(*(_forests(arrays, name) for name in ("first", "second", "pages")), odds)
+        return Model(_forests(arrays, "first"), _forests(arrays, "second"), _forests(arrays, "pages"), odds)
 
 
 def _forests(arrays: Mapping[str, np.ndarray], name: str) -> tuple[Forest, ...]:

@@ -101,7 +101,7 @@ STAGE = Stage(
     output="documents",
     inputs=("pages",),
     options=Options,
-    version=9,
+    version=10,
     steps=(Step(extract_shard, rows=rows_of_input),),
     prepare=prepare,
     module="owt_pipeline.extract.stage",
