@@ -66,6 +66,8 @@ class Reason(str, Enum):
 
     # extract
     NO_TEXT = "no_text", "extract", "no main text was found"
+    SOFT_404 = "soft_404", "extract", "a missing page or a parked domain, sent with status 200"
+    WALL = "wall", "extract", "a login, a request to consent or a check for robots in place of the page"
     EXTRACT_TIMEOUT = "extract_timeout", "extract", "extraction used up its CPU time"
     EXTRACT_MEMORY = "extract_memory", "extract", "extraction used up its memory"
     EXTRACT_CRASH = "extract_crash", "extract", "extraction raised an error or killed its process"

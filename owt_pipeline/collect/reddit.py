@@ -38,7 +38,7 @@ class SubredditReader:
     Attributes are those of `sources.Reader`; the bytes are those of the lines.
     """
 
-    broken = None
+    broken, ends_within_line = None, False
 
     def __init__(self, subreddit: str, options: Options):
         self._subreddit, self._options = subreddit, options

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from owt_pipeline.collect.rules import Rules
 from owt_pipeline.collect.submissions import SUBMISSIONS, RowMaker, read_block
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.formats.captures import captures
+from owt_pipeline.formats import lines
+from owt_pipeline.formats.captures import COMPLETE, Broken, captures, what_else
 from owt_pipeline.formats.lines import Block
 from owt_pipeline.formats.messages import REDIRECTS, is_html
 from schemas import Reason
@@ -54,11 +55,13 @@ class Reader(Protocol):
       bytes_read: of the file, so far.
       bytes_decompressed: so far; 0 where unknown.
       overlong: numbers of lines that are too long to be records and are in no block.
+      ends_within_line: after the last block: whether the last line has no end.
       broken: after the last block: where and why the source ends early, or None.
     """
 
     bytes_decompressed: int
     overlong: list[int]
+    ends_within_line: bool
 
     @property
     def bytes_read(self) -> int: ...
@@ -78,9 +81,11 @@ class Tally(msgspec.Struct):
       lines: lines that are not blank (of a WARC file: HTML responses).
       malformed: lines that are not what a source of its kind has: `bad_line` in dumps, `bad_url` in lists.
       first_malformed: where the first of them is, and what it is.
+      last_malformed: number of the last line of a block that is one.
       bytes_read: of the file.
       bytes_decompressed: 0 where unknown.
       broken: where and why the source ends early.
+      overlong: number of the first line that is too long to be a record; 0 where none is.
       last_line: number of the last line that was read.
       rejected: lines by the reason for which they are rejected by themselves.
     """
@@ -90,9 +95,11 @@ class Tally(msgspec.Struct):
     lines: int = 0
     malformed: int = 0
     first_malformed: str = ""
+    last_malformed: int = 0
     bytes_read: int = 0
     bytes_decompressed: int = 0
     broken: str | None = None
+    overlong: int = 0
     last_line: int = 0
     rejected: dict[str, int] = {}
 
@@ -107,6 +114,8 @@ class Tally(msgspec.Struct):
                 self.rejected[found["values"]] = self.rejected.get(found["values"], 0) + found["counts"]
         reason = Reason.BAD_URL if self.kind == "list" else Reason.BAD_LINE
         self.malformed = self.rejected.get(reason, 0)
+        if rows["reason"][-1].as_py() == reason:
+            self.last_malformed = self.last_line
         if self.malformed and not self.first_malformed:
             first = pc.index(rows["reason"], str(reason)).as_py()
             self.first_malformed = f"line {rows['line'][first]}: {rows['note'][first]}"
@@ -117,7 +126,10 @@ class Tally(msgspec.Struct):
         go_on = "or take what can be read with --allow_damaged"
         if self.broken is not None:
             where = f"after line {self.last_line:,}: " if self.kind != "warc" else ""
-            return f"{where}{self.broken}; expected a complete file: fetch it again and compare its checksum, {go_on}"
+            return f"{where}{self.broken}; {COMPLETE}"
+        if self.overlong:
+            over = f"line {self.overlong:,} has over {lines.MAX_LINE_BYTES:,} bytes"
+            return f"{over}; expected a record on each line: check what the file is, {go_on}"
         if 2 * self.malformed > self.lines:
             expected = "a URL" if self.kind == "list" else "a submission as a JSON object"
             return (
@@ -219,11 +231,13 @@ class WarcUrlReader:
         self._file, self.bytes_read = file, size
         self.bytes_decompressed = 0  # unknown
         self.overlong: list[int] = []
+        self.ends_within_line = False
         self._skipped = 0
+        self._first = ""
 
     @property
     def broken(self) -> str | None:
-        return f"{self._skipped} broken records skipped" if self._skipped else None
+        return f"{self._skipped:,} broken records skipped, the first is {self._first}" if self._skipped else None
 
     def __iter__(self) -> Iterator[Block]:
         urls, first = self._urls(), 1
@@ -232,8 +246,12 @@ class WarcUrlReader:
             first += len(some)
 
     def _urls(self) -> Iterator[str]:
+        if what := what_else(self._file, self.bytes_read):
+            self._skipped, self._first = 1, f"no WARC or ARC file but {what}"
+            return
         for capture in captures(self._file, self.bytes_read, copy=lambda record: 0):
-            if capture is None:
+            if isinstance(capture, Broken):
                 self._skipped += 1
+                self._first = self._first or str(capture)
             elif capture.status not in REDIRECTS and is_html(capture.content_type or ""):
                 yield " ".join(capture.url.split())

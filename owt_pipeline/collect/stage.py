@@ -183,8 +183,12 @@ def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWri
         write(rows)
     tally.bytes_read, tally.bytes_decompressed = reader.bytes_read, reader.bytes_decompressed
     tally.broken = reader.broken
-    if not reader.bytes_read and source.uri.endswith((".zst", ".xz", ".bz2", ".gz")):
-        tally.broken = "the file has no bytes"
+    if source.kind == "dump" and tally.broken is None:
+        if not tally.lines:
+            tally.broken = f"the file has no {'lines' if reader.bytes_read else 'bytes'}"
+        elif reader.ends_within_line and tally.last_malformed == tally.last_line:
+            tally.broken = f"the file ends in the middle of line {tally.last_line:,}"
+    tally.overlong = min(reader.overlong, default=0)
     if tally.problem is not None and not run.options.allow_damaged:
         raise UserError(f"{source.uri}: {tally.problem}")
     if tally.broken is not None:

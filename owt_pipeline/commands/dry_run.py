@@ -28,6 +28,7 @@ from owt_pipeline.commands.estimate import (
 )
 from owt_pipeline.engine.bases import Base
 from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.phases import read_log
 from owt_pipeline.engine.plan import (
     INTERRUPTED,
@@ -42,7 +43,7 @@ from owt_pipeline.engine.plan import (
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.storage import Storage, expand_globs, open_source
 from owt_pipeline.engine.submission import Prices, machines_of
-from owt_pipeline.formats.captures import captures
+from owt_pipeline.formats.captures import Capture, captures
 from owt_pipeline.formats.urls import BadURL, canonicalize, url_id
 from schemas.manifest import Manifest
 
@@ -56,8 +57,8 @@ class Asked:
 
     Attributes:
       source: its name.
-      files: archive files that are read.
-      bytes: of those files.
+      files: archive files, or files of an index, that are read.
+      bytes: that are read of those files.
       urls: URLs that it is asked for: those that no earlier source is expected to have.
       requests: to an archive on the web.
       seconds: that these take at the rate that is kept to.
@@ -72,7 +73,8 @@ class Asked:
 
     def __str__(self) -> str:
         files = f"{self.files:,} file{'s' if self.files != 1 else ''}, {size(self.bytes)}, " if self.files else ""
-        rate = f", ~{self.requests:,.0f} requests, ~{duration(self.seconds)}" if self.requests else ""
+        rate = f", ~{self.requests:,.0f} requests" if self.requests else ""
+        rate += f", ~{duration(self.seconds)}" if self.seconds else ""
         return f"{self.source} ({files}~{self.urls:,.0f} URLs{rate})"
 
 
@@ -228,7 +230,7 @@ def _step(
         rate = replace(rate, kept=sampled.urls / rows)
     if stage.name == "fetch" and options.order == ("archive",) and (of := expected["urls"].sample) is not None:
         rate = replace(rate, kept=_share_in(stage.sources(options), options.pages_from, of.ids))
-    asked = _asked(options, rows * share, stage.sources(options)) if stage.name == "fetch" else ()
+    asked = asked_of_sources(options, rows * share, stage.sources(options)) if stage.name == "fetch" else ()
     read += sum(source.bytes for source in asked)
     core_seconds = rows * share / rate.rows_per_second
     disk = rows * share * rate.kept * rate.bytes_per_row
@@ -254,20 +256,21 @@ def _step(
     return step, _Expected(rows, left * rate.bytes_per_row, shards, sample=sampled)
 
 
-def _asked(options: Any, urls: float, files: Sequence[Mapping[str, Any]]) -> tuple[Asked, ...]:
+def asked_of_sources(options: Any, urls: float, files: Sequence[Mapping[str, Any]]) -> tuple[Asked, ...]:
     """What fetch would ask of each source, where each has as large a share of the URLs as the web has."""
     found, kept = [], SHIPPED["fetch from the web"].kept
     for name in options.order:
         if name == "archive":
             asked = Asked(name, len(files), sum(file["bytes"] for file in files), urls)
-        elif options.in_bulk and name == "commoncrawl":  # one request a record, at most; the index comes on top of that
-            of = f"{name}: {', '.join(options.cc_crawls)} of {options.cc_index}{_index_size(options)}"
-            asked = Asked(of, urls=urls, requests=urls * kept, seconds=urls * kept * options.cc_delay)
+        elif options.in_bulk and name == "commoncrawl":
+            asked = _of_index(options, urls, kept)
         elif name == "commoncrawl":  # index and data are asked at the same time
-            asked = Asked(name, urls=urls, requests=urls * (1 + kept), seconds=urls * options.cdx_delay)
-        elif name == "wayback":
-            requests = urls * (1 + kept)
-            asked = Asked(name, urls=urls, requests=requests, seconds=requests * options.wayback_delay)
+            most = options.cdx_collections if options.cdx_index.endswith(".json") else 1
+            lookups = urls * (kept * min(estimate.LOOKUPS_OF_FOUND, most) + (1 - kept) * (most + 1))
+            seconds = max(lookups, urls * kept) * options.cdx_delay
+            asked = Asked(name, urls=urls, requests=lookups + urls * kept, seconds=seconds)
+        elif name == "wayback":  # a lookup and the capture, or a second lookup with any parameters for tracking
+            asked = Asked(name, urls=urls, requests=2 * urls, seconds=2 * urls * options.wayback_delay)
         else:
             asked = Asked(name, urls=urls)
         found.append(asked)
@@ -282,7 +285,7 @@ def _share_in(files: Sequence[Mapping[str, Any]], patterns: tuple[str, ...], ids
     for uri, described in zip(expand_globs(patterns, "--pages_from"), files, strict=True):
         with open_source(uri) as file:
             for capture in captures(file, described["bytes"], copy=lambda record: 0):
-                if capture is not None and capture.status < 400:
+                if isinstance(capture, Capture) and capture.status < 400:
                     with contextlib.suppress(BadURL):
                         found.add(url_id(canonicalize(capture.url)[0]))
                 if time.process_time() - started > _ARCHIVE_SECONDS:
@@ -297,15 +300,20 @@ def _share_in(files: Sequence[Mapping[str, Any]], patterns: tuple[str, ...], ids
     return float(min(matches / max(len(ids), 1) / max(share, 1e-9), 1.0))
 
 
-def _index_size(options: Any) -> str:
-    """How large the index is in which URLs are looked up in bulk; "" over HTTP, where it cannot be listed.
+def _of_index(options: Any, urls: float, kept: float) -> Asked:
+    """What is asked of Common Crawl in bulk: of its columnar index, and a record for each URL that has one."""
+    from owt_pipeline.fetch.cc_index import is_http
+    from owt_pipeline.fetch.cc_records import index_reads
 
-    Only the row groups that have keys of the URLs are read of it: how many is known once their footers are read.
-    """
-    from owt_pipeline.fetch.cc_index import index_size
-
-    found = index_size(options.cc_index, options.cc_crawls)
-    return f", {found[0]:,} files of {size(found[1])}, read in part" if found else ""
+    of, records = f"commoncrawl: {', '.join(options.cc_crawls)} of {options.cc_index}", urls * kept
+    try:
+        index = index_reads(options, urls)
+    except UserError as error:
+        if not is_http(options.cc_index):
+            raise
+        return Asked(f"{of}, of which is unknown how much is read ({error})", urls=urls)
+    delays = [is_http(options.cc_index) * index.requests, is_http(options.cc_data or options.cc_index) * records]
+    return Asked(of, index.files, index.bytes, urls, index.requests + records, sum(delays) * options.cc_delay)
 
 
 def _verdict(stage: Stage, plan: Plan, output: Output, workdir: Storage) -> tuple[str, str, float]:

@@ -56,6 +56,9 @@ SHIPPED: Mapping[str, Rate] = {
 BYTES_PER_SUBMISSION = 135
 """Of a compressed dump of 2013; later ones are larger a submission."""
 
+LOOKUPS_OF_FOUND = 2
+"""Collections of a CDX index that are asked for a URL with a page: the nearest, and the next, which may be nearer."""
+
 _LEAST_SECONDS = 2.0  # the time of a shorter run is mostly the start of a process
 
 

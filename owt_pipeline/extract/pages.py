@@ -24,6 +24,7 @@ from owt_pipeline.engine.workers import TIMEOUT_SIGNAL, WorkerDied, shared_pool
 from owt_pipeline.extract import extractor as extractors
 from owt_pipeline.extract.charset import decode
 from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
+from owt_pipeline.extract.not_pages import what_instead
 from owt_pipeline.formats.warc import read_record
 from schemas import DATASETS, Reason
 
@@ -92,7 +93,18 @@ def extract_one(page: T, options: Options, work: Callable[[Extract, T], Result])
 def load_extractor(options: Options) -> Extract:
     """The extractor of the options, as it is kept in this process; raises ExtractorError."""
     settings = Settings(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Settings)})
-    return extractors.load(options.extractor, settings)
+    extract = extractors.load(options.extractor, settings)
+    return partial(_extract_no_wall, extract) if options.reject_walls else extract
+
+
+class _Instead(Exception):
+    """What came in place of the page: the reason and its detail."""
+
+
+def _extract_no_wall(extract: Extract, page: Page) -> Extracted | None:
+    if (instead := what_instead(page.html)) is not None:
+        raise _Instead(*instead)
+    return extract(page)
 
 
 def extract_page(extract: Extract, url: str, fetched_at: int, record: bytes) -> Result:
@@ -119,7 +131,10 @@ def extract_body(extract: Extract, url: str, fetched_at: int, body: bytes | str,
         html, charset = decode(body, declared)
     if len(_NO_CHARACTER.findall(html[:4096])) > 0.1 * len(html[:4096]):
         return Rejected(Reason.NO_TEXT, "the body is binary data, whatever its content type says")
-    document = extract(Page(url, html, fetched_at))
+    try:
+        document = extract(Page(url, html, fetched_at))
+    except _Instead as instead:
+        return Rejected(*instead.args)
     if document is None or not document.text.strip():
         return Rejected(Reason.NO_TEXT, f"{len(html):,} characters of {charset} without a main text")
     return Found(document, charset)

@@ -44,6 +44,11 @@ class Options:
         "plain text, or markdown, which keeps headings, lists, tables, code and formulas",
         choices=("plain", "markdown"),
     )
+    reject_walls: bool = option(
+        True,
+        "reject missing pages and parked domains that come with status 200 (soft_404), and logins, requests to consent "
+        "and checks for robots in place of the page (wall)",
+    )
     page_cpu_seconds: float = option(20.0, "CPU time a page may use", minimum=0.1)
     page_memory_mb: int = option(1024, "memory a page may use, in MiB", minimum=64)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +15,13 @@ import xxhash
 
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import batch_of
+from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage, open_source
 from owt_pipeline.fetch.answers import EARLIEST, Answer, NoPage, Origin, Page, judge, wanted_moment
-from owt_pipeline.formats.captures import captures
-from owt_pipeline.formats.messages import MAX_HEAD_BYTES, REDIRECTS, TooLarge
+from owt_pipeline.formats.captures import COMPLETE, Broken, absolute, captures, what_else
+from owt_pipeline.formats.messages import MAX_HEAD_BYTES, REDIRECTS, TooLarge, header
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, url_id, version_of
-from owt_pipeline.formats.warc import BadRecord, read_record, rewritten, single_member
+from owt_pipeline.formats.warc import BadRecord, Response, read_record, rewritten, single_member
 from schemas import Reason
 from schemas.manifest import ShardRecord
 
@@ -62,10 +63,18 @@ def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: 
         copies.write(record)
         return at
 
+    first = ""  # of what is broken
     with open_source(path) as file:
+        if what := what_else(file, file.size()):
+            first = f"no WARC or ARC file but {what}"
+            if not run.options.allow_damaged:
+                raise UserError(f"{path}: {first}")
         for capture in captures(file, file.size(), copy):
-            if capture is None:
+            if isinstance(capture, Broken):
+                if not run.options.allow_damaged:
+                    raise UserError(f"{path}, {capture}; {COMPLETE}")
                 counts["broken"] += 1
+                first = first or str(capture)
                 continue
             try:
                 url, host = canonicalize(capture.url, url_rules)
@@ -74,12 +83,13 @@ def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: 
                 continue
             counts["responses"] += 1
             buckets[_bucket(host)].append(
-                (url_id(url), capture.date, capture.status, _canonical_or_none(capture.location, url_rules),
+                (url_id(url), capture.date, capture.status, canonical_or_none(capture.location, url_rules),
                  capture.offset, capture.length, capture.copied)
             )  # fmt: skip
     with pa.ipc.new_file(index, _CAPTURES) as arrow:
         for rows in buckets:
             arrow.write_batch(batch_of(rows, _CAPTURES))
+    writer.open_file(".txt", "damage").write(first.encode())
     writer.count(counts)
 
 
@@ -133,10 +143,12 @@ class Archives:
 
 def summary(archives: Archives) -> list[dict[str, Any]]:
     """What each archive held, for the manifest."""
-    return [
-        {"name": file.rpartition("/")[2], **{name: record.stats[name] for name in COUNTS}}
-        for file, record in zip(archives.files, archives.records, strict=True)
-    ]
+    found = []
+    for file, record in zip(archives.files, archives.records, strict=True):
+        damage = archives.folder.read(_path(record, "damage")).decode()
+        counts = {name: record.stats[name] for name in COUNTS}
+        found.append({"name": file.rpartition("/")[2], **counts, **({"problem": damage} if damage else {})})
+    return found
 
 
 class Lookup:
@@ -179,14 +191,9 @@ class Lookup:
 
     def _redirected(self, capture: dict[str, Any], moment: int, seen: set[int]) -> Answer:
         target = capture["target"]
-        if target is None:
-            return NoPage(Reason.BAD_REDIRECT, f"status {capture['status']} to no URL that could be archived")
-        if url_id(target) in seen:
-            if capture["url_id"] == url_id(target):  # from http to https, or to www.
-                return NoPage(Reason.NOT_ARCHIVED, "archived is only a redirect to another spelling of the URL")
-            return NoPage(Reason.REDIRECT_LOOP, f"redirects to {target}, where it came from")
-        if len(seen) > self._archives.max_redirects:
-            return NoPage(Reason.REDIRECT_LOOP, f"more than {self._archives.max_redirects} redirects")
+        end = dead_end(capture["status"], target, capture["url_id"], seen, self._archives.max_redirects)
+        if end is not None:
+            return end
         answer = self._answer(url_id(target), moment, seen)
         if isinstance(answer, Page):
             return replace(answer, redirects=(*self._redirect_record(capture), *answer.redirects))
@@ -203,9 +210,7 @@ class Lookup:
     def _redirect_record(self, capture: dict[str, Any]) -> Iterator[bytes]:
         """A redirect's record, so that its page is found again by the URL that led to it; none where it is broken."""
         with contextlib.suppress(BadRecord, TooLarge):
-            member, record = single_member(self._read(capture), self._archives.max_page_bytes + MAX_HEAD_BYTES)
-            read_record(record, self._archives.max_page_bytes)
-            yield member or rewritten(record)
+            yield _redirect(self._read(capture), self._archives.max_page_bytes)[1]
 
     def _read(self, capture: dict[str, Any]) -> bytes:
         key = (capture["file"], capture["copied"])
@@ -240,9 +245,49 @@ def page_of_record(
         return NoPage(Reason.BAD_RESPONSE, f"{error}, {where}")
     except TooLarge as error:
         return NoPage(Reason.TOO_LARGE, str(error))
-    if canonical is not None and _canonical_or_none(response.url, url_rules) != canonical:
+    if canonical is not None and canonical_or_none(response.url, url_rules) != canonical:
         return NoPage(Reason.BAD_RESPONSE, f"the record is of {response.url[:200]!r}, {where}")
     return judge(response, origin, fetch_ms, lambda _: member or rewritten(record))
+
+
+class Redirect(NamedTuple):
+    """An archived redirect: its status, where it leads to (None: nowhere), and its record as a gzip member."""
+
+    status: int
+    location: str | None
+    record: bytes
+
+
+def redirect_of_record(
+    data: bytes, max_page_bytes: int, canonical: str, url_rules: int, *, where: str
+) -> Redirect | NoPage:
+    """The redirect in the bytes of an archived record, found `where`, of the URL `canonical`."""
+    try:
+        response, record = _redirect(data, max_page_bytes)
+    except (BadRecord, TooLarge) as error:
+        return NoPage(Reason.BAD_RESPONSE, f"{error}, {where}")
+    if response.status not in REDIRECTS or canonical_or_none(response.url, url_rules) != canonical:
+        return NoPage(Reason.BAD_RESPONSE, f"status {response.status} of {response.url[:200]!r}, {where}")
+    return Redirect(response.status, absolute(response.url, header(response.headers, "location")), record)
+
+
+def _redirect(data: bytes, max_page_bytes: int) -> tuple[Response, bytes]:
+    member, record = single_member(data, max_page_bytes + MAX_HEAD_BYTES)
+    return read_record(record, max_page_bytes), member or rewritten(record)
+
+
+def dead_end(status: int, target: str | None, origin: int, seen: Collection[int], most: int) -> NoPage | None:
+    """Why an archived redirect from the URL with the id `origin` to the canonical URL `target` (None: no URL) is not
+    followed, after `most` others or to one that was `seen`; None where it is."""
+    if target is None:
+        return NoPage(Reason.BAD_REDIRECT, f"status {status} to no URL that could be archived")
+    if url_id(target) == origin:  # from http to https, or to www.
+        return NoPage(Reason.NOT_ARCHIVED, "archived is only a redirect to another spelling of the URL")
+    if url_id(target) in seen:
+        return NoPage(Reason.REDIRECT_LOOP, f"redirects to {target}, where it came from")
+    if len(seen) > most:
+        return NoPage(Reason.REDIRECT_LOOP, f"more than {most} redirects")
+    return None
 
 
 def _distance(capture: dict[str, Any], moment: int) -> tuple:
@@ -261,7 +306,7 @@ def _bucket(host: str) -> int:
     return xxhash.xxh3_64_intdigest(host.encode()) % BUCKETS
 
 
-def _canonical_or_none(url: str | None, url_rules: int) -> str | None:
+def canonical_or_none(url: str | None, url_rules: int) -> str | None:
     try:
         return canonicalize(url, url_rules)[0] if url else None
     except BadURL:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import math
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -52,45 +54,40 @@ Read = Callable[[str, Sequence[tuple[int, int]]], list[bytes]]
 """Reads (start, length)s of a file; raises UserError."""
 
 
-def list_files(index: str, crawls: Sequence[str], read_all: Callable[[str, int], bytes]) -> list[tuple[str, str]]:
-    """(crawl, URI) of the files of an index, sorted; raises UserError where a crawl has none.
+def list_files(
+    index: str, crawls: Sequence[str], subsets: Sequence[str], read_all: Callable[[str, int], bytes]
+) -> list[tuple[str, str]]:
+    """(crawl, URI) of the files of some subsets of an index, sorted; raises UserError where a crawl has none.
 
     Over HTTP, where folders cannot be listed, the list is the one that Common Crawl publishes with each crawl.
     """
     found: list[tuple[str, str]] = []
     for crawl in crawls:
         if is_http(index):
-            root, below = root_of(index), f"{index.rstrip('/')}/{_folder(crawl)}"
+            root, below = root_of(index), tuple(f"{index.rstrip('/')}/{_folder(crawl, subset)}" for subset in subsets)
             paths = f"{root}/crawl-data/{crawl}/cc-index-table.paths.gz"
             try:
                 names = gzip.decompress(read_all(paths, _MOST_PATHS_BYTES)).decode().split()
             except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
                 raise UserError(f"--cc_crawls {crawl}: {paths} is not a list of files: {error}") from error
             files = [uri for name in names if (uri := f"{root}/{name}").startswith(below) and uri.endswith(".parquet")]
-            missing = f"{paths} names no file below {below[len(root) + 1 :]}"
+            missing = f"{paths} names no file below {below[0][len(root) + 1 :]}"
         else:
-            files = [Storage(index).path(entry.name) for entry in _listed(index, crawl)]
-            missing = f"no file {Storage(index).path(_folder(crawl))}*.parquet"
+            files = [Storage(index).path(entry.name) for entry in _listed(index, crawl, subsets)]
+            missing = f"no file {Storage(index).path(_folder(crawl, subsets[0]))}*.parquet"
         if not files:
             raise UserError(f"--cc_crawls {crawl}: {missing}; give the index as --cc_index and crawls that it has")
         found += [(crawl, file) for file in sorted(files)]
     return found
 
 
-def index_size(index: str, crawls: Sequence[str]) -> tuple[int, int] | None:
-    """(files, bytes) of an index' crawls; None over HTTP, where folders cannot be listed."""
-    if is_http(index):
-        return None
-    sizes = [entry.bytes for crawl in crawls for entry in _listed(index, crawl)]
-    return len(sizes), sum(sizes)
+def _folder(crawl: str, subset: str) -> str:
+    return f"crawl={crawl}/subset={subset}/"
 
 
-def _folder(crawl: str) -> str:
-    return f"crawl={crawl}/subset=warc/"
-
-
-def _listed(index: str, crawl: str) -> list[Entry]:
-    return [entry for entry in Storage(index).list(_folder(crawl)) if entry.name.endswith(".parquet")]
+def _listed(index: str, crawl: str, subsets: Sequence[str]) -> list[Entry]:
+    listed = (entry for subset in subsets for entry in Storage(index).list(_folder(crawl, subset)))
+    return [entry for entry in listed if entry.name.endswith(".parquet")]
 
 
 def root_of(index: str) -> str:
@@ -134,6 +131,33 @@ def groups_of(file: int, uri: str, footer: bytes) -> pa.RecordBatch:
         least, greatest = (_bytes(statistics.min), _bytes(statistics.max)) if known else (None, None)
         rows.append((file, group, about.num_rows, least, greatest))
     return batch_of(rows, GROUPS)
+
+
+class Reads(NamedTuple):
+    """What a join reads of an index, as far as a few of its footers say: files, bytes, and requests."""
+
+    files: int
+    bytes: float
+    requests: float
+
+
+def expected_reads(footers: Sequence[tuple[str, bytes]], files: int, urls: float) -> Reads:
+    """What is read for so many URLs of `files` files like those with these footers (URI, footer), where the URLs are
+    spread over them all."""
+    groups, key_bytes, other_bytes = 0, 0, 0
+    for uri, footer in footers:
+        with _reading(uri):
+            metadata = pq.read_metadata(pa.BufferReader(footer))
+        groups += metadata.num_row_groups
+        for group in range(metadata.num_row_groups):
+            for chunk in map(metadata.row_group(group).column, range(metadata.num_columns)):
+                key_bytes += chunk.total_compressed_size * (chunk.path_in_schema == KEY)
+                other_bytes += chunk.total_compressed_size * (chunk.path_in_schema in NEEDED)
+    share = files / max(len(footers), 1)
+    in_all = max(groups * share, 1)
+    read = in_all * (1 - math.exp(-urls / in_all))  # row groups that may hold one of the URLs
+    most = read / in_all * share * (key_bytes + other_bytes) + files * _FOOTER_BYTES
+    return Reads(files, most, files + 2 * read + most / _MOST_BYTES)
 
 
 class Ranges(msgspec.Struct, frozen=True):

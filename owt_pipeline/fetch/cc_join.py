@@ -15,7 +15,7 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,12 +27,14 @@ import pyarrow.compute as pc
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import batch_of
 from owt_pipeline.engine.exchange import Slice, by_key, gather, read_slices
-from owt_pipeline.fetch.answers import wanted_moment
+from owt_pipeline.fetch.answers import NoPage, wanted_moment
+from owt_pipeline.fetch.archives import Redirect, canonical_or_none, dead_end
 from owt_pipeline.fetch.cc_index import GROUPS, KEY, NEEDED, IndexReader, Ranges, groups_of, plan_ranges, read_footer
-from owt_pipeline.fetch.cc_records import CAPTURE, BulkClient, reading
+from owt_pipeline.fetch.cc_records import CAPTURE, BulkClient, Unreadable, reading
 from owt_pipeline.fetch.surt import surt_key
-from owt_pipeline.formats.messages import is_html
-from owt_pipeline.formats.urls import BadURL, canonical_url, unescaped, version_of
+from owt_pipeline.formats.messages import REDIRECTS, is_html
+from owt_pipeline.formats.urls import tracking_pattern, unescaped, url_id, version_of
+from schemas import Reason
 
 if TYPE_CHECKING:
     from owt_pipeline.engine.commit import ShardWriter
@@ -54,16 +56,20 @@ FOUND = pa.schema(
         ("url_id", pa.uint64()),
         ("rank", pa.list_(pa.int64())),
         ("capture", CAPTURE),
+        ("reason", pa.string()),
         ("problem", pa.string()),
         ("shard", pa.uint32()),
     ]
 )
-"""A capture, the least rank the best; or, where a URL has captures and none is of a page, what those are."""
+"""A capture, the least rank the best; or why a URL has none of a page: the reason, or what captures it has. With both a
+capture and a problem, the capture is a redirect."""
 
 CAPTURES_KEPT = 3
 """Captures of a URL that are passed on: the nearest may turn out to be no page."""
 
 _JOINED_AT_ONCE = 1 << 19  # keys in memory, some 100 MB; more of one range take another round through its row groups
+
+_MOST_UNREAD = 3  # row groups in a row, each after all retries: then the archive is down
 
 _TRUNCATED, _DIGEST = "content_truncated", "content_digest"
 _REVISIT = "warc/revisit"
@@ -103,13 +109,18 @@ def send_keys(run: StageRun, shard: int, urls: Iterable[pa.RecordBatch], choice:
 def match(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Send each shard the captures of its URLs whose keys are in a range."""
     ranges, counts, url_rules = _ranges(run), Counter[str](), version_of(run.inputs["urls"].manifest.options)
+    options, crawls = run.options, ", ".join(run.options.cc_crawls)
     with run.work.open(_path(run, "groups")) as file, pa.ipc.open_file(file) as arrow:
         groups = arrow.read_all().to_pydict()
-    with reading(run.options, run.runtime.on_cluster) as archive:
+    with reading(options, run.runtime.on_cluster, url_rules) as archive:
         read = partial(archive, BulkClient.read_pieces)
         reader = IndexReader(run.properties["cc_files"], lambda number: run.work.read(ranges.footers[number]), read)
         for wanted in _at_once(read_slices(run.work, slices)):
-            found = join(wanted, groups, reader, url_rules, counts)
+            look_up = partial(join, groups=groups, reader=reader, url_rules=url_rules, counts=counts)
+            found = look_up(wanted)
+            if options.cc_diagnostics:
+                read_redirects = partial(archive, BulkClient.read_redirects)
+                found = follow(found, wanted, look_up, read_redirects, options.max_redirects, url_rules, crawls)
             for shard, rows in by_key(found, found["shard"].to_numpy()):
                 writer.send(shard, rows)
             progress.advance(len(wanted))
@@ -148,17 +159,35 @@ def wanted_keys(
     """(range, its rows of WANTED) for URLs (columns url_id, url, posted_url, created_utc).
 
     A URL is looked for under its canonical form and as it was posted, since an index keeps parameters that canonical
-    URLs lack, such as those for tracking.
+    URLs lack, such as those for tracking; and under its path with any such parameters.
     """
     rows: list[tuple[bytes, int, int, int, str]] = []
+    ranges: list[int] = []
     columns = (urls[name].to_pylist() for name in ("url_id", "url", "posted_url", "created_utc"))
-    for url_id, url, posted, created in zip(*columns, strict=True):
+    for number, url, posted, created in zip(*columns, strict=True):
         moment = wanted_moment(choice, created)
-        for key in {surt_key(url), surt_key(unescaped(posted))}:
-            if key is not None:
-                rows.append((key, url_id, shard, moment, url))
-    ranges = np.array([bisect_right(bounds, row[0]) for row in rows], np.int64)
-    return by_key(batch_of(rows, WANTED), ranges)
+        for key in _keys(url, posted):
+            first = last = bisect_right(bounds, key)
+            if key.endswith(b"?"):
+                last = bisect_right(bounds, _end(key))
+            ranges += range(first, last + 1)
+            rows += [(key, number, shard, moment, url)] * (last + 1 - first)
+    return by_key(batch_of(rows, WANTED), np.array(ranges, np.int64))
+
+
+def _keys(url: str, posted: str) -> set[bytes]:
+    """The keys of a URL, and their paths with a `?`, for what has other parameters for tracking."""
+    keys = {key for key in (surt_key(url), surt_key(unescaped(posted))) if key is not None}
+    return keys | {_path_of(key) for key in keys}
+
+
+def _path_of(key: bytes) -> bytes:
+    return key.partition(b"?")[0] + b"?"
+
+
+def _end(path: bytes) -> bytes:
+    """The least key after all that begin with `path`, which ends in `?`."""
+    return path[:-1] + b"@"
 
 
 class _Hit(NamedTuple):
@@ -170,7 +199,96 @@ class _Hit(NamedTuple):
     truncated: bool
     about: str  # of a capture that is no page
     place: tuple[int, int, int]  # file, row group, row
+    is_redirect: bool
     capture: dict[str, Any]
+
+
+def follow(
+    found: pa.RecordBatch,
+    wanted: pa.Table,
+    look_up: Callable[[pa.Table], pa.RecordBatch],
+    read: Callable[[list[dict[str, Any]]], list[Redirect | NoPage]],
+    most: int,
+    url_rules: int,
+    crawls: str,
+) -> pa.RecordBatch:
+    """`found` (of FOUND) with what its redirects lead to, in place of these.
+
+    Args:
+      found: the captures of the URLs of `wanted`, by `look_up`.
+      wanted: what was looked for, of WANTED.
+      look_up: the join.
+      read: the redirects that captures are.
+      most: redirects of one URL that are followed.
+      url_rules: version of the rules by which URLs are canonical.
+      crawls: those that are looked through.
+    """
+    moments = dict(zip(wanted["url_id"].to_pylist(), wanted["moment"].to_pylist(), strict=True))
+    rows, done = found.to_pylist(), []
+    ways: dict[int, _Way] = {}
+    while redirects := [row for row in rows if row["capture"] and row["problem"]]:
+        done += [row for row in rows if not (row["capture"] and row["problem"])]
+        dead_ends: dict[int, dict[str, Any]] = {}
+        led: dict[int, dict[str, Any]] = {}
+        for row, redirect in zip(redirects, read([row["capture"] for row in redirects]), strict=True):
+            number = row["url_id"]
+            way = ways.setdefault(number, _Way([], {number}, ""))
+            if number in led:
+                continue
+            end: NoPage | None = redirect if isinstance(redirect, NoPage) else None
+            target: str | None = None
+            if isinstance(redirect, Redirect):
+                target = canonical_or_none(redirect.location, url_rules)
+                end = dead_end(redirect.status, target, url_id(row["capture"]["canonical"]), way.seen, most)
+            if isinstance(end, NoPage):
+                dead_ends.setdefault(number, _without_page(row, end.reason, end.detail))
+            elif target is not None and isinstance(redirect, Redirect):
+                ways[number] = _Way([*way.records, redirect.record], way.seen | {url_id(target)}, target)
+                led[number] = row
+        done += [row for number, row in dead_ends.items() if number not in led]
+        keys = [
+            (key, number, row["shard"], moments[number], ways[number].target)
+            for number, row in led.items()
+            for key in _keys(ways[number].target, ways[number].target)
+        ]
+        found = look_up(pa.Table.from_batches([batch_of(keys, WANTED)]))
+        rows = [_led(row, ways[row["url_id"]], crawls) for row in found.to_pylist()]
+        missing = led.keys() - {row["url_id"] for row in rows}
+        nothing = nothing_in(crawls)
+        done += [
+            _without_page(led[number], nothing.reason, f"redirects to {ways[number].target}: {nothing.detail}")
+            for number in sorted(missing)
+        ]
+    return batch_of([tuple(row[name] for name in FOUND.names) for row in [*done, *rows]], FOUND)
+
+
+class _Way(NamedTuple):
+    """The redirects of a URL so far: their records, the ids of where they led, and the last of those URLs."""
+
+    records: list[bytes]
+    seen: set[int]
+    target: str
+
+
+def _led(row: dict[str, Any], way: _Way, crawls: str) -> dict[str, Any]:
+    """A row of FOUND of the target of some redirects, as one of the URL that they began with."""
+    if row["capture"]:
+        return {**row, "rank": [3, *row["rank"]], "capture": {**row["capture"], "redirects": way.records}}
+    why = _without(row) if row["reason"] else nothing_in(crawls, row["problem"])
+    return _without_page(row, why.reason, f"redirects to {way.target}: {why.detail}")
+
+
+def _without(row: Mapping[str, Any]) -> NoPage:
+    return NoPage(Reason(row["reason"]), row["problem"])  # type: ignore[call-arg]  # a member by its value
+
+
+def _without_page(row: dict[str, Any], reason: Reason, detail: str) -> dict[str, Any]:
+    return {**row, "rank": None, "capture": None, "reason": str(reason), "problem": detail}
+
+
+def nothing_in(crawls: str, captures: str = "") -> NoPage:
+    """Why a URL has no page in some crawls, whose captures of it are none."""
+    return NoPage(Reason.NOT_ARCHIVED, f"no capture of a page in {crawls}" + (captures and f": {captures}"))
 
 
 def join(
@@ -190,18 +308,30 @@ def join(
       counts: of what was read and found, added to.
     """
     wanted = wanted.sort_by("key").combine_chunks()
-    keys = wanted["key"].to_pylist()
-    canonical, moments = wanted["url"].to_pylist(), wanted["moment"].to_pylist()
+    keys, moments = wanted["key"].to_pylist(), wanted["moment"].to_pylist()
+    canonical: dict[str, int] = {}  # the first row of each URL
+    for row, url in enumerate(wanted["url"].to_pylist()):
+        canonical.setdefault(url, row)
     hits: dict[int, list[_Hit]] = {}
+    unread_in_row = 0
+    unread: dict[str, str] = {}  # URLs that a row group may have which cannot be read
     for file, group, rows, least, greatest in zip(*(groups[name] for name in GROUPS.names), strict=True):
-        first = 0 if least is None else bisect_left(keys, least)
+        first = 0 if least is None else bisect_left(keys, min(least, _path_of(least)))
         last = len(keys) if greatest is None else bisect_right(keys, greatest)
         if first >= last:
             continue
         counts["row_groups_read"] += 1
         counts["index_rows_read"] += rows
-        for hit in _hits(reader, file, group, keys, first, last, canonical, url_rules):
-            hits.setdefault(hit.wanted, []).append(hit)
+        try:
+            for hit in _hits(reader, file, group, keys[first:last], canonical, url_rules):
+                hits.setdefault(hit.wanted, []).append(hit)
+            unread_in_row = 0
+        except Unreadable as error:
+            unread_in_row += 1
+            if unread_in_row == _MOST_UNREAD:
+                raise
+            counts["row_groups_unread"] += 1
+            unread |= dict.fromkeys(wanted["url"][first:last].to_pylist(), str(error))
     revisited = {row: found for row, found in hits.items() if any(hit.about == _REVISIT for hit in found)}
     digests = _digests(reader, [hit for found in revisited.values() for hit in found])
     url_ids, shards = wanted["url_id"].to_pylist(), wanted["shard"].to_pylist()
@@ -209,30 +339,39 @@ def join(
     for row, found in sorted(hits.items()):
         _count(found, counts)
         ranked = sorted(_ranked(found, moments[row], digests, counts))[:CAPTURES_KEPT]
-        kept: list[tuple[Any, Any, Any]] = [(rank, found[number].capture, None) for rank, number in ranked]
-        best += [(url_ids[row], *each, shards[row]) for each in kept or [(None, None, _problem(found))]]
+        kept: list[tuple[Any, ...]] = [(rank, found[number].capture, None, None) for rank, number in ranked]
+        if not kept:
+            redirects = sorted(
+                (abs(hit.date - moments[row]), hit.date, at) for at, hit in enumerate(found) if hit.is_redirect
+            )
+            kept = [([2, *rank], found[rank[-1]].capture, None, _problem(found)) for rank in redirects[:CAPTURES_KEPT]]
+        best += [(url_ids[row], *each, shards[row]) for each in kept or [(None, None, None, _problem(found))]]
+    for url, problem in unread.items():
+        if (row := canonical[url]) not in hits:
+            best.append((url_ids[row], None, None, str(Reason.ARCHIVE_FAILED), problem, shards[row]))
     return batch_of(best, FOUND)
 
 
 def _hits(
-    reader: IndexReader, file: int, group: int, keys: Sequence[bytes], first: int, last: int,
-    canonical: Sequence[str], url_rules: int,
-) -> Iterator[_Hit]:  # fmt: skip
-    """The captures in a row group of wanted URLs, whose keys are among `keys[first:last]`."""
+    reader: IndexReader, file: int, group: int, keys: Sequence[bytes], canonical: Mapping[str, int], url_rules: int
+) -> Iterator[_Hit]:
+    """The captures in a row group of wanted URLs, given their keys and the row of each canonical URL."""
     column = reader.columns(file, group, [KEY])[KEY].cast(pa.binary())
-    rows = np.flatnonzero(pc.is_in(column, value_set=pa.array(keys[first:last], pa.binary())).to_numpy())
+    is_wanted = pc.is_in(column, value_set=pa.array(keys, pa.binary()))
+    paths = pa.array([key for key in keys if key.endswith(b"?")], pa.binary())
+    perhaps = np.flatnonzero(pc.is_in(pc.replace_substring_regex(column, r"\?.*", "?"), value_set=paths).to_numpy())
+    tracked = pc.match_substring_regex(column.take(pa.array(perhaps)), tracking_pattern(url_rules)).to_numpy()
+    rows = np.union1d(np.flatnonzero(is_wanted.to_numpy()), perhaps[tracked])
     if not len(rows):
         return
-    held = column.take(pa.array(rows)).to_pylist()
     table = reader.columns(file, group, [*NEEDED, _TRUNCATED]).take(pa.array(rows))
     table = table.set_column(
         table.schema.get_field_index("fetch_time"), "fetch_time",
         pc.cast(pc.cast(table["fetch_time"], pa.timestamp("s"), safe=False), pa.int64()),
     )  # fmt: skip
-    for at, key, row in zip(rows.tolist(), held, table.to_pylist(), strict=True):
-        try:
-            url = canonical_url(row["url"], url_rules)
-        except BadURL:
+    for at, row in zip(rows.tolist(), table.to_pylist(), strict=True):
+        url = canonical_or_none(row["url"], url_rules) or ""
+        if url not in canonical:
             continue
         status, kind = row["fetch_status"], row["content_mime_detected"] or ""
         is_revisit = kind == _REVISIT or status == _NOT_MODIFIED
@@ -244,11 +383,12 @@ def _hits(
             "file": row["warc_filename"],
             "offset": row["warc_record_offset"],
             "length": row["warc_record_length"],
+            "canonical": url,
+            "redirects": [],
         }
-        for number in range(bisect_left(keys, key, first, last), bisect_right(keys, key, first, last)):
-            if canonical[number] == url:
-                truncated = bool(row.get(_TRUNCATED))
-                yield _Hit(number, row["fetch_time"], is_page, truncated, about, (file, group, at), capture)
+        is_redirect, truncated = bool(status in REDIRECTS and has_record), bool(row.get(_TRUNCATED))
+        place = (file, group, at)
+        yield _Hit(canonical[url], row["fetch_time"], is_page, truncated, about, place, is_redirect, capture)
 
 
 def _ranked(
@@ -289,21 +429,32 @@ def _count(hits: Sequence[_Hit], counts: Counter[str]) -> None:
     counts["captures_no_page"] += sum(not hit.is_page and hit.about != _REVISIT for hit in hits)
 
 
+def _distance(hit: _Hit, moment: int) -> list[int]:
+    """Orders captures of one URL by time, and those of one time by their place."""
+    return [abs(hit.date - moment), hit.date, hit.capture["offset"], zlib.crc32(hit.capture["file"].encode())]
+
+
 def _problem(hits: Sequence[_Hit]) -> str:
     """What the captures of a URL are, where none is a page."""
     kinds = Counter(hit.about for hit in hits)
     return ", ".join(f"{count} of {about}" for about, count in sorted(kinds.items()))
 
 
-def captures_by_url(found: pa.Table) -> dict[int, tuple[list[dict[str, Any]], str]]:
-    """By url_id, the captures in rows of FOUND, the best first; or what those are that are no pages."""
+def captures_by_url(found: pa.Table, crawls: str) -> dict[int, tuple[list[dict[str, Any]], NoPage]]:
+    """By url_id, the captures in rows of FOUND, the best first; and why there is no page where there are none."""
     rows: dict[int, list[dict[str, Any]]] = {}
     for row in found.to_pylist():
         rows.setdefault(row["url_id"], []).append(row)
-    answers: dict[int, tuple[list[dict[str, Any]], str]] = {}
-    for url_id, of_url in rows.items():
-        pages = {tuple(row["capture"].values()): row for row in of_url if row["capture"] is not None}
+    answers: dict[int, tuple[list[dict[str, Any]], NoPage]] = {}
+    for number, of_url in rows.items():
+        pages = {(row["capture"]["file"], row["capture"]["offset"]): row for row in of_url if _is_page(row)}
         best = sorted(pages.values(), key=lambda row: row["rank"])[:CAPTURES_KEPT]
-        problems = [row["problem"] for row in of_url if row["problem"]]
-        answers[url_id] = [row["capture"] for row in best], "; ".join(problems)
+        reasons = [_without(row) for row in of_url if row["reason"]]
+        problems = [row["problem"] for row in of_url if row["problem"] and not row["reason"]]
+        nothing = nothing_in(crawls, "; ".join(problems))
+        answers[number] = [row["capture"] for row in best], reasons[0] if reasons else nothing
     return answers
+
+
+def _is_page(row: Mapping[str, Any]) -> bool:
+    return row["capture"] is not None and row["problem"] is None

@@ -1,7 +1,7 @@
 """Common Crawl in bulk: its files read by range, and as a source the records that the join with its index found.
 
-A file lies on a web server, in a bucket or on a disk; over HTTP, requests go through the live client: one rate for each
-archive host, and patience after 403, 429 and 503, by which Common Crawl says that it is asked too often.
+A file lies on a web server, in a bucket or on a disk; over HTTP, one rate holds for each archive host, and 403, 429 and
+503, by which Common Crawl says that it is asked too often, are waited for.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
@@ -20,9 +21,21 @@ from yarl import URL
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
-from owt_pipeline.fetch.cc_index import is_http, root_of
-from owt_pipeline.fetch.live import LiveOptions, archive_requests
-from owt_pipeline.fetch.lookups import ArchiveClient, Capture, HeldBack, archive_failed, at_once
+from owt_pipeline.fetch.archive_client import (
+    BUSY,
+    FIRST_TRIES,
+    ArchiveClient,
+    ArchiveOptions,
+    HeldBack,
+    Refused,
+    archive_failed,
+    archive_options,
+    at_once,
+    outcome,
+)
+from owt_pipeline.fetch.archives import Redirect, redirect_of_record
+from owt_pipeline.fetch.cc_index import Reads, expected_reads, is_http, list_files, read_footer, root_of
+from owt_pipeline.fetch.lookups import Capture
 from owt_pipeline.fetch.manners import Failed, Slots
 from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.fetch.sources import Crawl, shared_loop
@@ -31,16 +44,21 @@ from schemas import Reason
 if TYPE_CHECKING:
     from owt_pipeline.fetch.stage import Options
 
-BUSY = (403, 429, 503)
-"""Statuses by which an archive asks for patience."""
-
 _TOGETHER_BYTES = 8 << 20  # of one request
 _GAP_BYTES = 64 << 10  # between two records, which are read in vain: less than another request costs
+
+_FOOTERS_SAMPLED = 8
 
 _CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
 
 
-CAPTURE = pa.struct([("crawl", pa.string()), ("file", pa.string()), ("offset", pa.int64()), ("length", pa.int64())])
+_PLACE = [("crawl", pa.string()), ("file", pa.string()), ("offset", pa.int64()), ("length", pa.int64())]
+CAPTURE = pa.struct([*_PLACE, ("canonical", pa.string()), ("redirects", pa.list_(pa.binary()))])
+"""A record to read: of which canonical URL, and the records of the redirects that led there."""
+
+
+class Unreadable(UserError):
+    """A request that failed while others succeeded."""
 
 
 class _Try(NamedTuple):
@@ -48,6 +66,12 @@ class _Try(NamedTuple):
 
     capture: Capture
     row: int
+    canonical: str
+    redirects: tuple[bytes, ...] = ()
+
+
+def _try(row: int, crawl: str, file: str, offset: int, length: int, canonical: str, redirects: Sequence[bytes]) -> _Try:
+    return _Try(Capture(crawl, file, offset, length), row, canonical, tuple(redirects or ()))
 
 
 @dataclass(frozen=True)
@@ -61,7 +85,7 @@ class BulkSource:
     """
 
     data: str
-    requests: LiveOptions
+    requests: ArchiveOptions
     url_rules: int
     columns: ClassVar = ("url_id", "url")
 
@@ -71,12 +95,14 @@ class BulkSource:
 
 def bulk_source(options: Options, url_rules: int = 0) -> BulkSource:
     """The source by the options of the stage."""
-    requests = archive_requests(options, options.cc_connections, options.cc_delay)
+    requests = archive_options(options, options.cc_connections, options.cc_delay)
     return BulkSource(options.cc_data or root_of(options.cc_index), requests, url_rules)
 
 
 class BulkClient(ArchiveClient):
     """Reads ranges of an archive's files."""
+
+    busy = BUSY
 
     def __init__(self, source: BulkSource, crawl: Crawl):
         super().__init__(source.requests, crawl)
@@ -84,7 +110,7 @@ class BulkClient(ArchiveClient):
         self._slots = Slots(source.requests.host_connections)  # of buckets and disks
 
     def status(self) -> str:
-        return f"{self._fetcher.requests + self._slots.taken:,} requests"
+        return f"{self._slots.taken:,} requests" if self._slots.taken else super().status()
 
     async def read(self, uri: str, start: int, length: int) -> bytes:
         """Some bytes of a file; raises Failed with the reason `archive_failed`."""
@@ -92,10 +118,10 @@ class BulkClient(ArchiveClient):
         if not is_http(uri):
             found = await self._in_thread(where, lambda folder, name: folder.read_range(name, start, length), uri)
         else:
-            response = await self.get_part(where, URL(uri), length, f"{start}-{start + length - 1}", busy=BUSY)
+            response = await self.get_part(where, URL(uri), length, f"{start}-{start + length - 1}")
             found = response.body
         if len(found) != length:
-            raise archive_failed(where, f"only {len(found):,} bytes came")
+            raise Refused(Reason.ARCHIVE_FAILED, f"{where}: only {len(found):,} bytes came")
         return found
 
     async def read_pieces(self, uri: str, pieces: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -106,7 +132,7 @@ class BulkClient(ArchiveClient):
         """The last bytes of a file, at most `length`, and its size; raises Failed as `read` does."""
         where = f"the end of {uri}"
         if is_http(uri):
-            response = await self.get_part(where, URL(uri), length, f"-{length}", busy=BUSY)
+            response = await self.get_part(where, URL(uri), length, f"-{length}")
             size = _CONTENT_RANGE.fullmatch(response.header("content-range") or "")
             return response.body, int(size[1]) if size else len(response.body)
 
@@ -119,45 +145,44 @@ class BulkClient(ArchiveClient):
 
     async def read_all(self, uri: str, most: int) -> bytes:
         """A complete file over HTTP, of at most `most` bytes; raises Failed as `read` does."""
-        response = await self.get(uri, URL(uri), most, busy=BUSY, headers={"Accept-Encoding": "identity"})
+        response = await self.get(uri, URL(uri), most, headers={"Accept-Encoding": "identity"})
         if response.status != 200:
-            raise archive_failed(uri, f"status {response.status}")
+            raise self.refused(URL(uri), uri, f"status {response.status}")
         return response.body
 
     async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
         """Read the records of `urls` (columns url_id, url and `captures`, a list of CAPTURE, the best first).
 
-        A capture that turns out to be no page makes way for the next. Raises UserError where the archive fails for
-        `host_failures` requests in a row.
+        A capture that turns out to be no page, or cannot be read, makes way for the next. Raises UserError where the
+        archive fails for `host_failures` URLs in a row.
         """
-        url_ids, names = urls["url_id"].to_pylist(), urls["url"].to_pylist()
-        captures = [iter([Capture(**capture) for capture in found]) for found in urls["captures"].to_pylist()]
+        url_ids, lists = urls["url_id"].to_pylist(), urls["captures"].to_pylist()
+        captures = [iter([_try(row, **capture) for capture in found]) for row, found in enumerate(lists)]
         first: dict[int, Answer] = {}  # why the best capture of a row is no page
-        held = HeldBack(recorder, self._requests.host_failures)
-        tries = [_Try(next(found), row) for row, found in enumerate(captures)]
+        tries = [next(found) for found in captures]
         most = self._requests.limits.wire_bytes
+        held = HeldBack(recorder, self._requests.host_failures)
 
-        async def take(row: int, answer: Answer) -> None:
+        async def take(row: int, answer: Answer, begun: float = 0.0) -> None:
             if not isinstance(answer, Page):
                 answer = first.setdefault(row, answer)
-                if (capture := next(captures[row], None)) is not None:
-                    again.append(_Try(capture, row))
+                if (other := next(captures[row], None)) is not None:
+                    again.append(other)
                     return
-            await recorder.take(url_ids[row], answer)
+            await held.take(url_ids[row], answer, begun)
 
         async def read(request: list[_Try]) -> None:
             begun = time.monotonic()
             try:
-                answers = await self._answers(request, names)
+                answers = await self._answers(request)
             except Failed as failure:
-                if len(request) == 1:
-                    held.fail(url_ids[request[0].row], NoPage(failure.reason, failure.detail))
-                for each in request if len(request) > 1 else ():  # one of them may be to blame
-                    await read([each])
-            else:
-                await held.settle(begun)
-                for each, answer in zip(request, answers, strict=True):
-                    await take(each.row, answer)
+                if len(request) > 1:  # one of them may be to blame
+                    for each in request:
+                        await read([each])
+                    return
+                answers = [outcome(failure)]
+            for each, answer in zip(request, answers, strict=True):
+                await take(each.row, answer, begun)
 
         async def read_some(requests: Iterator[list[_Try]]) -> None:
             for request in requests:
@@ -173,7 +198,7 @@ class BulkClient(ArchiveClient):
             tries = again
         await held.settle()
 
-    async def _answers(self, request: Sequence[_Try], names: Sequence[str]) -> list[Answer]:
+    async def _answers(self, request: Sequence[_Try]) -> list[Answer]:
         """The answers of records that lie close together, by one request; raises Failed where the archive fails."""
         start = request[0].capture.offset
         end = max(each.capture.offset + each.capture.length for each in request)
@@ -184,9 +209,32 @@ class BulkClient(ArchiveClient):
 
         def answer(each: _Try) -> Answer:
             at = each.capture.offset - start
-            return each.capture.page(content[at : at + each.capture.length], names[each.row], *about)
+            answer = each.capture.page(content[at : at + each.capture.length], each.canonical, *about)
+            return replace(answer, redirects=each.redirects) if isinstance(answer, Page) else answer
 
         return await asyncio.to_thread(lambda: list(map(answer, request)))
+
+    async def read_redirects(self, captures: Sequence[Mapping[str, Any]]) -> list[Redirect | NoPage]:
+        """The redirects that captures (as CAPTURE has them) are."""
+
+        async def read(each: _Try) -> Redirect | NoPage:
+            capture, most = each.capture, self._requests.limits.body_bytes
+            uri = f"{self._source.data.rstrip('/')}/{capture.file.lstrip('/')}"
+            try:
+                data = await self.read(uri, capture.offset, capture.length)
+            except Failed as failure:
+                return outcome(failure)
+            return redirect_of_record(data, most, each.canonical, self._source.url_rules, where=str(capture))
+
+        found: dict[int, Redirect | NoPage] = {}
+        rows = iter([_try(row, **capture) for row, capture in enumerate(captures)])
+
+        async def read_some() -> None:
+            for each in rows:
+                found[each.row] = await read(each)
+
+        await at_once(read_some() for _ in range(self._requests.host_connections))
+        return [found[row] for row in range(len(captures))]
 
     async def _in_thread(self, where: str, read: Any, uri: str) -> Any:
         folder, _, name = uri.rpartition("/")
@@ -198,19 +246,29 @@ class BulkClient(ArchiveClient):
 
 
 @contextlib.contextmanager
-def reading(options: Options, on_cluster: bool) -> Iterator[Callable[..., Any]]:
+def reading(options: Options, on_cluster: bool, url_rules: int = 0) -> Iterator[Callable[..., Any]]:
     """Calls methods of a client, in the event loop that this process' parts share: `call(BulkClient.read_end, uri, 8)`;
-    raises UserError where the archive fails."""
-    with shared_loop({"commoncrawl": bulk_source(options)}, on_cluster) as loop:
+    raises Unreadable where a request fails, UserError where the archive is down."""
+    with shared_loop({"commoncrawl": bulk_source(options, url_rules)}, on_cluster) as loop:
 
         def call(method: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
             try:
                 return loop.run(method(loop.crawl.clients["commoncrawl"], *arguments))
             except Failed as failure:
                 problem = f"{failure.detail}; check it and --cc_crawls, or run again later"
-                raise UserError(f"--cc_index: {problem}") from failure
+                raise Unreadable(f"--cc_index: {problem}") from failure
 
         yield call
+
+
+def index_reads(options: Options, urls: float) -> Reads:
+    """What looking up so many URLs reads of the index, by the footers of some of its files; raises UserError."""
+    options = replace(options, archive_retries=min(options.archive_retries, FIRST_TRIES))
+    with reading(options, on_cluster=False) as archive:
+        read_all, read_end = partial(archive, BulkClient.read_all), partial(archive, BulkClient.read_end)
+        files = [uri for _, uri in list_files(options.cc_index, options.cc_crawls, options.cc_subsets, read_all)]
+        sample = files[:: -(-len(files) // _FOOTERS_SAMPLED)]
+        return expected_reads([(uri, read_footer(uri, read_end)[0]) for uri in sample], len(files), urls)
 
 
 def grouped(tries: Sequence[_Try]) -> list[list[_Try]]:

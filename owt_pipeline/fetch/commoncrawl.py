@@ -1,7 +1,6 @@
 """Pages out of a web archive on the web: looked up in its CDX indexes, each read by one ranged request.
 
-Common Crawl's way, for any archive that has a CDX index and serves its WARC files by range. Requests go through the
-live client: its turns, limits and retries hold here too.
+Common Crawl's way, for any archive that has a CDX index and serves its WARC files by range.
 """
 
 from __future__ import annotations
@@ -17,14 +16,16 @@ from yarl import URL
 
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.fetch.answers import Answer, NoPage
+from owt_pipeline.fetch.archive_client import BUSY, FIRST_TRIES, ArchiveClient, ArchiveOptions
+from owt_pipeline.fetch.archives import Redirect, redirect_of_record
 from owt_pipeline.fetch.client import Received
-from owt_pipeline.fetch.live import Fetcher, LiveOptions
-from owt_pipeline.fetch.lookups import BadIndex, Capture, LookupClient, LookupSource, archive_failed
+from owt_pipeline.fetch.lookups import BadIndex, Capture, Found, LookupClient, LookupSource
 from owt_pipeline.fetch.manners import Failed
 from owt_pipeline.fetch.sources import Crawl
 from schemas import Reason
 
 _EVER = (0, 1 << 40)
+_MOST_BY_PREFIX = "1000"  # captures with parameters for tracking
 
 
 @dataclass(frozen=True)
@@ -66,16 +67,15 @@ class CdxSource(LookupSource):
         return CdxClient(self, crawl)
 
 
-def read_collections(index: str, requests: LiveOptions) -> tuple[Collection, ...]:
+def read_collections(index: str, requests: ArchiveOptions) -> tuple[Collection, ...]:
     """The collections behind `--cdx_index`; raises UserError where their list cannot be read."""
 
     async def read() -> tuple[Collection, ...]:
-        fetcher = Fetcher(requests)
+        client = ArchiveClient(replace(requests, retries=min(requests.retries, FIRST_TRIES)), Crawl({}, False))
         try:
-            url = URL(index)
-            response = await fetcher.get(url, requests.limits, fetcher.gates[url.raw_host or ""], lambda *_: False)
+            response = await client.get("the list of collections", URL(index))
         finally:
-            await fetcher.close()
+            await client.close()
         if response.status != 200:
             raise BadIndex(f"status {response.status}")
         return parse_collections(response.body)
@@ -85,48 +85,69 @@ def read_collections(index: str, requests: LiveOptions) -> tuple[Collection, ...
         return (Collection(path.strip("/") or index, index),)
     try:
         return asyncio.run(read())
-    except (Failed, BadIndex) as error:
+    except (Failed, BadIndex, UserError) as error:
         raise UserError(f"--cdx_index {index}: {error}; try later, or name another index") from error
 
 
 class CdxClient(LookupClient):
     """Asks indexes and reads records."""
 
+    busy = BUSY
+
     def __init__(self, source: CdxSource, crawl: Crawl):
         super().__init__(source, crawl)
         self._source, self._limits = source, source.requests.limits
         self._together *= 2  # twice as many as may be under way, so that index and data are asked at once
 
-    async def look_up(self, url: str, canonical: str, moment: int) -> tuple[list[Capture], str]:
-        """The captures found under `url`, and the names of the collections asked.
+    async def look_up(self, url: str, canonical: str, moment: int, *, by_prefix: bool = False) -> Found:
+        """The captures found under `url`, or in the nearest collection alone under all that begin so.
 
-        The nearest collections are asked, as long as the next may have a capture nearer than those known.
+        The nearest collections are asked, as long as the next may have a page nearer than those known.
         """
-        found: list[Capture] = []
-        asked: list[str] = []
-        nearest = math.inf
-        for collection in sorted(self._source.collections, key=lambda each: each.distance(moment)):
-            if len(asked) == self._source.most_collections or nearest <= collection.distance(moment):
+        found = Found()
+        most, nearest = 1 if by_prefix else self._source.most_collections, math.inf
+        for collection in sorted(self._source.collections, key=lambda each: each.distance(moment))[:most]:
+            if nearest <= collection.distance(moment):
                 break
-            asked.append(collection.name)
-            found += await self.captures_in(collection, url, canonical)
-            nearest = min((abs(capture.date - moment) for capture in found), default=math.inf)
-        return found, ", ".join(asked)
+            found.add(await self.captures_in(collection, url, canonical, by_prefix))
+            nearest = min((abs(capture.date - moment) for capture in found.pages), default=math.inf)
+        return found
 
-    async def captures_in(self, collection: Collection, url: str, canonical: str) -> list[Capture]:
+    async def captures_in(self, collection: Collection, url: str, canonical: str, by_prefix: bool = False) -> Found:
         """The captures that one collection has; raises Failed."""
-        query = URL(collection.api).update_query({"url": url, "output": "json", "filter": "=status:200"})
+        query = {
+            "url": url,
+            "output": "json",
+            **({"matchType": "prefix", "limit": _MOST_BY_PREFIX} if by_prefix else {}),
+        }
         index = f"the index {collection.name}"
-        found = await self.ask_index(index, query, canonical, _says_no_captures)
-        if found and not any(capture.file for capture in found):
-            raise archive_failed(index, "its captures name no file to read: another index is needed, such as pywb's")
-        return [
+        found = await self.ask_index(index, URL(collection.api).update_query(query), canonical, _says_no_captures)
+        if found.captures and not any(capture.file for capture in found.captures):
+            problem = "its captures name no file to read: another index is needed, such as pywb's"
+            raise self.refused(URL(collection.api), index, problem)
+        found.asked = [collection.name]
+        found.captures = [
             replace(capture, crawl=collection.name)
-            for capture in found
+            for capture in found.captures
             if capture.file and capture.offset >= 0 and capture.length > 0
         ]
+        return found
 
     async def read(self, capture: Capture, canonical: str) -> Answer:
+        record = await self._record(capture)
+        if isinstance(record, NoPage):
+            return record
+        return capture.page(record.body, canonical, self._url_rules, self._limits.body_bytes, record.ms)
+
+    async def read_redirect(self, capture: Capture, canonical: str) -> Redirect | NoPage:
+        record = await self._record(capture)
+        if isinstance(record, NoPage):
+            return record
+        most = self._limits.body_bytes
+        return redirect_of_record(record.body, most, canonical, self._url_rules, where=str(capture))
+
+    async def _record(self, capture: Capture) -> Received | NoPage:
+        """The response with the bytes of a capture's record; raises Failed."""
         where = str(capture)
         if capture.length > self._limits.wire_bytes:
             return NoPage(Reason.TOO_LARGE, f"{where}, more than {self._limits.wire_bytes:,}")
@@ -135,7 +156,7 @@ class CdxClient(LookupClient):
         response = await self.get_part(where, place, self._limits.wire_bytes, span)
         if len(response.body) != capture.length:
             return NoPage(Reason.BAD_RESPONSE, f"{where}: only {len(response.body):,} bytes came")
-        return capture.page(response.body, canonical, self._url_rules, self._limits.body_bytes, response.ms)
+        return response
 
 
 def parse_collections(body: bytes) -> tuple[Collection, ...]:

@@ -51,10 +51,7 @@ _FIRST_BACKOFF = 1.0  # seconds; doubled at each retry, and spread by half of it
 
 @dataclass(frozen=True, kw_only=True)
 class LiveOptions(ClientOptions):
-    """How pages are fetched; fields as the stage's options of the same names.
-
-    `least_pause` is in seconds, after a 429 or 503 that does not say for how long.
-    """
+    """How pages are fetched; fields as the stage's options of the same names."""
 
     limits: Limits
     host_connections: int
@@ -65,7 +62,6 @@ class LiveOptions(ClientOptions):
     max_retry_wait: float
     outage_wait: float
     keep_requests: bool
-    least_pause: float = 0.0
 
 
 def live_options(options: Options) -> LiveOptions:
@@ -80,21 +76,6 @@ def live_options(options: Options) -> LiveOptions:
         limits=Limits(*times, options.max_wire_bytes, options.max_page_bytes),
         keep_alive=max(15.0, 2 * options.host_delay),
         remembered=4 * connections + 1000,  # more than are open, since redirects lead to others
-    )
-
-
-def archive_requests(options: Options, connections: int, delay: float) -> LiveOptions:
-    """How an archive is asked: so many requests at once to index and data each, and so many seconds between two."""
-    requests = live_options(options)
-    return replace(
-        requests,
-        addresses=replace(requests.addresses, allowed_ports=(), allow_private=True),  # the user names them
-        connections=2 * connections,
-        address_delay=0.0,
-        address_connections=2 * connections,
-        keep_alive=max(15.0, 2 * delay),
-        host_connections=connections,
-        host_delay=delay,
     )
 
 
@@ -310,8 +291,7 @@ class Fetcher:
                     return response
             backoff = _FIRST_BACKOFF * 2 ** max(attempt, gate.busy - 1) * random.uniform(0.5, 1.5)
             if response is not None:
-                asked = retry_after(response)
-                backoff = max(backoff, self.options.least_pause if asked is None else asked)
+                backoff = max(backoff, retry_after(response) or 0.0)
             if backoff > self.options.max_retry_wait:
                 if response is None:
                     backoff = self.options.max_retry_wait

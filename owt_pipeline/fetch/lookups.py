@@ -1,4 +1,4 @@
-"""Archives on the web: requests to them, their failures, and pages looked up URL by URL in a CDX index.
+"""Pages looked up URL by URL in a CDX index, and redirects followed within the archive.
 
 An index answers with the captures of a URL, as JSON: an array, of arrays whose first one names the fields (the Wayback
 Machine), or an object a line (pywb, Common Crawl; https://pywb.readthedocs.io/en/latest/manual/cdxserver_api.html). It
@@ -8,36 +8,37 @@ once more.
 
 from __future__ import annotations
 
-import asyncio
 import calendar
 import contextlib
 import json
-import math
 import time
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
 from yarl import URL
 
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.fetch.answers import Answer, NoPage, Origin, Page, wanted_moment
-from owt_pipeline.fetch.archives import page_of_record
+from owt_pipeline.fetch.archive_client import ArchiveClient, ArchiveOptions, HeldBack, at_once, outcome
+from owt_pipeline.fetch.archives import Redirect, canonical_or_none, dead_end, page_of_record
 from owt_pipeline.fetch.client import Received
-from owt_pipeline.fetch.connections import Stop
-from owt_pipeline.fetch.live import Fetcher, LiveOptions
 from owt_pipeline.fetch.manners import Failed, Gate
 from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.fetch.sources import Crawl
-from owt_pipeline.formats.messages import is_html
-from owt_pipeline.formats.urls import BadURL, canonical_url
+from owt_pipeline.formats.messages import REDIRECTS, is_html
+from owt_pipeline.formats.urls import BadURL, canonical_url, url_id
 from schemas import Reason
 
 _CAPTURES_TRIED = 3
 """Captures of a URL that are read, where the best turn out to be no pages."""
+
+_TRACKED = "utm_"
+"""How the names of the parameters for tracking begin that archived URLs have most often."""
+
+_REVISIT = "warc/revisit"
 
 _MAX_ANSWER_BYTES = 8 << 20
 """Of an index: some 25,000 captures of one URL in one collection, a site's first page at most."""
@@ -58,6 +59,7 @@ class Capture:
       length: bytes of its record.
       date: when it was made, seconds since 1970 in UTC.
       url: the URL as it was archived.
+      status: that it was answered with: 200, or that of a redirect.
     """
 
     crawl: str | None = None
@@ -66,6 +68,7 @@ class Capture:
     length: int = 0
     date: int = 0
     url: str = ""
+    status: int = 200
 
     def __str__(self) -> str:
         return f"{self.length:,} bytes at {self.offset} of {self.file}"
@@ -77,53 +80,34 @@ class Capture:
         return page_of_record(record, origin, max_page_bytes, **about)
 
 
-class ArchiveClient:
-    """Asks an archive; made and used in one event loop, by any number of tasks at once."""
+@dataclass
+class Found:
+    """What indexes have of a URL.
 
-    of_page: ClassVar[tuple[Reason, ...]] = ()
-    """Reasons of failures that are not the archive's."""
+    Attributes:
+      captures: pages, and redirects.
+      others: what other captures of it are.
+      asked: the names of the indexes.
+    """
 
-    def __init__(self, requests: LiveOptions, crawl: Crawl, gate: Gate | None = None):
-        """A client that makes its requests as `requests` says, all processes of the crawl at one rate: to each host, or
-        through one gate."""
-        self._requests, self._crawl, self._gate = requests, crawl, gate
-        self._fetcher = Fetcher(requests, crawl.may_ask)
+    captures: list[Capture] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)
+    asked: list[str] = field(default_factory=list)
 
-    async def close(self) -> None:
-        await self._fetcher.close()
-
-    def status(self) -> str:
-        return f"{self._fetcher.requests:,} requests"
-
-    async def get(self, what: str, url: URL, most: int = 0, stop: Stop = lambda *_: False, **how: Any) -> Received:
-        """The response, of at most `most` bytes (0: as the options have it); `how` is for `Fetcher.get`.
-
-        Raises Failed with the reason `archive_failed`, whose detail says `what` was asked for.
-        """
-        limits = self._requests.limits
-        gate = self._gate or self._fetcher.gates[url.raw_host or ""]
-        gate.delay = self.delay
-        try:
-            limits = replace(limits, wire_bytes=most, body_bytes=most) if most else limits
-            return await self._fetcher.get(url, limits, gate, stop, **how)
-        except Failed as failure:
-            if failure.reason in self.of_page:
-                raise
-            raise archive_failed(what, f"{failure.reason}, {failure.detail}") from failure
-
-    async def get_part(self, what: str, url: URL, most: int, span: str, **how: Any) -> Received:
-        """The response with the bytes `span` of a file; raises Failed as `get` does, also where it is another."""
-        headers = {"Range": f"bytes={span}", "Accept-Encoding": "identity"}
-        # A complete file, sent by a server that knows no ranges, is not read.
-        response = await self.get(what, url, most, lambda status, _: status != 206, headers=headers, **how)
-        if response.status != 206:
-            raise archive_failed(what, f"status {response.status} where a part (206) was asked for")
-        return response
+    def add(self, found: Found) -> None:
+        self.captures += found.captures
+        self.others += found.others
+        self.asked += [name for name in found.asked if name not in self.asked]
 
     @property
-    def delay(self) -> float:
-        """Seconds between two requests of this process."""
-        return self._requests.host_delay * self._crawl.workers()
+    def pages(self) -> list[Capture]:
+        return [capture for capture in self.captures if capture.status == 200]
+
+    def nothing(self) -> NoPage:
+        """Why there is no page, where no capture may be one."""
+        others = ", ".join(f"{count} of {about}" for about, count in sorted(self.others.items()))
+        detail = f"no capture of a page in {', '.join(self.asked)}" + (others and f": {others}")
+        return NoPage(Reason.NOT_ARCHIVED, detail)
 
 
 @dataclass(frozen=True)
@@ -136,7 +120,7 @@ class LookupSource:
       url_rules: version of the rules by which URLs are canonical.
     """
 
-    requests: LiveOptions
+    requests: ArchiveOptions
     choice: str
     url_rules: int
     columns: ClassVar = ("url_id", "url", "posted_url", "created_utc")
@@ -154,13 +138,17 @@ class LookupClient(ArchiveClient, ABC):
         self._together = source.requests.host_connections
 
     @abstractmethod
-    async def look_up(self, url: str, canonical: str, moment: int) -> tuple[Sequence[Capture], str]:
-        """The captures found under `url` that are of `canonical`, at least those near to `moment`, and what was asked
-        for them; may raise Failed."""
+    async def look_up(self, url: str, canonical: str, moment: int, *, by_prefix: bool = False) -> Found:
+        """The captures found under `url`, or under all that begin so, that are of `canonical`, at least those near to
+        `moment`; may raise Failed."""
 
     @abstractmethod
     async def read(self, capture: Capture, canonical: str) -> Answer:
         """The page that a capture is, or why it is none; may raise Failed."""
+
+    @abstractmethod
+    async def read_redirect(self, capture: Capture, canonical: str) -> Redirect | NoPage:
+        """The redirect that a capture is; may raise Failed."""
 
     async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
         """Look up every URL of `urls`; raises UserError where the archive fails for `host_failures` URLs in a row."""
@@ -171,12 +159,7 @@ class LookupClient(ArchiveClient, ABC):
             for row in rows:
                 url_id, *about = (urls[name][row].as_py() for name in urls.column_names)
                 begun = time.monotonic()
-                answer = await self.fetch(*about)
-                if isinstance(answer, NoPage) and answer.reason == Reason.ARCHIVE_FAILED:
-                    held.fail(url_id, answer)
-                else:
-                    await held.settle(begun)
-                    await recorder.take(url_id, answer)
+                await held.take(url_id, await self.fetch(*about), begun)
 
         await at_once(ask() for _ in range(self._together))
         await held.settle()
@@ -185,62 +168,117 @@ class LookupClient(ArchiveClient, ABC):
         """The page of a canonical URL: its capture nearest in time to `created_utc`, or the last without a date; or,
         as the options have it, the earliest or the latest.
 
-        Where there is no capture of it, the URL as it was `posted` is looked up: indexes keep parameters that canonical
-        URLs lack, such as those for tracking. A capture that is no page makes way for the next. Where the archive does
-        not answer as it should, the reason is `archive_failed`.
+        Where there is no capture of it, the URL is looked up as it was `posted`, then with any parameters for tracking:
+        indexes keep these, which canonical URLs lack. A capture that is no page, or cannot be read, makes way for the
+        next; where there are none but redirects, those are followed. Where the archive does not answer as it should,
+        the reason is `archive_failed`.
         """
-        moment = wanted_moment(self._choice, created_utc)
-        try:
-            captures, asked = await self.look_up(url, url, moment)
-            if not captures and posted.partition("?")[2] != url.partition("?")[2]:
-                captures, asked = await self.look_up(posted, url, moment)
-            first: NoPage | None = None
-            nearest = sorted(
-                captures, key=lambda each: (abs(each.date - moment), each.date, each.file, each.offset, each.url)
-            )
-            for capture in nearest[:_CAPTURES_TRIED]:
-                answer = await self.read(capture, url)
-                if isinstance(answer, Page):
-                    return answer
-                first = first or answer
-        except Failed as failure:
-            return NoPage(failure.reason, failure.detail)
-        return first or NoPage(Reason.NOT_ARCHIVED, f"no capture of a page in {asked}")
+        return await self._find(url, posted, wanted_moment(self._choice, created_utc), {url_id(url)})
 
-    async def ask_index(
-        self, what: str, query: URL, canonical: str, has_none: Callable[[Received], bool]
-    ) -> list[Capture]:
+    async def _find(self, url: str, posted: str, moment: int, seen: set[int]) -> Answer:
+        try:
+            found = await self._look_up_variants(url, posted, moment)
+        except Failed as failure:
+            return outcome(failure)
+        first: NoPage | None = None
+        tried: set[tuple[str, int, int]] = set()  # a revisit is another date of a record
+        for capture in sorted(found.captures, key=lambda each: _distance(each, moment)):
+            place = (capture.file, capture.offset, 0 if capture.file else capture.date)
+            if place in tried or len(tried) == _CAPTURES_TRIED:
+                continue
+            tried.add(place)
+            try:
+                if capture.status == 200:
+                    answer = await self.read(capture, url)
+                else:
+                    answer = await self._follow(capture, url, moment, seen)
+            except Failed as failure:
+                answer = outcome(failure)
+            if isinstance(answer, Page):
+                return answer
+            first = first or answer
+        return first or found.nothing()
+
+    async def _look_up_variants(self, url: str, posted: str, moment: int) -> Found:
+        found = await self.look_up(url, url, moment)
+        if not found.pages and posted.partition("?")[2] != url.partition("?")[2]:
+            found.add(await self.look_up(posted, url, moment))
+        if not found.pages and "#" not in url:
+            tracked = f"{url}{'&' if '?' in url else '?'}{_TRACKED}"
+            found.add(await self.look_up(tracked, url, moment, by_prefix=True))
+        return found
+
+    async def _follow(self, capture: Capture, url: str, moment: int, seen: set[int]) -> Answer:
+        """The page that a redirect leads to, within the archive."""
+        redirect = await self.read_redirect(capture, url)
+        if isinstance(redirect, NoPage):
+            return redirect
+        target = canonical_or_none(redirect.location, self._url_rules)
+        end = dead_end(redirect.status, target, url_id(url), seen, self._requests.max_redirects)
+        if end is not None or target is None:
+            return end or NoPage(Reason.BAD_REDIRECT, "")
+        seen.add(url_id(target))
+        answer = await self._find(target, target, moment, seen)
+        if isinstance(answer, Page):
+            return replace(answer, redirects=(redirect.record, *answer.redirects))
+        return replace(answer, detail=f"redirects to {target}: {answer.detail}")
+
+    async def ask_index(self, what: str, query: URL, canonical: str, has_none: Callable[[Received], bool]) -> Found:
         """The captures of an index' answer to a query; `has_none` knows the answers that say that there are none."""
         response = await self.get(what, query, _MAX_ANSWER_BYTES, cut=True)
-        if response.status != 200:
-            if has_none(response):
-                return []
+        found = Found()
+        if response.status != 200 and not has_none(response):
             about = " ".join(response.body[:200].decode("utf-8", "replace").split())
-            raise archive_failed(what, f"status {response.status} {about}".strip())
-        try:
-            return parse_captures(response.body, canonical, self._url_rules, self.reads_untyped)
-        except BadIndex as error:
-            raise archive_failed(what, str(error)) from error
+            raise self.refused(query, what, f"status {response.status} {about}".strip())
+        if response.status == 200:
+            try:
+                found = parse_captures(response.body, canonical, self._url_rules, self.reads_untyped)
+            except BadIndex as error:
+                raise self.refused(query, what, str(error)) from error
+        self.accepted(query)
+        return found
 
 
-def parse_captures(body: bytes, canonical: str, url_rules: int, untyped: bool) -> list[Capture]:
-    """The captures of an index' answer that may be pages of the URL whose canonical form is `canonical`.
+def _distance(capture: Capture, moment: int) -> tuple:
+    """Orders captures of one URL: pages, then redirects; the nearest in time; the earliest."""
+    where = (capture.date, capture.file, capture.offset, capture.url)
+    return capture.status != 200, abs(capture.date - moment), *where
+
+
+def parse_captures(body: bytes, canonical: str, url_rules: int, untyped: bool) -> Found:
+    """The captures of an index' answer that are of the URL whose canonical form is `canonical`: those that may be
+    pages, and redirects. A revisit is another date of the page with the same digest.
 
     With `untyped`, captures whose type the index does not know may be pages, too.
     Rows that are none are passed over, such as a last line that is cut off; raises BadIndex for an answer that is none.
     """
-    found = set()
+    pages: dict[Capture, str] = {}  # with their digests
+    revisits: set[tuple[str, int]] = set()
+    found = Found()
     for row in _rows(body):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, BadURL):
             url = row.get("original") or row["url"]
+            if canonical_url(url, url_rules) != canonical:
+                continue
             types = {row[name] for name in ("mimetype", "mime", "mime-detected") if row.get(name)} - {"unk"}
-            is_page = any(map(is_html, types)) if types else untyped
-            is_good = str(row.get("statuscode") or row["status"]) == "200"
-            if is_page and is_good and canonical_url(url, url_rules) == canonical:
-                file = str(row.get("filename") or "")
-                offset, length = (int(row["offset"]), int(row.get("length") or 0)) if file else (0, 0)
-                found.add(Capture(None, file, offset, length, seconds_of(row["timestamp"]), url))
-    return list(found)
+            status, date = str(row.get("statuscode") or row["status"]), seconds_of(row["timestamp"])
+            digest = str(row.get("digest") or "")
+            file = str(row.get("filename") or "")
+            offset, length = (int(row["offset"]), int(row.get("length") or 0)) if file else (0, 0)
+            if _REVISIT in types or status == "304":
+                revisits.add((digest, date))
+            elif status.isdecimal() and int(status) in REDIRECTS:
+                found.captures.append(Capture(None, file, offset, length, date, url, int(status)))
+            elif status == "200" and (any(map(is_html, types)) if types else untyped):
+                pages[Capture(None, file, offset, length, date, url)] = digest
+            else:
+                found.others[f"status {status}" if status != "200" else ", ".join(sorted(types)) or "no type"] += 1
+    found.captures += pages
+    for capture, digest in pages.items() if revisits else ():
+        found.captures += [replace(capture, date=date) for same, date in sorted(revisits) if digest == same != ""]
+    if revisits and not pages:
+        found.others[_REVISIT] += len(revisits)
+    return found
 
 
 def seconds_of(timestamp: str) -> int:
@@ -265,46 +303,3 @@ def _rows(body: bytes) -> Iterator[dict[str, Any]]:
     if text and not rows:
         raise BadIndex(f"no captures as JSON{problem} but {text[:100]!r}")
     yield from rows
-
-
-def archive_failed(what: str, problem: str) -> Failed:
-    return Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
-
-
-async def at_once(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Await them all; where one fails, the others end first."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class HeldBack:
-    """Failures of an archive, held back until it is known whether they are those of their URLs or of the archive.
-
-    An archive that is down is no reason to turn URLs away: those are asked for again by the next run. A failure is
-    that of its URLs once a later request succeeds.
-    """
-
-    def __init__(self, recorder: Recorder, most: int):
-        """Failures that go to `recorder`; `most` in a row are the archive's."""
-        self._recorder, self._most = recorder, most
-        self._held: deque[tuple[float, int, NoPage]] = deque()  # when, and whose
-
-    def fail(self, url_id: int, answer: NoPage) -> None:
-        """Hold a failure back; raises UserError once there are too many in a row."""
-        self._held.append((time.monotonic(), url_id, answer))
-        if len(self._held) >= self._most:
-            raise UserError(
-                f"the archive failed {self._most} times in a row, at last: {answer.detail}; run again later: "
-                "it continues where it stopped"
-            )
-
-    async def settle(self, begun: float = math.inf) -> None:
-        """A request that was begun then has succeeded, so earlier failures are those of their URLs; at the end, all."""
-        while self._held and self._held[0][0] < begun:
-            _, url_id, answer = self._held.popleft()
-            await self._recorder.take(url_id, answer)

@@ -8,7 +8,7 @@ import importlib.metadata
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -22,13 +22,14 @@ from owt_pipeline.engine.dataset import DatasetReader, rejects_batch, replace_co
 from owt_pipeline.engine.exchange import Slice, gather
 from owt_pipeline.engine.storage import Storage, expand_globs
 from owt_pipeline.fetch.answers import INDEXED, Answer, NoPage, Page
+from owt_pipeline.fetch.archive_client import FIRST_TRIES, archive_options
 from owt_pipeline.fetch.archives import Archives, Lookup, summary
 from owt_pipeline.fetch.cc_index import list_files
-from owt_pipeline.fetch.cc_join import FOUND, WANTED_WITH, captures_by_url, send_keys
+from owt_pipeline.fetch.cc_join import FOUND, WANTED_WITH, captures_by_url, nothing_in, send_keys
 from owt_pipeline.fetch.cc_records import CAPTURE, BulkClient, bulk_source, reading
 from owt_pipeline.fetch.commoncrawl import CdxSource, Collection, read_collections
 from owt_pipeline.fetch.journal import Journal
-from owt_pipeline.fetch.live import archive_requests, live_options
+from owt_pipeline.fetch.live import live_options
 from owt_pipeline.fetch.sources import LiveSource, Source, ask_under_claim, shared_loop
 from owt_pipeline.fetch.wayback import wayback_source
 from owt_pipeline.formats.urls import version_of
@@ -70,7 +71,7 @@ class Sources:
     archives: Archives | None
     online: Mapping[str, Source]
     on_cluster: bool = False
-    captures: Mapping[int, tuple[list[dict[str, Any]], str]] | None = None
+    captures: Mapping[int, tuple[list[dict[str, Any]], NoPage]] | None = None
     crawls: str = ""
     warcinfo: bytes = b""
 
@@ -80,11 +81,13 @@ def prepare(run: StageRun) -> None:
     if "archive" in options.order:
         run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
     if options.in_bulk:
-        with reading(options, on_cluster=False) as archive:
+        first = replace(options, archive_retries=min(options.archive_retries, FIRST_TRIES))
+        with reading(first, on_cluster=False) as archive:
             read_all = partial(archive, BulkClient.read_all)
-            run.properties["cc_files"] = list_files(options.cc_index, options.cc_crawls, read_all)
+            found = list_files(options.cc_index, options.cc_crawls, options.cc_subsets, read_all)
+            run.properties["cc_files"] = found
     elif "commoncrawl" in options.order:
-        requests = archive_requests(options, options.cdx_connections, options.cdx_delay)
+        requests = archive_options(options, options.cdx_connections, options.cdx_delay)
         run.properties["collections"] = [asdict(found) for found in read_collections(options.cdx_index, requests)]
 
 
@@ -118,7 +121,9 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
     if "archives" in run.properties:
         run.properties["archives"] = summary(_archives(run))
         for archive in run.properties["archives"]:
-            if not archive["responses"]:
+            if "problem" in archive:
+                logger.warning("fetch: %s: %s", archive["name"], archive["problem"])
+            elif not archive["responses"]:
                 logger.warning("fetch: %s holds no response to a request: is it a WARC or ARC file?", archive["name"])
 
 
@@ -134,7 +139,7 @@ def _sources(run: StageRun, slices: Sequence[Slice]) -> Sources:
             online[name] = bulk_source(options, url_rules)
         elif name == "commoncrawl":
             online[name] = CdxSource(
-                archive_requests(options, options.cdx_connections, options.cdx_delay),
+                archive_options(options, options.cdx_connections, options.cdx_delay),
                 options.archive_choice,
                 url_rules,
                 tuple(Collection(**found) for found in run.properties["collections"]),
@@ -143,13 +148,14 @@ def _sources(run: StageRun, slices: Sequence[Slice]) -> Sources:
             )
         elif name == "wayback":
             online[name] = wayback_source(options, url_rules)
+    crawls = ", ".join(options.cc_crawls)
     return Sources(
         order=options.order,
         archives=_archives(run) if "archive" in options.order else None,
         online=online,
         on_cluster=run.runtime.on_cluster,
-        captures=captures_by_url(gather(run.work, slices, FOUND)) if options.in_bulk else None,
-        crawls=", ".join(options.cc_crawls),
+        captures=captures_by_url(gather(run.work, slices, FOUND), crawls) if options.in_bulk else None,
+        crawls=crawls,
         warcinfo=_warcinfo(run) if {"live", "wayback"} & set(options.order) else b"",
     )
 
@@ -226,9 +232,7 @@ class _Asking:
             for name in self._sources.order:
                 answer = self._lookup.answer(url_id, created) if name == "archive" and self._lookup else known[name]
                 if answer is None and captures is not None:  # Common Crawl was not asked: it has no capture of a page
-                    _, problem = captures.get(url_id, ([], ""))
-                    detail = f"no capture of a page in {self._sources.crawls}" + (problem and f": {problem}")
-                    answer = NoPage(Reason.NOT_ARCHIVED, detail)
+                    _, answer = captures.get(url_id, ([], nothing_in(self._sources.crawls)))
                 assert answer is not None
                 if isinstance(answer, Page):
                     yield answer
@@ -284,9 +288,9 @@ class _Asking:
         return np.array(pages, np.uint64)
 
 
-def _with_captures(urls: pa.Table, captures: Mapping[int, tuple[list[dict[str, Any]], str]]) -> pa.Table:
+def _with_captures(urls: pa.Table, captures: Mapping[int, tuple[list[dict[str, Any]], NoPage]]) -> pa.Table:
     """Those of the URLs that have captures, with a column of them."""
-    found = [captures.get(url_id, ([], ""))[0] for url_id in urls["url_id"].to_pylist()]
+    found = [captures[url_id][0] if url_id in captures else [] for url_id in urls["url_id"].to_pylist()]
     urls = urls.append_column("captures", pa.array(found, pa.list_(CAPTURE)))
     return urls.filter(pa.array([bool(each) for each in found], pa.bool_()))
 

@@ -35,6 +35,11 @@ class Options:
     pages_from: tuple[str, ...] = _how(
         (), "take pages from WARC or ARC files: paths, folders or globs, local or gs:// or s3://", metavar="GLOB",
     )  # fmt: skip  # what is in the files does, wherever they are: `sources` describes it
+    allow_damaged: bool = _how(
+        False,
+        "take what can be read of damaged files of --pages_from, and record in the manifest what is lost, in place of "
+        "stopping",
+    )
     sources: tuple[str, ...] = option(
         (),
         "where to look for a page, the first that has it wins; default: archive where --pages_from is given, else live",
@@ -90,6 +95,10 @@ class Options:
     cc_crawls: tuple[str, ...] = option(
         (), "crawls of --cc_index to look through: CC-MAIN-2013-20 CC-MAIN-2013-48", metavar="CRAWL", added=True
     )
+    cc_diagnostics: bool = option(
+        False, "read the subset crawldiagnostics of --cc_index, too, which is as large again: redirects are followed, "
+        "revisits count, and `owt why` names what the crawl was answered", added=True,
+    )  # fmt: skip
     cc_data: str = option(
         "", "what the names of WARC files in --cc_index are below: a folder, s3:// or https://; default: what its "
         "folder cc-index/ is in", metavar="URI", added=True,
@@ -131,6 +140,14 @@ class Options:
         2.5, "seconds between two requests to `wayback`, of all workers together; the Internet Archive allows 24 "
         "lookups a minute", minimum=0,
     )  # fmt: skip
+    archive_retries: int = _how(
+        10, "how often a request to an archive on the web is tried again after a failed connection, a time limit, 429 "
+        "or 5xx; one that has failed for as long while others succeed gives way to the next capture", minimum=0,
+    )  # fmt: skip
+    archive_retry_wait: float = _how(
+        60.0, "seconds between two such tries at most; the first waits for one, each further one twice as long",
+        minimum=0,
+    )  # fmt: skip
     refetch: bool = _how(False, "fetch again, as they are now, pages of this run that were lost or damaged")
     resolve: tuple[str, ...] = _how(
         (),
@@ -147,6 +164,11 @@ class Options:
     def in_bulk(self) -> bool:
         """Whether Common Crawl is looked through by its columnar index."""
         return "commoncrawl" in self.order and bool(self.cc_index)
+
+    @property
+    def cc_subsets(self) -> tuple[str, ...]:
+        """The subsets of a crawl that are looked through."""
+        return ("warc", "crawldiagnostics") if self.cc_diagnostics else ("warc",)
 
 
 def _later(place: str) -> Callable[..., Any]:
@@ -213,7 +235,7 @@ STAGE = Stage(
     output="pages",
     inputs=("urls",),
     options=Options,
-    version=2,
+    version=3,
     steps=(
         Step(_later("archives:index_archive"), "index", keys=_archive_files, spread="shards"),
         Step(_later("cc_join:read_footers"), "footers", keys=_index_files, spread="shards", together=_READ_AT_ONCE),

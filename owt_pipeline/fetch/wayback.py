@@ -17,18 +17,19 @@ import re
 import time
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from yarl import URL
 
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.fetch.answers import Answer, NoPage, Origin, judge
+from owt_pipeline.fetch.archive_client import archive_options
+from owt_pipeline.fetch.archives import Redirect
 from owt_pipeline.fetch.client import Received
 from owt_pipeline.fetch.journal import RENEW_SECONDS
-from owt_pipeline.fetch.live import archive_requests
-from owt_pipeline.fetch.lookups import Capture, LookupClient, LookupSource, archive_failed, seconds_of
-from owt_pipeline.fetch.manners import Failed, Gate, retry_after
+from owt_pipeline.fetch.lookups import Capture, Found, LookupClient, LookupSource, seconds_of
+from owt_pipeline.fetch.manners import Failed, Gate
 from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.fetch.sources import Crawl
 from owt_pipeline.formats.messages import REDIRECTS, BadMessage, Headers, TooLarge, charset_of, decode_body
@@ -39,13 +40,12 @@ from schemas import Reason
 if TYPE_CHECKING:
     from owt_pipeline.fetch.stage import Options
 
-LONGEST_PAUSE = 3600.0
-"""Seconds that are waited where the archive asks for it (Retry-After); the run ends where it asks for more."""
-
 PAUSE_TURNS = 24
 """Turns that are missed where the archive is busy (429, 503) and does not say for how long: a minute's."""
 
-_CAPTURES_ASKED = 10
+_CAPTURES_ASKED = 100
+_PAGES = "200"
+_NAMED = f"{_PAGES}|30[12378]|404|410"
 _REPLAY_REDIRECTS = 3
 _COUNTED_SECONDS = 1.2 * RENEW_SECONDS
 
@@ -76,11 +76,7 @@ class WaybackSource(LookupSource):
 def wayback_source(options: Options, url_rules: int) -> WaybackSource:
     """The source by the options of the stage."""
     delay = options.wayback_delay
-    requests = replace(
-        archive_requests(options, options.wayback_connections, delay),
-        max_retry_wait=LONGEST_PAUSE,
-        least_pause=PAUSE_TURNS * delay,
-    )
+    requests = replace(archive_options(options, options.wayback_connections, delay), least_pause=PAUSE_TURNS * delay)
     return WaybackSource(requests, options.archive_choice, url_rules, options.wayback_cdx, options.wayback_pages)
 
 
@@ -104,25 +100,21 @@ class WaybackClient(LookupClient):
             await asyncio.sleep(self.delay)
         await super().ask(urls, recorder, resumed)
 
-    async def look_up(self, url: str, canonical: str, moment: int) -> tuple[list[Capture], str]:
-        index = query(self._source.cdx, url, moment)
-        return await self.ask_index("the Wayback Machine's index", index, canonical, _has_none), "the Wayback Machine"
+    async def look_up(self, url: str, canonical: str, moment: int, *, by_prefix: bool = False) -> Found:
+        found = await self._captures(query(self._source.cdx, url, moment, by_prefix=by_prefix), canonical)
+        if not found.pages and len(found.captures) + found.others.total() >= _CAPTURES_ASKED // 2:
+            found = await self._captures(query(self._source.cdx, url, moment, _PAGES, by_prefix=by_prefix), canonical)
+        return found
 
-    async def get(self, what: str, url: URL, *about: Any, **how: Any) -> Received:
-        """As for any archive; raises UserError where it asks for more patience than is had."""
-        response = await super().get(what, url, *about, **how)
-        if response.status in (429, 503) and (asked := retry_after(response) or 0.0) > LONGEST_PAUSE:
-            raise UserError(
-                f"the Wayback Machine asks to come back in {asked:,.0f} s (status {response.status}): run again then, "
-                "it continues where it stopped; and with a longer --wayback_delay"
-            )
-        return response
+    async def _captures(self, index: URL, canonical: str) -> Found:
+        found = await self.ask_index("the Wayback Machine's index", index, canonical, _has_none)
+        found.asked = ["the Wayback Machine"]
+        return found
 
     async def read(self, capture: Capture, canonical: str) -> Answer:
         where = f"the capture of {timestamp(capture.date)}"
         try:
-            below = f"{self._source.pages.rstrip('/')}/{timestamp(capture.date)}id_"
-            place = URL(f"{below}/{requested(capture.url)}", encoded=True)
+            place = self._place(capture)
         except ValueError as error:
             return NoPage(Reason.BAD_URL, f"{where}: {error}")
         for _ in range(_REPLAY_REDIRECTS + 1):
@@ -135,15 +127,35 @@ class WaybackClient(LookupClient):
             capture, place = found
         if response.status in REDIRECTS:
             return NoPage(Reason.REDIRECT_LOOP, f"{where}: more than {_REPLAY_REDIRECTS} redirects")
-        if response.status in (429, 503) or response.status >= 500:
-            raise archive_failed(where, f"status {response.status}")
         if response.status != 200:
             return NoPage(Reason.NOT_ARCHIVED, f"{where} is not given: status {response.status}")
+        self.accepted(place)
         try:
             return self._archived(capture, response)
         except (BadMessage, TooLarge) as error:
             reason = Reason.TOO_LARGE if isinstance(error, TooLarge) else Reason.BAD_RESPONSE
             return NoPage(reason, f"{where}: {error}")
+
+    async def read_redirect(self, capture: Capture, canonical: str) -> Redirect | NoPage:
+        where = f"the capture of {timestamp(capture.date)}"
+        try:
+            replay = await self.get(where, self._place(capture), stop=lambda status, _: status != 200)
+            if replay.status not in REDIRECTS:
+                return NoPage(Reason.NOT_ARCHIVED, f"{where}, a redirect, is not given: status {replay.status}")
+            there = str(replay.location())
+        except ValueError as error:
+            return NoPage(Reason.BAD_REDIRECT, f"{where}: {error}")
+        match = _CAPTURE.search(there)
+        target = match[2] if match else there
+        headers = original_headers(replay.headers)
+        kept = [(name, value) for name, value in headers if name.lower() not in (*_OF_TRANSFER, "location")]
+        line = f"HTTP/1.1 {capture.status} {HTTPStatus(capture.status).phrase}"
+        record = response_record(capture.url, capture.date, line, [*kept, ("Location", target)], b"")
+        return Redirect(capture.status, target, record)
+
+    def _place(self, capture: Capture) -> URL:
+        below = f"{self._source.pages.rstrip('/')}/{timestamp(capture.date)}id_"
+        return URL(f"{below}/{requested(capture.url)}", encoded=True)
 
     def _redirected(self, response: Received, canonical: str) -> tuple[Capture, URL] | None:
         """Another capture of the same URL that a capture redirects to, and where it is."""
@@ -183,8 +195,14 @@ def _has_none(response: Received) -> bool:
     return response.status == 404
 
 
-def query(cdx: str, url: str, moment: int) -> URL:
-    """What to ask the index for the successful captures of `url` nearest to a time, in seconds since 1970."""
+def query(
+    cdx: str, url: str, moment: int, status: str = f"{_PAGES}|30[12378]|404|410", *, by_prefix: bool = False
+) -> URL:
+    """What to ask the index for the captures nearest to a time, in seconds since 1970: of `url`, or of what begins so.
+
+    `status` is a regular expression of what they were answered with.
+    """
+    closest = timestamp(int(min(max(moment, 0), time.time())))
     pywb = not cdx.rstrip("/").endswith("/cdx/search/cdx")
     fields = "timestamp,url,mime,status,filename,offset" if pywb else "timestamp,original,mimetype,statuscode"
     return URL(cdx).update_query(
@@ -192,9 +210,8 @@ def query(cdx: str, url: str, moment: int) -> URL:
             "url": url,
             "output": "json",
             "fl": fields,
-            "filter": "=status:200" if pywb else "statuscode:200",
-            "closest": timestamp(int(min(max(moment, 0), time.time()))),
-            "sort": "closest",
+            "filter": f"~status:({status})" if pywb else f"statuscode:({status})",
+            **({"matchType": "prefix"} if by_prefix else {"closest": closest, "sort": "closest"}),
             "limit": str(_CAPTURES_ASKED),
         }
     )

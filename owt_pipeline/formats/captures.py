@@ -8,8 +8,10 @@ in one gzip member), its responses are written once more, to a file next to the 
 from __future__ import annotations
 
 import calendar
+import contextlib
 import gzip
 import io
+import itertools
 import re
 import time
 import zlib
@@ -63,8 +65,25 @@ class Capture:
     content_type: str | None = None
 
 
-def captures(file: BinaryIO, size: int, copy: Callable[[bytes], int]) -> Iterator[Capture | None]:
-    """The responses in an archive of `size` bytes, in order; None where a record is broken and was skipped.
+COMPLETE = (
+    "expected a complete file: fetch it again and compare its checksum, or take what can be read with --allow_damaged"
+)
+"""What is to be done about a damaged file."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """What cannot be read in an archive: where, and why."""
+
+    offset: int
+    problem: str = "a damaged record"
+
+    def __str__(self) -> str:
+        return f"the record at byte {self.offset:,}: {self.problem}"
+
+
+def captures(file: BinaryIO, size: int, copy: Callable[[bytes], int]) -> Iterator[Capture | Broken]:
+    """The responses in an archive of `size` bytes, in order, and what is broken and was skipped.
 
     `copy` appends a record to the file next to the index and returns its offset there.
     """
@@ -77,12 +96,12 @@ def captures(file: BinaryIO, size: int, copy: Callable[[bytes], int]) -> Iterato
             if previous.offset == found.offset:  # records of one member, or so FastWARC says of some
                 previous, found = replace(previous, inside=True), replace(found, inside=True)
             if previous.least_end > found.offset:  # another record begins within it
-                yield None
+                yield Broken(previous.offset, "another record begins within it")
                 previous = found if found.record is not None else None
                 continue
             yield from _capture(previous, found.offset, copy)
         if found.record is None:
-            yield None
+            yield Broken(found.offset, found.problem)
         previous = found if found.record is not None else None
     if previous is not None:
         yield from _capture(previous, size, copy)
@@ -101,26 +120,32 @@ class _Found:
     block: bytes | None = None
     inside: bool = False
     least_end: int = 0
+    problem: str = ""
 
 
-def _capture(found: _Found, end: int, copy: Callable[[bytes], int]) -> Iterator[Capture | None]:
+def _capture(found: _Found, end: int, copy: Callable[[bytes], int]) -> Iterator[Capture | Broken]:
     if found.record is not None and found.block is not None:
         capture = _of_response(target_uri(found.record), capture_time(found.record), found.block)
-        if capture is not None and found.inside:
+        if capture is None:
+            yield Broken(found.offset, "not an HTTP response")
+        elif found.inside:
             yield _copied(capture, member_of(found.record, found.block), copy)
         else:
-            yield capture and replace(capture, offset=found.offset, length=end - found.offset)
+            yield replace(capture, offset=found.offset, length=end - found.offset)
 
 
-def _arc_captures(file: BinaryIO, copy: Callable[[bytes], int]) -> Iterator[Capture | None]:
+def _arc_captures(file: BinaryIO, copy: Callable[[bytes], int]) -> Iterator[Capture | Broken]:
     # Buffered, since a pyarrow file has no readline.
     source: Any = gzip.GzipFile(fileobj=file) if _peek(file, 2) == b"\x1f\x8b" else io.BufferedReader(file)  # type: ignore[type-var]
     try:
         for record in _arc_records(source):
             capture = _of_response(*record) if record else None
-            yield _copied(capture, record_of_block(*record), copy) if record and capture else None
-    except (OSError, EOFError, zlib.error):  # gzip's errors: the rest cannot be read
-        yield None
+            if record and capture:
+                yield _copied(capture, record_of_block(*record), copy)
+            else:
+                yield Broken(file.tell())
+    except (OSError, EOFError, zlib.error) as error:  # gzip's errors: the rest cannot be read
+        yield Broken(file.tell(), str(error))
 
 
 def _of_response(url: str, date: int, block: bytes) -> Capture | None:
@@ -129,12 +154,16 @@ def _of_response(url: str, date: int, block: bytes) -> Capture | None:
         status, headers, _ = split_response(block)
     except BadMessage:
         return None
-    location = header(headers, "location") if status in REDIRECTS else None
-    try:
-        location = redirected(url, location) if location else None
-    except ValueError:
-        location = None
+    location = absolute(url, header(headers, "location")) if status in REDIRECTS else None
     return Capture(url, date, status, location, 0, 0, False, header(headers, "content-type"))
+
+
+def absolute(url: str, location: str | None) -> str | None:
+    """Where the Location header of the response to `url` leads; None where that is no URL."""
+    try:
+        return redirected(url, location) if location else None
+    except ValueError:
+        return None
 
 
 def _copied(capture: Capture, member: bytes, copy: Callable[[bytes], int]) -> Capture:
@@ -148,7 +177,7 @@ def _records(file: BinaryIO, size: int) -> Iterator[_Found]:
     lost = False  # between a broken record and the next good one: what is tried there is not counted again
     while at is not None and at < size:
         source: Any = _RecentBytes(file, at)
-        begun, complete = at, True
+        begun, complete, problem, least_end = at, True, "", 0
         try:
             with panics_as_bad_records():
                 for record in ArchiveIterator(source, parse_http=False):
@@ -158,12 +187,25 @@ def _records(file: BinaryIO, size: int) -> Iterator[_Found]:
                     block = read_block(record) if _is_response(record) else None
                     yield _Found(begun, record, block, inside, least_end)
                     complete, lost = True, False
+            is_member = magic == _MAGICS[b"\x1f\x8b"] and source.has(begun, magic)
+            if least_end > size or (is_member and not _is_complete(file, begun)):
+                yield _Found(begun, problem="the file ends within it")
             return
-        except (OSError, BadRecord):
-            at = _find(file, magic, begun + 1)
+        except (OSError, BadRecord) as error:
+            at, problem = _find(file, magic, begun + 1), " ".join(str(error).split())[:200]
         if not lost:
-            yield _Found(begun if not complete else size if at is None else at)
+            yield _Found(begun if not complete else size if at is None else at, problem=problem)
         lost = True
+
+
+def _is_complete(file: BinaryIO, start: int) -> bool:
+    """Whether the gzip member at `start` has its end; FastWARC reports no error for a record that it skips."""
+    file.seek(start)
+    member = zlib.decompressobj(31)
+    with contextlib.suppress(zlib.error):
+        while not member.eof and (piece := file.read(1 << 16)):
+            member.decompress(piece)
+    return member.eof
 
 
 class _RecentBytes:
@@ -225,6 +267,47 @@ def _is_arc(file: BinaryIO) -> bool:
         except zlib.error:
             return False
     return start.startswith(_ARC_MAGIC)
+
+
+_LOOKED_AT = 10  # records, of which a WET or WAT file has no response
+_TEXTS = (
+    (re.compile(rb"(?:[\w./-]+\.(?:gz|parquet)\s+)+", re.ASCII), "a list of paths: name the files that it lists"),
+    (
+        re.compile(rb"\s*<(?:!doctype|html|\?xml)", re.IGNORECASE),
+        "a page of HTML, such as a server's answer to a wrong URL",
+    ),
+    (re.compile(rb"\s*[{\[]"), "JSON: is it a dump of submissions? Those are read by `owt collect --dumps`"),
+)
+
+
+def what_else(file: BinaryIO, size: int) -> str:
+    """What a file is that is no archive of pages, and what to do; "" for an archive.
+
+    An archive may be empty: that of a shard without pages is.
+    """
+    if not size:
+        return ""
+    start = _peek(file, 1 << 16)
+    if start.startswith(b"\x1f\x8b"):
+        with contextlib.suppress(zlib.error):
+            start = zlib.decompressobj(31).decompress(start, 1 << 12)
+    if start.startswith((_PLAIN_MAGIC, _MAGICS[b"\x04\x22"])):
+        file.seek(0)
+        kinds: list[WarcRecordType] = []
+        with contextlib.suppress(OSError, BadRecord), panics_as_bad_records():
+            records = ArchiveIterator(file, parse_http=False)
+            kinds = [record.record_type for record in itertools.islice(records, _LOOKED_AT)]
+        file.seek(0)
+        if WarcRecordType.response not in kinds and WarcRecordType.conversion in kinds:
+            return "a WET file, which has the text of pages alone: take the WARC file of the same name"
+        if len(kinds) > 1 and all(kind in (WarcRecordType.warcinfo, WarcRecordType.metadata) for kind in kinds):
+            return "a WAT file, which has metadata of pages alone: take the WARC file of the same name"
+        return ""
+    if start.startswith(_ARC_MAGIC):
+        return ""
+    return next(
+        (what for pattern, what in _TEXTS if pattern.match(start)), f"something else: it begins with {start[:20]!r}"
+    )
 
 
 def _peek(file: BinaryIO, length: int) -> bytes:

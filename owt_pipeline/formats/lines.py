@@ -65,12 +65,14 @@ class LineReader:
     Attributes:
       bytes_decompressed: so far.
       overlong: numbers of the lines longer than MAX_LINE_BYTES, which are left out.
+      ends_within_line: after the last block: whether the last line has no end, as in a file that was cut.
     """
 
     def __init__(self, file: IO[bytes], block_bytes: int = BLOCK_BYTES):
         self._source, self._block_bytes = Decompressor(file), block_bytes
         self.bytes_decompressed = 0
         self.overlong: list[int] = []
+        self.ends_within_line = False
 
     @property
     def broken(self) -> str | None:
@@ -115,6 +117,7 @@ class LineReader:
         if self.broken is not None and not data.endswith(b"}"):
             data = data[: max(data.rfind(b"\n"), 0)]
         if data:
+            self.ends_within_line = not data.endswith(b"\n")
             data = data.removesuffix(b"\n")
             yield Block(data, line, data.count(b"\n") + 1)
 

@@ -277,17 +277,21 @@ def _to_ascii(host: str) -> str:
 
 
 class _NamesKnown(dict[str, bool]):
-    """Whether a parameter tracks readers on every host, by its name; remembers the names it has seen."""
+    """Whether a parameter tracks readers on every host, by its name; remembers the names it has seen.
+
+    Attributes:
+      prefixes: how names begin that do; names: others that do.
+    """
 
     def __init__(self, names: set[str]):
-        self._prefixes = tuple(name[:-1] for name in names if name.endswith("*"))
-        self._names = frozenset(names)
+        self.prefixes = tuple(name[:-1] for name in names if name.endswith("*"))
+        self.names = frozenset(names)
 
     def __missing__(self, name: str) -> bool:
         if len(self) >= 1 << 14:
             self.clear()
         lowered = name.lower()
-        self[name] = tracks = lowered in self._names or lowered.startswith(self._prefixes)
+        self[name] = tracks = lowered in self.names or lowered.startswith(self.prefixes)
         return tracks
 
 
@@ -305,6 +309,15 @@ def _tracking(version: int) -> tuple[_NamesKnown, dict[str, frozenset[str]]]:
             else:
                 general |= set(names.split())
     return _NamesKnown(general), of_domain
+
+
+@cache
+def tracking_pattern(version: int) -> str:
+    """A regular expression that finds a parameter for tracking, of whatever domain, in a query in lower case."""
+    general, of_domain = _tracking(version)
+    names = sorted({*general.names, *(name for some in of_domain.values() for name in some)})
+    alternatives = [*(f"{re.escape(prefix)}[^=&]*" for prefix in general.prefixes), *map(re.escape, names)]
+    return f"[?&](?:{'|'.join(alternatives)})(?:[=&]|$)"
 
 
 def _without_tracking(query: str, host: str, version: int) -> str:

@@ -113,6 +113,10 @@ def corrupt(data: bytes) -> bytes:
 DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "RS_corrupt.zst": (lambda data: corrupt(zstandard.ZstdCompressor(write_checksum=True).compress(data)), "at byte"),
     "RS_none.zst": (lambda data: b"", "the file has no bytes"),
+    "RS_none": (lambda data: b"", "the file has no bytes"),
+    "RS_no_lines.zst": (lambda data: zstandard.compress(b""), "the file has no lines"),
+    "RS_cut": (lambda data: data[:-40], "after line 500: the file ends in the middle of line 500; expected a complete"),
+    "RS_cut.zst": (lambda data: zstandard.compress(data[:-40]), "the file ends in the middle of line 500"),
     "RS_comments.zst": (
         lambda data: zstandard.compress(9 * (json.dumps(COMMENT).encode() + b"\n")),
         "line 1: comments; expected submissions, whose dumps are called RS_YYYY-MM and *_submissions: leave it out",
@@ -204,19 +208,36 @@ def test_each_file_has_a_tally(tmp_path: Path) -> None:
     assert "damaged" not in run.manifest.properties
 
 
-def test_a_line_over_the_limit_is_one_reject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_over_the_limit_is_an_error_unless_what_can_be_read_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 20)
     endless = json.dumps({**PUSHSHIFT_API, "title": random.Random(1).randbytes(9 << 20).hex()})
     dump = write_dump(tmp_path / "RS.zst", [*links(2), endless, *links(2, start=2)])
-    run = collect(tmp_path / "run", dumps=(str(dump),))
+    with pytest.raises(UserError, match=r"RS\.zst: line 3 has over 1,048,576 bytes; expected a record on each line"):
+        collect(tmp_path / "run", dumps=(str(dump),))
+    run = collect(tmp_path / "run", dumps=(str(dump),), allow_damaged=True)
     assert [reject["detail"] for reject in run.rejects] == ["over 1,048,576 bytes; RS.zst:3"]
+    assert run.manifest.properties["damaged"][0]["problem"].startswith("line 3 has over 1,048,576 bytes")
     assert len(run.urls) == 4
     assert holds(run)
 
 
+def test_a_dump_that_is_cut_in_its_last_line_gives_all_lines_before_where_that_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "RS").write_text("".join(json.dumps(link) + "\n" for link in links(50))[:-40])
+    run = collect(tmp_path / "run", dumps=(str(tmp_path / "RS"),), allow_damaged=True)
+    assert len(run.urls) == 49
+    assert run.manifest.counts.rejected == {"bad_line": 1, "broken_file": 1}
+    assert run.manifest.properties["damaged"][0]["problem"].startswith("after line 50: the file ends in the middle")
+    (tmp_path / "RS").write_text("".join(json.dumps(link) + "\n" for link in links(50))[:-1])  # no line end is fine
+    assert len(collect(tmp_path / "complete", dumps=(str(tmp_path / "RS"),)).urls) == 50
+
+
 def test_broken_archives_are_an_error_unless_what_can_be_read_is_asked_for(testdata: Path, tmp_path: Path) -> None:
     archives = str(testdata / "warc" / "*" / "*arc*")
-    with pytest.raises(UserError, match="broken records skipped; expected a complete file"):
+    with pytest.raises(
+        UserError, match=r"broken records skipped, the first is the record at byte .*; expected a complete"
+    ):
         collect(tmp_path, warcs=(archives,), num_shards=2)
     run = collect(tmp_path, warcs=(archives,), num_shards=2, allow_damaged=True)
     assert len(run.urls) > 40

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from owt_pipeline.formats.urls import canonical_url
+from surt import surt
 
 
 class Answer(NamedTuple):
@@ -89,10 +89,11 @@ class ArchiveServer:
             return Answer(body=json.dumps([self._about(name) for name in self.collections]).encode())
         if path.startswith("/data/"):
             return self._part(self.files.get(path.removeprefix("/data/")), span)
+        key, by_prefix = surt(url), "matchType=prefix" in target
         rows = [
             json.dumps(row)
             for row in self.rows.get(path.strip("/").removesuffix("-index"), [])
-            if canonical_url(row["url"]).lower() == canonical_url(url).lower()  # as SURT, which ignores case
+            if (surt(row["url"]).startswith(key) if by_prefix else surt(row["url"]) == key)
         ]
         if not rows:
             message = json.dumps({"message": f"No Captures found for: {url}"})

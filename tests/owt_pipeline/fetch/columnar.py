@@ -79,13 +79,15 @@ def parquet(rows: pa.Table, group_rows: int = 1000) -> bytes:
 
 
 def publish(files: dict[str, bytes], crawls: Mapping[str, pa.Table], number: int = 1) -> None:
-    """Put the index of each crawl, in `number` files, and the list of these into `files`, by their names."""
+    """Put the index of each crawl, of each subset in `number` files, and their list into `files`, by their names."""
     for crawl, rows in crawls.items():
-        ordered = rows.sort_by("url_surtkey")
-        each = -(-len(ordered) // number)
+        is_page = pc.equal(rows["fetch_status"], 200)
         names = []
-        for part in range(number):
-            names.append(f"{INDEX}/crawl={crawl}/subset=warc/part-{part:05d}-c000.gz.parquet")
-            files[names[-1]] = parquet(ordered.slice(part * each, each))
-        others = [name.replace("subset=warc", "subset=robotstxt") for name in names]
+        for subset, mask in (("warc", is_page), ("crawldiagnostics", pc.invert(is_page))):
+            ordered = rows.filter(mask).sort_by("url_surtkey")
+            each = -(-len(ordered) // number)
+            for part in range(number if each or subset == "warc" else 0):
+                names.append(f"{INDEX}/crawl={crawl}/subset={subset}/part-{part:05d}-c000.gz.parquet")
+                files[names[-1]] = parquet(ordered.slice(part * each, each))
+        others = [name.replace("subset=warc", "subset=robotstxt") for name in names if "=warc" in name]
         files[f"crawl-data/{crawl}/cc-index-table.paths.gz"] = gzip.compress("\n".join([*names, *others, ""]).encode())

@@ -44,7 +44,7 @@ MADE = 200_000
 def options(server: ArchiveServer, **others: Any) -> Options:
     usual: dict[str, Any] = {
         "sources": ("commoncrawl",), "cc_index": f"{server.url}/data/{INDEX}", "cc_crawls": CRAWLS[:1],
-        "user_agent": AGENT, "cc_delay": 0.0, "retries": 1, "max_retry_wait": 3.0,
+        "user_agent": AGENT, "cc_delay": 0.0, "archive_retries": 1, "archive_retry_wait": 0.05,
     }  # fmt: skip
     return Options(**{**usual, **others})
 
@@ -192,7 +192,7 @@ def test_each_source_is_asked_only_for_what_those_before_it_lack(
     common = {"resolve": live.rules, "host_delay": 0.0, "address_delay": 0.0}
     try:
         manifest = fetch(first := write_urls(urls, "a"), archive, sources=("live", "commoncrawl"), **common)
-        assert manifest.stats["cc_keys"] == 3
+        assert manifest.stats["cc_keys"] == 6  # each, and its path with any parameters for tracking
         won = {each["url"].rpartition("/")[2]: each["source"] for each in reader(first, manifest).table().to_pylist()}
         assert won == {"live": "live", "live-old": "live", "old": "commoncrawl"}
         shown = {url.rpartition("/")[2]: answer for url, answer in rejects(first, manifest).items()}
@@ -256,7 +256,10 @@ BAD_INDEX = {
     "no such crawl": ({"cc_crawls": ("CC-MAIN-1999-01",)}, r"CC-MAIN-1999-01/cc-index-table\.paths\.gz: status 404"),
     "no list": ({"cc_crawls": ("CC-BAD",)}, r"--cc_crawls CC-BAD: .*paths\.gz is not a list of files"),
     "another folder": ({"cc_index": "URL/cc-index/other"}, "names no file below cc-index/other/crawl=CC-MAIN-2014-10"),
-    "no host": ({"cc_index": "http://127.0.0.1:9/cc-index/x"}, "--cc_index: .* connect, .*; check it and --cc_crawls"),
+    "no host": (
+        {"cc_index": "http://127.0.0.1:9/cc-index/x"},
+        "--cc_index: .* connect, .*; check it and --cc_crawls",
+    ),
     "no folder": (
         {"cc_index": "/nowhere/cc-index/table"},
         "--cc_crawls CC-MAIN-2014-10: no file /nowhere/cc-index/table/crawl=",
@@ -286,7 +289,7 @@ def test_an_index_that_cannot_be_used_is_one_line(
     changed = {name: value.replace("URL", f"{archive.url}/data") if isinstance(value, str) else value
                for name, value in changed.items()}  # fmt: skip
     with pytest.raises(UserError, match=message) as raised:
-        fetch(write_urls(["http://a.example/x"]), archive, **{"retries": 0, **changed})
+        fetch(write_urls(["http://a.example/x"]), archive, **{"archive_retries": 0, **changed})
     assert "\n" not in str(raised.value)
 
 
@@ -301,8 +304,8 @@ def test_an_archive_that_is_busy_is_waited_for_and_one_that_is_down_costs_no_url
         return Answer(503, b"slow down") if path.endswith(".warc.gz") else None
 
     archive.way = down
-    with pytest.raises(UserError, match=r"the archive failed 5 times in a row, at last: .*status 503"):
-        fetch(runtime, archive, host_failures=5, retries=0)
+    with pytest.raises(UserError, match=r"the archive failed 5 times in a row, .* at last: .*status 503"):
+        fetch(runtime, archive, host_failures=5, archive_retries=2)
 
     answers = [403, 429, 503]
 
@@ -311,7 +314,7 @@ def test_an_archive_that_is_busy_is_waited_for_and_one_that_is_down_costs_no_url
 
     archive.way = busy
     archive.requests.clear()
-    manifest = fetch(runtime, archive, retries=3)
+    manifest = fetch(runtime, archive, archive_retries=3)
     assert manifest.counts.left == 6
     assert not answers
     assert not any(INDEX in path for path in archive.requests)  # the join was finished

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +21,7 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.stage import STAGE, Options
-from owt_pipeline.formats.captures import Capture, captures
+from owt_pipeline.formats.captures import Broken, Capture, captures
 from owt_pipeline.formats.warc import gzip_member, read_record, response_record, single_member
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.conftest import write_urls_to
@@ -104,7 +107,7 @@ def test_every_format_gives_the_same_pages(name: str, testdata: Path, write_urls
 
 def test_broken_archives_are_read_as_far_as_they_go(testdata: Path, write_urls: Callable[..., Runtime]) -> None:
     runtime = write_urls(["http://example.com/", "http://example.com?example=1", "http://www.iana.org/"])
-    manifest = fetch(runtime, testdata / "warc" / "warcio", testdata / "warc" / "resiliparse")
+    manifest = fetch(runtime, testdata / "warc" / "warcio", testdata / "warc" / "resiliparse", allow_damaged=True)
     assert manifest.counts.left == 3
     counts = {entry["name"]: (entry["responses"], entry["broken"]) for entry in manifest.properties["archives"]}
     assert counts["bad.arc"] == (0, 3)
@@ -123,7 +126,7 @@ def test_archives_and_a_run_in_a_bucket_give_the_bytes_of_local_ones(
     folders = [testdata / "warc" / name for name in ("warcio", "resiliparse")]
     urls = ["http://example.com/", "http://www.iana.org/", "https://example.com/?example=1"]
     runtime = write_urls(urls)
-    expected = fetch(runtime, *folders)
+    expected = fetch(runtime, *folders, allow_damaged=True)
     with s3_bucket() as bucket:
         files = Storage(f"{bucket}/archives")
         for path in [path for folder in folders for path in folder.iterdir()]:
@@ -132,7 +135,7 @@ def test_archives_and_a_run_in_a_bucket_give_the_bytes_of_local_ones(
         for name in runtime.workdir.names():
             if name.startswith(("urls/", "ledger/urls/")):
                 remote.workdir.write(name, runtime.workdir.read(name))
-        options = Options(pages_from=(f"{bucket}/archives/*.warc*", f"{bucket}/archives/*.arc*"))
+        options = Options(pages_from=(f"{bucket}/archives/*.warc*", f"{bucket}/archives/*.arc*"), allow_damaged=True)
         manifest = run_stage(STAGE, options, remote)[0]
         assert manifest.digest == expected.digest
         counts = {entry["name"]: entry for entry in expected.properties["archives"]}
@@ -162,7 +165,8 @@ def found_in(data: bytes) -> list[str | None]:
         assert response.body == page(f"{capture.url[-1]} " * 999)
         return capture.url[-1]
 
-    return [capture and text(capture) for capture in captures(io.BytesIO(data), len(data), copy)]
+    found = captures(io.BytesIO(data), len(data), copy)
+    return [None if isinstance(capture, Broken) else text(capture) for capture in found]
 
 
 @pytest.mark.parametrize("damaged", range(5))
@@ -184,9 +188,9 @@ def test_damage_at_which_fastwarc_panics_costs_no_other_record(damaged_at: int, 
     damaged[damaged_at] ^= 1
     data = bytes(damaged) + (folder / "warcfile.warc.lz4").read_bytes()
     broken, *found = captures(io.BytesIO(data), len(data), len)
-    assert broken is None
+    assert isinstance(broken, Broken)
     assert len(found) == 16
-    assert all(found)
+    assert not any(isinstance(capture, Broken) for capture in found)
 
 
 def test_records_that_share_a_member_are_found() -> None:
@@ -234,7 +238,7 @@ def test_each_failure_in_an_archive_has_its_reason(tmp_path: Path, write_urls: C
     )  # fmt: skip
     names = "gone pdf pdf-as-html empty large old loop lost https mailto nowhere untyped damaged absent"
     runtime = write_urls([f"{host}/{name}" for name in names.split()])
-    manifest = fetch(runtime, file, max_page_bytes=4000)
+    manifest = fetch(runtime, file, max_page_bytes=4000, allow_damaged=True)
     found = responses(runtime, manifest)
     assert {url.rpartition("/")[2] for url in found} == {"old", "untyped"}
     assert found["https://a.example/old"].url == f"{host}/new"
@@ -282,7 +286,7 @@ def test_archives_are_the_same_wherever_they_lie_and_in_whatever_order_they_were
     files = [tmp_path / "2" / "a.warc", tmp_path / "1" / "b.warc"]
     for file, url in zip(files, urls, strict=True):
         file.parent.mkdir()
-        file.write_bytes(archive([(url, 200, "OK", HTML, page(url))]))
+        file.write_bytes(archive([(url, 200, "HTTP/1.1 200 OK", HTML, page(url))]))
     by_folder = replace(STAGE, module="", sources=lambda options: STAGE.sources(options)[::-1])  # as versions before
     live = {"sources": ("archive", "live"), "user_agent": "test/1.0 (+mailto:me@example.org)"}
     options = Options(pages_from=tuple(map(str, files)), **live)  # type: ignore[arg-type]
@@ -299,10 +303,67 @@ def test_a_glob_without_files_says_so(write_urls: Callable[..., Runtime], tmp_pa
         fetch(write_urls(["http://a.example/"]), tmp_path / "*.warc.gz")
 
 
-def test_a_file_that_is_not_an_archive_is_named(
-    write_urls: Callable[..., Runtime], tmp_path: Path, caplog: pytest.LogCaptureFixture
+def member(kind: str, content_type: str = "text/plain") -> bytes:
+    head = f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Record-ID: <urn:uuid:1>\r\nWARC-Target-URI: http://a.example/\r\n"
+    head += f"WARC-Date: 2014-01-01T00:00:00Z\r\nContent-Type: {content_type}\r\nContent-Length: 4\r\n\r\n"
+    return gzip_member(head.encode() + b"text\r\n\r\n")
+
+
+DAMAGED = {
+    "cut.warc.gz": (lambda content: content[:-200], "the record at byte "),
+    "cut.warc": (lambda content: gzip.decompress(content)[:-2000], "the record at byte "),
+    "cut_request.warc.gz": (lambda content: content + member("request")[:-30], "the record at byte "),
+    "cut_request.warc": (lambda content: gzip.decompress(content + member("request"))[:-6], "the record at byte "),
+    "corrupt.warc.gz": (lambda content: content[:900] + bytes(60) + content[960:], "the record at byte "),
+    "page.warc.gz": (lambda content: b"<!DOCTYPE html><title>404", "no WARC or ARC file but a page of HTML"),
+    "CC.warc.wet.gz": (
+        lambda content: member("warcinfo") + 9 * member("conversion"),
+        "no WARC or ARC file but a WET file, which has the text of pages alone: take the WARC file of the same name",
+    ),
+    "CC.warc.wat.gz": (
+        lambda content: member("warcinfo") + 9 * member("metadata", "application/json"),
+        "no WARC or ARC file but a WAT file, which has metadata",
+    ),
+    "warc.paths.gz": (
+        lambda content: gzip_member(b"crawl-data/CC-MAIN-2014-10/segments/1/warc/CC-1.warc.gz\n" * 50),
+        "no WARC or ARC file but a list of paths: name the files that it lists",
+    ),
+    "RS_2013-01.zst": (lambda content: b"\x28\xb5\x2f\xfd" + bytes(50), "no WARC or ARC file but something else"),
+    "dump.ndjson": (lambda content: b'{"id": 1}\n' * 9, "no WARC or ARC file but JSON: is it a dump of submissions?"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_archive_is_an_error_unless_what_can_be_read_is_asked_for(
+    name: str, write_urls: Callable[..., Runtime], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "dump.zst").write_bytes(b"no record is in here\n" * 9)
+    damage, expected = DAMAGED[name]
+    (tmp_path / name).write_bytes(damage(b"".join(five_records())))
+    runtime = write_urls([f"http://a.example/{i}" for i in range(5)])
+    with pytest.raises(UserError) as error:
+        fetch(runtime, tmp_path / name)
+    said = str(error.value)
+    assert said.startswith(str(tmp_path / name))
+    assert expected in said
+    assert "\n" not in said
+    if expected.startswith("the record"):
+        assert "fetch it again and compare its checksum, or take what can be read with --allow_damaged" in said
     with caplog.at_level("WARNING", logger="owt"):
-        assert fetch(write_urls(["http://a.example/"]), tmp_path / "dump.zst").counts.left == 0
-    assert "dump.zst holds no response to a request: is it a WARC or ARC file?" in caplog.text
+        manifest = fetch(runtime, tmp_path / name, allow_damaged=True)
+    (archive,) = manifest.properties["archives"]
+    assert archive["problem"].startswith(expected)
+    assert archive["problem"] in caplog.text
+    assert archive["responses"] == manifest.counts.left
+    assert archive["responses"] in ((4, 5) if expected.startswith("the record") else (0,))
+
+
+def test_a_damaged_archive_ends_the_command_with_code_1(write_urls: Callable[..., Runtime], tmp_path: Path) -> None:
+    (tmp_path / "cut.warc.gz").write_bytes(b"".join(five_records())[:-100])
+    runtime = write_urls(["http://a.example/0"])
+    command = [sys.executable, "-m", "owt_pipeline.fetch.stage", "--workdir", runtime.workdir.uri,
+               "--pages_from", str(tmp_path / "cut.warc.gz")]  # fmt: skip
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 1
+    assert "cut.warc.gz, the record at byte " in process.stderr
+    assert "Traceback" not in process.stderr
+    assert subprocess.run([*command, "--allow_damaged", "--quiet"], timeout=120).returncode == 0

@@ -80,7 +80,9 @@ def test_the_first_source_that_has_a_page_wins(
             assert manifest.stats[f"from_{name}"] == list(won.values()).count(name)
         asked = {
             "live": {path.strip("/") for (_, path) in live.requests if path != "/robots.txt"},
-            "commoncrawl": {path.rpartition("/")[2] for path in archive.requests if "-index" in path},
+            "commoncrawl": {
+                path.rpartition("/")[2].removesuffix("?utm_") for path in archive.requests if "-index" in path
+            },
         }
         for name, urls in asked.items():  # those that no earlier source had
             earlier = set(order[: order.index(name)])
@@ -113,8 +115,8 @@ def test_options_that_cannot_be_are_a_clear_error_and_cost_no_page(
     options: Options, message: str, tmp_path: Path, write_urls: Callable[..., Runtime]
 ) -> None:
     runtime = write_urls(["http://a.example/"])
-    (tmp_path / "empty.warc").touch()
-    manifest, _ = run_stage(STAGE, Options(pages_from=(str(tmp_path / "empty.warc"),)), runtime)
+    (tmp_path / "some.warc.gz").write_bytes(response_record("http://b.example/", 1, "HTTP/1.1 200 OK", [], b"x"))
+    manifest, _ = run_stage(STAGE, Options(pages_from=(str(tmp_path / "some.warc.gz"),)), runtime)
     with pytest.raises(UserError, match=message):
         run_stage(STAGE, options, runtime)
     assert read_manifest(runtime.workdir, "pages") == manifest

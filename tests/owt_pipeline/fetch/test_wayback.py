@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -32,8 +33,9 @@ from owt_pipeline.fetch.journal import Claim
 from owt_pipeline.fetch.lookups import BadIndex, parse_captures
 from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.fetch.stage import STAGE, Options
+from owt_pipeline.fetch.surt import surt_key
 from owt_pipeline.fetch.wayback import original_headers, wayback_source
-from owt_pipeline.formats.urls import VERSION, canonical_url
+from owt_pipeline.formats.urls import VERSION
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, timestamp
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
@@ -44,16 +46,22 @@ AT = 15_000 * DAY
 HOST = "http://www.a.example"
 
 
+def _surt(url: str) -> str:
+    return (surt_key(url) or b"").decode()
+
+
 class Wayback(ArchiveServer):
     """The Wayback Machine: its index and its captures.
 
     Attributes:
       captures: (URL, time) of each, with its body.
+      statuses: of those that are no page, with where they redirect to.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.captures: dict[tuple[str, int], bytes] = {}
+        self.statuses: dict[tuple[str, int], tuple[int, str]] = {}
 
     def add(self, path: str, moment: int = AT, body: bytes = b"<p>page") -> None:
         self.captures[f"{HOST}/{path}", moment] = body
@@ -62,17 +70,20 @@ class Wayback(ArchiveServer):
         parts = urlsplit(target)
         if parts.path == "/cdx/search/cdx":
             asked = {name: value for name, (value,) in parse_qs(parts.query).items()}
-            assert (asked["output"], asked["filter"], asked["sort"]) == ("json", "statuscode:200", "closest")
-            names = asked["fl"].split(",")
-            known = [(u, m) for u, m in self.captures if canonical_url(u).lower() == canonical_url(url).lower()]
-            known.sort(key=lambda one: abs(int(asked["closest"]) - int(timestamp(one[1]))))
-            found = [
-                [
-                    {"timestamp": timestamp(m), "original": u, "mimetype": "text/html", "statuscode": "200"}[n]
-                    for n in names
-                ]
-                for u, m in known[: int(asked["limit"])]
-            ]
+            names, statuses, by_prefix = asked["fl"].split(","), asked["filter"], asked.get("matchType") == "prefix"
+            assert (asked["output"], statuses[:11]) == ("json", "statuscode:")
+            known = [
+                (u, m) for u, m in self.captures
+                if re.fullmatch(statuses[11:], str(self.statuses.get((u, m), (200, ""))[0]))
+                and (_surt(u).startswith(_surt(url)) if by_prefix else _surt(u) == _surt(url))
+            ]  # fmt: skip
+            if not by_prefix:
+                known.sort(key=lambda one: abs(int(asked["closest"]) - int(timestamp(one[1]))))
+            found = []
+            for u, m in known[: int(asked["limit"])]:
+                status = str(self.statuses.get((u, m), (200, ""))[0])
+                about = {"timestamp": timestamp(m), "original": u, "mimetype": "text/html", "statuscode": status}
+                found.append([about[name] for name in names])
             return Answer(body=json.dumps([names, *found] if found else []).encode())
         moment, _, original = target.removeprefix("/web/").partition("id_/")
         for (archived, at), body in self.captures.items():
@@ -83,7 +94,10 @@ class Wayback(ArchiveServer):
                     "x-archive-src": "some-crawl/some.warc.gz", "Memento-Datetime": formatdate(at, usegmt=True),
                     "Link": "<http://a.example>; rel=original",
                 }  # fmt: skip
-                return Answer(200, body, headers)
+                status, location = self.statuses.get((archived, at), (200, ""))
+                if location:
+                    headers["Location"] = f"{self.url}/web/{moment}id_/{location}"
+                return Answer(status, body, headers)
         return Answer(404, b"not in the archive")
 
     def asked_for(self) -> list[str]:
@@ -101,7 +115,7 @@ def archive() -> Iterator[Wayback]:
 def options(url: str, **some: object) -> Options:
     defaults: dict = {
         "sources": ("wayback",), "wayback_cdx": f"{url}/cdx/search/cdx", "wayback_pages": f"{url}/web",
-        "user_agent": AGENT, "wayback_delay": 0.0, "host_delay": 0.0, "retries": 1,
+        "user_agent": AGENT, "wayback_delay": 0.0, "archive_retries": 1, "archive_retry_wait": 0.05,
     }  # fmt: skip
     return Options(**{**defaults, **some})
 
@@ -145,7 +159,7 @@ def test_the_capture_that_is_wanted_is_taken_as_it_was_archived(
     assert (shown["source"], shown["days_after_submission"]) == ("wayback", day - 18)
     ((reason, detail),) = rejects(runtime, manifest).values()
     assert (reason, detail) == ("not_archived", "no capture of a page in the Wayback Machine")
-    assert len(archive.seen) == 3
+    assert len(archive.seen) == 4  # for the absent one, also with any parameters for tracking
     assert archive.agents == {AGENT}
 
 
@@ -199,7 +213,7 @@ def test_what_is_invalid_is_a_reject_with_its_reason(archive: Wayback, write_url
     archive.add("moved", AT + DAY, b"<p>moved")
     archive.way = replies(archive)
     runtime = write_urls([(f"{HOST}/{name}", AT) for name in names], num_shards=1)
-    manifest = fetch(runtime, archive, max_page_bytes=8000, max_wire_bytes=8000, retries=0)
+    manifest = fetch(runtime, archive, max_page_bytes=8000, max_wire_bytes=8000)
     assert texts(runtime, manifest) == {
         "fine": "<p>page", "moved": "<p>moved", "silent": "<p>zipped", "gzip": "<p>zipped",
     }  # fmt: skip
@@ -223,7 +237,7 @@ def test_what_is_invalid_is_a_reject_with_its_reason(archive: Wayback, write_url
 def test_an_archive_that_is_too_slow_has_failed(archive: Wayback, write_urls: Callable[..., Runtime]) -> None:
     archive.slowness = 1.5
     runtime = write_urls([(f"{HOST}/x", AT)])
-    ((reason, detail),) = rejects(runtime, fetch(runtime, archive, silence_timeout=0.3, retries=0)).values()
+    ((reason, detail),) = rejects(runtime, fetch(runtime, archive, silence_timeout=0.3)).values()
     assert reason == "archive_failed"
     assert detail == "the Wayback Machine's index: timeout, nothing came for 0.3 s"
 
@@ -302,7 +316,7 @@ def test_an_archive_that_is_down_ends_the_run_and_rejects_no_url(
 ) -> None:
     archive.way = lambda path, count: Answer(500, b"down")
     runtime = write_urls([(f"{HOST}/{i}", AT) for i in range(8)], num_shards=1)
-    with pytest.raises(UserError, match=r"the archive failed 3 times in a row, at last: .*index: status 500 down"):
+    with pytest.raises(UserError, match=r"the archive failed 3 times in a row, .*index: status 500 down"):
         fetch(runtime, archive, host_failures=3)
     archive.way = lambda path, count: None
     assert fetch(runtime, archive).counts.rejected == {"not_archived": 8}
@@ -333,7 +347,7 @@ def test_a_killed_run_asks_nothing_twice_but_what_was_in_flight(
     manifest = fetch(runtime, archive)
     assert (manifest.counts.left, manifest.counts.rejected) == (20, {"not_archived": 10})
     asked = archive.asked_for()
-    assert len(set(asked)) == 30 + 20
+    assert len(set(asked)) == 30 + 20 + 10  # lookups, captures, lookups with any parameters for tracking
     assert len(asked) - len(set(asked)) <= 4  # of the URL in flight, and of one on its way into the journal
 
 
@@ -383,7 +397,7 @@ def test_workers_on_a_cluster_share_one_rate(archive: Wayback, tmp_path: Path, m
 
     assert asyncio.run(all_work()) == [urls_each] * workers
     times = [moment for moment, _ in archive.seen]
-    assert len(times) == workers * urls_each
+    assert len(times) == 2 * workers * urls_each  # each is absent, also with any parameters for tracking
     # Each keeps to a fourth of the rate; as some end, the others may go faster, so half of the requests are judged.
     half = times[: len(times) // 2]
     assert half[-1] - half[0] >= 0.8 * (len(half) - workers) * delay
@@ -415,7 +429,7 @@ def test_odd_rows_of_an_index_are_skipped(rows: list[list], as_lines: bool) -> N
     if as_lines:
         body = "\n".join(json.dumps(dict(zip(names, row, strict=False))) for row in rows)
     with contextlib.suppress(BadIndex):
-        for capture in parse_captures(body.encode(), "https://a.example/x", VERSION, True):
+        for capture in parse_captures(body.encode(), "https://a.example/x", VERSION, True).captures:
             assert (capture.url, timestamp(capture.date)) == ("http://a.example/x", "20110102030405")
 
 

@@ -1,0 +1,116 @@
+"""Pages that servers send with status 200 in place of what was asked for: a missing page, a parked domain, a wall.
+
+Few signals, each of which says what the page is, and only in a page with little text: precision is what counts, since a
+page rejected here is lost. They are published ones:
+
+- soft 404s: the titles of the error pages of Apache, nginx, IIS, WordPress, Drupal and Joomla, as Bar-Yossef et al.,
+  "Sic transit gloria telae", 2004, found them to be most of all soft 404s with a title of their own;
+- parked domains: the hosts that the parking services load their pages from (Vissers et al., "Parking Sensors", 2015);
+- walls: what Cloudflare, Imperva, DataDome, HUMAN, Akamai, AWS and Sucuri document or Wappalyzer knows of their pages,
+  and the consent and login pages of the largest sites.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+
+from schemas import Reason
+
+MAX_WORDS = 250
+"""Words of all text that the page shows; an article about such pages has more."""
+
+_HEAD_CHARACTERS = 1 << 16  # in which a title is
+_MAX_CHARACTERS = 1 << 17  # a page that is longer is none of these
+
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
+_UNSHOWN = re.compile(
+    r"<(script|style|noscript|template|svg)\b.*?</\1\s*>|<!--.*?-->|<[^>]*>", re.IGNORECASE | re.DOTALL
+)
+
+_END = r"\W{0,4}(?:\s[|·–—-]\s.*)?$"  # of a title: nothing more, or the site's name
+_MISSING_PAGE = (
+    r"(?:the |this |that )?(?:page|file|document|url|article)(?: you (?:requested|are looking for))?"
+    r" (?:not|(?:was|is|could|can) ?not|(?:was|is|could|ca)n['’]t) (?:be )?(?:found|available)"
+    r"|(?:the |this |that )?page (?:does not|doesn['’]t) exist"
+)
+_SAYS_404 = (
+    r"(?:(?:http|error|status)\W{1,3})?404\b"
+    r"(?:\W{0,4}(?:error(?: page)?|(?:file or directory |page )?not found))?(?:\)!!1)?"
+)
+_MISSING = re.compile(
+    rf"{_SAYS_404}{_END}|(?:(?:404|oops|sorry)\W{{1,4}})?(?:{_MISSING_PAGE}){_END}|.*[|·:–—-]\s(?:404|{_MISSING_PAGE})\W*$",
+    re.IGNORECASE,
+)
+_FOR_SALE = re.compile(
+    r"(?:the domain )?[\w-]+(?:\.[\w-]+)+ (?:is|may be) (?:for sale|available for purchase)\b"
+    r"|this domain (?:name )?(?:is|may be) for sale\W*$",
+    re.IGNORECASE,
+)
+_WALL = re.compile(
+    r"(?:just a moment|attention required! \| cloudflare|access denied|access to this page has been denied\.?"
+    r"|(?:please wait\W+)?checking your browser|are you a (?:robot|human)|robot or human|robot check|human verification"
+    r"|security check required|ddos-guard|captcha|access denied - sucuri website firewall|pardon our interruption"
+    r"|before you continue to (?:google|youtube)(?: search)?)\W*$"
+    rf"|(?:please )?(?:log|sign) ?in(?: to (?:continue|facebook|your account))?{_END}"
+    r"|linkedin login, sign in|login \W instagram",
+    re.IGNORECASE,
+)
+
+_PARKED = (  # where a parked domain's page loads from
+    "sedoparking.com",
+    "parkingcrew.net",
+    "d38psrni17bvxu.cloudfront.net",  # ParkingCrew's
+    "bodis.com",
+    "parklogic.com",
+    "wsimg.com/parking-lander",
+)
+_LANDER = re.compile(r"""window\.location\.href ?= ?["']/lander["']""")  # GoDaddy's, and nothing else in the page
+_CHECKS = {  # what the HTML of a wall has, and no page behind it
+    "_cf_chl_opt": "Cloudflare's check of the browser",
+    "cf-browser-verification": "Cloudflare's check of the browser",
+    "cf-error-details": "Cloudflare's error page",
+    "/_incapsula_resource?cwudnsai=": "Imperva's check of the browser",
+    "/_incapsula_resource?swudnsai=": "Imperva's check of the browser",
+    "ct.captcha-delivery.com/": "DataDome's CAPTCHA",
+    "geo.captcha-delivery.com/": "DataDome's CAPTCHA",
+    'id="px-captcha"': "HUMAN's CAPTCHA",
+    "distil_r_captcha": "Imperva's CAPTCHA",
+    "gokuprops": "AWS' check of the browser",
+    "//consent.yahoo.com/v2/collectconsent": "Yahoo's request to consent",
+    "//consent.google.com/save": "Google's request to consent",
+    "//consent.youtube.com/save": "Google's request to consent",
+}
+
+
+def what_instead(page: str) -> tuple[Reason, str] | None:
+    """What a page is in place of what was asked for: the reason to reject it, and the signal; None for a page."""
+    if len(page) > _MAX_CHARACTERS:
+        return None
+    found = _by_title(_title(page)) or _by_marker(page.lower())
+    if found is None or len(_UNSHOWN.sub(" ", page).split()) > MAX_WORDS:
+        return None
+    return found
+
+
+def _by_title(title: str) -> tuple[Reason, str] | None:
+    about = f"the title is {title[:100]!r}"
+    if _MISSING.match(title):
+        return Reason.SOFT_404, f"a missing page: {about}"
+    if _FOR_SALE.match(title):
+        return Reason.SOFT_404, f"a parked domain: {about}"
+    return (Reason.WALL, about) if _WALL.match(title) else None
+
+
+def _by_marker(page: str) -> tuple[Reason, str] | None:
+    for service in _PARKED:
+        if service in page and re.search(rf"src=[\"']?(?:https?:)?//[^\"'\s>]*{re.escape(service)}", page):
+            return Reason.SOFT_404, f"a parked domain: it loads {service}"
+    if len(page) < 1000 and _LANDER.search(page):
+        return Reason.SOFT_404, "a parked domain: it leads to /lander"
+    return next(((Reason.WALL, f"{what} ({check})") for check, what in _CHECKS.items() if check in page), None)
+
+
+def _title(page: str) -> str:
+    match = _TITLE.search(page, 0, _HEAD_CHARACTERS)
+    return " ".join(html.unescape(match[1]).split()) if match else ""

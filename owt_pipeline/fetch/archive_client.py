@@ -1,0 +1,262 @@
+"""Requests to archives on the web, which are patient: an archive that is busy or down for minutes costs no page.
+
+A request is tried again, with growing waits, after all that time may mend. What still fails is the failure of its URL
+while others succeed, and the archive's where many fail in a row: then the run stops, and continues later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections import defaultdict, deque
+from collections.abc import Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from yarl import URL
+
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.fetch.answers import Answer, NoPage
+from owt_pipeline.fetch.client import Client, ClientOptions, Limits, Received
+from owt_pipeline.fetch.connections import Stop
+from owt_pipeline.fetch.live import live_options
+from owt_pipeline.fetch.manners import Failed, Gate, Gates, retry_after
+from owt_pipeline.fetch.recorder import Recorder
+from schemas import Reason
+
+if TYPE_CHECKING:
+    from owt_pipeline.fetch.sources import Crawl
+    from owt_pipeline.fetch.stage import Options
+
+LONGEST_PAUSE = 3600.0
+"""Seconds that are waited where an archive asks for it (Retry-After); the run ends where it asks for more."""
+
+BUSY = (403, 429, 503)
+"""Statuses by which Common Crawl says that it is asked too often."""
+
+FIRST_TRIES = 3
+"""Retries of the requests that a run begins with: a misspelt host should not take minutes to be one."""
+
+_PASSING = (Reason.DNS, Reason.CONNECT, Reason.PROXY, Reason.TIMEOUT, Reason.BAD_RESPONSE)
+_FIRST_WAIT = 1.0  # seconds; doubled at each retry, and spread by half of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveOptions(ClientOptions):
+    """How an archive is asked.
+
+    Attributes:
+      limits: of one request.
+      host_connections: requests at once, to index and data each.
+      host_delay: seconds between two of them.
+      retries: how often a request is tried again.
+      retry_wait: seconds between two tries at most.
+      least_pause: seconds without any request after a 429 or 503 that does not say for how long.
+      host_failures: failures in a row after which the archive is given up; answers that are none of an archive after
+        which it is taken for none, where there was no other.
+      max_redirects: redirects that are followed within the archive.
+    """
+
+    limits: Limits
+    host_connections: int
+    host_delay: float
+    retries: int
+    retry_wait: float
+    host_failures: int
+    max_redirects: int
+    least_pause: float = 0.0
+
+
+def archive_options(options: Options, connections: int, delay: float) -> ArchiveOptions:
+    """By the options of the stage: so many requests at once to index and data each, so many seconds between two."""
+    live = live_options(options)
+    usual = {field.name: getattr(live, field.name) for field in fields(ClientOptions)} | {
+        "addresses": replace(live.addresses, allowed_ports=(), allow_private=True),  # the user names them
+        "connections": 2 * connections,
+        "address_delay": 0.0,
+        "address_connections": 2 * connections,
+        "keep_alive": max(15.0, 2 * delay),
+    }
+    return ArchiveOptions(
+        **usual,
+        limits=live.limits,
+        host_connections=connections,
+        host_delay=delay,
+        retries=options.archive_retries,
+        retry_wait=options.archive_retry_wait,
+        host_failures=options.host_failures,
+        max_redirects=options.max_redirects,
+    )
+
+
+class Refused(Failed):
+    """An answer that no retry mends, such as 404 for a file that the index names."""
+
+
+class Refusal(NoPage):
+    """Why a URL has no page in an archive that answered."""
+
+
+def outcome(failure: Failed) -> NoPage:
+    """What a failure is for the URL that was asked for."""
+    return (Refusal if isinstance(failure, Refused) else NoPage)(failure.reason, failure.detail)
+
+
+class ArchiveClient:
+    """Asks an archive; made and used in one event loop, by any number of tasks at once."""
+
+    of_page: ClassVar[tuple[Reason, ...]] = ()
+    """Reasons of failures that are not the archive's."""
+
+    busy: ClassVar[Collection[int]] = (429, 503)
+    """Statuses by which the archive asks for patience; a 5xx is waited for as well."""
+
+    def __init__(self, requests: ArchiveOptions, crawl: Crawl, gate: Gate | None = None):
+        """A client that makes its requests as `requests` says, all processes of the crawl at one rate: to each host, or
+        through one gate."""
+        self._requests, self._crawl, self._gate = requests, crawl, gate
+        self._client = Client(requests, crawl.may_ask)
+        self._gates = Gates(requests.host_delay, requests.host_connections, requests.remembered)
+        self._refused: defaultdict[str, float] = defaultdict(float)  # by host and folder, before the first that was not
+        self._waiting = ""
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def status(self) -> str:
+        return f"{self._client.slots.taken:,} requests{self._waiting}"
+
+    async def get(
+        self,
+        what: str,
+        url: URL,
+        most: int = 0,
+        stop: Stop = lambda *_: False,
+        *,
+        headers: Mapping[str, str] | None = None,
+        cut: bool = False,
+    ) -> Received:
+        """The response, of at most `most` bytes (0: as the options have it); `stop`, `headers`, `cut` as `Client.get`.
+
+        Raises Failed with the reason `archive_failed`, whose detail says `what` was asked for; UserError where the
+        archive asks for more patience than is had.
+        """
+        requests, limits = self._requests, self._requests.limits
+        limits = replace(limits, wire_bytes=most, body_bytes=most) if most else limits
+        gate = self._gate or self._gates[url.raw_host or ""]
+        gate.delay = self.delay
+        problem = ""
+        for attempt in range(requests.retries + 1):
+            asked = pause = 0.0
+            async with gate:
+                try:
+                    response = await self._client.get(url, limits, stop, gate, cut=cut, headers=headers)
+                except Failed as failure:
+                    if failure.reason in self.of_page:
+                        raise
+                    if failure.reason not in _PASSING:
+                        raise self.refused(url, what, f"{failure.reason}, {failure.detail}") from failure
+                    problem = f"{failure.reason}, {failure.detail}"
+                else:
+                    if response.status not in self.busy and response.status < 500:
+                        self._waiting = ""
+                        return response
+                    about = " ".join(response.body[:200].decode("utf-8", "replace").split())
+                    problem = f"status {response.status} {about}".strip()
+                    if response.status in self.busy:
+                        asked = retry_after(response) or 0.0
+                        pause = asked or max(requests.least_pause, min(_FIRST_WAIT, requests.retry_wait))
+            if asked > LONGEST_PAUSE:
+                raise UserError(
+                    f"{what}: the archive asks to come back in {asked:,.0f} s ({problem}): run again then, "
+                    "it continues where it stopped; and with a longer delay between requests"
+                )
+            if attempt < requests.retries:
+                wait = min(_FIRST_WAIT * 2**attempt, requests.retry_wait) * random.uniform(0.5, 1.5)
+                gate.pause(pause)
+                self._waiting = f", waiting after {attempt + 1} failures of one: {problem[:80]}"
+                await asyncio.sleep(max(wait, pause))
+        raise archive_failed(what, problem)
+
+    async def get_part(self, what: str, url: URL, most: int, span: str) -> Received:
+        """The response with the bytes `span` of a file; raises Failed as `get` does, also where it is another."""
+        headers = {"Range": f"bytes={span}", "Accept-Encoding": "identity"}
+        # A complete file, sent by a server that knows no ranges, is not read.
+        response = await self.get(what, url, most, lambda status, _: status != 206, headers=headers)
+        if response.status != 206:
+            raise self.refused(url, what, f"status {response.status} where a part (206) was asked for")
+        self.accepted(url)
+        return response
+
+    def accepted(self, url: URL) -> None:
+        """Note that an answer was that of an archive."""
+        self._refused[_place(url)] = -math.inf
+
+    def refused(self, url: URL, what: str, problem: str) -> Refused:
+        """The failure that an answer is which no retry mends; raises UserError where there were no others."""
+        self._refused[_place(url)] += 1
+        if self._refused[_place(url)] >= self._requests.host_failures:
+            raise UserError(
+                f"none of {self._requests.host_failures} answers was that of an archive, at last {what}: {problem}; "
+                "check the address; the run continues where it stopped"
+            )
+        return Refused(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
+
+    @property
+    def delay(self) -> float:
+        """Seconds between two requests of this process."""
+        return self._requests.host_delay * self._crawl.workers()
+
+
+def _place(url: URL) -> str:
+    """What index and data differ in: their host, or their first folder."""
+    return f"{url.raw_authority}/{url.raw_path.split('/')[1]}"
+
+
+def archive_failed(what: str, problem: str) -> Failed:
+    return Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
+
+
+async def at_once(coroutines: Iterable[Coroutine[None, None, None]]) -> None:
+    """Await them all; where one fails, the others end first."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class HeldBack:
+    """Failures of an archive, held back until it is known whether they are those of their URLs or of the archive.
+
+    An archive that is down is no reason to turn URLs away: those are asked for again by the next run. A failure is
+    that of its URL once a later request succeeds, or where nothing is left to ask for.
+    """
+
+    def __init__(self, recorder: Recorder, most: int):
+        """Failures that go to `recorder`; `most` in a row are the archive's."""
+        self._recorder, self._most = recorder, most
+        self._held: deque[tuple[float, int, NoPage]] = deque()  # when, and whose
+
+    async def take(self, url_id: int, answer: Answer, begun: float) -> None:
+        """Give the answer of a request that was begun then; raises UserError after too many failures in a row."""
+        if isinstance(answer, NoPage) and answer.reason == Reason.ARCHIVE_FAILED and not isinstance(answer, Refusal):
+            self._held.append((time.monotonic(), url_id, answer))
+            if len(self._held) >= self._most:
+                raise UserError(
+                    f"the archive failed {self._most} times in a row, each time after all retries, at last: "
+                    f"{answer.detail}; run again later: it continues where it stopped"
+                )
+            return
+        await self.settle(begun)
+        await self._recorder.take(url_id, answer)
+
+    async def settle(self, begun: float = math.inf) -> None:
+        """Record the failures before `begun`, when a request that succeeded was begun; at the end, all."""
+        while self._held and self._held[0][0] < begun:
+            _, url_id, answer = self._held.popleft()
+            await self._recorder.take(url_id, answer)

@@ -1,0 +1,280 @@
+"""Archives that are busy, incomplete or down for a while: every page that can be had is had."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.fetch.stage import STAGE, Options
+from owt_pipeline.formats.warc import response_record
+from schemas.manifest import Manifest
+from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, Way, capture_row
+from tests.owt_pipeline.fetch.columnar import INDEX, publish, row, table
+from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
+from tests.owt_pipeline.fetch.test_wayback import AT, DAY, HOST, Wayback
+from tests.owt_pipeline.fetch.test_wayback import options as of_wayback
+
+CRAWL = "CC-MAIN-2014-10"
+HTML = [("Content-Type", "text/html")]
+WAYS = ["bulk", "cdx"]
+
+
+@pytest.fixture
+def archive() -> Iterator[ArchiveServer]:
+    server = ArchiveServer()
+    server.collections = {CRAWL: (0, 10**9)}
+    yield server
+    server.close()
+
+
+def add(
+    server: ArchiveServer, url: str, moment: int, status: str = "200 OK", location: str = "", **fields: str
+) -> None:
+    """Put a capture into the archive, each into a file of its own, and into both kinds of index."""
+    headers = [*HTML, *([("Location", location)] if location else [])]
+    body = b"" if location else f"<p>{url} at {moment}".encode()
+    record = response_record(url, moment, f"HTTP/1.1 {status}", headers, body)
+    file = f"crawl-data/{CRAWL}/{len(server.files)}.warc.gz"
+    server.files[file] = record
+    code = int(status[:3])
+    server.rows.setdefault(CRAWL, []).append(capture_row(url, moment, file, 0, len(record), status=str(code), **fields))
+    names = {"digest": "content_digest", "mime": "content_mime_detected", "mime-detected": "content_mime_type"}
+    columns = {"fetch_status": code, **{names[name]: value for name, value in fields.items()}}
+    server.columnar = [*getattr(server, "columnar", []), row(url, moment, file, 0, len(record), **columns)]
+
+
+def options(server: ArchiveServer, way: str, **some: object) -> Options:
+    common: dict = {"sources": ("commoncrawl",), "user_agent": "TestBot/1.0 (+mailto:a@b.test)",
+                    "archive_retries": 10, "archive_retry_wait": 0.01}  # fmt: skip
+    if way == "bulk":
+        index = {"cc_index": f"{server.url}/data/{INDEX}", "cc_crawls": (CRAWL,), "cc_delay": 0.0}
+    else:
+        index = {"cdx_index": f"{server.url}/collinfo.json", "cdx_data": f"{server.url}/data", "cdx_delay": 0.0,
+                 "cdx_connections": 4}  # fmt: skip
+    return Options(**{**common, **index, **some})
+
+
+def fetch(runtime: Runtime, server: ArchiveServer, way: str, **some: object) -> Manifest:
+    publish(server.files, {CRAWL: table(server.columnar)})
+    return run_stage(STAGE, options(server, way, **some), runtime)[0]
+
+
+def texts(runtime: Runtime, manifest: Manifest) -> dict[str, str]:
+    return {url: found.body.decode().removeprefix("<p>") for url, found in responses(runtime, manifest).items()}
+
+
+def half(answer: Answer) -> Way:
+    """This answer to every other request, by chance."""
+    return lambda path, count: answer if random.Random(f"{path} {count}").random() < 0.5 else None
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_archive_that_refuses_half_of_all_requests_costs_no_page(
+    way: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    for n in range(60):
+        add(archive, f"http://a{n}.example/x", n)
+    archive.way = half(Answer(503, b"SlowDown"))
+    manifest = fetch(write_urls([f"http://a{n}.example/x" for n in range(60)]), archive, way)
+    assert manifest.counts.left == 60
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_url_whose_file_is_always_busy_is_a_reject_while_others_have_their_pages(
+    way: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    for n in range(12):
+        add(archive, f"http://a{n}.example/x", n)
+    archive.way = lambda path, count: Answer(503, b"SlowDown") if path.endswith("/5.warc.gz") else None
+    runtime = write_urls([f"http://a{n}.example/x" for n in range(12)])
+    manifest = fetch(runtime, archive, way, archive_retries=2)
+    assert manifest.counts.left == 11
+    ((reason, detail),) = rejects(runtime, manifest).values()
+    assert reason == "archive_failed"
+    assert "/5.warc.gz: status 503" in detail
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_archive_that_is_down_stops_the_run_and_no_url_has_an_outcome(
+    way: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    for n in range(6):
+        add(archive, f"http://a{n}.example/x", n)
+    some = re.compile(r"/[1-5]\.warc\.gz$")
+    archive.way = lambda path, count: Answer(503) if some.search(path) else None
+    runtime = write_urls([f"http://a{n}.example/x" for n in range(6)], num_shards=1)
+    with pytest.raises(UserError, match=r"the archive failed 3 times in a row, .*run again later"):
+        fetch(runtime, archive, way, archive_retries=3, host_failures=3)
+    archive.way = lambda path, count: None
+    assert fetch(runtime, archive, way).counts.left == 6
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("damage", ["missing", "cut short", "cut off", "always busy"])
+def test_a_capture_that_cannot_be_read_gives_way_to_the_next_best(
+    way: str, damage: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    for n in range(10):
+        for moment in (100, 200):
+            add(archive, f"http://a{n}.example/x", moment)
+    nearest = {f"/data/crawl-data/{CRAWL}/{2 * n}.warc.gz" for n in range(0, 10, 3)}
+
+    def amiss(path: str, count: int) -> Answer | None:
+        if path not in nearest:
+            return None
+        content = archive.files[path.removeprefix("/data/")]
+        about = {"Content-Range": f"bytes 0-{len(content) - 1}/{len(content)}"}
+        return {
+            "missing": Answer(404, b"NoSuchKey"),
+            "cut short": Answer(206, content[: len(content) // 2], about),
+            "cut off": Answer(206, content, about, sent=len(content) // 2),
+            "always busy": Answer(503),
+        }[damage]
+
+    archive.way = amiss
+    runtime = write_urls([(f"http://a{n}.example/x", 100) for n in range(10)])
+    manifest = fetch(runtime, archive, way, archive_retries=2)
+    assert texts(runtime, manifest) == {
+        f"https://a{n}.example/x": f"http://a{n}.example/x at {100 if n % 3 else 200}" for n in range(10)
+    }
+
+
+def test_an_address_that_is_no_archive_stops_the_run(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    for n in range(30):
+        add(archive, f"http://a{n}.example/x", n)
+    runtime = write_urls([f"http://a{n}.example/x" for n in range(30)])
+    with pytest.raises(UserError, match=r"none of 20 answers was that of an archive, .*404.*; check the address"):
+        fetch(runtime, archive, "cdx", cdx_data=f"{archive.url}/elsewhere")
+
+
+REDIRECTED = {
+    "http://a.example/old": ("301 Moved Permanently", "/new"),
+    "http://a.example/new": ("302 Found", "https://b.example/newest?utm_source=a"),
+    "https://b.example/newest": ("200 OK", ""),
+    "http://a.example/https": ("301 Moved Permanently", "https://www.a.example/https"),
+    "http://a.example/lost": ("301 Moved Permanently", "/nowhere"),
+    "http://a.example/loop": ("301 Moved Permanently", "/loop2"),
+    "http://a.example/loop2": ("301 Moved Permanently", "/loop"),
+    "http://a.example/mail": ("302 Found", "mailto:a@a.example"),
+    "http://a.example/gone": ("404 Not Found", ""),
+    "http://a.example/both": ("200 OK", ""),
+}
+ASKED = [(f"http://a.example/{name}", 5) for name in ("old", "https", "lost", "loop", "mail", "gone", "both")]
+
+
+def check_redirects(runtime: Runtime, manifest: Manifest) -> None:
+    found = responses(runtime, manifest)
+    assert {url: answer.url for url, answer in found.items()} == {
+        "https://a.example/old": "https://b.example/newest",
+        "https://a.example/both": "http://a.example/both",
+    }
+    details = {url.rpartition("/")[2]: shown for url, shown in rejects(runtime, manifest).items()}
+    assert details["https"] == ("not_archived", "archived is only a redirect to another spelling of the URL")
+    assert details["lost"][1].startswith("redirects to https://a.example/nowhere: no capture of a page in ")
+    assert details["loop"][0] == "redirect_loop"
+    assert details["mail"] == ("bad_redirect", "status 302 to no URL that could be archived")
+    assert details["gone"][0] == "not_archived"
+    assert details["gone"][1].endswith(": 1 of status 404")
+    assert why_fetched(runtime, "http://a.example/gone")["detail"] == details["gone"][1]
+
+
+def check_found_again(runtime: Runtime, manifest: Manifest, again: Runtime) -> None:
+    """The pages of a run are found by --pages_from, the redirects that led to them included."""
+    files = tuple(runtime.workdir.path(file.path) for file in reader(runtime, manifest).files("warc"))
+    found = run_stage(STAGE, Options(pages_from=files), again)[0]
+    assert responses(again, found) == responses(runtime, manifest)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_redirects_are_followed_within_common_crawl(
+    way: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    for url, (status, location) in REDIRECTED.items():
+        add(archive, url, 5, status, location)
+    add(archive, "http://a.example/both", 4, "301 Moved", "/new")
+    runtime = write_urls(ASKED)
+    manifest = fetch(runtime, archive, way, **({"cc_diagnostics": True} if way == "bulk" else {}))
+    check_redirects(runtime, manifest)
+    check_found_again(runtime, manifest, write_urls(ASKED, "again"))
+
+
+def test_redirects_are_followed_within_the_wayback_machine(write_urls: Callable[..., Runtime]) -> None:
+    archive = Wayback()
+    try:
+        for url, (status, location) in REDIRECTED.items():
+            archive.captures[url, AT] = b"" if location else b"<p>page"
+            target = location if ":" in location else f"http://a.example{location}"
+            archive.statuses[url, AT] = (int(status[:3]), target if location else "")
+        archive.captures["http://a.example/both", AT - DAY] = b""
+        archive.statuses["http://a.example/both", AT - DAY] = (301, "http://a.example/new")
+        runtime = write_urls(ASKED)
+        manifest = run_stage(STAGE, of_wayback(archive.url), runtime)[0]
+        check_redirects(runtime, manifest)
+        check_found_again(runtime, manifest, write_urls(ASKED, "again"))
+    finally:
+        archive.close()
+
+
+TRACKED = ["x?utm_source=b&utm_medium=c", "x?a=1&utm_campaign=z", "x"]
+
+
+@pytest.mark.parametrize("way", [*WAYS, "wayback"])
+def test_captures_that_differ_by_parameters_for_tracking_are_found_by_the_canonical_url(
+    way: str, write_urls: Callable[..., Runtime], tmp_path: Path
+) -> None:
+    archive = Wayback() if way == "wayback" else ArchiveServer()
+    archive.collections = {CRAWL: (0, 10**9)}
+    try:
+        urls = [f"http://t{n}.example/{path}" for n, path in enumerate(TRACKED)]
+        if isinstance(archive, Wayback):
+            archive.captures = {(url, AT): b"<p>page" for url in urls}
+        else:
+            for url in urls:
+                add(archive, url, 5)
+                add(archive, url.replace("/x", "/xyz"), 5)
+        posted = ["http://t0.example/x", "http://t1.example/x?utm_source=reddit&a=1", "http://t2.example/x?fbclid=1"]
+        runtime = write_urls([(url, 5) for url in posted])
+        if isinstance(archive, Wayback):
+            manifest = run_stage(STAGE, of_wayback(archive.url), runtime)[0]
+        else:
+            manifest = fetch(runtime, archive, way)
+        assert {found.url for found in responses(runtime, manifest).values()} == set(urls)
+    finally:
+        archive.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_revisit_is_another_date_of_the_page_that_it_is_of(
+    way: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    add(archive, "http://a.example/x", 100, digest="A")
+    add(archive, "http://a.example/x", 300, digest="B")
+    add(
+        archive, "http://a.example/x", 190, "304 Not Modified", digest="A", mime="warc/revisit", **{"mime-detected": ""}
+    )
+    runtime = write_urls([("http://a.example/x", 210)])
+    manifest = fetch(runtime, archive, way, **({"cc_diagnostics": True} if way == "bulk" else {}))
+    assert list(texts(runtime, manifest).values()) == ["http://a.example/x at 100"]
+
+
+def test_wayback_captures_read_by_retries_are_those_of_a_patient_archive(write_urls: Callable[..., Runtime]) -> None:
+    archive = Wayback()
+    try:
+        for n in range(20):
+            archive.add(str(n))
+        archive.way = half(Answer(500, b"oops"))
+        some = replace(of_wayback(archive.url), archive_retries=10, archive_retry_wait=0.01)
+        manifest = run_stage(STAGE, some, write_urls([(f"{HOST}/{n}", AT) for n in range(20)]))[0]
+        assert manifest.counts.left == 20
+    finally:
+        archive.close()
