@@ -67,10 +67,10 @@ class Favor:
     other: Cut
 
 
-BALANCED = Favor(Cut(0.15, 0.45, 0.75, between=0.6), Cut(0.30, 0.25, 0.55, between=0.5))
+BALANCED = Favor(Cut(0.20, 0.50, 0.65, between=0.5), Cut(0.30, 0.25, 0.55, between=0.5))
 PRECISION = Favor(Cut(0.15, 0.45, 0.75), Cut(0.15, 0.45, 0.75))
 RECALL = Favor(Cut(0.50, 0.15, 0.35), Cut(0.50, 0.15, 0.35))
-_OTHER, _ARTICLE = 0.6, 0.9  # up to and from which probability of an article that one cut holds; between them, a mean
+_OTHER, _ARTICLE = 0.5, 0.7  # up to and from which probability of an article that one cut holds; between them, a mean
 
 
 def main_content(

@@ -49,10 +49,10 @@ def test_the_model_in_the_package_was_fitted_on_features_as_they_are_now(testdat
 def test_folds_by_host_are_as_good_as_promised(labelled: Labelled) -> None:
     pages, found = labelled
     scores = score(pages, held_out_texts(pages, found, by_host()))
-    assert scores["trafilatura"].f1 >= 0.938
-    assert scores["wcxb"].f1 >= 0.9
-    assert scores["wcxb article"].f1 >= 0.96
-    assert scores["readability"].f1 >= 0.948
+    assert scores["trafilatura"].f1 >= 0.942
+    assert scores["wcxb"].f1 >= 0.901
+    assert scores["wcxb article"].f1 >= 0.962
+    assert scores["readability"].f1 >= 0.946
 
 
 @pytest.mark.slow
@@ -60,5 +60,5 @@ def test_folds_by_host_are_as_good_as_promised(labelled: Labelled) -> None:
 def test_sets_that_are_left_out_are_as_good_as_promised(labelled: Labelled) -> None:
     pages, found = labelled
     scores = score(pages, held_out_texts(pages, found, by_set, only=("trafilatura", "wcxb")))
-    assert scores["trafilatura"].f1 >= 0.932
+    assert scores["trafilatura"].f1 >= 0.929
     assert scores["wcxb article"].f1 >= 0.950
