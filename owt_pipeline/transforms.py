@@ -211,7 +211,7 @@ class _Extract(beam.DoFn):
         if isinstance(result, Rejected):
             yield _reject(fields, str(result.reason), result.detail or "")
         else:
-            yield beam.Row(**{**fields, **vars(result)})
+            yield beam.Row(**{**fields, **{name: getattr(result, name) for name in ExtractText.fields}})
 
 
 class _Clean(beam.DoFn):

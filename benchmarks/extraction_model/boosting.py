@@ -79,7 +79,8 @@ def fit(
     generator = np.random.Generator(np.random.PCG64(seed))
     count, rows = bins.shape
     cumulative = np.cumsum(weights / weights.sum())
-    start = float((weights * labels).sum() / weights.sum())
+    # Where all rows are of one kind, the odds are nearly, and not completely, certain.
+    start = min(max(float((weights * labels).sum() / weights.sum()), 1e-6), 1 - 1e-6)
     base = round(np.log(start / (1 - start)) * SCALE)
     scores = np.full(rows, base, dtype=np.int64)
     features, cuts, leaves = [], [], []

@@ -96,9 +96,10 @@ def _run(argv: Sequence[str] | None) -> int:
     return _exit_code(results, bool(bases))
 
 
-def _exit_code(results: Sequence[Result], has_bases: bool = False) -> int:
-    """1 where no document came out, with a line that says why; a run on top of others may find no new URL."""
-    if (empty := _without_output(results)) is None or (has_bases and empty.stage.name == "collect"):
+def _exit_code(results: Sequence[Result], may_collect_nothing: bool) -> int:
+    """1 where no document came out, with a line that says why; a run on top of others may find no new URL, and a
+    subreddit that is collected by itself may have none."""
+    if (empty := _without_output(results)) is None or (may_collect_nothing and empty.stage.name == "collect"):
         return 0
     counts = empty.manifest.counts
     logger.error("no document came out: %s let none of %s through (%s)", empty.stage.name, f"{counts.entered:,}",
@@ -359,4 +360,4 @@ def _run_stage(stage: Stage, argv: Sequence[str] | None) -> int:
     options = config.stage_options(stage, path, tables, given)
     bases = config.bases_of(tables, arguments.base)
     results = run_stages([(stage, options)], runtime, arguments.take_over, bases, replace_base=arguments.replace_base)
-    return _exit_code(results, bool(bases))
+    return _exit_code(results, may_collect_nothing=True)

@@ -396,7 +396,10 @@ def _register(base: Storage, workdir: Storage) -> None:
 
 
 def _read_lines(workdir: Storage, name: str) -> list[dict[str, Any]]:
-    found = workdir.read_version(name)
+    try:
+        found = workdir.read_version(name)
+    except NotADirectoryError:  # a file is where the run should be: what writes there names it
+        return []
     return _parsed(found[0], workdir) if found else []
 
 

@@ -67,7 +67,10 @@ def name_of(form: str) -> str:
 
 @pytest.mark.parametrize(
     "form",
-    [pytest.param(form, marks=pytest.mark.long if name_of(form) in MINUTES else pytest.mark.slow) for form in FORMS],
+    [
+        pytest.param(form, marks=[pytest.mark.slow, *([pytest.mark.long] if name_of(form) in MINUTES else [])])
+        for form in FORMS
+    ],
 )
 def test_every_command_of_the_benchmarks_runs(form: str, testdata: Path, tmp_path: Path) -> None:
     """Exit code 1 says that a figure is not reached, which so little work may not."""

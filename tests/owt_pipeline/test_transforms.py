@@ -45,7 +45,11 @@ class Posted(NamedTuple):
 @pytest.mark.parametrize("kind", [beam.Row, Posted, dict])
 def test_pages_become_texts_and_rejects(kind: Any) -> None:
     given = [{"html": page(i) if i else "", "url": f"https://example.org/{i}", "score": i} for i in range(4)]
-    expected = [{**row, **vars(owt.extract(row["html"], row["url"]))} for row in given[1:]]
+    results = [vars(owt.extract(row["html"], row["url"])) for row in given[1:]]
+    expected = [
+        {**row, **{name: result[name] for name in ExtractText.fields}}
+        for row, result in zip(given[1:], results, strict=True)
+    ]
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         result = pipeline | beam.Create([kind(**row) for row in given]) | ExtractText()
         assert_that(result["out"], rows_are(expected), label="out")

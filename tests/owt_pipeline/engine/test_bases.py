@@ -126,7 +126,7 @@ def test_what_cannot_be_a_base_is_refused_in_one_line(runs: Storage, tmp_path: P
     month(runs / "old")
     manifest = tmp_path / "old/ledger/clean/manifest.json"
     manifest.write_text(manifest.read_text().replace('"schema_version": 2', '"schema_version": 1'))
-    month(runs / "stale")
+    month(runs / "stale", rows=4)
     for run, base, message in (
         (runs / "x", runs / "x", r"is the run itself"),
         (runs / "x", runs / "nowhere", r"nowhere is not a run: it has no manifest below .*ledger; give its --workdir"),

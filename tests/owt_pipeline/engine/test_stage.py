@@ -56,9 +56,9 @@ def filter_batch(batch: pa.RecordBatch, divisor: int, lose: bool) -> Outcome:
     clean = DATASETS["clean"].schema
     kept = batch.filter(pc.invert(drop))
     ones = [1.0] * kept.num_rows
-    kept = pa.RecordBatch.from_arrays(
-        [*kept.columns, pa.array(ones, pa.float32()), pa.array([1] * kept.num_rows, pa.uint32())], schema=clean
-    )
+    new = {"language_score": pa.array(ones, pa.float32()), "n_words": pa.array([1] * kept.num_rows, pa.uint32())}
+    columns = [new[name] if name in new else kept[name] for name in clean.names]
+    kept = pa.RecordBatch.from_arrays(columns, schema=clean)
     return Outcome(kept.slice(1) if lose else kept, rejects, {"batches": 1})
 
 
