@@ -103,7 +103,7 @@ def measure_ours(folder: Path, testdata: Path, count: int, repeats: int) -> tupl
         print("{:>11,}{:>11}{:>11.2f}{:>11.2f}{:>11,.0f}{:>11,.0f}{:>11,.0f}".format(*figures))
     # Without what every run takes, however small: the start of the interpreter and of the workers.
     each = [(one[size].cpu - one[FEW].cpu) / size for size in sizes[1:]]
-    growth = each[1] / each[0]
+    growth = each[1] / max(each[0], 1e-9)
     more = one[count].wall - one[sizes[0]].wall
     speedup = more / (two[count].wall - two[sizes[0]].wall)
     most = more / (apart - one[sizes[0]].wall)

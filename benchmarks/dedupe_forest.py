@@ -95,9 +95,9 @@ def measure_texts(workdir: Path, testdata: Path, count: int) -> Mapping[str, flo
     taken: dict[str, float] = defaultdict(float)
     make = parts._make
 
-    def timed(run: Any, step: Any, key: int, slices: Sequence[Slice]) -> Any:
+    def timed(run: Any, step: Any, key: int, slices: Sequence[Slice], replaces: str | None) -> Any:
         started = time.process_time()
-        record = make(run, step, key, slices)
+        record = make(run, step, key, slices, replaces)
         taken[step.name] += time.process_time() - started
         return record
 

@@ -67,7 +67,9 @@ def off(expected: float, was: float) -> float:
 
 
 def owt(command: list[object]) -> str:
-    done = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(list(map(str, command)), check=False, stdout=subprocess.PIPE, text=True)
+    if done.returncode not in (0, 1):  # 1: no document came out
+        raise subprocess.CalledProcessError(done.returncode, command)
     return done.stdout
 
 
