@@ -63,7 +63,7 @@ def test_a_users_mistake_fails_the_job_with_its_line(service: Cloud, template: s
         ({"workdir": "/tmp/run"}, "workdir: Value of parameter does not match"),
         ({"workdir": "gs://bucket/run", "num_shards": "many"}, "num_shards: Value of parameter does not match"),
         ({"workdir": "gs://bucket/run", "shards": "8"}, "shards: Unrecognized parameter"),
-        ({"workdir": "gs://bucket/run", "num_shards": "0"}, "owt: error: collect: num_shards: 0 is not a whole number"),
+        ({"workdir": "gs://bucket/run", "num_shards": "0"}, "owt: error: --num_shards: 0 is not a whole number"),
     ],
 )
 def test_wrong_parameters_are_refused(service: Cloud, template: str, parameters: dict[str, str], said: str) -> None:
