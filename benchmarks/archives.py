@@ -43,7 +43,7 @@ from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.cc_index import KEY, NEEDED
 from owt_pipeline.fetch.stage import STAGE, Options
-from owt_pipeline.formats.urls import VERSION, canonicalize, url_id
+from owt_pipeline.formats.urls import canonicalize, url_id
 from owt_pipeline.formats.warc import response_record
 from schemas import DATASETS
 
@@ -158,7 +158,7 @@ def measure(folder: Path, name: str, urls: list[str], server: str) -> Measured:
 
 @dataclass(frozen=True)
 class NoOptions:
-    url_rules: int = VERSION
+    pass
 
 
 def write_urls(runtime: Runtime, urls: list[str], shards: int = 4) -> None:

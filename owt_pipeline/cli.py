@@ -19,7 +19,6 @@ COMMANDS = {
     "train-tokenizer": ("commands.train_tokenizer", "learn a byte-level BPE from the corpus"),
     "verify": ("commands.verify", "check every sum, every checksum, and that every id is accounted for"),
     "discard": ("commands.datasets:discard", "remove files of a stage; later datasets keep working"),
-    "migrate": ("commands.migrate", "convert a working directory that an earlier version wrote"),
     "ls": ("commands.datasets", "list the stages of a run: state, rows, bytes, time"),
     "why": ("commands.why", "show what happened to a URL at every stage, or to a domain's URLs"),
     "inspect": ("commands.inspect", "print schema, counts and rows of a dataset or a file"),

@@ -24,7 +24,6 @@ class Dataset:
       format: `parquet`, or `arrow` (the IPC file format).
       row: what one row is.
       schema: the Arrow schema; every field carries a `description` in its metadata.
-      added: its fields that files of earlier releases lack; `DatasetReader` reads them as nulls.
     """
 
     name: str
@@ -32,7 +31,6 @@ class Dataset:
     format: str
     row: str
     schema: pa.Schema
-    added: frozenset[str] = frozenset()
 
 
 def _field(name: str, kind: pa.DataType, description: str, *, nullable: bool = False) -> pa.Field:
@@ -80,8 +78,6 @@ _DOCUMENT = [
     *_POSTED,
 ]
 
-_DOCUMENT_ADDED = frozenset(["source", "fetched_at"])
-
 _CLEAN = [
     *_DOCUMENT,
     _field("language_score", pa.float32(), "confidence of the detected language, 0 to 1"),
@@ -106,9 +102,8 @@ def _dataset(
     fields: list[pa.Field],
     *,
     file_format: str = "parquet",
-    added: frozenset[str] = frozenset(),
 ) -> Dataset:
-    return Dataset(name, stage, file_format, row, pa.schema(fields), added)
+    return Dataset(name, stage, file_format, row, pa.schema(fields))
 
 
 DATASETS: dict[str, Dataset] = {
@@ -167,7 +162,6 @@ DATASETS: dict[str, Dataset] = {
                 _field("warc_length", pa.uint64(), "compressed bytes of the record"),
                 *_POSTED,
             ],
-            added=frozenset(["crawl", "archive_file", "archive_offset", "days_after_submission"]),
         ),
         _dataset(
             "documents",
@@ -182,9 +176,8 @@ DATASETS: dict[str, Dataset] = {
                     nullable=True,
                 ),
             ],
-            added=_DOCUMENT_ADDED,
         ),
-        _dataset("clean", "clean", "a document repaired and judged fit", _CLEAN, added=_DOCUMENT_ADDED),
+        _dataset("clean", "clean", "a document repaired and judged fit", _CLEAN),
         _dataset(
             "duplicates",
             "dedupe",
@@ -206,7 +199,6 @@ DATASETS: dict[str, Dataset] = {
             "export",
             "a document of the finished corpus: our OpenWebText",
             _CLEAN,
-            added=_DOCUMENT_ADDED,
         ),
         _dataset(
             "tokens",

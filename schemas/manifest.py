@@ -314,8 +314,8 @@ def unseal(data: bytes, kind: type[_S], where: str) -> _S:
         version = body.get("schema_version", 1)
         if version != SCHEMA_VERSION:
             raise ManifestError(
-                f"{where} has schema version {version}, this program reads {SCHEMA_VERSION}: `owt migrate --workdir "
-                "DIR` converts working directories of version 1; for others use the release that wrote them"
+                f"{where} has schema version {version}, this program reads {SCHEMA_VERSION}: use the "
+                "release that wrote it"
             )
         struct = msgspec.convert(body, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:

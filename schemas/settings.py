@@ -43,7 +43,6 @@ def option(
     minimum: float | None = None,
     maximum: float | None = None,
     shapes_bytes: bool = True,
-    added: bool = False,
     metavar: str | None = None,
 ) -> Any:
     """A field of an options dataclass.
@@ -56,8 +55,6 @@ def option(
       maximum: the largest number allowed, included.
       shapes_bytes: whether the output's bytes depend on it. One that does not (a timeout, a number of
         connections) stays out of the fingerprint, so changing it reruns nothing.
-      added: whether a release had the stage without this option: with its default it stays out of the fingerprint,
-        so that what such a release made remains finished. The default must mean what that release did.
       metavar: the value's name in `--help`.
     """
     metadata = {
@@ -66,7 +63,6 @@ def option(
         "minimum": minimum,
         "maximum": maximum,
         "shapes_bytes": shapes_bytes,
-        "added": added,
         "metavar": metavar,
     }
     if isinstance(default, (list, tuple)):
@@ -130,7 +126,6 @@ def shaping_options(options: Any) -> dict[str, Any]:
         f.name: _as_json(getattr(options, f.name))
         for f in dataclasses.fields(options)
         if f.metadata.get("shapes_bytes", True)
-        and not (f.metadata.get("added") and getattr(options, f.name) == f.default)
     }
 
 

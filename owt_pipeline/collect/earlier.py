@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 from owt_pipeline.collect.spread import Spread, home_bucket
 from owt_pipeline.engine.bases import Base
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded
-from owt_pipeline.formats.urls import canonicalize_column, host_of, version_of
+from owt_pipeline.formats.urls import host_of
 from schemas import DATASETS, Reason
 from schemas.manifest import Manifest
 
@@ -54,14 +53,12 @@ class BaseReader:
     Attributes:
       base: the base.
       number: its place in the chain.
-      url_rules: version of the rules for URLs that this run's ids follow from.
       num_buckets: of this run.
       failed_before: take up again what failed for a while before this time, in seconds since 1970; None for nothing.
     """
 
     base: Base
     number: int
-    url_rules: int
     num_buckets: int
     failed_before: float | None = None
 
@@ -75,8 +72,7 @@ class BaseReader:
         outcomes = self._outcomes(shard, ids)
         again = self._again(shard, outcomes)
         start = 0
-        address = "posted_url" if not self._same_rules else "host"
-        names = ["url_id", address if accepted.name == "urls" else "url"]  # URLs are not read where ids say enough
+        names = ["url_id", "host" if accepted.name == "urls" else "url"]  # URLs are not read where ids say enough
         for batch in accepted.batches(shard, columns=names, rows=_ROWS):
             some = slice(start, start + batch.num_rows)
             start += batch.num_rows
@@ -86,11 +82,6 @@ class BaseReader:
             yield from self._rows_again(shard, ids[again])
         if accepted.name == "urls":
             yield from self._low_scores(shard)
-
-    @property
-    def _same_rules(self) -> bool:
-        """Whether the base's ids follow from this run's version of the rules for URLs."""
-        return version_of(accepted_by(self.base).options) == self.url_rules
 
     def _outcomes(self, shard: int, ids: np.ndarray) -> pa.DictionaryArray:
         """What happened to URLs: `kept`, or by which stage they were rejected and why."""
@@ -155,15 +146,9 @@ class BaseReader:
                 yield False, self._batch(KNOWN, rows)
 
     def _keys(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """`url_id`, `url` and `host` of URLs, by this run's version of the rules."""
+        """`url_id`, `url` and `host` of URLs."""
         known = {name: batch[name] for name in ("url_id", "url", "host") if name in batch.schema.names}
-        if self._same_rules:
-            return known if "host" in known else {**known, "host": _hosts(batch["url"])}
-        posted = batch["posted_url"] if "posted_url" in batch.schema.names else batch["url"]
-        _, url, host, _ = canonicalize_column(posted, self.url_rules)
-        texts = pc.fill_null(url, "").to_pylist()
-        ids = np.fromiter((xxhash.xxh3_64_intdigest(text.encode()) for text in texts), np.uint64, len(texts))
-        return {"url_id": pa.array(ids), "url": url, "host": host}
+        return known if "host" in known else {**known, "host": _hosts(batch["url"])}
 
     def _batch(self, schema: pa.Schema, columns: dict[str, pa.Array]) -> pa.RecordBatch:
         rows = len(columns["url_id"])

@@ -17,7 +17,7 @@ import xxhash
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import open_source
 from owt_pipeline.formats.lines import LineReader
-from owt_pipeline.formats.urls import VERSION, BadURL, canonicalize, host_of
+from owt_pipeline.formats.urls import BadURL, canonicalize, host_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,6 @@ class Rules:
       blocked_domain_files: lists of such domains, each a path with a digest by which a changed one is read again.
       extensions: endings of paths, in addition to the built-in ones.
       built_in: whether the built-in lists of media hosts and endings apply.
-      url_rules: version of the rules for URLs.
     """
 
     over_18: bool = False
@@ -42,11 +41,10 @@ class Rules:
     blocked_domain_files: tuple[tuple[str, str], ...] = ()
     extensions: tuple[str, ...] = ()
     built_in: bool = True
-    url_rules: int = VERSION
 
     @property
     def domains(self) -> DomainSet:
-        return blocked_domains(self.blocked_domain_files, self.built_in, self.deny_domains, self.url_rules)
+        return blocked_domains(self.blocked_domain_files, self.built_in, self.deny_domains)
 
     @property
     def blocked_extensions(self) -> frozenset[str]:
@@ -55,7 +53,7 @@ class Rules:
     def blocked_extension(self, canonical: str) -> str | None:
         """The blocked extension of a canonical URL that is served as a file; None where it is none."""
         extension = extension_of(canonical)
-        if extension not in self.blocked_extensions or (self.url_rules > 1 and is_page(canonical)):
+        if extension not in self.blocked_extensions or is_page(canonical):
             return None
         return extension
 
@@ -93,21 +91,19 @@ class DomainSet:
 
 
 @lru_cache(2)  # a process works at one run at a time; reading millions of lines again for each block would cost more
-def blocked_domains(
-    lists: tuple[tuple[str, str], ...], built_in: bool, further: tuple[str, ...] = (), version: int = VERSION
-) -> DomainSet:
+def blocked_domains(lists: tuple[tuple[str, str], ...], built_in: bool, further: tuple[str, ...] = ()) -> DomainSet:
     """The domains and hosts of files, one a line, of the built-in list, and `further` ones; `lists` are (path, digest).
 
     A domain includes its subdomains (`example.com`, `*.example.com`, `||example.com^`); `=example.com` is that
-    host only, and so is a line of `/etc/hosts`. Blank lines and what follows a `#` are skipped. By version 1 of the
-    rules for URLs, every line includes the subdomains. Raises UserError for a file that cannot be read.
+    host only, and so is a line of `/etc/hosts`. Blank lines and what follows a `#` are skipped. Raises
+    UserError for a file that cannot be read.
     """
     entries = chain(
         _built_in("media_domains.txt") if built_in else [],
         (entry for domain in further for entry in _entry(domain.encode())),
         (entry for path, _ in lists for entry in _entries(path)),
     )
-    return DomainSet(entries if version > 1 else (entry.removeprefix("=") for entry in entries))
+    return DomainSet(entries)
 
 
 @lru_cache(2)

@@ -48,7 +48,6 @@ from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part, what_was_
 from owt_pipeline.engine.storage import Storage, describe_source, expand_globs, open_source
 from owt_pipeline.engine.workers import map_batches
 from owt_pipeline.formats import lines
-from owt_pipeline.formats.urls import shaping_with_url_rules, version_of
 from schemas import Reason, option
 from schemas.manifest import ShardRecord
 
@@ -118,12 +117,6 @@ class Options:
         (), "further endings of paths to leave out, such as .cgi", metavar="EXT"
     )
     built_in_blocklists: bool = option(True, "leave out known hosts of media and files, and endings of such files")
-    url_rules: int | None = option(
-        None,
-        "version of the rules for URLs, which ids follow from (default: that of existing urls/, else the newest)",
-        minimum=1,
-        maximum=2,
-    )
     max_host_share: float = option(
         1.0, "a host with more URLs than this part of a mean shard is spread over several", minimum=0.01
     )
@@ -131,10 +124,9 @@ class Options:
         False,
         "take up again the URLs of the bases (--base) whose fetch failed for a while: a time limit, an error 5xx, a "
         "robots.txt that could not be read",
-        added=True,
     )
     retry_after_days: float = option(
-        7.0, "with --retry_failed: those that were asked for at least so many days ago", minimum=0.0, added=True
+        7.0, "with --retry_failed: those that were asked for at least so many days ago", minimum=0.0
     )
 
 
@@ -214,7 +206,7 @@ def _read_base(run: StageRun, number: int, shards: range, writer: ShardWriter) -
     failed_before = None
     if options.retry_failed:
         failed_before = run.properties["retried_as_of"] - options.retry_after_days * _DAY
-    reader = BaseReader(run.bases[number], number, version_of(run.plan.options), run.num_shards, failed_before)
+    reader = BaseReader(run.bases[number], number, run.num_shards, failed_before)
     hosts = HostCounter()
     buckets = [SliceWriter(writer.open_file(f".{kind}", kind)) for kind in (_KNOWN, _AGAIN)]
     for shard in shards:
@@ -369,7 +361,7 @@ def sample(options: Options, workdir: Storage, bases: Sequence[Base], seconds: f
     if options.subreddits:
         return None
     files = _files(options)
-    rules = _rules_of(options, version_of(shaping_with_url_rules(options, workdir, "urls")))
+    rules = _rules_of(options)
     found: list[pa.RecordBatch] = []
     submissions = 0.0
     for number, (kind, uri, name) in enumerate(files):
@@ -388,10 +380,10 @@ def sample(options: Options, workdir: Storage, bases: Sequence[Base], seconds: f
 
 
 def _rules(run: StageRun) -> Rules:
-    return _rules_of(run.options, version_of(run.plan.options))
+    return _rules_of(run.options)
 
 
-def _rules_of(options: Options, url_rules: int) -> Rules:
+def _rules_of(options: Options) -> Rules:
     return Rules(
         over_18=options.over_18,
         allow_subreddits=frozenset(_subreddit(name) for name in options.allow_subreddits),
@@ -403,7 +395,6 @@ def _rules_of(options: Options, url_rules: int) -> Rules:
         ),
         extensions=options.blocked_extensions,
         built_in=options.built_in_blocklists,
-        url_rules=url_rules,
     )
 
 
@@ -438,7 +429,6 @@ STAGE = Stage(
         Step(regroup, "groups", keys=what_was_sent, spread="shards"),
         Step(merge_shard, spread="shards"),
     ),
-    shaping=lambda options, workdir: shaping_with_url_rules(options, workdir, "urls"),
     prepare=prepare,
     finish=finish,
     fits=fits,

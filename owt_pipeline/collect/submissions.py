@@ -282,7 +282,7 @@ class RowMaker:
     def rows(self, submissions: pa.Table, source: int, source_name: str) -> pa.RecordBatch:
         """Rows of schema ROWS of those of schema SUBMISSIONS; a submission that has a reason keeps it."""
         known = {name: submissions[name].combine_chunks() for name in _OF_ALL}
-        urls, canonical, host, problems = canonicalize_column(known["url"], self._rules.url_rules)
+        urls, canonical, host, problems = canonicalize_column(known["url"])
         buckets, blocked = self._of_hosts(host)
         texts = pc.fill_null(canonical, "").cast(pa.binary()).to_numpy(zero_copy_only=False)
         ids = np.fromiter(map(xxhash.xxh3_64_intdigest, texts), np.uint64, len(texts))

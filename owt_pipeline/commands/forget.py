@@ -22,7 +22,7 @@ from owt_pipeline.engine.lease import hold
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.export.takedowns import Takedown, Takedowns, read_takedowns, write_takedowns
-from owt_pipeline.formats.urls import VERSION, BadURL, canonicalize, url_id, url_rules_of
+from owt_pipeline.formats.urls import BadURL, canonicalize, url_id
 
 logger = logging.getLogger("owt")
 
@@ -66,8 +66,7 @@ def _forget(arguments: argparse.Namespace) -> int:
     readers = readers_of(workdir)
     with hold(workdir):
         before = read_takedowns(workdir)
-        url_rules = url_rules_of(workdir)
-        request = parse_request(_lines(arguments.urls), arguments.urls, arguments.reason, url_rules)
+        request = parse_request(_lines(arguments.urls), arguments.urls, arguments.reason)
         if not request.ids and not request.domains:
             raise UserError(f"{arguments.urls} names no URL, id or domain: nothing to forget")
         resolved = resolve(request, readers)
@@ -132,11 +131,10 @@ class Resolved:
     unknown: list[str]
 
 
-def parse_request(lines: Iterable[str], where: str, detail: str, url_rules: int = VERSION) -> Takedowns:
+def parse_request(lines: Iterable[str], where: str, detail: str) -> Takedowns:
     """URLs, ids and domains, one a line; blank lines and those that begin with `#` are none.
 
-    `url_rules` is the version of the rules for URLs that the ids follow from. Raises UserError, with the line's number,
-    for a line that is none of them.
+    Raises UserError, with the line's number, for a line that is none of them.
     """
     ids: dict[int, Takedown] = {}
     domains: dict[str, str] = {}
@@ -148,7 +146,7 @@ def parse_request(lines: Iterable[str], where: str, detail: str, url_rules: int 
             ids[int(text)] = Takedown(None, detail)
             continue
         try:
-            url, host = canonicalize(text if "://" in text else f"https://{text}", url_rules)
+            url, host = canonicalize(text if "://" in text else f"https://{text}")
         except BadURL as error:
             raise UserError(f"{where}:{number}: {text[:80]!r} is not a URL, id or domain: {error}") from error
         if "://" not in text and "/" not in text:

@@ -19,7 +19,7 @@ from owt_pipeline.engine.bases import open_chain, resolve_uri
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, reading
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.formats.urls import VERSION, BadURL, canonicalize, unescaped, url_id, url_rules_of
+from owt_pipeline.formats.urls import BadURL, canonicalize, unescaped, url_id
 from owt_pipeline.report.losses import side_by_side
 from schemas import DATASETS, Reason
 from schemas.manifest import ShardFile
@@ -44,16 +44,13 @@ class Asked:
     host: str | None = None
 
 
-def asked_for(text: str, url_rules: int = VERSION) -> Asked:
-    """What `text` names: an id in decimal, or a URL in any spelling, with or without its scheme.
-
-    `url_rules` is the version of the rules for URLs that the ids follow from.
-    """
+def asked_for(text: str) -> Asked:
+    """What `text` names: an id in decimal, or a URL in any spelling, with or without its scheme."""
     if text.isdecimal() and len(text) <= 20 and int(text) < 1 << 64:
         return Asked(text, int(text))
     for spelling in (text, f"https://{text}"):
         try:
-            url, host = canonicalize(spelling, url_rules)
+            url, host = canonicalize(spelling)
             return Asked(text, url_id(url), url, host)
         except BadURL:
             continue
@@ -111,7 +108,7 @@ def in_bases(workdir: Storage, text: str) -> list[dict[str, Any]]:
     """
     found = []
     for base in reversed(open_chain(workdir)):
-        was = history(readers_of(base.workdir), asked_for(text, url_rules_of(base.workdir)))
+        was = history(readers_of(base.workdir), asked_for(text))
         if was is not None:
             found.append({"run": base.workdir.uri, **was})
     return found

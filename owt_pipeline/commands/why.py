@@ -22,7 +22,6 @@ from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import NotFound, UsageError
 from owt_pipeline.engine.lease import mention_running
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.formats.urls import url_rules_of
 from owt_pipeline.report.losses import Segment
 from schemas import DATASETS
 
@@ -52,7 +51,7 @@ def _why(arguments: argparse.Namespace) -> int:
     workdir, as_json = Storage(arguments.workdir), arguments.json
     mention_running(workdir)
     readers = readers_of(workdir)
-    asked = asked_for(arguments.url, url_rules_of(workdir))
+    asked = asked_for(arguments.url)
     if arguments.domain and not asked.host:
         raise UsageError(f"--domain: {arguments.url!r} is neither a domain nor a URL that has one")
     found = domain_summary(readers, asked.host or "") if arguments.domain else history(readers, asked)

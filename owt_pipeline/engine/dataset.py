@@ -29,11 +29,6 @@ def read_manifest(workdir: Storage, dataset: str) -> Manifest | None:
     try:
         data = workdir.read(name)
     except FileNotFoundError:
-        if any(workdir.exists(f"{dataset}/{old}") for old in (MANIFEST_NAME, ".work/plan.json")):
-            raise UserError(
-                f"{workdir} was written by an earlier version: run `owt migrate --workdir {workdir}` once; "
-                "nothing is computed again"
-            ) from None
         return None
     try:
         return Manifest.from_json(data, workdir.path(name))
@@ -128,9 +123,8 @@ class DatasetReader:
                 yield from arrow_batches(source, columns, rows)
             else:
                 parquet = pq.ParquetFile(source)
-                present = [name for name in columns or () if name in parquet.schema_arrow.names] or None
-                for batch in parquet.iter_batches(batch_size=rows, columns=present):
-                    yield self._completed(batch, file, columns)
+                for batch in parquet.iter_batches(batch_size=rows, columns=columns):
+                    yield batch.select(columns) if columns else batch
 
     def ids(self, shard: int, kind: str = "data") -> np.ndarray:
         """`url_id` of each row of a shard, uint64 (n,)."""
@@ -139,20 +133,10 @@ class DatasetReader:
 
     def table(self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None) -> pa.Table:
         """One shard, or all, as a table."""
-        first = self.files(kind, shard)[0]
-        schema = self._completed(self.schema(first).empty_table(), first, columns).schema
+        schema = self.schema(self.files(kind, shard)[0])
+        if columns:
+            schema = pa.schema([schema.field(name) for name in columns])
         return pa.Table.from_batches(self.batches(shard, kind=kind, columns=columns, rows=1 << 16), schema)
-
-    def _completed(self, rows: _Rows, file: ShardFile, columns: list[str] | None) -> _Rows:
-        """The columns asked for, or all, in their order; those that a file of an earlier release has not are null."""
-        if file.kind == "data" and self.name in DATASETS:
-            schema, added = DATASETS[self.name].schema, DATASETS[self.name].added - set(rows.schema.names)
-            lacking = [name for name in columns or schema.names if name in added]
-            for name in lacking:
-                rows = rows.append_column(schema.field(name), pa.nulls(rows.num_rows, schema.field(name).type))
-            if lacking and not columns:
-                columns = [name for name in schema.names if name in rows.schema.names]
-        return rows.select(columns) if columns else rows
 
     def schema(self, file: ShardFile) -> pa.Schema:
         """The Arrow schema of one file; raises UserError on a damaged one."""

@@ -219,7 +219,10 @@ def _be_worker(connection: socket.socket) -> None:
     progress.report_by(lambda rows: pipe.send_bytes(pickle.dumps(rows)))
     load = lru_cache(1)(_loads)
     while True:
-        fn, argument = pipe.recv_bytes(), pipe.recv_bytes()
+        try:
+            fn, argument = pipe.recv_bytes(), pipe.recv_bytes()
+        except (EOFError, OSError):  # whoever asks is gone, perhaps in the midst of asking
+            return
         try:
             answer = pickle.dumps((load(fn)(_loads(argument)), None), 5)
         except (UserError, LedgerError, Superseded, OSError) as error:  # which are shown to the user by their type

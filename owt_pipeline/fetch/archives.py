@@ -20,7 +20,7 @@ from owt_pipeline.engine.storage import Storage, open_source
 from owt_pipeline.fetch.answers import EARLIEST, Answer, NoPage, Origin, Page, judge, wanted_moment
 from owt_pipeline.formats.captures import COMPLETE, Broken, absolute, captures, what_else
 from owt_pipeline.formats.messages import MAX_HEAD_BYTES, REDIRECTS, TooLarge, header
-from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, url_id, version_of
+from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, url_id
 from owt_pipeline.formats.warc import BadRecord, Response, read_record, rewritten, single_member
 from schemas import Reason
 from schemas.manifest import ShardRecord
@@ -52,7 +52,7 @@ _OPEN_FILES = 32
 
 def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Index the responses of an archive: an Arrow file of one batch a bucket, and copied records."""
-    path, url_rules = run.properties["archives"][number], version_of(run.inputs["urls"].manifest.options)
+    path = run.properties["archives"][number]
     copies = writer.open_file(".warc.gz", "copies")
     index = writer.open_file(".index", "index")
     buckets: list[list[tuple]] = [[] for _ in range(BUCKETS)]
@@ -77,13 +77,13 @@ def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: 
                 first = first or str(capture)
                 continue
             try:
-                url, host = canonicalize(capture.url, url_rules)
+                url, host = canonicalize(capture.url)
             except BadURL:
                 counts["unusable"] += 1
                 continue
             counts["responses"] += 1
             buckets[_bucket(host)].append(
-                (url_id(url), capture.date, capture.status, canonical_or_none(capture.location, url_rules),
+                (url_id(url), capture.date, capture.status, canonical_or_none(capture.location),
                  capture.offset, capture.length, capture.copied)
             )  # fmt: skip
     with pa.ipc.new_file(index, _CAPTURES) as arrow:
@@ -234,10 +234,8 @@ def page_of_record(
     where: str,
     fetch_ms: int = 0,
     canonical: str | None = None,
-    url_rules: int = 0,
 ) -> Answer:
-    """The page in the bytes of an archived record, found `where`; of the URL `canonical`, if one is given, by the rules
-    of version `url_rules`."""
+    """The page in the bytes of an archived record, found `where`; of the URL `canonical`, if one is given."""
     try:
         member, record = single_member(data, max_page_bytes + MAX_HEAD_BYTES)
         response = read_record(record, max_page_bytes)
@@ -245,7 +243,7 @@ def page_of_record(
         return NoPage(Reason.BAD_RESPONSE, f"{error}, {where}")
     except TooLarge as error:
         return NoPage(Reason.TOO_LARGE, str(error))
-    if canonical is not None and canonical_or_none(response.url, url_rules) != canonical:
+    if canonical is not None and canonical_or_none(response.url) != canonical:
         return NoPage(Reason.BAD_RESPONSE, f"the record is of {response.url[:200]!r}, {where}")
     return judge(response, origin, fetch_ms, lambda _: member or rewritten(record))
 
@@ -258,15 +256,13 @@ class Redirect(NamedTuple):
     record: bytes
 
 
-def redirect_of_record(
-    data: bytes, max_page_bytes: int, canonical: str, url_rules: int, *, where: str
-) -> Redirect | NoPage:
+def redirect_of_record(data: bytes, max_page_bytes: int, canonical: str, *, where: str) -> Redirect | NoPage:
     """The redirect in the bytes of an archived record, found `where`, of the URL `canonical`."""
     try:
         response, record = _redirect(data, max_page_bytes)
     except (BadRecord, TooLarge) as error:
         return NoPage(Reason.BAD_RESPONSE, f"{error}, {where}")
-    if response.status not in REDIRECTS or canonical_or_none(response.url, url_rules) != canonical:
+    if response.status not in REDIRECTS or canonical_or_none(response.url) != canonical:
         return NoPage(Reason.BAD_RESPONSE, f"status {response.status} of {response.url[:200]!r}, {where}")
     return Redirect(response.status, absolute(response.url, header(response.headers, "location")), record)
 
@@ -306,9 +302,9 @@ def _bucket(host: str) -> int:
     return xxhash.xxh3_64_intdigest(host.encode()) % BUCKETS
 
 
-def canonical_or_none(url: str | None, url_rules: int) -> str | None:
+def canonical_or_none(url: str | None) -> str | None:
     try:
-        return canonicalize(url, url_rules)[0] if url else None
+        return canonicalize(url)[0] if url else None
     except BadURL:
         return None
 

@@ -33,7 +33,7 @@ from owt_pipeline.fetch.cc_index import GROUPS, KEY, NEEDED, IndexReader, Ranges
 from owt_pipeline.fetch.cc_records import CAPTURE, BulkClient, Unreadable, reading
 from owt_pipeline.fetch.surt import surt_key
 from owt_pipeline.formats.messages import REDIRECTS, is_html
-from owt_pipeline.formats.urls import tracking_pattern, unescaped, url_id, version_of
+from owt_pipeline.formats.urls import tracking_pattern, unescaped, url_id
 from schemas import Reason
 
 if TYPE_CHECKING:
@@ -108,19 +108,19 @@ def send_keys(run: StageRun, shard: int, urls: Iterable[pa.RecordBatch], choice:
 
 def match(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Send each shard the captures of its URLs whose keys are in a range."""
-    ranges, counts, url_rules = _ranges(run), Counter[str](), version_of(run.inputs["urls"].manifest.options)
+    ranges, counts = _ranges(run), Counter[str]()
     options, crawls = run.options, ", ".join(run.options.cc_crawls)
     with run.work.open(_path(run, "groups")) as file, pa.ipc.open_file(file) as arrow:
         groups = arrow.read_all().to_pydict()
-    with reading(options, run.runtime.on_cluster, url_rules) as archive:
+    with reading(options, run.runtime.on_cluster) as archive:
         read = partial(archive, BulkClient.read_pieces)
         reader = IndexReader(run.properties["cc_files"], lambda number: run.work.read(ranges.footers[number]), read)
         for wanted in _at_once(read_slices(run.work, slices)):
-            look_up = partial(join, groups=groups, reader=reader, url_rules=url_rules, counts=counts)
+            look_up = partial(join, groups=groups, reader=reader, counts=counts)
             found = look_up(wanted)
             if options.cc_diagnostics:
                 read_redirects = partial(archive, BulkClient.read_redirects)
-                found = follow(found, wanted, look_up, read_redirects, options.max_redirects, url_rules, crawls)
+                found = follow(found, wanted, look_up, read_redirects, options.max_redirects, crawls)
             for shard, rows in by_key(found, found["shard"].to_numpy()):
                 writer.send(shard, rows)
             progress.advance(len(wanted))
@@ -209,7 +209,6 @@ def follow(
     look_up: Callable[[pa.Table], pa.RecordBatch],
     read: Callable[[list[dict[str, Any]]], list[Redirect | NoPage]],
     most: int,
-    url_rules: int,
     crawls: str,
 ) -> pa.RecordBatch:
     """`found` (of FOUND) with what its redirects lead to, in place of these.
@@ -220,7 +219,6 @@ def follow(
       look_up: the join.
       read: the redirects that captures are.
       most: redirects of one URL that are followed.
-      url_rules: version of the rules by which URLs are canonical.
       crawls: those that are looked through.
     """
     moments = dict(zip(wanted["url_id"].to_pylist(), wanted["moment"].to_pylist(), strict=True))
@@ -238,7 +236,7 @@ def follow(
             end: NoPage | None = redirect if isinstance(redirect, NoPage) else None
             target: str | None = None
             if isinstance(redirect, Redirect):
-                target = canonical_or_none(redirect.location, url_rules)
+                target = canonical_or_none(redirect.location)
                 end = dead_end(redirect.status, target, url_id(row["capture"]["canonical"]), way.seen, most)
             if isinstance(end, NoPage):
                 dead_ends.setdefault(number, _without_page(row, end.reason, end.detail))
@@ -292,7 +290,7 @@ def nothing_in(crawls: str, captures: str = "") -> NoPage:
 
 
 def join(
-    wanted: pa.Table, groups: Mapping[str, Sequence[Any]], reader: IndexReader, url_rules: int, counts: Counter[str]
+    wanted: pa.Table, groups: Mapping[str, Sequence[Any]], reader: IndexReader, counts: Counter[str]
 ) -> pa.RecordBatch:
     """The best captures of the URLs of `wanted` (of WANTED), as FOUND.
 
@@ -304,7 +302,6 @@ def join(
       wanted: what is looked for.
       groups: the columns of GROUPS.
       reader: of the index.
-      url_rules: version of the rules by which URLs are canonical.
       counts: of what was read and found, added to.
     """
     wanted = wanted.sort_by("key").combine_chunks()
@@ -323,7 +320,7 @@ def join(
         counts["row_groups_read"] += 1
         counts["index_rows_read"] += rows
         try:
-            for hit in _hits(reader, file, group, keys[first:last], canonical, url_rules):
+            for hit in _hits(reader, file, group, keys[first:last], canonical):
                 hits.setdefault(hit.wanted, []).append(hit)
             unread_in_row = 0
         except Unreadable as error:
@@ -353,14 +350,14 @@ def join(
 
 
 def _hits(
-    reader: IndexReader, file: int, group: int, keys: Sequence[bytes], canonical: Mapping[str, int], url_rules: int
+    reader: IndexReader, file: int, group: int, keys: Sequence[bytes], canonical: Mapping[str, int]
 ) -> Iterator[_Hit]:
     """The captures in a row group of wanted URLs, given their keys and the row of each canonical URL."""
     column = reader.columns(file, group, [KEY])[KEY].cast(pa.binary())
     is_wanted = pc.is_in(column, value_set=pa.array(keys, pa.binary()))
     paths = pa.array([key for key in keys if key.endswith(b"?")], pa.binary())
     perhaps = np.flatnonzero(pc.is_in(pc.replace_substring_regex(column, r"\?.*", "?"), value_set=paths).to_numpy())
-    tracked = pc.match_substring_regex(column.take(pa.array(perhaps)), tracking_pattern(url_rules)).to_numpy()
+    tracked = pc.match_substring_regex(column.take(pa.array(perhaps)), tracking_pattern()).to_numpy()
     rows = np.union1d(np.flatnonzero(is_wanted.to_numpy()), perhaps[tracked])
     if not len(rows):
         return
@@ -370,7 +367,7 @@ def _hits(
         pc.cast(pc.cast(table["fetch_time"], pa.timestamp("s"), safe=False), pa.int64()),
     )  # fmt: skip
     for at, row in zip(rows.tolist(), table.to_pylist(), strict=True):
-        url = canonical_or_none(row["url"], url_rules) or ""
+        url = canonical_or_none(row["url"]) or ""
         if url not in canonical:
             continue
         status, kind = row["fetch_status"], row["content_mime_detected"] or ""

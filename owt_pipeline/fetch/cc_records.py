@@ -81,22 +81,20 @@ class BulkSource:
     Attributes:
       data: what the names of WARC files are below.
       requests: how requests are made; `host_connections` and `host_delay` hold for each host.
-      url_rules: version of the rules by which URLs are canonical.
     """
 
     data: str
     requests: ArchiveOptions
-    url_rules: int
     columns: ClassVar = ("url_id", "url")
 
     def open(self, crawl: Crawl) -> BulkClient:
         return BulkClient(self, crawl)
 
 
-def bulk_source(options: Options, url_rules: int = 0) -> BulkSource:
+def bulk_source(options: Options) -> BulkSource:
     """The source by the options of the stage."""
     requests = archive_options(options, options.cc_connections, options.cc_delay)
-    return BulkSource(options.cc_data or root_of(options.cc_index), requests, url_rules)
+    return BulkSource(options.cc_data or root_of(options.cc_index), requests)
 
 
 class BulkClient(ArchiveClient):
@@ -205,7 +203,7 @@ class BulkClient(ArchiveClient):
         uri = f"{self._source.data.rstrip('/')}/{request[0].capture.file.lstrip('/')}"
         begun = time.monotonic()
         content = await self.read(uri, start, end - start)
-        about = (self._source.url_rules, self._requests.limits.body_bytes, int((time.monotonic() - begun) * 1000))
+        about = (self._requests.limits.body_bytes, int((time.monotonic() - begun) * 1000))
 
         def answer(each: _Try) -> Answer:
             at = each.capture.offset - start
@@ -224,7 +222,7 @@ class BulkClient(ArchiveClient):
                 data = await self.read(uri, capture.offset, capture.length)
             except Failed as failure:
                 return outcome(failure)
-            return redirect_of_record(data, most, each.canonical, self._source.url_rules, where=str(capture))
+            return redirect_of_record(data, most, each.canonical, where=str(capture))
 
         found: dict[int, Redirect | NoPage] = {}
         rows = iter([_try(row, **capture) for row, capture in enumerate(captures)])
@@ -246,10 +244,10 @@ class BulkClient(ArchiveClient):
 
 
 @contextlib.contextmanager
-def reading(options: Options, on_cluster: bool, url_rules: int = 0) -> Iterator[Callable[..., Any]]:
+def reading(options: Options, on_cluster: bool) -> Iterator[Callable[..., Any]]:
     """Calls methods of a client, in the event loop that this process' parts share: `call(BulkClient.read_end, uri, 8)`;
     raises Unreadable where a request fails, UserError where the archive is down."""
-    with shared_loop({"commoncrawl": bulk_source(options, url_rules)}, on_cluster) as loop:
+    with shared_loop({"commoncrawl": bulk_source(options)}, on_cluster) as loop:
 
         def call(method: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
             try:

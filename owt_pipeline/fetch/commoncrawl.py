@@ -137,14 +137,14 @@ class CdxClient(LookupClient):
         record = await self._record(capture)
         if isinstance(record, NoPage):
             return record
-        return capture.page(record.body, canonical, self._url_rules, self._limits.body_bytes, record.ms)
+        return capture.page(record.body, canonical, self._limits.body_bytes, record.ms)
 
     async def read_redirect(self, capture: Capture, canonical: str) -> Redirect | NoPage:
         record = await self._record(capture)
         if isinstance(record, NoPage):
             return record
         most = self._limits.body_bytes
-        return redirect_of_record(record.body, most, canonical, self._url_rules, where=str(capture))
+        return redirect_of_record(record.body, most, canonical, where=str(capture))
 
     async def _record(self, capture: Capture) -> Received | NoPage:
         """The response with the bytes of a capture's record; raises Failed."""

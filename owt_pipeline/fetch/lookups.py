@@ -73,10 +73,10 @@ class Capture:
     def __str__(self) -> str:
         return f"{self.length:,} bytes at {self.offset} of {self.file}"
 
-    def page(self, record: bytes, canonical: str, url_rules: int, max_page_bytes: int, ms: int) -> Answer:
+    def page(self, record: bytes, canonical: str, max_page_bytes: int, ms: int) -> Answer:
         """The page in its record, read within `ms`, if that is of the URL `canonical`."""
         origin = Origin("commoncrawl", self.crawl, self.file, self.offset)
-        about: dict[str, Any] = {"where": str(self), "canonical": canonical, "url_rules": url_rules, "fetch_ms": ms}
+        about: dict[str, Any] = {"where": str(self), "canonical": canonical, "fetch_ms": ms}
         return page_of_record(record, origin, max_page_bytes, **about)
 
 
@@ -117,12 +117,10 @@ class LookupSource:
     Attributes:
       requests: how requests are made; `host_connections` and `host_delay` hold for each host.
       choice: which capture of several is taken.
-      url_rules: version of the rules by which URLs are canonical.
     """
 
     requests: ArchiveOptions
     choice: str
-    url_rules: int
     columns: ClassVar = ("url_id", "url", "posted_url", "created_utc")
 
 
@@ -134,7 +132,7 @@ class LookupClient(ArchiveClient, ABC):
 
     def __init__(self, source: LookupSource, crawl: Crawl, gate: Gate | None = None):
         super().__init__(source.requests, crawl, gate)
-        self._choice, self._url_rules = source.choice, source.url_rules
+        self._choice = source.choice
         self._together = source.requests.host_connections
 
     @abstractmethod
@@ -213,7 +211,7 @@ class LookupClient(ArchiveClient, ABC):
         redirect = await self.read_redirect(capture, url)
         if isinstance(redirect, NoPage):
             return redirect
-        target = canonical_or_none(redirect.location, self._url_rules)
+        target = canonical_or_none(redirect.location)
         end = dead_end(redirect.status, target, url_id(url), seen, self._requests.max_redirects)
         if end is not None or target is None:
             return end or NoPage(Reason.BAD_REDIRECT, "")
@@ -232,7 +230,7 @@ class LookupClient(ArchiveClient, ABC):
             raise self.refused(query, what, f"status {response.status} {about}".strip())
         if response.status == 200:
             try:
-                found = parse_captures(response.body, canonical, self._url_rules, self.reads_untyped)
+                found = parse_captures(response.body, canonical, self.reads_untyped)
             except BadIndex as error:
                 raise self.refused(query, what, str(error)) from error
         self.accepted(query)
@@ -245,7 +243,7 @@ def _distance(capture: Capture, moment: int) -> tuple:
     return capture.status != 200, abs(capture.date - moment), *where
 
 
-def parse_captures(body: bytes, canonical: str, url_rules: int, untyped: bool) -> Found:
+def parse_captures(body: bytes, canonical: str, untyped: bool) -> Found:
     """The captures of an index' answer that are of the URL whose canonical form is `canonical`: those that may be
     pages, and redirects. A revisit is another date of the page with the same digest.
 
@@ -258,7 +256,7 @@ def parse_captures(body: bytes, canonical: str, url_rules: int, untyped: bool) -
     for row in _rows(body):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, BadURL):
             url = row.get("original") or row["url"]
-            if canonical_url(url, url_rules) != canonical:
+            if canonical_url(url) != canonical:
                 continue
             types = {row[name] for name in ("mimetype", "mime", "mime-detected") if row.get(name)} - {"unk"}
             status, date = str(row.get("statuscode") or row["status"]), seconds_of(row["timestamp"])

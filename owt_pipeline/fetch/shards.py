@@ -32,7 +32,6 @@ from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.live import live_options
 from owt_pipeline.fetch.sources import LiveSource, Source, ask_under_claim, shared_loop
 from owt_pipeline.fetch.wayback import wayback_source
-from owt_pipeline.formats.urls import version_of
 from owt_pipeline.formats.warc import warcinfo_record
 from schemas import DATASETS, Reason
 
@@ -130,24 +129,22 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
 def _sources(run: StageRun, slices: Sequence[Slice]) -> Sources:
     """The sources as a shard asks them; `slices` are the captures that were found for it."""
     options: Options = run.options
-    url_rules = version_of(run.inputs["urls"].manifest.options)
     online: dict[str, Source] = {}
     for name in options.order:
         if name == "live":
             online[name] = LiveSource(live_options(options))
         elif options.in_bulk and name == "commoncrawl":
-            online[name] = bulk_source(options, url_rules)
+            online[name] = bulk_source(options)
         elif name == "commoncrawl":
             online[name] = CdxSource(
                 archive_options(options, options.cdx_connections, options.cdx_delay),
                 options.archive_choice,
-                url_rules,
                 tuple(Collection(**found) for found in run.properties["collections"]),
                 options.cdx_data,
                 options.cdx_collections,
             )
         elif name == "wayback":
-            online[name] = wayback_source(options, url_rules)
+            online[name] = wayback_source(options)
     crawls = ", ".join(options.cc_crawls)
     return Sources(
         order=options.order,

@@ -47,7 +47,7 @@ class Options:
     )
     archive_choice: str = option(
         "nearest", "which of an archive's captures is taken: the nearest to the submission, the earliest, the latest",
-        choices=("nearest", "earliest", "latest"), added=True,
+        choices=("nearest", "earliest", "latest"),
     )  # fmt: skip
     user_agent: str = _how(
         "",
@@ -90,18 +90,18 @@ class Options:
     keep_requests: bool = _how(False, "write each request into the WARC file, too")
     cc_index: str = option(
         "", "look all URLs up at once in Common Crawl's columnar index: a folder, s3:// or https://, such as "
-        "s3://commoncrawl/cc-index/table/cc-main/warc", metavar="URI", added=True,
+        "s3://commoncrawl/cc-index/table/cc-main/warc", metavar="URI",
     )  # fmt: skip
     cc_crawls: tuple[str, ...] = option(
-        (), "crawls of --cc_index to look through: CC-MAIN-2013-20 CC-MAIN-2013-48", metavar="CRAWL", added=True
+        (), "crawls of --cc_index to look through: CC-MAIN-2013-20 CC-MAIN-2013-48", metavar="CRAWL"
     )
     cc_diagnostics: bool = option(
         False, "read the subset crawldiagnostics of --cc_index, too, which is as large again: redirects are followed, "
-        "revisits count, and `owt why` names what the crawl was answered", added=True,
+        "revisits count, and `owt why` names what the crawl was answered",
     )  # fmt: skip
     cc_data: str = option(
         "", "what the names of WARC files in --cc_index are below: a folder, s3:// or https://; default: what its "
-        "folder cc-index/ is in", metavar="URI", added=True,
+        "folder cc-index/ is in", metavar="URI",
     )  # fmt: skip
     cc_connections: int = _how(4, "requests at once to each host of --cc_index and --cc_data", minimum=1)
     cc_delay: float = _how(
@@ -129,11 +129,11 @@ class Options:
     wayback_cdx: str = option(
         "https://web.archive.org/cdx/search/cdx",
         "where `wayback` looks a URL up: the Wayback Machine's index, or a pywb's (.../COLLECTION/cdx)",
-        metavar="URL", added=True,
+        metavar="URL",
     )  # fmt: skip
     wayback_pages: str = option(
         "https://web.archive.org/web", "what captures are below: the Wayback Machine, or a pywb's collection",
-        metavar="URL", added=True,
+        metavar="URL",
     )  # fmt: skip
     wayback_connections: int = _how(2, "requests to `wayback` at once", minimum=1)
     wayback_delay: float = _how(

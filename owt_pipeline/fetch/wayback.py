@@ -73,11 +73,11 @@ class WaybackSource(LookupSource):
         return WaybackClient(self, crawl)
 
 
-def wayback_source(options: Options, url_rules: int) -> WaybackSource:
+def wayback_source(options: Options) -> WaybackSource:
     """The source by the options of the stage."""
     delay = options.wayback_delay
     requests = replace(archive_options(options, options.wayback_connections, delay), least_pause=PAUSE_TURNS * delay)
-    return WaybackSource(requests, options.archive_choice, url_rules, options.wayback_cdx, options.wayback_pages)
+    return WaybackSource(requests, options.archive_choice, options.wayback_cdx, options.wayback_pages)
 
 
 class WaybackClient(LookupClient):
@@ -162,7 +162,7 @@ class WaybackClient(LookupClient):
         with contextlib.suppress(ValueError):
             place = response.location()
             match = _CAPTURE.search(str(place)) if str(place).startswith(self._source.pages) else None
-            if match and canonical_url(match[2], self._url_rules) == canonical:
+            if match and canonical_url(match[2]) == canonical:
                 return Capture(date=seconds_of(match[1]), url=match[2]), place
         return None
 

@@ -20,18 +20,15 @@ The rules, in order:
 The canonical URL names a page. What is fetched is the URL as it was posted (`requested`), with the escapes that it has:
 `?u=http%3A%2F%2Fx.org%2F` is not `?u=http://x.org/` to every server.
 
-Ids follow from these rules, so each set of them has a version, and a working directory keeps to one. Version 1 stripped
-other parameters (tracking_parameters_1.txt), some of which named content, and every fragment.
+Ids follow from these rules: whoever changes one raises the version of the stages that make ids, collect and import.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import idna
@@ -41,17 +38,6 @@ import pyarrow.compute as pc
 import xxhash
 from yarl import URL
 
-from owt_pipeline.engine.bases import folders_of_chain
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.plan import recorded_plan, usable_manifest
-from owt_pipeline.engine.storage import Storage
-from schemas.settings import shaping_options
-
-_MAKE_IDS = ("collect", "import")  # stages
-
-VERSION = 2
-"""Of the rules, the newest."""
-
 MAX_LENGTH = 8192
 """A longer URL is a BadURL: servers refuse it, and it is data in disguise."""
 
@@ -60,33 +46,27 @@ class BadURL(ValueError):
     """A URL that cannot be parsed, or is neither http nor https; the message says why."""
 
 
-def canonical_url(url: str, version: int = VERSION) -> str:
+def canonical_url(url: str) -> str:
     """The canonical spelling of `url`, pure ASCII; the same for what it returns. Raises BadURL, and nothing else."""
-    return canonicalize(url, version)[0]
+    return canonicalize(url)[0]
 
 
-def canonicalize(url: str, version: int = VERSION) -> tuple[str, str]:
-    """(canonical URL, its host without port) of `url` by the rules of `version`; raises BadURL."""
+def canonicalize(url: str) -> tuple[str, str]:
+    """(canonical URL, its host without port) of `url`; raises BadURL."""
     if "&amp;" in url:
         url = unescaped(url)
     simple = _SIMPLE(url)
     if simple is None or "/." in url or len(url) > MAX_LENGTH - 2:  # one of https, one of an empty path
-        return _canonicalize_any(url, version)
+        return _canonicalize_any(url)
     host, path, query = simple.groups()
     if host.startswith("www.") or len(host) > 253:
-        return _canonicalize_any(url, version)
+        return _canonicalize_any(url)
     path = path.rstrip("/") or "/" if path else "/"
     if query:
-        query = _without_tracking(query, host, version)
+        query = _without_tracking(query, host)
         if query:
             return f"https://{host}{path}?{query}", host
     return f"https://{host}{path}", host
-
-
-def version_of(options: Mapping[str, Any]) -> int:
-    """The version of the rules that a dataset's ids follow from, by the options in its manifest."""
-    version: int = options.get("url_rules", 1)
-    return version
 
 
 def url_id(canonical: str) -> int:
@@ -173,7 +153,7 @@ _PORTS = {"http": 80, "https": 443}
 _DOT_SEGMENT = re.compile(r"/\.{1,2}(?:/|\Z)").search
 
 
-def _canonicalize_any(url: str, version: int) -> tuple[str, str]:
+def _canonicalize_any(url: str) -> tuple[str, str]:
     if len(url) > MAX_LENGTH:
         raise BadURL(f"{len(url):,} characters, more than {MAX_LENGTH:,}")
     url = _NEWLINES("", url.strip(SPACE))
@@ -191,14 +171,13 @@ def _canonicalize_any(url: str, version: int) -> tuple[str, str]:
         path = _without_dot_segments(path)
     canonical = f"https://{host}{port}{path.rstrip('/') or '/'}"
     if query:
-        query = _without_tracking(unescaped(_UNSAFE_IN_QUERY(_escape, query)), host, version)
+        query = _without_tracking(unescaped(_UNSAFE_IN_QUERY(_escape, query)), host)
         if query:
             canonical += "?" + query
-    if version > 1:
-        if fragment and fragment[0] in "!/%":
-            canonical += _route(fragment)
-        if len(canonical) > MAX_LENGTH:
-            raise BadURL(f"{len(canonical):,} characters when encoded, more than {MAX_LENGTH:,}")
+    if fragment and fragment[0] in "!/%":
+        canonical += _route(fragment)
+    if len(canonical) > MAX_LENGTH:
+        raise BadURL(f"{len(canonical):,} characters when encoded, more than {MAX_LENGTH:,}")
     return canonical, host
 
 
@@ -296,12 +275,11 @@ class _NamesKnown(dict[str, bool]):
 
 
 @cache
-def _tracking(version: int) -> tuple[_NamesKnown, dict[str, frozenset[str]]]:
+def _tracking() -> tuple[_NamesKnown, dict[str, frozenset[str]]]:
     """Parameters that track readers: everywhere; and on a domain and its subdomains only, in lower case."""
-    name = "tracking_parameters.txt" if version > 1 else "tracking_parameters_1.txt"
     general: set[str] = set()
     of_domain: dict[str, frozenset[str]] = {}
-    for line in files("owt_pipeline.formats").joinpath(name).read_text("utf-8").split("\n"):
+    for line in files("owt_pipeline.formats").joinpath("tracking_parameters.txt").read_text("utf-8").split("\n"):
         if line and not line.startswith("#"):
             domain, _, names = line.rpartition(": ")
             if domain:
@@ -312,16 +290,16 @@ def _tracking(version: int) -> tuple[_NamesKnown, dict[str, frozenset[str]]]:
 
 
 @cache
-def tracking_pattern(version: int) -> str:
+def tracking_pattern() -> str:
     """A regular expression that finds a parameter for tracking, of whatever domain, in a query in lower case."""
-    general, of_domain = _tracking(version)
+    general, of_domain = _tracking()
     names = sorted({*general.names, *(name for some in of_domain.values() for name in some)})
     alternatives = [*(f"{re.escape(prefix)}[^=&]*" for prefix in general.prefixes), *map(re.escape, names)]
     return f"[?&](?:{'|'.join(alternatives)})(?:[=&]|$)"
 
 
-def _without_tracking(query: str, host: str, version: int) -> str:
-    (tracks, _), of_host = _tracking(version), _names_of_host(host, version)
+def _without_tracking(query: str, host: str) -> str:
+    (tracks, _), of_host = _tracking(), _names_of_host(host)
     fields = [field for field in query.split("&") if field and not tracks[field.partition("=")[0]]]
     return "&".join(
         [field for field in fields if field.partition("=")[0].lower() not in of_host] if of_host else fields
@@ -329,8 +307,8 @@ def _without_tracking(query: str, host: str, version: int) -> str:
 
 
 @lru_cache(1 << 14)
-def _names_of_host(host: str, version: int) -> frozenset[str]:
-    _, of_domain = _tracking(version)
+def _names_of_host(host: str) -> frozenset[str]:
+    _, of_domain = _tracking()
     labels = host.split(".")
     found: frozenset[str] = frozenset()
     for start in range(len(labels) - 1):
@@ -349,9 +327,7 @@ _PATH = rf"(?:/(?:{_BEGIN}{_REST}*)?)"
 _SIMPLE_TEXT = f"{_PREFIX}{_SIMPLE_HOST}{_PATH}*$"
 
 
-def canonicalize_column(
-    urls: pa.StringArray, version: int = VERSION
-) -> tuple[pa.StringArray, pa.StringArray, pa.StringArray, dict[int, str]]:
+def canonicalize_column(urls: pa.StringArray) -> tuple[pa.StringArray, pa.StringArray, pa.StringArray, dict[int, str]]:
     """(URLs as by `unescaped`, canonical URLs, their hosts, problems) of URLs; null is no URL.
 
     A URL that cannot be parsed has neither canonical URL nor host, and `problems` says why at its index.
@@ -368,7 +344,7 @@ def canonicalize_column(
     parsed: list[tuple[str | None, str | None]] = []
     for i, url in zip(np.flatnonzero(rest).tolist(), urls.filter(rest).to_pylist(), strict=True):
         try:
-            parsed.append(canonicalize(url or "", version))
+            parsed.append(canonicalize(url or ""))
         except BadURL as problem:
             problems[i] = str(problem)
             parsed.append((None, None))
@@ -396,35 +372,3 @@ def _canonicalize_plain(urls: pa.StringArray) -> tuple[pa.StringArray, pa.String
     host = known.take(hosts.indices)
     canonical = pc.binary_join_element_wise("https:/", host, rest, "/", null_handling="replace")
     return canonical, host, wrong[hosts.indices.to_numpy()]
-
-
-def url_rules_of(workdir: Storage) -> int:
-    """The version of the rules for URLs that the ids in a working directory follow from; the newest where none do, or
-    where the manifest is damaged."""
-    for dataset in ("urls", "documents"):
-        manifest = usable_manifest(workdir, dataset)
-        if manifest is not None and manifest.stage in _MAKE_IDS:
-            return version_of(manifest.options)
-    return VERSION
-
-
-def shaping_with_url_rules(options: Any, workdir: Storage, dataset: str) -> dict[str, Any]:
-    """The options that shape the bytes of `dataset`, whose ids follow from the rules for URLs.
-
-    Where no version of them is asked for (`url_rules`), it is that of the oldest run that this one builds on, or of the
-    dataset that is there or was begun, else the newest. Version 1 goes without saying: it is that of datasets written
-    before there were others. Raises UserError where another is asked for than the oldest run has.
-    """
-    shaping = shaping_options(options)
-    version = shaping.pop("url_rules")
-    if chain := folders_of_chain(workdir):
-        if version not in (None, oldest := url_rules_of(chain[0])):
-            raise UserError(
-                f"url_rules is {version}, but {chain[0]}, which this run builds on, has {oldest}: leave it out"
-            )
-        version = oldest
-    if version is None:
-        known = recorded_plan(workdir, dataset)
-        made_ids = known is not None and known.stage in _MAKE_IDS  # documents/ may also be of extract
-        version = version_of(known.options) if known is not None and made_ids else VERSION
-    return {**shaping, "url_rules": version} if version > 1 else shaping

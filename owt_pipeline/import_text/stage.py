@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,7 +24,7 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import Slice, by_key, read_slices
 from owt_pipeline.engine.stage import Stage, StageRun, Step
 from owt_pipeline.engine.storage import describe_source, expand_globs, folder_of, open_source
-from owt_pipeline.formats.urls import BadURL, canonical_url, shaping_with_url_rules, url_id, version_of
+from owt_pipeline.formats.urls import BadURL, canonical_url, url_id
 from owt_pipeline.import_text.records import Record, format_of, read_records
 from schemas import DATASETS, REJECTS, Reason, option
 from schemas.manifest import ShardRecord
@@ -58,12 +57,6 @@ class ImportOptions:
         "file",
         "a plain text file is one document; or blank lines separate them; or each article of WikiText is one",
         choices=("file", "blank_lines", "wikitext"),
-    )
-    url_rules: int | None = option(
-        None,
-        "version of the rules for URLs, which ids follow from (default: that of existing documents/, else the newest)",
-        minimum=1,
-        maximum=2,
     )
     num_shards: int = option(8, "shards of the dataset, and of all that follow", minimum=1, maximum=100_000)
 
@@ -118,11 +111,10 @@ def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWrit
             writer.send(shard, some)
         progress.advance(len(rows))
 
-    version = version_of(run.plan.options)
     rows: list[dict[str, Any]] = []
     size = 0
     for record, names in _records(_groups(run)[group], run.options):
-        rows.append(place(record, names, version))
+        rows.append(place(record, names))
         size += len(rows[-1]["text"])
         if size >= _BATCH_BYTES or len(rows) == 1024:
             send(rows)
@@ -176,7 +168,6 @@ STAGE = Stage(
         Step(place_group, "records", keys=lambda run: range(len(_groups(run))), spread="shards"),
         Step(merge_shard, spread="shards"),
     ),
-    shaping=partial(shaping_with_url_rules, dataset="documents"),
     prepare=prepare,
     finish=finish,
     module="owt_pipeline.import_text.stage",
@@ -208,12 +199,11 @@ FIELDS = ("text", "url", "title", "author", "date", "language")
 """What is read of a record: each from the field that an option names; `a.b` is field b of field a, "" none."""
 
 
-def place(record: Record, names: Mapping[str, str], url_rules: int) -> dict[str, Any]:
+def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
     """The record as a row of `PLACED`, by field.
 
     The id is the hash of the canonical URL where the record has a URL, else of the text (of its place in the
-    files, where it has neither). A URL that is none of http or https counts as no URL. `url_rules` is the
-    version of the rules for URLs.
+    files, where it has neither). A URL that is none of http or https counts as no URL.
     """
     row: dict[str, Any] = dict.fromkeys(PLACED.names)
     row |= {"text": "", "subreddits": [], "detail": record.where}
@@ -223,7 +213,7 @@ def place(record: Record, names: Mapping[str, str], url_rules: int) -> dict[str,
     url = _string(fields, names["url"])
     if url:
         try:
-            row["url"] = canonical_url(url, url_rules)
+            row["url"] = canonical_url(url)
         except BadURL:
             row["url"] = None
     text = field_value(fields, names["text"], _ABSENT)

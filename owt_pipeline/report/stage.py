@@ -86,7 +86,6 @@ class Options:
         False,
         "show when, where and for how many seconds each stage ran, and its price on Dataflow: then no two runs' pages "
         "are the same",
-        added=True,
     )
 
 

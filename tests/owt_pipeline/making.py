@@ -15,7 +15,6 @@ from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.formats.urls import VERSION
 from schemas import DATASETS, REJECTS
 from schemas.manifest import Manifest
 
@@ -23,7 +22,6 @@ from schemas.manifest import Manifest
 @dataclass(frozen=True)
 class Options:
     num_shards: int = field(default=1, metadata={"help": "shards"})
-    url_rules: int = field(default=VERSION, metadata={"help": "version of the rules for URLs"})
 
 
 _writers: list[Callable[[int, ShardWriter], None]] = []  # kept here: the pipeline would ship what they hold to itself
@@ -49,10 +47,9 @@ def write_dataset(
     dataset: str,
     write: Callable[[int, ShardWriter], None],
     num_shards: int = 1,
-    url_rules: int = VERSION,
 ) -> Manifest:
     """Make `dataset` in `workdir`."""
-    return run_stage(stage_that_writes(dataset, write), Options(num_shards, url_rules), Runtime(workdir))[0]
+    return run_stage(stage_that_writes(dataset, write), Options(num_shards), Runtime(workdir))[0]
 
 
 def publish_rows(

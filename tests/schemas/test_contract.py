@@ -130,7 +130,7 @@ def test_a_manifest_whose_sum_is_wrong_is_not_written() -> None:
 @pytest.mark.parametrize("version", [1, 99])
 def test_a_manifest_of_another_schema_version_is_refused_with_what_to_do(version: int) -> None:
     record = json.loads(a_manifest().to_json()) | {"schema_version": version}
-    with pytest.raises(ManifestError, match=rf"clean/manifest.json has schema version {version}, .*`owt migrate"):
+    with pytest.raises(ManifestError, match=rf"manifest.json has schema version {version}, .*use the release that"):
         Manifest.from_json(json.dumps(record).encode(), "clean/manifest.json")
 
 

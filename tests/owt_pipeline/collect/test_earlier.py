@@ -13,9 +13,8 @@ import zstandard
 
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.bases import pin
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.formats.urls import VERSION, url_id
+from owt_pipeline.formats.urls import url_id
 from tests.owt_pipeline.collect.collecting import Collected, collect
 from tests.owt_pipeline.collect.test_stage import write_dump
 from tests.owt_pipeline.making import publish_rows
@@ -147,23 +146,9 @@ def test_temporary_failures_are_retried_once_they_are_old_enough(tmp_path: Path,
 def test_urls_of_imported_text_are_known_too(tmp_path: Path) -> None:
     text = Storage(str(tmp_path / "text"))
     rows = [{"url_id": url_id(PAGES["kept"]), "url": PAGES["kept"]}, {"url_id": 7, "url": None}]
-    publish_rows(text, "documents", rows, stage="import", options={"url_rules": VERSION})
+    publish_rows(text, "documents", rows, stage="import")
     for name in LATER:
         publish_rows(text, name, [])
     run = second_month(tmp_path, tmp_path / "text")
     assert len(run.urls) == 6
     assert {row["detail"].split(";")[0] for row in run.rejects} == {"text: kept"}
-
-
-def test_urls_are_joined_under_the_oldest_runs_rules(tmp_path: Path) -> None:
-    page = {"url": "http://site.example/story?utm_source=x&id=7"}
-    dump = write_dump(tmp_path / "RS_1.zst", [post(1, 1, **page)])
-    old = finish(month(tmp_path / "old", dump, num_shards=1, url_rules=1))
-    new = finish(month(tmp_path / "new", dump, num_shards=1))
-    assert new != old
-    both = month(tmp_path / "both", dump, [old, new], num_shards=2)
-    assert both.urls == []
-    assert [row["detail"].split(";")[0] for row in both.rejects] == ["new: kept"]
-    assert "url_rules" not in both.manifest.options  # as of the oldest: version 1
-    with pytest.raises(UserError, match=r"url_rules is 2, but .*old, which this run builds on, has 1: leave it out"):
-        month(tmp_path / "wrong", dump, [old], num_shards=2, url_rules=2)

@@ -25,7 +25,7 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.formats.urls import canonical_url, host_of, url_id, url_rules_of
+from owt_pipeline.formats.urls import canonical_url, host_of, url_id
 from tests.owt_pipeline.collect.collecting import Collected, collect, collected, start
 from tests.owt_pipeline.engine.test_graph import ELSEWHERE
 
@@ -241,29 +241,6 @@ def test_policies_decide_and_the_manifest_says_what_each_rule_costs(tmp_path: Pa
         ("https://good.example/2", 9),
         ("https://imgur.com/", 9),
     ]
-
-
-def test_a_run_keeps_the_rules_that_its_ids_follow_from(tmp_path: Path) -> None:
-    posted = ["http://a.example/1?ref=hn", "http://a.example/#!/2", "https://github.com/a/b/blob/main/c.js"]
-    records = [{"id": f"x{k}", "url": url, "score": 5, "is_self": False} for k, url in enumerate(posted)]
-    options = {"dumps": (str(write_dump(tmp_path / "RS.ndjson", [*records])),), "num_shards": 1}
-    old = collect(tmp_path / "run", **options, url_rules=1)
-    assert sorted(row["url"] for row in old.urls) == ["https://a.example/", "https://a.example/1"]
-    assert "url_rules" not in old.manifest.options  # as in every manifest from before there were versions
-    again, ran = run_stage(STAGE, Options(**options), Runtime(Storage(str(old.workdir))))
-    assert not ran
-    assert again == old.manifest
-    assert url_rules_of(Storage(str(old.workdir))) == 1
-    wanted = collect(old.workdir, **options, min_score=4)  # collected again, with the ids that are known
-    assert wanted.urls == old.urls
-    new = collect(old.workdir, **options, url_rules=2)
-    assert new.manifest.options["url_rules"] == 2
-    assert sorted(row["url"] for row in new.urls) == [
-        "https://a.example/#!/2",
-        "https://a.example/1?ref=hn",
-        "https://github.com/a/b/blob/main/c.js",
-    ]
-    assert collect(old.workdir, **options).manifest == new.manifest == collect(tmp_path / "new", **options).manifest
 
 
 def test_a_large_host_is_divided_over_shards_and_the_others_are_not(tmp_path: Path) -> None:

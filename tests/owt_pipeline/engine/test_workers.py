@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -253,6 +254,15 @@ def test_a_batch_whose_worker_was_killed_from_outside_gets_another_try(tmp_path:
         assert [result for _, result in results] == [0, 1, 2]
     finally:
         pool.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"\0\0", (100).to_bytes(4, "big") + b"half of it"])
+def test_a_worker_whose_asker_is_gone_in_the_midst_of_asking_ends_quietly(sent: bytes) -> None:
+    child = workers.start_child(workers._be_worker, seconds=60.0)
+    child.socket.sendall(sent)
+    child.socket.shutdown(socket.SHUT_WR)
+    assert child.socket.recv(1) == b""  # it has ended by itself: nothing else closes its end
+    assert child.end() in (0, -signal.SIGKILL)  # the latter if it was still about to exit
 
 
 def test_when_the_server_is_killed_the_run_says_so_and_the_next_one_works() -> None:

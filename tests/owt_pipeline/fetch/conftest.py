@@ -13,7 +13,7 @@ import pytest
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.formats.urls import VERSION, canonicalize, url_id
+from owt_pipeline.formats.urls import canonicalize, url_id
 from schemas import DATASETS
 from tests.owt_pipeline.making import write_dataset
 
@@ -23,11 +23,11 @@ Posted = str | tuple[str, int | None]
 """A posted URL, or one with the time of its submission."""
 
 
-def _write_urls(shard: int, writer: ShardWriter, posted: list[Posted], num_shards: int, url_rules: int) -> None:
+def _write_urls(shard: int, writer: ShardWriter, posted: list[Posted], num_shards: int) -> None:
     rows = {}
     for entry in posted:
         url, created = (entry, 1_400_000_000) if isinstance(entry, str) else entry
-        canonical, host = canonicalize(url, url_rules)
+        canonical, host = canonicalize(url)
         if zlib.crc32(host.encode()) % num_shards == shard:
             rows[url_id(canonical)] = {
                 "url_id": url_id(canonical), "url": canonical, "posted_url": url, "host": host, "host_shards": 1,
@@ -48,8 +48,8 @@ def write_urls(tmp_path: Path) -> Callable[..., Runtime]:
     return write
 
 
-def write_urls_to(folder: Path | str, posted: Iterable[Posted], num_shards: int, url_rules: int = VERSION) -> Runtime:
+def write_urls_to(folder: Path | str, posted: Iterable[Posted], num_shards: int) -> Runtime:
     workdir = Storage(str(folder))
-    write = partial(_write_urls, posted=list(posted), num_shards=num_shards, url_rules=url_rules)
-    write_dataset(workdir, "urls", write, num_shards, url_rules)
+    write = partial(_write_urls, posted=list(posted), num_shards=num_shards)
+    write_dataset(workdir, "urls", write, num_shards)
     return Runtime(workdir)

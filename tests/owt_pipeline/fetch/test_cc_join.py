@@ -22,7 +22,7 @@ from owt_pipeline.fetch.cc_join import (
 )
 from owt_pipeline.fetch.cc_records import _Try, grouped
 from owt_pipeline.fetch.lookups import Capture
-from owt_pipeline.formats.urls import VERSION, canonical_url, url_id
+from owt_pipeline.formats.urls import canonical_url, url_id
 from tests.owt_pipeline.fetch.columnar import parquet, row, table
 
 
@@ -54,7 +54,7 @@ class Published:
         for _, keys in wanted_keys(batch, 3, bounds, choice):
             for start in range(0, keys.num_rows, at_once):
                 wanted = pa.Table.from_batches([keys.slice(start, at_once)])
-                found.append(join(wanted, groups, self.reader, VERSION, counts))
+                found.append(join(wanted, groups, self.reader, counts))
         assert all(set(table["shard"].to_pylist()) <= {3} for table in found)
         return captures_by_url(pa.Table.from_batches(found), "CC")
 

@@ -26,7 +26,6 @@ from owt_pipeline.fetch.commoncrawl import CdxClient, CdxSource, Collection, par
 from owt_pipeline.fetch.lookups import BadIndex, Capture, Found, parse_captures
 from owt_pipeline.fetch.sources import Crawl
 from owt_pipeline.fetch.stage import STAGE, Options
-from owt_pipeline.formats.urls import VERSION
 from owt_pipeline.formats.warc import gzip_member, response_record, single_member
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, capture_row
@@ -167,7 +166,7 @@ def test_whatever_the_collections_the_nearest_capture_comes_first(
     async def nearest() -> int | None:
         requests = archive_options(Options(user_agent=AGENT), 1, 0.0)
         known = tuple(Collection(str(i), "", begin, begin + 9) for i, (begin, _) in enumerate(collections))
-        client = Indexes(CdxSource(requests, "nearest", VERSION, known, "", len(known)), Crawl({}, False))
+        client = Indexes(CdxSource(requests, "nearest", known, "", len(known)), Crawl({}, False))
         try:
             found = await client.look_up("http://a.example/", "http://a.example/", moment)
         finally:
@@ -374,7 +373,7 @@ def test_after_a_kill_only_what_was_in_flight_is_asked_again(
 @given(st.binary(max_size=200))
 def test_any_bytes_are_captures_or_no_index(body: bytes) -> None:
     with contextlib.suppress(BadIndex):
-        assert parse_captures(body, "https://a.example/", VERSION, True).captures == []
+        assert parse_captures(body, "https://a.example/", True).captures == []
     with contextlib.suppress(BadIndex):
         assert parse_collections(body)
 
@@ -396,7 +395,7 @@ def test_any_bytes_are_captures_or_no_index(body: bytes) -> None:
 def test_odd_rows_of_an_index_are_skipped(rows: list[dict]) -> None:
     body = "\n".join(json.dumps(row) for row in rows).encode()
     try:
-        for capture in parse_captures(body, "https://a.example/x", VERSION, False).captures:
+        for capture in parse_captures(body, "https://a.example/x", False).captures:
             assert (capture.date, capture.url) == (1294023845, "http://a.example/x")
     except BadIndex:
         assert not any("timestamp" in row for row in rows)

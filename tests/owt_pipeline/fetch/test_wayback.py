@@ -35,7 +35,6 @@ from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.fetch.surt import surt_key
 from owt_pipeline.fetch.wayback import original_headers, wayback_source
-from owt_pipeline.formats.urls import VERSION
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, timestamp
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
@@ -380,7 +379,7 @@ def test_workers_on_a_cluster_share_one_rate(archive: Wayback, tmp_path: Path, m
     monkeypatch.setattr(journal, "RENEW_SECONDS", 0.2)
     monkeypatch.setattr(wayback, "_COUNTED_SECONDS", 0.6)
     delay, workers, urls_each = 0.05, 4, 12
-    source = wayback_source(options(archive.url, wayback_delay=delay), VERSION)
+    source = wayback_source(options(archive.url, wayback_delay=delay))
 
     async def work(number: int) -> int:
         urls = [f"https://a.example/{number}-{i}" for i in range(urls_each)]
@@ -429,7 +428,7 @@ def test_odd_rows_of_an_index_are_skipped(rows: list[list], as_lines: bool) -> N
     if as_lines:
         body = "\n".join(json.dumps(dict(zip(names, row, strict=False))) for row in rows)
     with contextlib.suppress(BadIndex):
-        for capture in parse_captures(body.encode(), "https://a.example/x", VERSION, True).captures:
+        for capture in parse_captures(body.encode(), "https://a.example/x", True).captures:
             assert (capture.url, timestamp(capture.date)) == ("http://a.example/x", "20110102030405")
 
 

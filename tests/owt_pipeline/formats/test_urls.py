@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from owt_pipeline.formats.urls import (
-    VERSION,
     BadURL,
     canonical_url,
     canonicalize,
@@ -167,14 +166,6 @@ def test_what_tracks_readers_goes_and_what_names_content_stays(url: str, canonic
     assert canonicalize_column(pa.array([url]))[1].to_pylist() == [canonical]
 
 
-def test_a_working_directory_of_version_1_keeps_its_ids() -> None:
-    for url in ("http://example.com/a?ref=hn#!/b", "http://nytimes.com/a?partner=rss&emc=rss", "http://a.com/b?hpt=1"):
-        column = canonicalize_column(pa.array([url]), 1)[1].to_pylist()
-        assert column == [canonical_url(url, 1)]
-    assert canonical_url("http://example.com/a?ref=hn#!/b", 1) == "https://example.com/a"
-    assert canonical_url("http://cnn.com/b?hpt=1&srsltid=2", 1) == "https://cnn.com/b?hpt=1&srsltid=2"
-
-
 @pytest.mark.parametrize("url", BAD)
 def test_what_cannot_be_fetched_is_a_bad_url(url: str) -> None:
     with pytest.raises(BadURL, match=r"."):
@@ -213,23 +204,23 @@ urls = st.one_of(
 )
 
 
-@given(urls, st.sampled_from([1, VERSION]))
-@example("http://a/&%61mp;", VERSION)
-@example("http://a/?x&utm_a=1&amp;y", VERSION)
-@example("http://h:80:443/", VERSION)
-@example("https://www.www.com/", VERSION)
-@example("http://a/#!/b?c#d&amp;amp;e/", VERSION)
-@example("http://a.com/" + "é" * 2000, VERSION)
-def test_every_string_has_a_canonical_url_or_is_bad_and_canonical_urls_are_their_own(url: str, version: int) -> None:
+@given(urls)
+@example("http://a/&%61mp;")
+@example("http://a/?x&utm_a=1&amp;y")
+@example("http://h:80:443/")
+@example("https://www.www.com/")
+@example("http://a/#!/b?c#d&amp;amp;e/")
+@example("http://a.com/" + "é" * 2000)
+def test_every_string_has_a_canonical_url_or_is_bad_and_canonical_urls_are_their_own(url: str) -> None:
     try:
-        canonical, host = canonicalize(url, version)
+        canonical, host = canonicalize(url)
     except BadURL:
         return
     assert canonical.isascii()
     assert canonical.startswith("https://")
-    assert canonicalize(canonical, version) == (canonical, host)
+    assert canonicalize(canonical) == (canonical, host)
     assert host_of(canonical) == host
-    assert canonical_url(unescaped(url), version) == canonical
+    assert canonical_url(unescaped(url)) == canonical
 
 
 fields = st.lists(
@@ -259,18 +250,17 @@ def test_a_canonical_url_loses_nothing_but_what_tracks_readers(
     assert canonicalize_column(pa.array([posted]))[1].to_pylist() == [expected]
 
 
-@given(st.lists(st.one_of(urls, st.none()), max_size=20), st.sampled_from([1, VERSION]))
+@given(st.lists(st.one_of(urls, st.none()), max_size=20))
 @example(
     ["http://www.com/", "http://www.www.example.com", "http://" + "a" * 70 + ".com/", "http://a.com/b/./c", None],
-    VERSION,
 )
-def test_a_column_has_the_canonical_urls_of_its_items(given_urls: list[str | None], version: int) -> None:
+def test_a_column_has_the_canonical_urls_of_its_items(given_urls: list[str | None]) -> None:
     texts = [None if url is None else url.encode("utf-8", "replace").decode() for url in given_urls]
-    plain, canonical, host, problems = canonicalize_column(pa.array(texts, pa.string()), version)
+    plain, canonical, host, problems = canonicalize_column(pa.array(texts, pa.string()))
     assert plain.to_pylist() == [None if text is None else unescaped(text) for text in texts]
     for i, text in enumerate(texts):
         try:
-            expected: tuple[str | None, str | None] = canonicalize(text or "", version)
+            expected: tuple[str | None, str | None] = canonicalize(text or "")
             assert i not in problems
         except BadURL as problem:
             expected = (None, None)
