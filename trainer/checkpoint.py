@@ -39,7 +39,7 @@ from torch.distributed.checkpoint import FileSystemReader
 from schemas import SettingsError
 from trainer.data import Corpora
 from trainer.model import GPT, ModelConfig
-from trainer.shards import sha256_of
+from trainer.remote import sha256_of
 
 RECORD = "checkpoint.json"
 WEIGHTS = "model.safetensors"

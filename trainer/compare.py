@@ -43,8 +43,9 @@ from trainer.distributed import Ranks, StopSignals, autocast_of, device_of
 from trainer.evaluations import Evaluation, Score, read_documents
 from trainer.metrics import Diverged
 from trainer.pretrained import load_pretrained
+from trainer.remote import sha256_of
 from trainer.setup import sole_writer
-from trainer.shards import check_same_tokenizer, sha256_of
+from trainer.shards import check_same_tokenizer
 from trainer.train import train
 
 _OWN = {  # settings of trainer.train that are set here

@@ -14,20 +14,17 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from schemas import SettingsError
 from trainer.manifest import ShardError, TokenFile
 from trainer.model import Mask
-from trainer.remote import RemoteFolder
 from trainer.samplers import Packed, Sampler, drawn, longbiased, mix, shifted
-from trainer.shards import Documents, TokenDataset, TokenizerInfo, check_same_tokenizer, open_chain
+from trainer.shards import Documents, TokenDataset, TokenizerInfo, check_same_tokenizer, columns, open_chain
 
 _MIX_KEY = 0x4D4958  # sets the places of the corpora apart from those of longbiased's two kinds
 
@@ -99,25 +96,6 @@ class Corpora:
         if not history or _read(history[-1]) != _read(now):
             history = (*history, now)
         return dataclasses.replace(self, history=tuple(history), batch=batch)
-
-    def check_ids(self, windows: np.ndarray) -> None:
-        """Raises ShardError where `windows` hold an id outside the vocabulary, naming a document that has it."""
-        if windows.max() >= self.tokenizer.vocab_size:
-            for dataset in self.datasets:
-                dataset.check_ids("train")
-
-    def check_all_ids(self, known: Path) -> None:
-        """Read every token of the shards on the local disk, once: the file `known` keeps the digests of those read.
-
-        Raises ShardError where an id is outside the vocabulary. Shards in a bucket are checked batch by batch.
-        """
-        checked = set(known.read_text(encoding="utf-8").split()) if known.exists() else set()
-        for dataset in self.datasets:
-            if dataset.digest not in checked and not isinstance(dataset.folder, RemoteFolder):
-                for split in dataset.files:
-                    dataset.check_ids(split)
-                checked.add(dataset.digest)
-        known.write_text("\n".join(sorted(checked)) + "\n", encoding="utf-8")
 
     def sampler(
         self, name: str, context: int, seed: int, *, long_min_tokens: int = 512, long_fraction: float = 0.7
@@ -245,7 +223,7 @@ class Loader:
       rank, world_size: r and R.
       device: where batches go.
       ahead: micro-batches to fetch before they are asked for.
-      check: raises for windows that must not reach the model.
+      vocab_size: ids are below it.
 
     Attributes:
       accumulation: micro-batches of a step, as many on every rank.
@@ -262,7 +240,7 @@ class Loader:
         world_size: int = 1,
         device: torch.device | str = "cpu",
         ahead: int = 2,
-        check: Callable[[np.ndarray], None] = lambda windows: None,
+        vocab_size: int = 1 << 32,
     ) -> None:
         if batch < world_size:
             raise ValueError(f"a batch of {batch} samples is too small for {world_size} ranks")
@@ -272,7 +250,7 @@ class Loader:
         self.accumulation = -(-largest_slice // micro_batch)
         self.micro_batch = -(-largest_slice // self.accumulation)
         self._uneven = batch % (world_size * self.accumulation) != 0
-        self._ahead, self._check = ahead, check
+        self._ahead, self._vocab_size = ahead, vocab_size
 
     def windows(self, step: int, micro_step: int) -> np.ndarray:
         """Token ids (samples, context + 1) of one micro-batch of this rank."""
@@ -310,7 +288,11 @@ class Loader:
 
     def _read(self, number: int) -> torch.Tensor:
         windows = self.windows(*divmod(number, self.accumulation))
-        self._check(windows)
+        if (largest := windows.max()) >= self._vocab_size:
+            raise ShardError(
+                f"a shard was damaged since it was written: it has the token id {largest}, of a vocabulary of "
+                f"{self._vocab_size}; --verify_shards names it"
+            )
         if len(windows) < self.micro_batch:
             windows = windows[np.arange(self.micro_batch) % len(windows)]
         tokens = torch.from_numpy(_as_signed(windows))
@@ -460,9 +442,5 @@ class _Numbers(Documents):
 
 
 def _url_ids(dataset: TokenDataset, file: TokenFile) -> np.ndarray:
-    if isinstance(dataset.folder, RemoteFolder):
-        batches = dataset.folder.columns(file, ["url_id"])
-    else:
-        reader = pa.ipc.open_file(pa.memory_map(str(dataset.folder / file.path)))
-        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+    batches = columns(dataset.folder, file, ["url_id"], dataset.tokenizer.vocab_size)
     return np.concatenate([batch.column("url_id").to_numpy() for batch in batches] or [np.zeros(0, np.uint64)])

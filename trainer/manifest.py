@@ -77,6 +77,7 @@ class TokenManifest:
       sha256: hex digest of `manifest.json`.
       digest: SHA-256 over all files' paths and digests.
       tokenizer: the manifest's entry for the tokenizer.
+      ids_checked: whether all ids are known to be within the vocabulary.
       files: the data files by split (`train`, `val`), ordered by path.
       assets: the other files, such as the tokenizer's.
       bases: every earlier run of its chain, the oldest first.
@@ -85,6 +86,7 @@ class TokenManifest:
     sha256: str
     digest: str
     tokenizer: Any
+    ids_checked: bool
     files: dict[str, list[TokenFile]]
     assets: list[TokenFile]
     bases: tuple[Base, ...]
@@ -118,6 +120,7 @@ def read_manifest(read: Callable[[str], bytes], where: str) -> TokenManifest:
             raise ShardError(f"{where}/{list_name} was changed or damaged; copy it again")
         rows = pq.read_table(io.BytesIO(table), columns=["path", "kind", "rows", "bytes", "sha256"]).to_pylist()
         digest, tokenizer = record["digest"], record["properties"].get("tokenizer")
+        ids_checked = record["properties"].get("ids_checked") is True
         bases = tuple(Base(str(base["uri"]), str(base["sha256"])) for base in record["properties"].get("bases", ()))
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         if isinstance(error, ShardError):
@@ -134,4 +137,5 @@ def read_manifest(read: Callable[[str], bytes], where: str) -> TokenManifest:
             files.setdefault(below.split("/")[0], []).append(file)
         elif row["kind"] == "asset":
             assets.append(TokenFile(row["path"].rpartition("/")[2], 0, row["bytes"], row["sha256"]))
-    return TokenManifest(hashlib.sha256(content).hexdigest(), digest, tokenizer, files, assets, bases)
+    sha256 = hashlib.sha256(content).hexdigest()
+    return TokenManifest(sha256, digest, tokenizer, ids_checked, files, assets, bases)

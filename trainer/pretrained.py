@@ -15,7 +15,8 @@ from trainer.checkpoint import CheckpointError, Verifier, load_model, resolve
 from trainer.command_line import check_local, note
 from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
-from trainer.shards import TokenizerInfo, sha256_of
+from trainer.remote import sha256_of
+from trainer.shards import TokenizerInfo
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Token shards in a bucket (`s3://`, `gs://`), read through a bounded cache on the local disk."""
+"""Folders of token shards: on the local disk, or in a bucket (`s3://`, `gs://`), read through a bounded cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,8 +29,16 @@ _PIECE = 8 << 20  # bytes of one request
 _ABANDONED = 3600  # seconds
 
 
-def is_remote(uri: str) -> bool:
-    return "://" in uri
+_CHANGED = "was changed or damaged: its SHA-256 is not the manifest's; copy it again"
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file, read in blocks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 class Cache:
@@ -63,7 +71,7 @@ class Cache:
                         digest.update(piece)
                     part.flush()
                     if digest.hexdigest() != file.sha256:
-                        raise ShardError("was changed or damaged: its SHA-256 is not the manifest's; copy it again")
+                        raise ShardError(_CHANGED)
                     os.replace(part.name, path)
                 except BaseException:
                     os.unlink(part.name)
@@ -108,12 +116,16 @@ def _alone(path: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-class RemoteFolder:
-    """A `tokens/` folder in a bucket."""
+class Folder:
+    """A folder of shards, or of their ledger: on the local disk, or in a bucket, whose files go through a cache."""
 
     def __init__(self, uri: str, cache: Cache) -> None:
         """Raises ShardError for a URI of no known kind, or that is none, and where there are no credentials for it."""
-        self.uri, self._cache = uri.rstrip("/"), cache
+        self.uri, self._cache, self.remote = uri.rstrip("/"), cache, "://" in uri
+        self._fs: pyarrow.fs.FileSystem = pyarrow.fs.LocalFileSystem()
+        if not self.remote:
+            self.uri = self._root = os.path.abspath(uri)  # links are kept: the ledger is next to the folder named
+            return
         scheme, _, path = uri.partition("://")
         if scheme not in ("s3", "gs") or not path.strip("/"):
             raise ShardError(f"{uri}: give a local folder, s3://BUCKET/PATH or gs://BUCKET/PATH")
@@ -130,38 +142,46 @@ class RemoteFolder:
     def path(self, name: str) -> str:
         return f"{self.uri}/{name}"
 
+    def open(self, name: str) -> pa.NativeFile:
+        """A file to read from, mapped where it is local; raises FileNotFoundError, or another OSError."""
+        path = f"{self._root}/{name}"
+        return self._fs.open_input_file(path) if self.remote else pa.memory_map(path)
+
     def read(self, name: str) -> bytes:
         """Raises FileNotFoundError, or another OSError."""
         with self._fs.open_input_file(f"{self._root}/{name}") as file:
             return bytes(file.read())
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes of every file below the folder, by its path in it."""
-        selector = pa.fs.FileSelector(self._root, recursive=True, allow_not_found=True)
+    def has(self, name: str) -> bool:
+        return bool(self._fs.get_file_info(f"{self._root}/{name}").type)
+
+    def sizes(self, files: Iterable[TokenFile]) -> dict[str, int]:
+        """Bytes of each of `files` that is there, by its path."""
+        if not self.remote:
+            paths = {file.path: Path(self._root, file.path) for file in files}
+            return {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
+        selector = pyarrow.fs.FileSelector(self._root, recursive=True, allow_not_found=True)
         return {info.path[len(self._root) + 1 :]: info.size for info in self._fs.get_file_info(selector)}
 
-    def local(self, file: TokenFile) -> Path:
-        """The file on the local disk, fetched where it is not there; raises ShardError naming it."""
+    def local(self, file: TokenFile, verify: bool = False) -> Path:
+        """The file on the local disk, fetched and verified where it is not there.
+
+        Raises:
+          ShardError: it cannot be fetched, or, fetched or with `verify`, has another SHA-256; it names the file.
+        """
         try:
-            return self._cache.get(file, lambda: self._pieces(file.path))
+            if self.remote:
+                return self._cache.get(file, lambda: self._pieces(file.path))
+            path = Path(self._root, file.path)
+            if verify and sha256_of(path) != file.sha256:
+                raise ShardError(_CHANGED)
+            return path
         except (ShardError, OSError) as error:
             raise ShardError(f"{self.path(file.path)} {error}") from error
 
     def shards_kept(self, files: Sequence[TokenFile]) -> int:
         """How many of these the cache holds: no more may be mapped, for a removed file is there while it is mapped."""
         return self._cache.limit // max((file.bytes for file in files), default=1)
-
-    def columns(self, file: TokenFile, names: Sequence[str]) -> list[pa.RecordBatch]:
-        """Some columns of a shard, by requests for their bytes alone; raises ShardError naming it."""
-        try:
-            with self._fs.open_input_file(f"{self._root}/{file.path}") as source:
-                schema = pa.ipc.open_file(source).schema
-                wanted = [schema.get_field_index(name) for name in names]
-                options = pa.ipc.IpcReadOptions(included_fields=wanted)
-                reader = pa.ipc.open_file(source, options=options)
-                return [reader.get_batch(index) for index in range(reader.num_record_batches)]
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ShardError(f"{self.path(file.path)} is no Arrow IPC file ({error}); run tokenize again") from error
 
     def _pieces(self, name: str) -> Iterator[bytes]:
         with self._fs.open_input_stream(f"{self._root}/{name}") as stream:

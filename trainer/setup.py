@@ -148,7 +148,6 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
 
     if ranks.main and not config.preflight:
         ending.enter_context(sole_writer(Path(config.out), say))
-        corpora.check_all_ids(Path(config.out) / ".ids-checked")
     publisher = None
     if ranks.main and config.publish and not config.preflight:
         publisher = Publisher(open_destination(config.publish), Path(config.out), say)
@@ -188,7 +187,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         rank=ranks.rank,
         world_size=ranks.world_size,
         device=device,
-        check=corpora.check_ids,
+        vocab_size=corpora.tokenizer.vocab_size,
     )
     optimizers = make_optimizers(
         config.optimizer,

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,14 +45,16 @@ class TokenDataset:
       digest: SHA-256 over all files' names and digests, as in the manifest.
       tokenizer: its tokenizer.
       files: the data files by split (`train`, `val`).
+      ids_checked: whether all ids are known to be within the vocabulary; else they are read when they are opened.
       manifest_sha256: hex digest of its manifest.
       bases: the earlier runs of its chain, the oldest first.
     """
 
-    folder: Path | remote.RemoteFolder
+    folder: remote.Folder
     digest: str
     tokenizer: TokenizerInfo
     files: dict[str, list[TokenFile]]
+    ids_checked: bool = False
     manifest_sha256: str = ""
     bases: tuple[Base, ...] = ()
 
@@ -66,27 +65,9 @@ class TokenDataset:
     def documents(self, split: str) -> Documents:
         """The documents of one split; raises ShardError naming a file that is not what it should be."""
         if split not in self._opened:
-            files = self.files.get(split, [])
-            if isinstance(self.folder, remote.RemoteFolder):
-                self._opened[split] = Documents.open_remote(self.folder, files, self.tokenizer.vocab_size)
-            else:
-                self._opened[split] = Documents.open(self.folder, files, self.tokenizer.vocab_size)
+            files, vocab_size = self.files.get(split, []), self.tokenizer.vocab_size
+            self._opened[split] = Documents.open(self.folder, files, vocab_size, self.ids_checked)
         return self._opened[split]
-
-    def check_ids(self, split: str) -> None:
-        """Read every token of one split; raises ShardError naming a document with an id outside the vocabulary."""
-        documents, number = self.documents(split), 0
-        if documents.largest_id() < self.tokenizer.vocab_size:
-            return
-        for file in self.files.get(split, []):
-            for row in range(file.rows):
-                ids = documents[number]
-                if len(ids) and ids.max() >= self.tokenizer.vocab_size:
-                    raise ShardError(
-                        f"{self.folder}/{file.path}, row {row}: token id {ids.max()} is outside the tokenizer's "
-                        f"vocabulary of {self.tokenizer.vocab_size}; run tokenize again"
-                    )
-                number += 1
 
 
 def open_chain(folder: str | Path, **options: Any) -> tuple[TokenDataset, ...]:
@@ -147,44 +128,32 @@ def open_dataset(
       ShardError: no manifest, an unknown schema version or tokenizer, or a file that is missing, cut
         short or (with `verify`) changed. It names the file.
     """
-    if remote.is_remote(str(folder)):
-        kept = remote.Cache(Path(cache) if cache else remote.default_cache_folder(), int(cache_gb * 1e9))
-        return _open_remote(str(folder), kept, verify)
-    folder = Path(os.path.abspath(folder))  # links are kept: the ledger is next to the folder that was named
-    ledger = Path(ledger_of(str(folder)))
-    try:
-        manifest = read_manifest(lambda name: (ledger / name).read_bytes(), str(ledger))
-    except FileNotFoundError:
-        below = folder / "tokens"
-        there = Path(ledger_of(str(below))) / MANIFEST_NAME
-        hint = f"did you mean {below}?" if there.exists() else "run the tokenize stage first, or copy that folder too"
-        raise ShardError(f"no token shards in {folder}: {ledger} has no {MANIFEST_NAME}; {hint}") from None
-    tokenizer, asset = _tokenizer_of(manifest, f"{ledger}/{MANIFEST_NAME}")
-    _check_file(ledger / asset.path, asset, verify)
-    for files in manifest.files.values():
-        for file in files:
-            _check_file(folder / file.path, file, verify)
-    tokenizer = dataclasses.replace(tokenizer, path=ledger / asset.path)
-    return TokenDataset(folder, manifest.digest, tokenizer, manifest.files, manifest.sha256, manifest.bases)
-
-
-def _open_remote(uri: str, cache: remote.Cache, verify: bool) -> TokenDataset:
-    folder, ledger = remote.RemoteFolder(uri, cache), remote.RemoteFolder(ledger_of(uri), cache)
+    kept = remote.Cache(Path(cache) if cache else remote.default_cache_folder(), int(cache_gb * 1e9))
+    place = remote.Folder(str(folder), kept)
+    ledger = remote.Folder(ledger_of(str(place)), kept)
     try:
         manifest = read_manifest(ledger.read, str(ledger))
-        sizes = folder.sizes()
-    except FileNotFoundError as error:
-        raise ShardError(f"no token shards can be read at {folder}: {ledger.path(MANIFEST_NAME)} is missing") from error
+        sizes = place.sizes(file for files in manifest.files.values() for file in files)
+    except FileNotFoundError:
+        below = f"{place}/tokens"
+        there = remote.Folder(ledger_of(below), kept).has(MANIFEST_NAME)
+        hint = f"did you mean {below}?" if there else "run the tokenize stage first, or copy that folder too"
+        raise ShardError(f"no token shards in {place}: {ledger} has no {MANIFEST_NAME}; {hint}") from None
     except OSError as error:
-        raise ShardError(f"no token shards can be read at {folder}: {remote.why_not(error)}") from error
+        if not place.remote:
+            raise
+        raise ShardError(f"no token shards can be read at {place}: {remote.why_not(error)}") from error
     tokenizer, asset = _tokenizer_of(manifest, ledger.path(MANIFEST_NAME))
-    for files in manifest.files.values():
-        for file in files:
-            _check_size(folder.path(file.path), sizes.get(file.path), file)
-            if verify:
-                folder.local(file)
-    tokenizer = dataclasses.replace(tokenizer, path=ledger.local(asset))
-    return TokenDataset(folder, manifest.digest, tokenizer, manifest.files, manifest.sha256, manifest.bases)
+    if not ledger.remote:
+        _check_size(ledger.path(asset.path), ledger.sizes([asset]).get(asset.path), asset)
+    for file in (file for files in manifest.files.values() for file in files):
+        _check_size(place.path(file.path), sizes.get(file.path), file)
+        if verify:
+            place.local(file, verify)
+    tokenizer = dataclasses.replace(tokenizer, path=ledger.local(asset, verify))
+    return TokenDataset(
+        place, manifest.digest, tokenizer, manifest.files, manifest.ids_checked, manifest.sha256, manifest.bases
+    )
 
 
 class Documents:
@@ -209,58 +178,43 @@ class Documents:
         self.dtype = np.dtype(dtype)
 
     @classmethod
-    def open(cls, folder: Path, files: Sequence[TokenFile], vocab_size: int) -> Documents:
-        """Map `files`, reading nothing but their lengths."""
-        chunks: list[np.ndarray] = []
-        starts: list[np.ndarray] = []
-        lengths: list[np.ndarray] = []
-        for file in files:
-            path = folder / file.path
-            rows = 0
-            for batch in _record_batches(path, vocab_size):
-                n_tokens, offsets, tokens = batch
-                chunks.append(tokens)
-                starts.append(offsets[:-1])
-                lengths.append(n_tokens)
-                rows += len(n_tokens)
-                if not np.array_equal(np.diff(offsets), n_tokens):
-                    raise ShardError(f"{path}: n_tokens is not the length of tokens; run tokenize again")
-            _check_rows(path, rows, file)
-        dtype = np.uint32 if any(c.dtype == np.uint32 for c in chunks) else np.uint16
-        return cls(chunks, *_index(starts, lengths), dtype)
+    def open(cls, folder: remote.Folder, files: Sequence[TokenFile], vocab_size: int, ids_checked: bool) -> Documents:
+        """Map `files`, reading their lengths, and all ids where they are not `ids_checked`.
 
-    @classmethod
-    def open_remote(cls, folder: remote.RemoteFolder, files: Sequence[TokenFile], vocab_size: int) -> Documents:
-        """Read the lengths of `files`; each file is fetched when a document of it is asked for."""
-        starts: list[np.ndarray] = []
+        A file in a bucket is fetched when a document of it is asked for.
+        """
         lengths: list[np.ndarray] = []
         batches: list[int] = []
         for file in files:
-            found = [batch.column("n_tokens").to_numpy() for batch in folder.columns(file, ["n_tokens"])]
-            _check_rows(folder.path(file.path), sum(map(len, found)), file)
+            found = [own.column("n_tokens").to_numpy() for own in columns(folder, file, ["n_tokens"], vocab_size)]
+            if (rows := sum(map(len, found))) != file.rows:
+                where = folder.path(file.path)
+                raise ShardError(f"{where} has {rows} rows, its manifest says {file.rows}; run tokenize again")
             lengths += found
-            starts += [np.cumsum(n_tokens, dtype=np.int64) - n_tokens for n_tokens in found]
             batches.append(len(found))
 
         def open_shard(number: int) -> list[np.ndarray]:
-            columns = _record_batches(folder.local(files[number]), vocab_size)
-            for n_tokens, offsets, _ in columns:
-                if offsets[0] or not np.array_equal(np.diff(offsets), n_tokens):
-                    raise ShardError(f"{folder.path(files[number].path)}: n_tokens is not the length of tokens")
-            return [tokens for _, _, tokens in columns]
+            path, where = folder.local(files[number]), folder.path(files[number].path)
+            return list(_token_ids(path, where, None if ids_checked else vocab_size))
 
-        chunks = remote.FetchedChunks(open_shard, batches, folder.shards_kept(files))
-        wide = any(chunk.dtype == np.uint32 for chunk in open_shard(0)) if files else False
-        return cls(chunks, *_index(starts, lengths), np.uint32 if wide else np.uint16)
+        chunks: remote.Chunks
+        if folder.remote:
+            chunks = remote.FetchedChunks(open_shard, batches, folder.shards_kept(files))
+            known = open_shard(0) if files else []
+        else:
+            chunks = known = [ids for number in range(len(files)) for ids in open_shard(number)]
+        counts = np.array([len(n) for n in lengths], dtype=np.int64)
+        starts = [np.cumsum(n_tokens, dtype=np.int64) - n_tokens for n_tokens in lengths]
+        return cls(
+            chunks,
+            np.concatenate(starts) if starts else np.zeros(0, np.int64),
+            np.concatenate(lengths).astype(np.int64) if lengths else np.zeros(0, np.int64),
+            np.cumsum(counts) - counts,
+            np.uint32 if any(ids.dtype == np.uint32 for ids in known) else np.uint16,
+        )
 
     def __len__(self) -> int:
         return len(self.lengths)
-
-    def largest_id(self) -> int:
-        """The largest token id of all, found by reading them."""
-        with ThreadPoolExecutor() as pool:
-            chunks = (self._chunks[number] for number in range(len(self._first)))
-            return max(pool.map(lambda ids: int(ids.max(initial=0)), chunks), default=0)
 
     def __getitem__(self, document: int) -> np.ndarray:
         """The token ids of one document, a view of the mapped file."""
@@ -287,21 +241,6 @@ class Documents:
             out[o:p] = chunks[chunk][s:e]
 
 
-def _check_rows(path: str | Path, rows: int, file: TokenFile) -> None:
-    if rows != file.rows:
-        raise ShardError(f"{path} has {rows} rows, its manifest says {file.rows}; run tokenize again")
-
-
-def _index(starts: list[np.ndarray], lengths: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(where in its chunk each document starts, its tokens, the first document of each chunk)."""
-    counts = np.array([len(n) for n in lengths], dtype=np.int64)
-    return (
-        np.concatenate(starts) if starts else np.zeros(0, np.int32),
-        np.concatenate(lengths).astype(np.int64) if lengths else np.zeros(0, np.int64),
-        np.cumsum(counts) - counts,
-    )
-
-
 def _tokenizer_of(manifest: TokenManifest, where: str) -> tuple[TokenizerInfo, TokenFile]:
     """The tokenizer, and its file in the ledger's folder."""
     entry = manifest.tokenizer
@@ -320,13 +259,7 @@ def _tokenizer_of(manifest: TokenManifest, where: str) -> tuple[TokenizerInfo, T
     return TokenizerInfo(entry["name"], Path(name), entry["sha256"], entry["vocab_size"], entry["eot"]), asset
 
 
-def _check_file(path: Path, file: TokenFile, verify: bool) -> None:
-    _check_size(path, path.stat().st_size if path.is_file() else None, file)
-    if verify and sha256_of(path) != file.sha256:
-        raise ShardError(f"{path} was changed or damaged: its SHA-256 is not the manifest's; copy it again")
-
-
-def _check_size(path: str | Path, size: int | None, file: TokenFile) -> None:
+def _check_size(path: str, size: int | None, file: TokenFile) -> None:
     if size is None:
         raise ShardError(f"{path} is missing, though its manifest names it; copy it again or run tokenize again")
     if size != file.bytes:
@@ -334,35 +267,42 @@ def _check_size(path: str | Path, size: int | None, file: TokenFile) -> None:
         raise ShardError(f"{path} is {state}: {size} bytes, its manifest says {file.bytes}; copy it again")
 
 
-def sha256_of(path: Path) -> str:
-    """Hex digest of a file, read in blocks."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _record_batches(path: Path, vocab_size: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(n_tokens, offsets, tokens) of each record batch, the tokens mapped and not read."""
+def columns(folder: remote.Folder, file: TokenFile, names: Sequence[str], vocab_size: int) -> list[pa.RecordBatch]:
+    """Some columns of a shard, by reading their bytes alone; raises ShardError naming it."""
+    where = folder.path(file.path)
     try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+        with folder.open(file.path) as source:
+            schema = pa.ipc.open_file(source).schema
+            _check_schema(where, schema, vocab_size)
+            options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in names])
+            reader = pa.ipc.open_file(source, options=options)
+            return [reader.get_batch(index) for index in range(reader.num_record_batches)]
     except (pa.ArrowInvalid, OSError) as error:
-        raise ShardError(f"{path} is no Arrow IPC file ({error}); run tokenize again") from error
-    _check_schema(path, reader.schema, vocab_size)
-    columns = []
-    for batch in batches:
+        raise ShardError(f"{where} is no Arrow IPC file ({error}); run tokenize again") from error
+
+
+def _token_ids(path: Path, where: str, vocab_size: int | None) -> Iterator[np.ndarray]:
+    """The token ids of each record batch, mapped, and with a `vocab_size` read; raises ShardError naming `where`."""
+    reader, first = pa.ipc.open_file(pa.memory_map(str(path))), 0
+    for batch in map(reader.get_batch, range(reader.num_record_batches)):
         tokens = batch.column("tokens")
         try:
-            ids = tokens.values.to_numpy(zero_copy_only=True)
-            columns.append((batch.column("n_tokens").to_numpy(), tokens.offsets.to_numpy(), ids))
+            ids, offsets = tokens.values.to_numpy(zero_copy_only=True), tokens.offsets.to_numpy()
         except pa.ArrowInvalid as error:
-            raise ShardError(f"{path} holds nulls or is compressed ({error}); run tokenize again") from error
-    return columns
+            raise ShardError(f"{where} holds nulls or is compressed ({error}); run tokenize again") from error
+        if offsets[0] or not np.array_equal(np.diff(offsets), batch.column("n_tokens").to_numpy()):
+            raise ShardError(f"{where}: n_tokens is not the length of tokens; run tokenize again")
+        if vocab_size is not None and ids.max(initial=0) >= vocab_size:
+            row = first + int(np.searchsorted(offsets, ids.argmax(), side="right")) - 1
+            raise ShardError(
+                f"{where}, row {row}: token id {ids.max()} is outside the tokenizer's vocabulary of {vocab_size}; run "
+                "tokenize again"
+            )
+        first += len(batch)
+        yield ids
 
 
-def _check_schema(path: Path, schema: pa.Schema, vocab_size: int) -> None:
+def _check_schema(path: str, schema: pa.Schema, vocab_size: int) -> None:
     wanted = DATASETS["tokens"].schema
     for field in wanted:
         index = schema.get_field_index(field.name)

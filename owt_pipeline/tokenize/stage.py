@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from owt_pipeline.engine.bases import Base, relative_uri
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import Outcome, rejects_batch
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.errors import LedgerError, UserError
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.formats.encoding import Encoding, load, tokenizer_file
@@ -63,6 +63,7 @@ def prepare(run: StageRun) -> None:
         "vocab_size": encoding.vocab_size,
         "eot": encoding.eot,
     }
+    run.properties["ids_checked"] = True
     if run.bases:
         run.properties["bases"] = [_reference(run, base) for base in run.bases]
 
@@ -135,7 +136,7 @@ STAGE = Stage(
     output="tokens",
     inputs=("corpus",),
     options=TokenizeOptions,
-    version=2,
+    version=3,
     steps=(Step(tokenize_shard, rows=rows_of_input, outputs=outputs, spread="batches"),),
     prepare=prepare,
     finish=check_split,
@@ -162,6 +163,8 @@ def tokenize_batch(batch: pa.RecordBatch, *, tokenizer: str, eot_token: str, val
     """
     encoding = load(tokenizer, eot_token)
     ids, offsets = encoding.encode_batch(batch["text"].to_pylist())
+    if ids.max(initial=0) >= encoding.vocab_size:  # whoever reads the manifest relies on it
+        raise LedgerError(f"token id {ids.max()} is outside the vocabulary of {encoding.vocab_size}")
     n_tokens = np.diff(offsets).astype(np.uint32)
     url_ids = batch["url_id"].to_numpy()
     tokens = pa.ListArray.from_arrays(offsets, pa.array(ids), type=schema_for(encoding).field("tokens").type)

@@ -261,7 +261,7 @@ def months(tmp_path: Path, write_tokens: WriteTokens) -> list[Path]:
 @pytest.mark.parametrize("sampler", ["packed", "longbiased"])
 def test_the_tokens_of_a_run_include_those_it_builds_on(months: list[Path], sampler: str) -> None:
     corpora = open_corpora([str(months[2])])
-    assert [dataset.folder for dataset in corpora.datasets] == months
+    assert [Path(str(dataset.folder)) for dataset in corpora.datasets] == months
     assert corpora.tokens == (50 + 3 + 80 + 21 + 4, 60 + 33 + 2, 4 + 5 + 1 + 3)
     assert corpora.shares == pytest.approx(tuple(n / 266 for n in corpora.tokens))
     source = corpus_of(corpora.sampler(sampler, CONTEXT, 3, long_min_tokens=40).windows(0, 3000))

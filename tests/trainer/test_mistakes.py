@@ -22,6 +22,7 @@ from trainer import checkpoint, evaluate, export, export_tokens, sample
 from trainer.command_line import run_reporting
 from trainer.config import TrainConfig
 from trainer.pretrained import load_huggingface
+from trainer.shards import open_dataset
 from trainer.train import main, train
 
 WriteTokens = Callable[..., Path]
@@ -109,7 +110,7 @@ def test_restart_starts_at_step_0_and_moves_the_earlier_run_aside(
     assert f"starting at step 0; the earlier run is kept in {run / 'before-restart-1'}" in capsys.readouterr().out
     kept = contents(run / "before-restart-1")
     assert {name: before[name] for name in kept} == kept
-    assert set(before) - set(kept) == {".lock", ".ids-checked"}
+    assert set(before) - set(kept) == {".lock"}
     assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3, 4, 5, 6]
     assert main([*flags(config), "--restart"]) == 0
     assert len(checkpoint.checkpoints(run / "before-restart-2" / "checkpoints")) == 3
@@ -182,6 +183,19 @@ def test_a_token_id_outside_the_vocabulary_names_file_and_row(
     assert not (Path(config.out) / "metrics.jsonl").exists()  # found when the data is opened, not at its step
     data = str(write_tokens(tmp_path / "val", [good] * 3, [bad]))
     assert "val/part-00000.arrow, row 0: token id 412" in error_of(capsys, *flags(config, data=data))
+
+
+def test_shards_whose_manifest_says_that_ids_are_checked_are_not_read_for_it_but_batches_are(
+    config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_tokens(tmp_path / "train", [[1, 2, 3] * 100, [412] * 100], [[1, 2, 3] * 100])
+    path = data.parent / "ledger" / "tokens" / "manifest.json"
+    record = json.loads(path.read_text())
+    record["properties"]["ids_checked"] = True
+    path.write_text(json.dumps(record))
+    open_dataset(data).documents("train")
+    error = error_of(capsys, *flags(config, data=str(data)))
+    assert error.startswith("a shard was damaged since it was written: it has the token id 412, of a vocabulary of 400")
 
 
 def test_a_split_that_is_missing_or_too_short_says_so(

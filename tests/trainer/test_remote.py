@@ -145,7 +145,7 @@ def test_a_bad_shard_is_named_before_training_starts(
 
 
 def test_no_shards_and_no_such_scheme_are_one_clear_error(bucket: str, tmp_path: Path) -> None:
-    with pytest.raises(ShardError, match=f"read at {bucket}/nowhere: .*ledger/nowhere/manifest.json is missing"):
+    with pytest.raises(ShardError, match=f"shards in {bucket}/nowhere: .*ledger/nowhere has no manifest.json; run"):
         open_dataset(f"{bucket}/nowhere", cache=tmp_path)
     with pytest.raises(ShardError, match=rf"{bucket}/\[x\] cannot be opened"):
         open_dataset(f"{bucket}/[x]", cache=tmp_path)

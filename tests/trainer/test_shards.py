@@ -41,9 +41,10 @@ def test_documents_come_back_as_they_were_written(
 
 
 def test_the_tokens_are_mapped_and_not_read(tokens: Path) -> None:
+    dataset = open_dataset(tokens)
     allocated = pa.total_allocated_bytes()
-    documents = open_dataset(tokens).documents("train")
-    assert pa.total_allocated_bytes() == allocated
+    documents = dataset.documents("train")
+    assert pa.total_allocated_bytes() <= allocated  # a thread of Arrow's may free the manifest's only now
     assert not documents[0].flags.owndata
 
 

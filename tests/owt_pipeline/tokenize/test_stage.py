@@ -108,6 +108,7 @@ def test_the_tokenizer_is_with_the_manifest_that_names_it(workdir: Path) -> None
         "vocab_size": 50_257,
         "eot": 50_256,
     }
+    assert manifest.properties["ids_checked"] is True
     assert (asset.path, asset.bytes) == (f"ledger/tokens/tokenizer-{asset.sha256[:8]}.json", len(content))
     assert Tokenizer.from_buffer(content).encode("Hello world").ids == [15496, 995]
 
