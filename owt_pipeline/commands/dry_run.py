@@ -45,7 +45,9 @@ from owt_pipeline.engine.storage import Storage, expand_globs, open_source
 from owt_pipeline.engine.submission import Prices, machines_of
 from owt_pipeline.formats.captures import Capture, captures
 from owt_pipeline.formats.urls import BadURL, canonicalize, url_id
+from schemas import Reason
 from schemas.manifest import Manifest
+from schemas.reasons import TEMPORARY
 
 FINISHED = "finished"
 _ARCHIVE_SECONDS = 2.0
@@ -220,6 +222,9 @@ def _step(
                 readers[name] = DatasetReader(runtime.workdir, found)
         plan = make_plan(stage, options, readers, runtime.workdir, output)
         if manifest is not None and output.is_finished(plan):
+            if stage.name == "fetch" and options.retry_failed and (failed := _temporary_failures(manifest)):
+                again = Step(stage.name, "runs", f"--retry_failed: {failed:,} URLs are asked for again", rows=failed)
+                return again, replace(_of_manifest(manifest), manifest=None)
             return Step(stage.name, FINISHED), _of_manifest(manifest)
         plan = with_shards(plan, stage, options, readers, runtime.workdir)
         verdict, why, share = _verdict(stage, plan, output, runtime.workdir)
@@ -328,6 +333,10 @@ def _verdict(stage: Stage, plan: Plan, output: Output, workdir: Storage) -> tupl
     if kept:
         return "runs", f"{why}; {plan.num_shards - len(kept)} of {plan.num_shards} shards", share
     return "runs", why, 1.0
+
+
+def _temporary_failures(manifest: Manifest) -> int:
+    return sum(count for reason, count in manifest.counts.rejected.items() if Reason.of(reason) in TEMPORARY)
 
 
 def _of_manifest(manifest: Manifest) -> _Expected:

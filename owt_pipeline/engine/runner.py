@@ -63,7 +63,8 @@ def run_stages(
     """
     results: list[Result] = []
     for number, (stage, options) in enumerate(stages):
-        if (manifest := finished_output(stage, options, runtime.workdir)) is None:
+        manifest = finished_output(stage, options, runtime.workdir)
+        if manifest is None or stage.again(options, runtime.workdir, manifest):
             for later, given in stages[number + 1 :] if check_later else ():
                 later.sources(given)
             return results + _run_graph(stages[number:], runtime, build or _chain)

@@ -34,7 +34,7 @@ from owt_pipeline.engine.plan import Plan, version_skew, versions_of_everything
 from owt_pipeline.engine.storage import Storage, at_once
 from owt_pipeline.engine.workers import map_batches
 from schemas import DATASETS
-from schemas.manifest import Counts, ManifestError, ShardFile, ShardRecord, ledger_of
+from schemas.manifest import Counts, Manifest, ManifestError, ShardFile, ShardRecord, ledger_of
 from schemas.settings import shaping_options
 
 logger = logging.getLogger("owt")
@@ -171,6 +171,8 @@ class Stage:
         it is an error, unless the options ask for it.
       lists: files of the working directory that shape the output where they are there.
       listed: what those lists, and those of the bases, say of each shard: `listed(workdir, inputs)(shard)`, as JSON.
+      again: `again(options, workdir, manifest)`, called by the launcher where the output is finished: whether the
+        options ask for some of it to be made again, which it then notes in one of the `lists`.
       bases: what it reads of the runs that this one builds on: datasets, or lists.
       fits: `fits(options, base)` raises UserError for a run that cannot be built on with these options.
       sample: `sample(options, workdir, bases)`: what to expect of its sources, from a part of them; None without any.
@@ -199,6 +201,7 @@ class Stage:
     irreplaceable: Callable[[Any], bool] = _nothing
     lists: tuple[str, ...] = ()
     listed: Callable[[Storage, Mapping[str, DatasetReader]], Callable[[int], Any]] = _lists_nothing
+    again: Callable[[Any, Storage, Manifest], bool] = _nothing
     bases: tuple[str, ...] = ()
     fits: Callable[[Any, Base], None] = _nothing
     sample: Callable[[Any, Storage, Sequence[Base]], Any] = _nothing

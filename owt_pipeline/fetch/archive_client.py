@@ -22,7 +22,7 @@ from owt_pipeline.fetch.answers import Answer, NoPage
 from owt_pipeline.fetch.client import Client, ClientOptions, Limits, Received
 from owt_pipeline.fetch.connections import Stop
 from owt_pipeline.fetch.live import live_options
-from owt_pipeline.fetch.manners import Failed, Gate, Gates, retry_after
+from owt_pipeline.fetch.manners import Failed, Gate, Gates, retry_after, tried_once
 from owt_pipeline.fetch.recorder import Recorder
 from schemas import Reason
 
@@ -148,7 +148,8 @@ class ArchiveClient:
         gate = self._gate or self._gates[url.raw_host or ""]
         gate.delay = self.delay
         problem = ""
-        for attempt in range(requests.retries + 1):
+        retries = 0 if tried_once.get() else requests.retries
+        for attempt in range(retries + 1):
             asked = pause = 0.0
             async with gate:
                 try:
@@ -173,7 +174,7 @@ class ArchiveClient:
                     f"{what}: the archive asks to come back in {asked:,.0f} s ({problem}): run again then, "
                     "it continues where it stopped; and with a longer delay between requests"
                 )
-            if attempt < requests.retries:
+            if attempt < retries:
                 wait = min(_FIRST_WAIT * 2**attempt, requests.retry_wait) * random.uniform(0.5, 1.5)
                 gate.pause(pause)
                 self._waiting = f", waiting after {attempt + 1} failures of one: {problem[:80]}"
@@ -234,12 +235,13 @@ class HeldBack:
     """Failures of an archive, held back until it is known whether they are those of their URLs or of the archive.
 
     An archive that is down is no reason to turn URLs away: those are asked for again by the next run. A failure is
-    that of its URL once a later request succeeds, or where nothing is left to ask for.
+    that of its URL once a later request succeeds, or where nothing is left to ask for. URLs that have failed before,
+    and are asked for once more at the end, are no sample of the archive: however many of them fail, that is theirs.
     """
 
     def __init__(self, recorder: Recorder, most: int):
         """Failures that go to `recorder`; `most` in a row are the archive's."""
-        self._recorder, self._most = recorder, most
+        self._recorder, self._most = recorder, math.inf if recorder.is_last else most
         self._held: deque[tuple[float, int, NoPage]] = deque()  # when, and whose
 
     async def take(self, url_id: int, answer: Answer, begun: float) -> None:

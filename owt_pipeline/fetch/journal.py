@@ -244,6 +244,14 @@ class Claim:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        given_back = asyncio.ensure_future(self._give_back())
+        try:
+            await asyncio.shield(given_back)
+        except asyncio.CancelledError:
+            await given_back  # or the next attempt would wait for its end
+            raise
+
+    async def _give_back(self) -> None:
         self.lost.cancel()
         await asyncio.gather(self.lost, return_exceptions=True)
         self._valid_until = 0.0

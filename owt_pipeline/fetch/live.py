@@ -25,6 +25,7 @@ from owt_pipeline.fetch.manners import (
     RobotsCache,
     retry_after,
     robots_token,
+    tried_once,
 )
 from owt_pipeline.fetch.outages import Outages
 from owt_pipeline.formats.messages import REDIRECTS, BadMessage, Headers, TooLarge, charset_of, decode_body
@@ -261,8 +262,9 @@ class Fetcher:
     ) -> Received:
         """As `Client.get`, at the turns of `gate`, and again after the statuses `busy` and passing failures; raises
         Failed. The host of a page that is busy too often in a row is closed; an archive's never is."""
-        for attempt in range(self.options.retries + 1):
-            last = attempt == self.options.retries
+        retries = 0 if tried_once.get() else self.options.retries
+        for attempt in range(retries + 1):
+            last = attempt == retries
             async with gate:
                 gate.check_open()
                 if gate.failures >= self.options.host_failures and gate.failure is not None:

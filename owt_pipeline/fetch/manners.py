@@ -13,6 +13,7 @@ import urllib.request
 import urllib.response
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from email.message import Message
 from typing import TYPE_CHECKING, TypeAlias
@@ -35,6 +36,9 @@ _COMPATIBLE = re.compile(r"Mozilla/.*?\bcompatible;\s*([A-Za-z0-9_.-]+)", re.IGN
 
 MAX_CRAWL_DELAY = 60.0
 """A host that asks for more seconds between two requests gets this many."""
+
+tried_once: ContextVar[bool] = ContextVar("tried_once", default=False)
+"""Whether requests that fail are not tried again: those for what has failed before, at the end of a shard."""
 
 Get: TypeAlias = "Callable[[URL], Awaitable[Received]]"
 """Gets a robots.txt, politely and with retries; raises Failed."""

@@ -30,10 +30,12 @@ from owt_pipeline.fetch.cc_records import CAPTURE, BulkClient, bulk_source, read
 from owt_pipeline.fetch.commoncrawl import CdxSource, Collection, read_collections
 from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.live import live_options
+from owt_pipeline.fetch.retried import Outcomes, outcomes_that_stay
 from owt_pipeline.fetch.sources import LiveSource, Source, ask_under_claim, shared_loop
 from owt_pipeline.fetch.wayback import wayback_source
 from owt_pipeline.formats.warc import warcinfo_record
 from schemas import DATASETS, Reason
+from schemas.reasons import TEMPORARY
 
 if TYPE_CHECKING:
     from owt_pipeline.engine.stage import StageRun
@@ -95,7 +97,7 @@ def ask_first(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter
     sources, urls = _sources(run, ()), run.inputs["urls"]
     names = sources.order[: sources.order.index("commoncrawl")]
     with _lookup(sources.archives if "archive" in names else None, urls, shard) as lookup:
-        asking = _Asking(shard, urls, sources, run.work, lookup)
+        asking = _Asking(shard, urls, sources, run.work, lookup, outcomes_that_stay(run, shard))
         asking.ask(names, others_follow=True)
     batches = urls.batches(shard, columns=WANTED_WITH, rows=1 << 14)
     missing = (batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), asking.found))) for batch in batches)
@@ -103,7 +105,8 @@ def ask_first(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter
 
 
 def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    fetch_shard(shard, writer, run.inputs["urls"], _sources(run, slices), run.work)
+    stay = outcomes_that_stay(run, shard)
+    fetch_shard(shard, writer, run.inputs["urls"], _sources(run, slices), run.work, stay)
 
 
 def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
@@ -177,10 +180,17 @@ def _warcinfo(run: StageRun) -> bytes:
     return warcinfo_record(int(run.started), fields)
 
 
-def fetch_shard(shard: int, writer: ShardWriter, urls: DatasetReader, sources: Sources, work: Storage) -> None:
-    """Write shard `shard` of pages/; journals and claims are in `work`."""
+def fetch_shard(
+    shard: int,
+    writer: ShardWriter,
+    urls: DatasetReader,
+    sources: Sources,
+    work: Storage,
+    stay: Outcomes | None = None,
+) -> None:
+    """Write shard `shard` of pages/; journals and claims are in `work`. The outcomes that `stay` are not asked for."""
     with _lookup(sources.archives, urls, shard) as lookup:
-        asking = _Asking(shard, urls, sources, work, lookup)
+        asking = _Asking(shard, urls, sources, work, lookup, stay)
         asking.ask(sources.order)
         pa.default_memory_pool().release_unused()  # of the URLs that were asked for
         write_answers(writer, sorted_urls(urls, shard, URL_COLUMNS), asking.answers, sources.warcinfo)
@@ -200,13 +210,23 @@ class _Asking:
     """A shard's URLs, asked of the sources.
 
     Attributes:
-      found: ids of the URLs that have a page, as far as was asked.
+      found: ids of the URLs that have a page, as far as was asked, or whose outcome stays.
     """
 
-    def __init__(self, shard: int, urls: DatasetReader, sources: Sources, work: Storage, lookup: Lookup | None):
+    def __init__(
+        self,
+        shard: int,
+        urls: DatasetReader,
+        sources: Sources,
+        work: Storage,
+        lookup: Lookup | None,
+        stay: Outcomes | None,
+    ):
         self._shard, self._urls, self._sources, self._work, self._lookup = shard, urls, sources, work, lookup
         self._journals: dict[str, Journal] = {}
-        self.found = np.array([], np.uint64)
+        self._stay = stay
+        self.found = stay.ids if stay is not None else np.array([], np.uint64)
+        progress.advance(len(self.found))
 
     def ask(self, names: Sequence[str], others_follow: bool = False) -> None:
         """Ask sources, each for what the earlier ones lack."""
@@ -223,8 +243,12 @@ class _Asking:
         """The answer of each URL of a batch: the first page that a source has, or why none has one."""
         ids, captures = batch["url_id"].to_pylist(), self._sources.captures
         journaled = {name: journal.answers(ids) for name, journal in self._journals.items()}
+        stay = self._stay.answers(batch["url_id"]) if self._stay is not None else {}
         for url_id, created in zip(ids, batch["created_utc"].to_pylist(), strict=True):
             known = {name: next(answers) for name, answers in journaled.items()}
+            if url_id in stay:
+                yield stay[url_id]
+                continue
             no_pages: dict[str, NoPage] = {}
             for name in self._sources.order:
                 answer = self._lookup.answer(url_id, created) if name == "archive" and self._lookup else known[name]
@@ -293,14 +317,18 @@ def _with_captures(urls: pa.Table, captures: Mapping[int, tuple[list[dict[str, A
 
 
 def nowhere(no_pages: dict[str, NoPage]) -> NoPage:
-    """Why no source has a page, given what each answered: the live web's reason first, and one that says more than that
-    an archive lacks the URL; the detail has them all.
+    """Why no source has a page, given what each answered: a reason that time may mend first, since that source may have
+    the page; then the live web's, and one that says more than that an archive lacks the URL. The detail has them all.
     """
     if len(no_pages) == 1:
         return next(iter(no_pages.values()))
-    reason = min(no_pages, key=lambda name: (no_pages[name].reason == Reason.NOT_ARCHIVED, name != "live"))
+
+    def rank(name: str) -> tuple[bool, ...]:
+        reason = no_pages[name].reason
+        return reason not in TEMPORARY, reason == Reason.NOT_ARCHIVED, name != "live"
+
     detail = "; ".join(f"{name}: {answer.reason}, {answer.detail}" for name, answer in no_pages.items())
-    return NoPage(no_pages[reason].reason, detail)
+    return NoPage(no_pages[min(no_pages, key=rank)].reason, detail)
 
 
 def sorted_urls(urls: DatasetReader, shard: int, columns: list[str], rows: int = 1024) -> Iterator[pa.RecordBatch]:

@@ -25,6 +25,7 @@ from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.answers import NoPage, Page
 from owt_pipeline.fetch.journal import Claim, Journal
 from owt_pipeline.fetch.live import Fetcher, LiveOptions
+from owt_pipeline.fetch.manners import tried_once
 from owt_pipeline.fetch.recorder import Recorder, Recording, start_recording
 
 R = TypeVar("R")
@@ -228,7 +229,8 @@ async def ask_under_claim(
             await asyncio.to_thread(journal.load)
             urls = [await asyncio.to_thread(missing)]  # popped: not held here
             if urls[0].num_rows:
-                is_last = name != "live" or bool(np.isin(urls[0]["url_id"].to_numpy(), journal.postponed).all())
+                is_last = bool(np.isin(urls[0]["url_id"].to_numpy(), journal.postponed).all())
+                tried_once.set(is_last)
                 if isinstance(client, LiveClient):
                     earlier = await asyncio.to_thread(list, journal.answers(journal.pages[:3].tolist()))
                     client.fetcher.outages.trust(page.final_url for page in earlier if isinstance(page, Page))
@@ -291,8 +293,8 @@ class CrawlLoop:
         """End what runs, soon."""
 
         def cancel() -> None:
-            for task in self._tasks:
-                task.cancel()
+            while self._tasks:  # once each: a second time would end what it gives back, such as its claim
+                self._tasks.pop().cancel()
 
         self._loop.call_soon_threadsafe(cancel)
 

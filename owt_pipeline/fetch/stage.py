@@ -16,6 +16,9 @@ from owt_pipeline.engine.stage import SHARDS, Stage, StageRun, Step, rows_of_inp
 from owt_pipeline.engine.storage import describe_source, expand_globs
 from schemas import option
 
+RETRIED = "retried.json"
+"""The list of shards that `--retry_failed` has asked for again, in the working directory."""
+
 _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
 USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
 
@@ -148,6 +151,10 @@ class Options:
         60.0, "seconds between two such tries at most; the first waits for one, each further one twice as long",
         minimum=0,
     )  # fmt: skip
+    retry_failed: bool = _how(
+        False, "once all URLs have an outcome: ask again for those whose failure time may mend (dns, connect, proxy, "
+        "timeout, http_429, http_503, http_5xx, robots_unreachable, archive_failed); all others keep theirs",
+    )  # fmt: skip
     refetch: bool = _how(False, "fetch again, as they are now, pages of this run that were lost or damaged")
     resolve: tuple[str, ...] = _how(
         (),
@@ -235,7 +242,7 @@ STAGE = Stage(
     output="pages",
     inputs=("urls",),
     options=Options,
-    version=3,
+    version=4,
     steps=(
         Step(_later("archives:index_archive"), "index", keys=_archive_files, spread="shards"),
         Step(_later("cc_join:read_footers"), "footers", keys=_index_files, spread="shards", together=_READ_AT_ONCE),
@@ -253,6 +260,10 @@ STAGE = Stage(
     sources=_sources,
     irreplaceable=lambda options: options.order != ("archive",) and not options.refetch,
     libraries=("fastwarc", "isal"),
+    shard_local=True,
+    lists=(RETRIED,),
+    listed=_later("retried:rounds_of_shards"),
+    again=_later("retried:mark_failed"),
     example="owt fetch --workdir run --pages_from 'archives/*.warc.gz'",
 )
 

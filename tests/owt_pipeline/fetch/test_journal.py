@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.disk import Process, this_process
+from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch import journal as journal_module
@@ -157,6 +159,34 @@ def test_the_claim_of_a_process_of_this_machine_that_has_ended_is_free_at_once(t
         async with Claim(folder, "part", [this_process()]) as claim:
             assert claim.is_valid
             assert time.monotonic() - started < 3
+        assert not folder.exists("part")
+
+    asyncio.run(run())
+
+
+def test_a_claim_is_given_back_by_an_attempt_that_is_cancelled_while_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        folder, leaving = Storage(str(tmp_path)), threading.Event()
+
+        def give_back(*arguments: object) -> bool:
+            leaving.set()
+            time.sleep(0.2)
+            return journal_module.rewrite(*arguments)  # type: ignore[arg-type]
+
+        async def fail() -> None:
+            async with Claim(folder, "part", [this_process()]) as claim:
+                monkeypatch.setattr(
+                    claim, "_renew", lambda: give_back(folder, "part", journal_module._Claim, claim.attempt)
+                )
+                raise UserError("no host has answered")
+
+        task = asyncio.ensure_future(fail())
+        await asyncio.to_thread(leaving.wait, 10)
+        task.cancel()  # another shard has failed, too
+        with pytest.raises(asyncio.CancelledError):
+            await task
         assert not folder.exists("part")
 
     asyncio.run(run())

@@ -1,0 +1,194 @@
+"""`--retry_failed`: what time may mend is asked for again, all else keeps its outcome and its bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.fetch.retried import Outcomes
+from schemas.manifest import Manifest
+from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
+from tests.owt_pipeline.fetch.reading import reader, rejects
+from tests.owt_pipeline.fetch.test_live import AGENT, fetch, page, serve, wait_until
+from tests.owt_pipeline.fetch.test_patient_archives import WAYS, add, archive
+from tests.owt_pipeline.fetch.test_patient_archives import fetch as fetch_archived
+
+__all__ = ["archive", "serve"]
+
+STATUSES = ("429 Too Many Requests", "500 Internal Server Error", "503 Service Unavailable")
+OF_TIME = ("fetched_at", "fetch_ms", "warc_offset", "warc_length")
+
+
+class Web:
+    """Hosts of which some fail, each in another way, until `is_down` is cleared."""
+
+    def __init__(self, serve: Callable[..., BadServer]):
+        self.is_down, self.waits = threading.Event(), 0.0
+        self.is_down.set()
+        ways = {"good": page, "gone": self.gone, "robots-fails": self.robots, "reset": self.reset, "slow": self.silent}
+        self.server = serve({**ways, **{f"s{status[:3]}": self.status for status in STATUSES}, "moved": self.moved})
+
+    @property
+    def urls(self) -> list[str]:
+        return [f"http://{host}.{DOMAIN}/{number}" for host in self.server.ways for number in range(3)]
+
+    async def gone(self, request: Request) -> None:
+        await request.answer(b"", "404 Not Found")
+
+    async def moved(self, request: Request) -> None:
+        await (page(request) if request.path.startswith("/new") else request.redirect(f"/new{request.path}"))
+
+    async def robots(self, request: Request) -> None:
+        if request.path == "/robots.txt":
+            await request.answer(b"", "500 Oops" if self.is_down.is_set() else "404 Not Found")
+        else:
+            await asyncio.sleep(self.waits)
+            await request.answer()
+
+    async def reset(self, request: Request) -> None:
+        await asyncio.sleep(self.waits)
+        await (asyncio.sleep(0, request.reset()) if self.is_down.is_set() else request.answer())
+
+    async def silent(self, request: Request) -> None:
+        await asyncio.sleep(3.0 if self.is_down.is_set() else self.waits)
+        await request.answer()
+
+    async def status(self, request: Request) -> None:
+        number = STATUSES[("s429", "s500", "s503").index(request.host)]
+        await (request.answer(b"", number) if self.is_down.is_set() else request.answer())
+
+    def asked(self) -> set[str]:
+        return {host for host, path in self.server.requests if path != "/robots.txt"}
+
+
+def rows(runtime: Runtime, manifest: Manifest) -> list[dict[str, Any]]:
+    table = reader(runtime, manifest).table().drop_columns(list(OF_TIME))
+    return sorted(table.to_pylist(), key=lambda row: row["url_id"])
+
+
+def records(runtime: Runtime, manifest: Manifest) -> dict[int, Any]:
+    """Each page with its records, as a retry reads them."""
+    dataset = DatasetReader(runtime.workdir, manifest)
+    return {
+        url_id: answer
+        for shard in range(dataset.num_shards)
+        for url_id, answer in Outcomes(dataset, shard).answers(dataset.table(shard)["url_id"].combine_chunks()).items()
+    }
+
+
+def test_what_time_may_mend_is_asked_again_and_all_else_keeps_its_bytes(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    web = Web(serve)
+    runtime, never_down = write_urls(web.urls, num_shards=3), write_urls(web.urls, "other", num_shards=3)
+    first = fetch(runtime, web.server, retries=0, silence_timeout=0.5)
+    before = records(runtime, first)
+    assert (first.counts.left, sum(first.counts.rejected.values())) == (6, 21)
+    web.server.requests.clear()
+    assert fetch(runtime, web.server) == first
+    assert not web.asked()
+    still = fetch(runtime, web.server, retries=0, silence_timeout=0.5, retry_failed=True)
+    assert (still.counts, records(runtime, still)) == (first.counts, before)
+    web.is_down.clear()
+    web.server.requests.clear()
+    second = fetch(runtime, web.server, retry_failed=True)
+    assert second.counts.rejected == {"http_404": 3}
+    assert web.asked() == {"robots-fails", "reset", "slow", "s429", "s500", "s503"}
+    after = records(runtime, second)
+    assert before == {url_id: after[url_id] for url_id in before}
+    assert rows(runtime, second) == rows(never_down, fetch(never_down, web.server))
+    web.server.requests.clear()
+    assert fetch(runtime, web.server, retry_failed=True) == second
+    assert not web.asked()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_retried_archive_gives_the_bytes_of_a_run_in_which_it_never_failed(
+    way: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    urls = [f"http://a{n}.example/x" for n in range(12)]
+    for n, url in enumerate(urls):
+        add(archive, url, n)
+    runtime, never_down = write_urls(urls), write_urls(urls, "other")
+    archive.way = lambda path, count: Answer(503) if path.endswith(("/5.warc.gz", "/6.warc.gz")) else None
+    first = fetch_archived(runtime, archive, way, archive_retries=1)
+    assert first.counts.rejected == {"archive_failed": 2}
+    archive.way = lambda path, count: None
+    archive.requests.clear()
+    second = fetch_archived(runtime, archive, way, retry_failed=True)
+    assert second.counts.left == len(urls)
+    assert sum(count for path, count in archive.requests.items() if path.endswith(".warc.gz")) == 2
+    expected = fetch_archived(never_down, archive, way)
+    for kind in ("warc", "rejects"):
+        shards = [[file.sha256 for file in reader(*each).files(kind)] for each in
+                  ((runtime, second), (never_down, expected))]  # fmt: skip
+        assert shards[0] == shards[1]
+    assert rows(runtime, second) == rows(never_down, expected)
+
+
+def test_a_killed_retry_continues_also_without_the_flag(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    web = Web(serve)
+    urls = [f"http://reset.{DOMAIN}/{number}" for number in range(60)] + [f"http://good.{DOMAIN}/{n}" for n in range(9)]
+    runtime = write_urls(urls, num_shards=1)
+    before = records(runtime, fetch(runtime, web.server, retries=0))
+    web.is_down.clear()
+    web.waits = 0.05
+    web.server.requests.clear()
+    command = [
+        sys.executable, "-m", "owt_pipeline.fetch.stage", "--workdir", runtime.workdir.uri, "--quiet", "--resolve",
+        *web.server.rules, "--user_agent", AGENT, "--host_delay", "0", "--address_delay", "0",
+        "--max_page_bytes", "1000000", "--max_wire_bytes", "1000000", "--max_redirects", "5", "--retry_failed",
+    ]  # fmt: skip
+    with subprocess.Popen(command) as process:
+        wait_until(lambda: len(web.server.requests) > 30, 60)
+        process.send_signal(signal.SIGKILL)
+    second = fetch(runtime, web.server)
+    assert (second.counts.left, second.counts.rejected) == (len(urls), {})
+    twice = sum(count > 1 for (_, path), count in web.server.requests.items() if path != "/robots.txt")
+    assert twice <= 2  # in flight, or on the way to the recording process
+    assert web.asked() == {"reset"}
+    after = records(runtime, second)
+    assert len(before) == 9
+    assert before == {url_id: after[url_id] for url_id in before}
+
+
+def test_pages_that_were_discarded_cannot_be_retried(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    from owt_pipeline.cli import main
+
+    web = Web(serve)
+    runtime = write_urls(web.urls, num_shards=1)
+    fetch(runtime, web.server, retries=0, silence_timeout=0.5)
+    assert main(["discard", "fetch", "--workdir", runtime.workdir.uri]) == 0
+    with pytest.raises(UserError, match="was discarded, and with it the pages that would stay"):
+        fetch(runtime, web.server, retry_failed=True)
+
+
+def test_an_archive_that_failed_is_the_reason_and_so_is_asked_again(
+    serve: Callable[..., BadServer], archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    web, url = Web(serve), f"http://gone.{DOMAIN}/0"
+    add(archive, url, 5)
+    runtime = write_urls([url], num_shards=1)
+    archive.way = lambda path, count: Answer(503) if path.endswith("/0.warc.gz") else None
+    both: dict[str, Any] = {"sources": ("live", "commoncrawl"), "resolve": web.server.rules, "archive_retries": 0}
+    first = fetch_archived(runtime, archive, "cdx", **both)
+    ((reason, detail),) = rejects(runtime, first).values()
+    assert reason == "archive_failed"
+    assert detail.startswith("live: http_404, status 404; commoncrawl: archive_failed, ")
+    archive.way = lambda path, count: None
+    assert fetch_archived(runtime, archive, "cdx", **both, retry_failed=True).counts.left == 1
