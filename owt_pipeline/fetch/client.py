@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import functools
 import socket
 import ssl
@@ -32,6 +33,8 @@ from owt_pipeline.fetch.manners import Failed, Gate, Gates, Slots
 from owt_pipeline.formats.messages import ACCEPT_ENCODING, BadMessage, CutOff, Headers, TooLarge, decode_body, header
 from owt_pipeline.formats.urls import redirected
 from schemas import Reason
+
+_NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 _NO_RESOLVER = 3
 """After so many names without an answer, this machine behind a proxy is taken to have no resolver of the internet."""
@@ -183,13 +186,15 @@ class Client:
             started = asyncio.get_running_loop().time()
             try:
                 connection = await self._exchange(url, route, request, reader, limits, started + limits.total)
-                if route.proxy is not None and reader.status == 407:
-                    raise Failed(Reason.PROXY, "the proxy refuses: status 407")
+                if route.proxy is not None:
+                    _check_proxy(reader.status, reader.headers)
                 body = b"".join(reader.body)
                 if not encoded:
                     body = _decoded(reader.headers, body, limits.body_bytes, cut)
             except (BadMessage, TooLarge, OSError, asyncio.TimeoutError) as error:
-                raise _failure(error, limits, reader) from error
+                failure = _failure(error, limits, reader)
+                failure.network_works = route.proxy is None
+                raise failure from error
             ms = round((asyncio.get_running_loop().time() - started) * 1000)
         ip = "" if route.proxy else connection.address
         return Received(str(url), reader.status, reader.headers, reader.head, body, ms, reader.truncated, ip, request)
@@ -234,8 +239,9 @@ class Client:
         except BlockedAddress as error:
             raise Failed(Reason.BLOCKED_ADDRESS, str(error)) from error
         except (OSError, UnicodeError) as error:
-            temporary = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
-            raise Failed(Reason.DNS, _os_text(error), transient=temporary) from error
+            number = error.errno if isinstance(error, socket.gaierror) else None
+            temporary, is_known = number == socket.EAI_AGAIN, number in _NO_SUCH_NAME
+            raise Failed(Reason.DNS, _os_text(error), transient=temporary, network_works=is_known) from error
         try:
             return _Route(await self._resolver.look_up(proxy.raw_host or "", proxy.port or 80, seconds), proxy)
         except (OSError, UnicodeError) as error:
@@ -279,7 +285,18 @@ class Client:
         except ProxyError as error:
             raise Failed(Reason.PROXY, _os_text(error), transient=True) from error
         except OSError as error:
-            raise Failed(Reason.CONNECT, _os_text(error), transient=True) from error
+            refused = route.proxy is None and error.errno in (errno.ECONNREFUSED, errno.ECONNRESET)
+            raise Failed(Reason.CONNECT, _os_text(error), transient=True, network_works=refused) from error
+
+
+def _check_proxy(status: int, headers: Headers) -> None:
+    """Raise Failed for an answer that is the proxy's own, and not the host's: Squid says 503 where it cannot connect,
+    and so do others (RFC 9209)."""
+    if status == 407:
+        raise Failed(Reason.PROXY, "the proxy refuses: status 407")
+    names = {name.lower() for name, _ in headers}
+    if status in (502, 504) or (status == 503 and names & {"x-squid-error", "proxy-status"}):
+        raise Failed(Reason.CONNECT, f"the proxy answers with status {status}", transient=True)
 
 
 def _decoded(headers: Headers, body: bytes, limit: int, cut: bool) -> bytes:

@@ -274,6 +274,7 @@ class Fetcher:
                     response = await self.client.get(url, limits, stop, gate, encoded=encoded, cut=cut, headers=headers)
                 except Failed as failure:
                     gate.note(failure)
+                    self.outages.network_works |= failure.network_works
                     if failure.is_answer:
                         self.outages.answered(str(url))
                     if last or not failure.transient:

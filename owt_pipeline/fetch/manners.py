@@ -52,11 +52,21 @@ class Failed(Exception):
       detail: the same for a person.
       connected: whether there was a connection.
       transient: whether it may succeed when tried again soon.
+      network_works: whether it shows that it is the host's, and that the network works.
     """
 
-    def __init__(self, reason: Reason, detail: str, *, connected: bool = False, transient: bool = False):
+    def __init__(
+        self,
+        reason: Reason,
+        detail: str,
+        *,
+        connected: bool = False,
+        transient: bool = False,
+        network_works: bool = False,
+    ):
         super().__init__(f"{reason}: {detail}")
         self.reason, self.detail, self.connected, self.transient = reason, detail, connected, transient
+        self.network_works = network_works
 
     @property
     def is_answer(self) -> bool:

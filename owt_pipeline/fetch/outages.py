@@ -1,9 +1,15 @@
 """Whether failures are those of hosts or of our own network: an outage is no verdict on a URL.
 
 A URL that fails for want of a connection waits until some host answers: then its failure is its host's. Where every
-URL that is being fetched waits, of many hosts, it is the network, the resolver or the proxy that fails. Then fetching
-pauses; some of the URLs are tried again after growing waits, with hosts that answered before as witnesses, and once one
-answers, all are. At last the run stops, and none of these URLs has an outcome.
+URL that is being fetched waits, it is the network, the resolver or the proxy that fails if
+
+    - hosts that answered before (the witnesses) do not either, and they are three hosts together; or
+    - no host has ever answered, and there are 20; or fewer, none of which has shown that the network works: by refusing
+      a connection, or by a name that does not exist, as the resolver says; or
+    - the proxy says of itself that it fails.
+
+Then fetching pauses; some of the URLs are tried again after growing waits, with the witnesses, and once one answers,
+all are. At last the run stops, and none of these URLs has an outcome. In all other cases the hosts are dead.
 """
 
 from __future__ import annotations
@@ -20,7 +26,10 @@ from schemas import Reason
 logger = logging.getLogger("owt")
 
 OUTAGE_HOSTS = 20
-"""So many hosts, and all that are being fetched from, fail together in an outage; of a proxy, one is enough."""
+"""So many hosts, and all that are being fetched from, fail together in an outage, however they do."""
+
+_FEW_HOSTS = 3
+"""So many are enough if some of them have answered before: one or two may be gone by themselves."""
 
 _OF_NETWORK = (Reason.DNS, Reason.CONNECT, Reason.TIMEOUT, Reason.PROXY)
 _PROBED = 20  # URLs that are tried after each wait
@@ -35,6 +44,7 @@ class Outages:
     Attributes:
       tasks: how many fetch now, or wait here.
       is_paused: whether there is an outage.
+      network_works: whether a failure has shown so, as that of a host that refuses connections does.
     """
 
     def __init__(self, wait_seconds: float, probe: Callable[[str], Awaitable[bool]], forgive: Callable[[], None]):
@@ -43,7 +53,7 @@ class Outages:
         `probe` says whether the host of a URL answers; `forgive` makes hosts be asked that were given up.
         """
         self._wait_seconds, self._probe, self._forgive = wait_seconds, probe, forgive
-        self.tasks, self.is_paused = 0, False
+        self.tasks, self.is_paused, self.network_works = 0, False, False
         self._waiting: dict[asyncio.Future[bool], tuple[str, NoPage]] = {}
         self._witnesses: OrderedDict[str, None] = OrderedDict()  # URLs, the last that answered at the end
         self._failing: OrderedDict[str, None] = OrderedDict()  # hosts that failed while others answered
@@ -69,8 +79,9 @@ class Outages:
         self._settle(self._waiting, is_final=not self.is_paused)
         self.is_paused = False
 
-    async def is_final(self, host: str, failure: NoPage) -> bool:
-        """Whether a failure is its host's; otherwise its URL has to be asked for again. Raises UserError."""
+    async def is_final(self, url: str, failure: NoPage) -> bool:
+        """Whether the failure of a URL is its host's; otherwise it has to be asked for again. Raises UserError."""
+        host = _host_of(url)
         if failure.reason not in _OF_NETWORK or not self._wait_seconds or host in self._failing:
             return True
         verdict = asyncio.get_running_loop().create_future()
@@ -91,7 +102,10 @@ class Outages:
         if len(self._waiting) < self.tasks or not self._waiting or (self._pause is not None and not self._pause.done()):
             return
         of_proxy = all(failure.reason == Reason.PROXY for _, failure in self._waiting.values())
-        if of_proxy or len({host for host, _ in self._waiting.values()}) >= OUTAGE_HOSTS:
+        hosts = {host for host, _ in self._waiting.values()}
+        silent = len(hosts | set(map(_host_of, self._witnesses)))
+        is_dark = silent >= _FEW_HOSTS if self._witnesses else not self.network_works
+        if of_proxy or len(hosts) >= OUTAGE_HOSTS or is_dark:
             self._pause = asyncio.ensure_future(self._wait_for_an_answer())
         else:
             self._settle(self._waiting, is_final=True)
@@ -145,3 +159,7 @@ class Outages:
             self._waiting.pop(verdict, None)
             if not verdict.done():
                 verdict.set_result(is_final)
+
+
+def _host_of(url: str) -> str:
+    return url.partition("://")[2].partition("/")[0].lower()

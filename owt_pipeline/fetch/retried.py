@@ -109,6 +109,12 @@ class Outcomes:
         self._workdir, self._warc = pages.workdir, pages.files("warc", shard)[0].path
         self.ids = np.sort(np.concatenate([each["url_id"].to_numpy() for each in (self._pages, self._rejects)]))
 
+    def final_urls(self) -> list[str]:
+        """Where some of the pages are on the web."""
+        live = self._pages.filter(pc.equal(self._pages["source"], "live"))
+        found: list[str] = live["final_url"][:3].to_pylist()
+        return found
+
     def answers(self, ids: pa.Array) -> dict[int, Answer]:
         """Those of some URLs, with the records of their pages."""
         rejects, pages = (each.filter(pc.is_in(each["url_id"], value_set=ids)) for each in (self._rejects, self._pages))

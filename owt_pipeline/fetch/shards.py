@@ -286,7 +286,8 @@ class _Asking:
         if missing().num_rows:
             with shared_loop(sources.online, sources.on_cluster) as loop:
                 claims, claim = self._work / "claims" / name, record_name(self._shard)
-                loop.run(ask_under_claim(loop.crawl, name, claims, claim, journal, missing, answered))
+                have_answered = self._stay.final_urls() if self._stay is not None else []
+                loop.run(ask_under_claim(loop.crawl, name, claims, claim, journal, missing, answered, have_answered))
         self.found = np.union1d(self.found, journal.pages)
 
     def _without(self, known: np.ndarray, columns: Sequence[str]) -> pa.Table:

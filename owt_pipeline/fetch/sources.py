@@ -151,9 +151,7 @@ class LiveClient:
                 url = posted[row].as_py()
                 while True:
                     fetched = await fetcher.fetch(url, int(host_shards[row]) if spread else 1)
-                    if not isinstance(fetched, NoPage) or await outages.is_final(
-                        url.partition("://")[2].partition("/")[0], fetched
-                    ):
+                    if not isinstance(fetched, NoPage) or await outages.is_final(url, fetched):
                         break
                 await recorder.take(int(url_ids[row]), fetched)
                 open_hosts()  # another shard may have closed some
@@ -216,11 +214,12 @@ async def ask_under_claim(
     journal: Journal,
     missing: Callable[[], pa.Table],
     answered: Callable[[int, int], None],
+    have_answered: Sequence[str],
 ) -> None:
     """Ask the source `name` for the URLs that are `missing` in `journal`, until none is, while no other attempt does.
 
     `claims` and `claim_name` say where the shard's claim is. `answered` hears how many answers, and pages among them,
-    have come.
+    have come. `have_answered` are URLs of live hosts that have.
     """
     recording = await crawl.recording()
     client = crawl.clients[name]
@@ -233,7 +232,8 @@ async def ask_under_claim(
                 tried_once.set(is_last)
                 if isinstance(client, LiveClient):
                     earlier = await asyncio.to_thread(list, journal.answers(journal.pages[:3].tolist()))
-                    client.fetcher.outages.trust(page.final_url for page in earlier if isinstance(page, Page))
+                    pages = [page.final_url for page in earlier if isinstance(page, Page)]
+                    client.fetcher.outages.trust([*have_answered, *pages])
                 crawl.claims.add(claim)
                 resumed = claim.was_taken_over or len(journal) > 0
                 progress.doing(client.status)

@@ -49,21 +49,73 @@ def test_without_a_network_no_url_has_an_outcome_and_the_next_run_fetches_all(
     assert asked(server) == len(URLS)
 
 
-@pytest.mark.parametrize("proxy", ["dead", "refuses"])
+def test_three_hosts_without_a_network_have_no_outcome_either(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_resolver(*_: object) -> None:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    runtime, server = write_urls(URLS[:9], num_shards=2), serve(dict.fromkeys(HOSTS[:3], page))
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", no_resolver)
+        with pytest.raises(UserError, match=r"no host has answered in .* \(dns 3; at last: .*continues"):
+            fetch(runtime, server, resolve=(), retries=0, outage_wait=0.5)
+    left_behind = [name for name in (runtime.workdir / "ledger/pages/.work").names() if "/claims/" in name]
+    assert not left_behind, "for whose end the next run would wait"
+    assert fetch(runtime, server, retries=0).counts.left == 9
+
+
+@pytest.mark.parametrize("reason", ["connect", "dns"])
+def test_three_hosts_that_are_really_dead_do_not_stop_the_run(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    def no_such_name(*_: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", no_such_name)
+    rules = tuple(f"{host}.{DOMAIN}=127.0.0.1:1" for host in HOSTS[:3]) if reason == "connect" else ()
+    manifest = fetch(write_urls(URLS[:9], num_shards=1), serve({}), resolve=rules, retries=0, outage_wait=3000.0)
+    assert manifest.counts.rejected == {reason: 9}
+
+
+def test_two_hosts_that_go_away_with_one_that_answered_stop_the_run(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    is_down = threading.Event()
+
+    async def answer(request: Request) -> None:
+        await (asyncio.sleep(0, request.reset()) if is_down.is_set() else request.answer())
+        if asked(server) >= 6:
+            is_down.set()
+
+    server = serve({f"robots-{host}": answer for host in HOSTS[:3]})
+    runtime = write_urls([url.replace("//", "//robots-") for url in URLS[:9]], num_shards=1)
+    with pytest.raises(UserError, match="no host has answered"):
+        fetch(runtime, server, retries=0, outage_wait=0.5, host_delay=0.1)
+    server.ways = dict.fromkeys(server.ways, page)
+    server.requests.clear()
+    assert fetch(runtime, server, retries=0).counts.left == 9
+    assert asked(server) <= 3 + 3  # those in flight when the hosts went away
+
+
+@pytest.mark.parametrize(
+    "proxy", ["dead", "407 Proxy Authentication Required", "502 Bad Gateway", "504 Gateway Timeout"]
+)
 def test_a_proxy_that_does_not_serve_us_is_an_outage(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], proxy: str
 ) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        writer.write(f"HTTP/1.1 {proxy}\r\nContent-Length: 0\r\n\r\n".encode())
         writer.close()
 
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(refuse, "127.0.0.1", 0), loop).result(10)
-    port = listening.sockets[0].getsockname()[1] if proxy == "refuses" else 1
+    port = 1 if proxy == "dead" else listening.sockets[0].getsockname()[1]
     runtime, server = write_urls([*URLS[:6], f"https://h9.{DOMAIN}/"], num_shards=1), serve(dict.fromkeys(HOSTS, page))
-    with pytest.raises(UserError, match=r"no host has answered in .* \(proxy 3; at last: "):
+    reason = "connect" if proxy[0] == "5" else "proxy"
+    with pytest.raises(UserError, match=rf"no host has answered in .* \({reason} 3; at last: "):
         fetch(runtime, server, resolve=(), proxy=f"http://127.0.0.1:{port}", retries=0, outage_wait=0.5)
     loop.call_soon_threadsafe(loop.stop)
 

@@ -368,6 +368,8 @@ class Worker:
 class Taken(Recorder):
     """A recorder that counts."""
 
+    is_last = False
+
     def __init__(self) -> None:
         self.answers: list[Any] = []
 
