@@ -111,6 +111,11 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         help="take the folder from another run, which then stops; for one whose job on a cluster has ended",
     )
     group.add_argument(
+        "--adopt",
+        action="store_true",
+        help="begin a run in a folder that holds other files; none of them is changed or removed",
+    )
+    group.add_argument(
         "--replace_base",
         action="store_true",
         help="make a run anew with other settings although runs build on it, which then have to be made again",

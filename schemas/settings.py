@@ -357,7 +357,11 @@ class ExitCode(IntEnum):
     DONE = 0, "done; of verify: everything holds"
     ERROR = 1, "an error, in one line; of verify: something does not hold"
     USAGE = 2, "wrong usage: an unknown command, flag or setting, or a value that it does not take"
-    NOT_FOUND = 3, "not found: the URL does not appear in the run, or there is no such dataset or document"
+    NOT_FOUND = (
+        3,
+        "not found: the folder is not a run, the URL does not appear in it, or there is no such dataset or document",
+    )
+    RUNNING = 4, "a job on a cluster is at work on the run; the same command, run later, shows how it ended"
     INTERRUPTED = 130, "interrupted (Ctrl-C); the same command continues where it stopped"
     NO_READER = 141, "the output has no reader any more, as in `owt inspect ... | head`"
     TERMINATED = 143, "terminated (SIGTERM); the same command continues where it stopped"

@@ -13,9 +13,16 @@ from typing import Any
 from owt_pipeline.command_line import Command, CommandParser, aligned
 from owt_pipeline.commands.estimate import duration, size
 from owt_pipeline.engine.bases import dependents_of, folders_of_chain, out_of_date
-from owt_pipeline.engine.commit import work_of
-from owt_pipeline.engine.dataset import DatasetReader, is_discarded, mark_discarded, read_manifest, require_manifest
-from owt_pipeline.engine.errors import NotFound, UserError
+from owt_pipeline.engine.commit import Listing
+from owt_pipeline.engine.dataset import (
+    DatasetReader,
+    is_discarded,
+    mark_discarded,
+    read_manifest,
+    require_manifest,
+    require_run,
+)
+from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.lease import hold, running
 from owt_pipeline.engine.phases import read_log
 from owt_pipeline.engine.storage import Storage
@@ -36,6 +43,7 @@ class Row:
       shards: shards of the dataset; of unfinished work, the finished ones.
       finished: the moment it was published, ISO 8601 in UTC; empty where no log says.
       seconds: that it took, the last time that it ran.
+      foreign: files in its folders that no stage wrote.
     """
 
     stage: str
@@ -47,6 +55,7 @@ class Row:
     shards: int = 0
     finished: str = ""
     seconds: float | None = None
+    foreign: Sequence[str] = ()
 
 
 def rows_of(workdir: Storage) -> Iterator[Row]:
@@ -56,12 +65,14 @@ def rows_of(workdir: Storage) -> Iterator[Row]:
     for name in (*DATASETS, "report"):
         manifest = read_manifest(workdir, name)
         stage = manifest.stage if manifest is not None else DATASETS[name].stage if name in DATASETS else name
-        work = work_of(workdir, name).names()
-        shards = sum("/shards/" in path for path in work)
+        listing = Listing(workdir, name, remember=False)
+        work = listing.unfinished_plans()
+        shards = sum("/.work/" in path and "/shards/" in path for path in listing.entries)
         state = "running" if held else "interrupted"
         if manifest is None:
-            yield Row(stage, name, state if work else "-", shards=shards)
+            yield Row(stage, name, state if work else "-", shards=shards, foreign=listing.foreign(()))
             continue
+        files = DatasetReader(workdir, manifest).table_of_files.files
         entry = log.get(stage, {})
         yield Row(
             stage,
@@ -73,6 +84,7 @@ def rows_of(workdir: Storage) -> Iterator[Row]:
             manifest.num_shards,
             _moment(entry["started"] + entry["seconds"]) if entry else "",
             entry.get("seconds"),
+            listing.foreign({file.path for file in files}),
         )
 
 
@@ -135,18 +147,19 @@ def _ls_flags(parser: CommandParser) -> None:
 
 def _list(arguments: argparse.Namespace) -> int:
     workdir = Storage(arguments.workdir)
+    require_run(workdir)
     if arguments.chain:
         months = months_of(workdir)
         print(json.dumps(months, indent=1) if arguments.json else chain_table(months))
         return 0
     rows = list(rows_of(workdir))
-    if all(row.state == "-" for row in rows):
-        raise NotFound(f"{workdir} is not a run: no stage has written anything there")
     if arguments.json:
         json.dump([asdict(row) for row in rows], sys.stdout, indent=1)
         print()
         return 0
     print(table(rows))
+    if foreign := [workdir.path(path) for row in rows for path in row.foreign]:
+        print(f"\nwritten by no stage: {', '.join(foreign)}")
     if bases := folders_of_chain(workdir):
         print(f"\nbuilds on {', '.join(map(str, bases))}")
     if lease := running(workdir):
@@ -198,6 +211,7 @@ def _discard_flags(parser: CommandParser) -> None:
 
 def _discard(arguments: argparse.Namespace) -> int:
     workdir = Storage(arguments.workdir)
+    require_run(workdir)
     datasets = [_DATASET_OF[stage] for stage in arguments.stages]
     if (dependents := dependents_of(workdir)) and not arguments.undo:
         names = ", ".join(map(str, dependents))

@@ -25,14 +25,14 @@ import pyarrow.compute as pc
 
 from owt_pipeline.collect.earlier import TEMPORARY
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, at_least, configure_output
-from owt_pipeline.commands.run import REMADE, recorded_options, recorded_stages, run_stages
+from owt_pipeline.commands.run import REMADE, check_folder, recorded_options, recorded_stages, run_stages
 from owt_pipeline.dedupe.chain import SUPERSEDED
 from owt_pipeline.dedupe.collection import read_collection
 from owt_pipeline.dedupe.past import NOBODY, keep_sketches
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.bases import open_chain, place_of
 from owt_pipeline.engine.commit import WARC, ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader, read_manifest, replace_columns, require_manifest
+from owt_pipeline.engine.dataset import DatasetReader, read_manifest, replace_columns, require_manifest, require_run
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, rows_of_input
@@ -99,6 +99,7 @@ def _flatten(arguments: argparse.Namespace) -> int:
     configure_output(arguments)
     workdir, last = Storage(arguments.workdir), Storage(arguments.run)
     workers = arguments.workers
+    require_run(last)
     bases = [base.workdir for base in open_chain(last)]
     runs = [*bases, last]
     if not bases:
@@ -108,6 +109,7 @@ def _flatten(arguments: argparse.Namespace) -> int:
     there = read_manifest(workdir, "urls")
     if there is not None and not any(source.get("kind") == "run" for source in there.sources):
         raise UsageError(f"--workdir {workdir} holds a run already: give a new folder")
+    check_folder(workdir)
     _check(runs)
     places = tuple(map(place_of, runs))
     stages: list[tuple[Stage, Any]] = [(_merging(dataset), Flattened(places, dataset)) for dataset in _MERGED]

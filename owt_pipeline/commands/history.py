@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 
 from owt_pipeline.collect.spread import home_bucket
 from owt_pipeline.engine.bases import open_chain, resolve_uri
-from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, reading
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, reading, require_run
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import BadURL, canonicalize, unescaped, url_id
 from owt_pipeline.report.losses import side_by_side
@@ -60,17 +59,15 @@ def asked_for(text: str) -> Asked:
 def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
     """A reader for each finished dataset whose files are there, in the order of the stages.
 
-    Raises UserError where there is no dataset at all.
+    Raises NotFound where the folder is not a run.
     """
+    require_run(workdir)
     found = {name: read_manifest(workdir, name) for name in DATASETS}
-    readers = {
+    return {
         name: DatasetReader(workdir, manifest)
         for name, manifest in found.items()
         if manifest and not is_discarded(workdir, name)
     }
-    if not any(found.values()):
-        raise UserError(f"{workdir} holds no dataset of a run: is it the --workdir of `owt run`?")
-    return readers
 
 
 def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any] | None:

@@ -15,10 +15,11 @@ from typing import Any
 from owt_pipeline import config
 from owt_pipeline.command_line import CommandParser, aligned, configure_output, reporting_errors
 from owt_pipeline.engine import runner, submission
-from owt_pipeline.engine.bases import dependents_of, end_revision, folders_of_chain, pin
+from owt_pipeline.engine.bases import BASES, FORGOTTEN, dependents_of, end_revision, folders_of_chain, pin
+from owt_pipeline.engine.dataset import require_run
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.lease import hold
-from owt_pipeline.engine.phases import Result
+from owt_pipeline.engine.phases import RUN_LOG, Result
 from owt_pipeline.engine.plan import recorded_plan, usable_manifest
 from owt_pipeline.engine.runner import check_beam_flags
 from owt_pipeline.engine.stage import Runtime, Stage
@@ -26,6 +27,7 @@ from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.submission import Prices
 from owt_pipeline.stages import ORDER, load
 from schemas import DATASETS, SettingsError
+from schemas.datasets import LEDGER
 from schemas.settings import add_flags, flags_given, from_table, to_toml
 
 logger = logging.getLogger("owt")
@@ -72,6 +74,7 @@ def _run(argv: Sequence[str] | None) -> int:
     tables = config.read_config(path)
     runtime = runtime_of(arguments, rest, tables)
     if arguments.chain:
+        require_run(runtime.workdir)
         return _run_chain(runtime, arguments.take_over)
     chosen = stages[: ORDER.index(arguments.until) + 1]
     # Of all stages: an error should not wait its turn.
@@ -79,6 +82,7 @@ def _run(argv: Sequence[str] | None) -> int:
     planned = list(zip(chosen, options, strict=False))
     prices = Prices.from_flags(arguments.prices)
     bases = config.bases_of(tables, arguments.base)
+    check_folder(runtime.workdir, arguments.adopt)
     if arguments.dry_run:
         from owt_pipeline.commands import dry_run
 
@@ -244,9 +248,23 @@ def run_stages(
         if imported is not None and imported.stage == "import":
             stages = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
         pin(runtime.workdir, bases, stages)
-        results = runner.run_stages(stages, dataclasses.replace(runtime, owner=lease.owner), _build, check_later)
+        runtime = dataclasses.replace(runtime, owner=lease.owner, ended=lease.ended)
+        results = runner.run_stages(stages, runtime, _build, check_later)
         end_revision(runtime.workdir)
         return results
+
+
+def check_folder(workdir: Storage, adopt: bool = False) -> None:
+    """Raise UserError where a new run would begin in a folder with other files than lists and settings for a run."""
+    if adopt or workdir.exists(LEDGER):
+        return
+    for name, *_ in workdir.walk():
+        if name.startswith(".") or name in (BASES, FORGOTTEN, RUN_LOG) or ("/" not in name and name.endswith(".toml")):
+            continue
+        raise UserError(
+            f"--workdir {workdir} is no run and not empty: it holds {name}; give a new folder, or --adopt to begin a "
+            "run among these files"
+        )
 
 
 def _check_dependents(stages: Sequence[tuple[Stage, Any]], workdir: Storage) -> None:
@@ -359,5 +377,8 @@ def _run_stage(stage: Stage, argv: Sequence[str] | None) -> int:
     runtime = runtime_of(arguments, rest, tables)
     options = config.stage_options(stage, path, tables, given)
     bases = config.bases_of(tables, arguments.base)
+    if stage.inputs:
+        require_run(runtime.workdir)
+    check_folder(runtime.workdir, arguments.adopt)
     results = run_stages([(stage, options)], runtime, arguments.take_over, bases, replace_base=arguments.replace_base)
     return _exit_code(results, may_collect_nothing=True)

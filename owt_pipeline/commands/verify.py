@@ -22,7 +22,7 @@ from owt_pipeline.commands.history import keeper_of
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.bases import BASES, open_chain, out_of_date
 from owt_pipeline.engine.commit import Listing
-from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest
+from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, require_run
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.lease import hold, mention_running
 from owt_pipeline.engine.storage import Storage
@@ -63,8 +63,9 @@ def verify(workdir: Storage, *, repair: bool = False, deep: bool = False) -> Ite
 
     With `repair`, damaged files are marked for the next run; with `deep`, the datasets of the bases are examined too,
     and whether the documents of other runs that duplicates repeat are there.
-    Raises UserError where the folder holds no dataset at all.
+    Raises NotFound where the folder is not a run.
     """
+    require_run(workdir)
     if workdir.exists(BASES):
         finding = Finding("bases")
         try:
@@ -86,7 +87,6 @@ def verify(workdir: Storage, *, repair: bool = False, deep: bool = False) -> Ite
 def _verify(workdir: Storage, *, repair: bool, deep: bool) -> Iterator[Finding]:
     found = [name for name in (*DATASETS, "report") if workdir.exists(ledger_of(name)) or workdir.exists(name)]
     manifests: dict[str, Manifest] = {}
-    empty = True
     for name in found:
         finding = Finding(name)
         try:
@@ -107,10 +107,7 @@ def _verify(workdir: Storage, *, repair: bool, deep: bool) -> Iterator[Finding]:
             finding.problems.append(str(error))
         if repair and finding.damaged:
             Listing(workdir, name).distrust(finding.damaged)
-        empty = False
         yield finding
-    if empty:
-        raise UserError(f"{workdir} holds no dataset of a run")
 
 
 def _examine(workdir: Storage, manifest: Manifest, manifests: dict[str, Manifest], finding: Finding) -> None:
@@ -326,6 +323,7 @@ def _print(arguments: argparse.Namespace) -> int:
     if not arguments.repair:
         mention_running(workdir)
         return _report(verify(workdir, deep=arguments.deep), "are damaged or missing: --repair marks them")
+    require_run(workdir)
     with hold(workdir):  # marks are written that a run would not expect
         return _report(verify(workdir, repair=True, deep=arguments.deep), "are marked")
 

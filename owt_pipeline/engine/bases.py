@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from owt_pipeline.engine.dataset import DatasetReader, read_manifest
+from owt_pipeline.engine.dataset import DatasetReader, read_manifest, require_run
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
@@ -324,10 +324,7 @@ def _look_at(base: Storage, uri: str, name: str = "") -> Base:
         found[dataset] = PinnedManifest(hashlib.sha256(data).hexdigest(), manifest.digest, manifest.total("data").rows)
         manifests[dataset] = manifest
     if not found:
-        raise UserError(
-            f"base {base} is not a run: it has no manifest below {base.path('ledger')}; give its --workdir, or --base "
-            "with its new place where it was moved"
-        )
+        require_run(base, "where the base was moved, give --base with its new place")
     for dataset in _NEEDED:
         if dataset not in found:
             raise UserError(f"base {base} is not finished: it has no {dataset}/; finish it (`owt run`) first")

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -42,6 +43,8 @@ from schemas.manifest import (
     ShardRecord,
     ledger_of,
 )
+
+logger = logging.getLogger("owt")
 
 ROW_GROUP_BYTES = 16 << 20
 """Rows are written once this many bytes wait: large enough to compress well, small against memory."""
@@ -305,6 +308,15 @@ class Listing:
         if self._remember:
             self._workdir.write(self._cache, msgspec.json.encode(self._seen, order="sorted"))
 
+    def foreign(self, known: Collection[str]) -> list[str]:
+        """Files in the dataset's folders that are not `known` and have no name that a stage gives."""
+        ledger = f"{ledger_of(self._dataset)}/"
+        return sorted(
+            name
+            for name in self.entries
+            if name not in known and not name.startswith(ledger) and not _PART.fullmatch(name.rpartition("/")[2])
+        )
+
     def tidy(self, manifest: Manifest, table: FileTable, *more: str) -> None:
         """Remove what attempts and earlier outputs left: files named by the stage that the manifest does not name.
 
@@ -321,6 +333,9 @@ class Listing:
         self._workdir.delete(*extra)
         gone = set(extra)
         self.entries = {name: entry for name, entry in self.entries.items() if name not in gone}
+        if foreign := self.foreign(keep):
+            shown = ", ".join(map(self._workdir.path, foreign[:3])) + (", ..." if len(foreign) > 3 else "")
+            logger.warning("%s/ holds %d file(s) that no stage wrote: %s", self._dataset, len(foreign), shown)
         if extra and self._workdir.is_local:
             work_of(self._workdir, self._dataset).delete_all()  # the empty folders
 

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.errors import NotFound, UserError
 from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS, REJECTS, Reason
+from schemas.datasets import LEDGER
 from schemas.manifest import MANIFEST_NAME, FileTable, Manifest, ManifestError, ShardFile, ledger_of
 
 DISCARDED = "discarded"
@@ -36,10 +37,17 @@ def read_manifest(workdir: Storage, dataset: str) -> Manifest | None:
         raise UserError(f"{error}; run its stage again") from error
 
 
+def require_run(workdir: Storage, advice: str = "check the path") -> None:
+    """Raise NotFound where a folder is not a working directory; commands that read call it before anything else."""
+    if not workdir.exists(LEDGER):
+        raise NotFound(f"{workdir} is not a run: no stage has written anything there; {advice}")
+
+
 def require_manifest(workdir: Storage, dataset: str) -> Manifest:
     """The manifest of `dataset`; raises UserError that names the stage to run where there is none."""
     manifest = read_manifest(workdir, dataset)
     if manifest is None:
+        require_run(workdir)
         stage = DATASETS[dataset].stage
         raise UserError(f"{workdir}/{dataset} is missing or not finished: run `owt {stage} --workdir {workdir}` first")
     return manifest

@@ -25,6 +25,12 @@ class NotFound(UserError):
     exit_code = ExitCode.NOT_FOUND
 
 
+class JobRuns(UserError):
+    """A job on a cluster is at work, and the command that asks does not wait for it."""
+
+    exit_code = ExitCode.RUNNING
+
+
 class Superseded(Exception):
     """What an attempt is at was published, or given up for something else, since it began."""
 

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from owt_pipeline.engine.disk import Process, this_process
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.errors import JobRuns, UserError
 from owt_pipeline.engine.storage import Storage
 
 logger = logging.getLogger("owt")
@@ -116,14 +116,15 @@ def hold(
     interrupting the main thread within it, where another run has taken it over.
     """
     held = HeldLease(workdir, uuid.uuid4().hex)
-    take(workdir, held.owner, take_over, job_runs)
+    before = take(workdir, held.owner, take_over, job_runs)
+    held.ended = before.job if before else None
     keeper = threading.Thread(target=held.keep, name="lease", daemon=True)
     keeper.start()
     try:
         try:
             yield held
         finally:
-            held.ended.set()
+            held.over.set()
             keeper.join(_RELEASE_SECONDS)  # without the network it takes longer, and nothing is lost
     except KeyboardInterrupt:
         if held.lost:
@@ -252,7 +253,8 @@ class HeldLease:
         self.workdir = workdir
         self.owner = owner
         self.lost: LeaseLost | None = None
-        self.ended = threading.Event()
+        self.ended: Job | None = None  # of a run that nobody waited for, whose lease this process took over
+        self.over = threading.Event()
 
     def renew(self) -> None:
         """Renew it now; raises LeaseLost. To be called before something is published."""
@@ -260,13 +262,13 @@ class HeldLease:
 
     def keep(self) -> None:
         """Renew it until the block ends; on losing it, interrupt the main thread."""
-        while not self.ended.wait(RENEW_SECONDS):
+        while not self.over.wait(RENEW_SECONDS):
             try:
                 self.renew()
             except LeaseLost as error:
                 self.lost = error
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-                if not self.ended.wait(_STOP_SECONDS):
+                if not self.over.wait(_STOP_SECONDS):
                     print(f"owt: error: {error}", file=sys.stderr, flush=True)
                     os._exit(1)
                 return
@@ -277,9 +279,9 @@ class HeldLease:
 
 def take(
     workdir: Storage, owner: str, take_over: bool = False, job_runs: Callable[[Job], bool | None] | None = None
-) -> None:
+) -> Lease | None:
     """Take the lease for the run `owner`, in this process; once more has no effect. The arguments are those of `hold`,
-    and so are the errors."""
+    and so are the errors. Returns the lease that was taken over, if any."""
     process = this_process()
     _held.add(owner)
 
@@ -297,7 +299,8 @@ def take(
             continue
         if workdir.swap(LEASE_NAME, mine(), version) is not None:
             logger.info("%s: took the lease over from %s", workdir, lease or "nobody known")
-            break
+            return lease
+    return None
 
 
 def _is_dead(
@@ -332,7 +335,8 @@ def _is_dead(
 
 
 def _in_use(workdir: Storage, lease: Lease | None) -> UserError:
-    return UserError(f"{workdir} is in use by {lease}: wait for it to end, or stop it")
+    kind = JobRuns if lease and lease.job else UserError
+    return kind(f"{workdir} is in use by {lease}: wait for it to end, or stop it")
 
 
 def _rewrite(workdir: Storage, owner: str, **changes: Any) -> None:

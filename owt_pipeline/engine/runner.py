@@ -23,9 +23,10 @@ from typing import Any, TypeAlias
 from owt_pipeline.engine import parts, progress, submission
 from owt_pipeline.engine.commit import record_name, work_of
 from owt_pipeline.engine.dataset import require_manifest
-from owt_pipeline.engine.errors import UsageError, UserError
+from owt_pipeline.engine.errors import JobRuns, UsageError, UserError
 from owt_pipeline.engine.lease import name_job, out_of_sight
 from owt_pipeline.engine.phases import (
+    Outcome,
     Result,
     append_to_log,
     failures,
@@ -153,8 +154,12 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
         options = submission.options_for(runtime.beam_flags, workdir, stages)
         runtime = runtime.elsewhere([stage for stage, _ in stages], submission.place_of(options))
         watch = Watch(stages, workdir)
+        later, detached = submission.submits_later(options), submission.is_detached(options)
+        left = read_outcome(workdir) if detached and runtime.ended else None
         forget_outcome(workdir)
-        later = submission.submits_later(options)
+        if detached and runtime.ended:
+            _raise_outcome(left)
+            raise WorkerError(f"job {runtime.ended.id} has ended, and {stages[0][0].name} is not finished: see its log")
         pipeline = beam.Pipeline(options=options)
         named = [(stage, submission.with_absolute_paths(given)) for stage, given in stages]
         os.rmdir(pipeline.local_tempdir)
@@ -169,21 +174,20 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
                 name_job(workdir, runtime.owner, job)
             if later:
                 return []
+            if detached:
+                raise JobRuns(f"job {job.id} is at work on {workdir}; run the same command again for what comes of it")
             with watch.following():
                 result.wait_until_finish()
-    except submission.JobLost:
+    except (submission.JobLost, JobRuns):
         raise
     except Exception as error:
         failed = error
     if runtime.owner:
         name_job(workdir, runtime.owner, None)
     outcome = read_outcome(workdir)
-    if outcome is not None and outcome.failure:
-        if failed is not None:
-            raise WorkerError(f"{outcome.message}\n{outcome.failure}") from None
-        # The job has succeeded: it was tried again after this, or an attempt that was given up has noted it since.
-    elif outcome is not None and outcome.message:
-        raise UsageError(outcome.message) if outcome.exit_code == UsageError.exit_code else UserError(outcome.message)
+    # A failure that a job has noted which succeeds was tried again, or is of an attempt that was given up.
+    if failed is not None or not (outcome and outcome.failure):
+        _raise_outcome(outcome)
     if failed is not None:
         raise failed
     if outcome is None and not watch.is_published(stages[0][0]):
@@ -192,6 +196,14 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
     _log_metrics(stages, runtime.workdir, result)
     watch.note_published()
     return results_of(stages, workdir)
+
+
+def _raise_outcome(outcome: Outcome | None) -> None:
+    """Raise why a job has stopped or failed, where it has left that."""
+    if outcome is not None and outcome.failure:
+        raise WorkerError(f"{outcome.message}\n{outcome.failure}") from None
+    if outcome is not None and outcome.message:
+        raise UsageError(outcome.message) if outcome.exit_code == UsageError.exit_code else UserError(outcome.message)
 
 
 class Watch:

@@ -30,6 +30,7 @@ from owt_pipeline.engine.commit import ShardWriter, manifest_path
 from owt_pipeline.engine.dataset import DatasetReader, Outcome
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import Slice
+from owt_pipeline.engine.lease import Job
 from owt_pipeline.engine.plan import Plan, version_skew, versions_of_everything
 from owt_pipeline.engine.storage import Storage, at_once
 from owt_pipeline.engine.workers import map_batches
@@ -54,6 +55,7 @@ class Runtime:
       own_lease: whether the graph takes and keeps this lease, since no process waits that does.
       on_cluster: whether parts run where the runner places them, and not in the pool of this process.
       place: what the run's log says of where it runs, if that is not this machine.
+      ended: the job that worked for the run before, and has ended without a launcher that waited for it.
       unattended: whether nobody waits for the job's end, so that it has to fail where a user's mistake is found.
       versions: on a cluster, those of what shapes bytes in the process that started the run.
       allow_version_skew: whether workers may have others, which the manifest then names.
@@ -67,6 +69,7 @@ class Runtime:
     on_cluster: bool = False
     place: Mapping[str, Any] | None = None
     unattended: bool = False
+    ended: Job | None = None
     versions: tuple[tuple[str, str], ...] = ()
     allow_version_skew: bool = False
 

@@ -105,9 +105,14 @@ class Storage:
 
     def list(self, prefix: str = "") -> builtins.list[Entry]:
         """All files below the folder whose names begin with `prefix`, sorted; those being written left out."""
+        return sorted(self.walk(prefix))
+
+    def walk(self, prefix: str = "") -> Iterator[Entry]:
+        """The entries of `list` as they are found: the first ones of a large folder cost little."""
         with self._files.request(prefix) as (files, key):
-            found = (Entry(name[len(key) - len(prefix) :], size, version) for name, size, version in files.list(key))
-            return sorted(entry for entry in found if not entry.name.endswith("/"))  # by which a console shows a folder
+            for name, size, version in files.list(key):
+                if not name.endswith("/"):  # by which a console shows a folder
+                    yield Entry(name[len(key) - len(prefix) :], size, version)
 
     def names(self) -> builtins.list[str]:
         """Names of all files below the folder, sorted."""

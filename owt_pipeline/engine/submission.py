@@ -175,6 +175,12 @@ def submits_later(options: PipelineOptions) -> bool:
     return is_dataflow(options) and bool(_view(options, "GoogleCloudOptions").template_location)
 
 
+def is_detached(options: PipelineOptions) -> bool:
+    """Whether this program ends when the job is submitted (Beam's --no_wait_until_finish, for jobs on Dataflow): run
+    again while the job is at work, it says so, and after its end, what came of it."""
+    return is_dataflow(options) and bool(_view(options, "StandardOptions").no_wait_until_finish)
+
+
 def job_of(result: Any, options: PipelineOptions) -> Job:
     """The name under which a lease knows the job that Beam has just submitted, or will."""
     runner = str(_view(options, "StandardOptions").runner)

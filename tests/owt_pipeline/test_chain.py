@@ -219,8 +219,8 @@ def test_a_renamed_base_is_accepted_by_its_new_name_and_nothing_runs_again(
     chain = Path(shutil.copytree(runs, tmp_path / "chain"))
     before = manifest_of(chain / MONTHS[1], "urls").fingerprint
     (chain / MONTHS[0]).rename(chain / "january")
-    run_month(small_config, chain, MONTHS[1], code=1)
-    assert "with its new place where it was moved" in capfd.readouterr().err
+    run_month(small_config, chain, MONTHS[1], code=3)
+    assert "where the base was moved, give --base with its new place" in capfd.readouterr().err
     run_month(small_config, chain, MONTHS[1], "--base", chain / "january")
     assert manifest_of(chain / MONTHS[1], "urls").fingerprint == before
     capfd.readouterr()

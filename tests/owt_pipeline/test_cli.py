@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.cli import COMMANDS, STAGES, main
+from owt_pipeline.commands.run import check_folder
 from owt_pipeline.commands.setup import SHELLS, full_parser
+from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.warc import response_record
 from schemas.settings import ExitCode
 from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, owt, run_owt, write_sources
@@ -59,7 +61,9 @@ def test_the_usage_and_the_page_list_every_command_and_exit_code(capsys: pytest.
 
 def test_exit_codes_are_as_documented(small_run: Path, tmp_path: Path) -> None:
     run_owt("verify", "--workdir", small_run, code=0)
-    run_owt("verify", "--workdir", tmp_path, code=1)
+    damaged = copy_of(small_run, tmp_path / "run")
+    (damaged / "report/stats.json").write_text("{}")
+    run_owt("verify", "--workdir", damaged, code=1)
     assert "did you mean 'verify'?" in run_owt("verfy", code=2)
     run_owt("why", "https://nobody.example/", "--workdir", small_run, code=3)
 
@@ -153,7 +157,7 @@ def test_no_message_or_page_installs_a_name_that_the_project_does_not_own() -> N
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     taken = tmp_path / "taken"
     taken.touch()
-    assert main(["clean", "--workdir", str(taken)]) == 1
+    assert main(["collect", "--url_lists", os.devnull, "--workdir", str(taken)]) == 1
     assert capsys.readouterr().err == f"owt: error: there is a file where a folder should be: {taken}\n"
 
 
@@ -284,7 +288,89 @@ def test_ls_shows_the_stages_of_a_run_on_one_screen(small_run: Path, tmp_path: P
     assert rows["export"]["rejected"] == sum(corpus.counts.rejected.values())
     assert rows["export"]["bytes"] == corpus.total_bytes
     assert rows["export"]["finished"].startswith("20")
-    assert "is not a run: no stage has written anything there" in ask_owt("ls", tmp_path, code=3)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "ls DIR",
+        "ls DIR --chain",
+        "verify --workdir DIR",
+        "verify --workdir DIR --repair",
+        "discard fetch --workdir DIR",
+        "why https://example.org/ --workdir DIR",
+        "sample-documents --workdir DIR",
+        "forget /dev/null --workdir DIR",
+        "flatten DIR --workdir OUT",
+        "publish hf://a/b --workdir DIR",
+        "train-tokenizer --workdir DIR --vocab_size 300",
+        "run --chain --workdir DIR",
+        "run --workdir OUT --base DIR --url_lists /dev/null",
+        "collect --workdir OUT --base DIR --url_lists /dev/null",
+        *(f"{name} --workdir DIR" for name in STAGES if name not in ("collect", "import")),
+    ],
+)
+def test_a_missing_run_is_one_message_and_one_code_in_every_command_and_makes_no_folder(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing"
+    command = words.replace("DIR", str(missing)).replace("OUT", str(tmp_path / "out")).split()
+    assert main(command) == ExitCode.NOT_FOUND
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith(f"owt: error: {missing} is not a run: no stage has written anything there; ")
+    assert error.count("\n") == 1
+    assert not missing.exists()
+
+
+def test_every_command_that_takes_a_run_is_tested_without_one() -> None:
+    """One that is added later is added to the test above."""
+    (marks,) = test_a_missing_run_is_one_message_and_one_code_in_every_command_and_makes_no_folder.pytestmark  # type: ignore[attr-defined]
+    tested = {words.split()[0] for words in marks.args[1]}
+    without = {"demo", "init", "inspect", "page", "near-duplicates", "completion", "import"}
+    assert tested == set(EVERY) - without
+
+
+@pytest.mark.parametrize("command", ["run", "import"])
+def test_a_folder_with_other_files_is_no_working_directory_unless_adopted(command: str, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "photos").mkdir(parents=True)
+    (home / "photos/holiday.jpg").write_bytes(b"...")
+    (home / "config.toml").write_text("[run]\n")
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text('{"text": "some text of my own"}\n')
+    asked = ["--url_lists", os.devnull] if command == "run" else [texts]
+    words = [command, *asked, "--workdir", home, "--workers", 1]
+    refused = run_owt(*words, code=1)
+    assert f"--workdir {home} is no run and not empty: it holds photos/holiday.jpg; give a new folder" in refused
+    assert sorted(path.name for path in home.iterdir()) == ["config.toml", "photos"]
+    if command == "import":
+        run_owt(*words, "--adopt")
+        assert "(finished)" in run_owt(*words)  # now it is a run
+        assert (home / "photos/holiday.jpg").read_bytes() == b"..."
+
+
+def test_a_run_that_was_killed_before_its_first_stage_is_not_refused(tmp_path: Path) -> None:
+    (tmp_path / ".lease").write_text("")
+    (tmp_path / "run-log.jsonl").write_text("")
+    (tmp_path / "config.toml").write_text("")
+    check_folder(Storage(str(tmp_path)))
+
+
+def test_a_file_that_no_stage_wrote_is_named_by_ls_verify_and_the_run(
+    small_config: Path, small_run: Path, tmp_path: Path
+) -> None:
+    run = copy_of(small_run, tmp_path / "run")
+    (run / "corpus/notes.txt").write_text("mine")
+    rows = {row["dataset"]: row["foreign"] for row in json.loads(ask_owt("ls", run, "--json"))}
+    assert rows == {name: ["corpus/notes.txt"] if name == "corpus" else [] for name in rows}
+    assert f"written by no stage: {run}/corpus/notes.txt" in ask_owt("ls", run)
+    assert f"{run}/corpus/notes.txt is not in the manifest" in run_owt("verify", "--workdir", run, code=1)
+    said = f"corpus/ holds 1 file(s) that no stage wrote: {run}/corpus/notes.txt"
+    command = ("run", small_config, "--workdir", run, "--workers", 1)
+    assert run_owt(*command).count(said) == 1
+    assert run_owt(*command, "--rules", "exact").count(said) == 1  # also where the dataset is made anew
+    assert (run / "corpus/notes.txt").read_text() == "mine"
 
 
 def test_ls_shows_what_is_interrupted_and_what_is_discarded(small_run: Path, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_nothing_is_written_while_the_graph_is_built(small_config: Path, tmp_pat
     run = replace(Run.from_toml(str(tmp_path / "config.toml")), bases=("/nowhere",))
     build(beam.Pipeline(FnApiRunner()), run)
     assert not workdir.exists()
-    with pytest.raises(UserError, match="base /nowhere is not a run"), beam.Pipeline(FnApiRunner()) as pipeline:
+    with pytest.raises(UserError, match="/nowhere is not a run"), beam.Pipeline(FnApiRunner()) as pipeline:
         build(pipeline, run)
 
 

@@ -159,7 +159,7 @@ def test_a_wrong_list_is_one_clear_error(small_run: Path, tmp_path: Path) -> Non
     assert "nothing to forget" in ask_owt("forget", path, "--workdir", small_run, code=1)
     assert "cannot read" in ask_owt("forget", tmp_path / "none.txt", "--workdir", small_run, code=1)
     assert not (small_run / "forgotten.jsonl").exists()
-    assert "is it the --workdir" in ask_owt("forget", path, "--workdir", tmp_path / "elsewhere", code=1)
+    assert "is not a run" in ask_owt("forget", path, "--workdir", tmp_path / "elsewhere", code=3)
     assert not (tmp_path / "elsewhere").exists()
 
 

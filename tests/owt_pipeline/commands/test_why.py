@@ -115,7 +115,7 @@ def test_an_unknown_url_is_reported_with_the_nearest_ones(run: Path) -> None:
     assert near["verdict"] == "unknown"
     assert near["nearest"][0] == url
     assert "no URL of nobody.example is known either" in ask_owt("why", "nobody.example", "--workdir", run, code=3)
-    assert "is it the --workdir" in ask_owt("why", url, "--workdir", run.parent / "elsewhere", code=1)
+    assert "is not a run" in ask_owt("why", url, "--workdir", run.parent / "elsewhere", code=3)
 
 
 def run_one_shard(run: Path, name: str, dataset: str, write: Callable[[int, ShardWriter], None]) -> None:

@@ -129,7 +129,11 @@ def test_what_cannot_be_a_base_is_refused_in_one_line(runs: Storage, tmp_path: P
     month(runs / "stale", rows=4)
     for run, base, message in (
         (runs / "x", runs / "x", r"is the run itself"),
-        (runs / "x", runs / "nowhere", r"nowhere is not a run: it has no manifest below .*ledger; give its --workdir"),
+        (
+            runs / "x",
+            runs / "nowhere",
+            r"nowhere is not a run: .*; where the base was moved, give --base with its new place",
+        ),
         (runs / "x", runs / "begun", r"begun is not finished: it has no duplicates/; finish it"),
         (runs / "x", runs / "old", r"base .*old cannot be used: .* schema version 1"),
         (first, second, r"--base .*2 builds on .*1 itself: a chain of runs cannot be a circle"),
