@@ -2,10 +2,12 @@
 
 `collect` → `fetch` → `extract` → `clean` → `dedupe` → `export` → `tokenize` → `report` → `verify` → `publish`, `train`
 
-Each stage is started as `PYTHON -m owt_pipeline.STAGE.stage` with the flags of the parameters below; every other
-option is in the TOML file of `config` (which every worker has to be able to read), and a parameter that is set
-overrides it. `python` is the interpreter of an environment with `owt-pipeline` installed: not Airflow's own, whose
-pins clash with it.
+Each stage is started as `PYTHON -m owt_pipeline STAGE` with the flags of the parameters below; every other option is
+in the TOML file of `config` (which every worker has to be able to read), and a parameter that is set overrides it.
+
+**The interpreter** is that of an environment with `owt-pipeline` installed: not Airflow's own, whose pins clash with
+it. The Airflow variable `owt_python` names it (`airflow variables set owt_python /opt/owt/.venv/bin/python`, or
+`AIRFLOW_VAR_OWT_PYTHON` in the environment). Whoever triggers a run cannot choose it.
 
 **Triggering again is cheap.** A finished stage does nothing, and an interrupted one continues at the shard where it
 stopped. So trigger a failed run again with the same `workdir`; retries lose nothing. A changed parameter runs its
@@ -19,8 +21,8 @@ run's `workdir` as extra: schedule another DAG by them to continue from there.
 
 **Runners.** `FnApiRunner` runs on the worker itself, with `workers` processes. With any other, `workdir` is a
 bucket that all its machines reach, and `beam_flags` holds what Beam wants to know, for instance
-`{"project": "p", "region": "europe-west1", "temp_location": "gs://b/tmp"}`. While Dataflow works, the task is deferred:
-its launcher runs in the triggerer, and no worker's slot is taken.
+`{"project": "p", "region": "europe-west1", "temp_location": "gs://b/tmp"}`. On Dataflow the task submits the job from
+a worker and is deferred: each minute it takes a worker for a few seconds, to ask whether the job has ended.
 
 **After the report.** `verify` checks every sum and checksum. `publish` sends the corpus to the Hugging Face Hub where
 the parameter names a dataset, and `train` trains a GPT-2 where `model` names a folder; without, they are skipped.
@@ -35,9 +37,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from airflow.providers.apache.beam.operators.beam import BeamRunPythonPipelineOperator
 from airflow.providers.standard.hooks.subprocess import SubprocessHook
-from airflow.sdk import DAG, Asset, BaseOperator, Param, chain
+from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
+from airflow.sdk import DAG, Asset, BaseOperator, Param, Variable, chain
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 STAGES = {
@@ -56,6 +58,9 @@ ASSETS = {"export": Asset("owt_corpus"), "tokenize": Asset("owt_tokens"), "repor
 """What a stage updates."""
 
 FLAGS_OF_ALL = ("workdir", "base", "workers", "config")
+
+RUNNING = 4
+"""Exit code of a stage whose job on Dataflow is at work."""
 
 RUNNERS = ("FnApiRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner")
 
@@ -79,7 +84,6 @@ def params() -> dict[str, Param]:
         "min_tokens": number(0, "documents with fewer tokens are rejected"),
         "workers": number(1, "processes for CPU-bound work; empty: all cores"),
         "config": Param(None, type=["null", "string"], description="TOML file with a table a stage"),
-        "python": Param("python3", type="string", minLength=1, description="interpreter with owt-pipeline installed"),
         "runner": Param(RUNNERS[0], type="string", enum=list(RUNNERS), description="Beam's runner"),
         "beam_flags": Param({}, type="object", description="further flags of Beam, by name"),
         "verify": Param(True, type="boolean", description="read every byte again and check it, before what follows"),
@@ -92,61 +96,55 @@ def params() -> dict[str, Param]:
     }
 
 
-def flags(stage: str, context: dict[str, Any], jinja_env: object) -> dict[str, Any]:
-    """The flags of `stage`, for the operator to write out: a list as a flag an item, None as no flag."""
-    given = context["params"]
-    return {**given["beam_flags"], **{name: given[name] for name in (*FLAGS_OF_ALL, *STAGES[stage])}}
-
-
-def runner(context: dict[str, Any], jinja_env: object) -> str:
-    """The runner as the operator and Beam should see it.
-
-    By the name `DataflowRunner` the operator stops the program when it reads a job's id in its output, and asks
-    Google for the job's state. But the program has more to do: it holds the working directory's lease and reports what
-    came of the job. By the qualified name, which Beam takes as well, the operator waits for the end of the program.
-    """
-    name: str = context["params"]["runner"]
-    return "apache_beam.runners.dataflow.dataflow_runner.DataflowRunner" if name == "DataflowRunner" else name
-
-
-class RunStage(BeamRunPythonPipelineOperator):
-    """The Beam operator, with an interpreter that a parameter of the run can choose; deferred on Dataflow."""
-
-    template_fields = (*BeamRunPythonPipelineOperator.template_fields, "py_interpreter")
-
-    def execute(self, context: Any) -> Any:
-        self.deferrable = context["params"]["runner"] == "DataflowRunner"
-        return super().execute(context)
-
-    def post_execute(self, context: Any, result: Any = None) -> None:
-        """Say with an asset's event which run it is of."""
-        for asset in self.outlets:
-            context["outlet_events"][asset].extra = {"workdir": context["params"]["workdir"]}
+def flags(given: dict[str, Any]) -> list[str]:
+    """Flags by name as they are typed: a list as a flag an item; nothing for None, False and empty lists."""
+    found: list[str] = []
+    for name, value in given.items():
+        for item in value if isinstance(value, list) else [value]:
+            if item is True:
+                found.append(f"--{name}")
+            elif item is not None and item is not False:
+                found.append(f"--{name}={item}")
+    return found
 
 
 class RunProgram(BaseOperator):
-    """Runs `PYTHON -m ARGUMENTS`; skipped where the run's parameters ask for nothing.
+    """Runs `PYTHON -m ARGUMENTS`, and where a job on Dataflow goes on after it, again until that has ended.
 
     Args:
       arguments: gives the arguments from the parameters; None to skip.
     """
+
+    look_every = timedelta(minutes=1)
 
     def __init__(self, *, arguments: Callable[[dict[str, Any]], list[str] | None], **given: Any) -> None:
         super().__init__(**given)
         self.arguments = arguments
         self.hook = SubprocessHook()
 
-    def execute(self, context: Any) -> None:
+    def execute(self, context: Any, event: Any = None) -> None:
         params = context["params"]
         arguments = self.arguments(params)
         if arguments is None:
             raise AirflowSkipException("the run's parameters do not ask for it")
-        done = self.hook.run_command([params["python"], "-m", *arguments])
+        done = self.hook.run_command([Variable.get("owt_python", default="python3"), "-m", *arguments])
+        if done.exit_code == RUNNING:
+            self.defer(trigger=TimeDeltaTrigger(self.look_every), method_name="execute")
         if done.exit_code:
-            raise AirflowException(f"{arguments[0]} ended with exit code {done.exit_code}: {done.output}")
+            raise AirflowException(f"{' '.join(arguments[:2])} ended with exit code {done.exit_code}: {done.output}")
+        for asset in self.outlets:
+            context["outlet_events"][asset].extra = {"workdir": params["workdir"]}
 
     def on_kill(self) -> None:
         self.hook.send_sigterm()
+
+
+def run_stage(stage: str, params: dict[str, Any]) -> list[str]:
+    """On Dataflow the program ends when the job is submitted, and, run again, says what came of the job."""
+    runner = params["runner"]
+    detached = {"no_wait_until_finish": True} if runner == "DataflowRunner" else {}
+    given = {name: params[name] for name in (*FLAGS_OF_ALL, *STAGES[stage])}
+    return ["owt_pipeline", stage, *flags({"runner": runner, **params["beam_flags"], **detached, **given})]
 
 
 def verify(params: dict[str, Any]) -> list[str] | None:
@@ -160,9 +158,9 @@ def publish(params: dict[str, Any]) -> list[str] | None:
 
 
 def train(params: dict[str, Any]) -> list[str] | None:
-    flags = [part for name, value in params["train_flags"].items() for part in (f"--{name}", str(value))]
     tokens = f"{params['workdir'].rstrip('/')}/tokens"
-    return ["trainer.train", "--data", tokens, "--out", params["model"], *flags] if params["model"] else None
+    given = flags({"data": tokens, "out": params["model"], **params["train_flags"]})
+    return ["trainer.train", *given] if params["model"] else None
 
 
 with DAG(
@@ -176,13 +174,9 @@ with DAG(
     tags=["openwebtext", "beam"],
 ) as dag:
     stages = [
-        RunStage(
+        RunProgram(
             task_id=stage,
-            py_interpreter="{{ params.python }}",
-            py_options=["-m"],
-            py_file=f"owt_pipeline.{stage}.stage",
-            runner=runner,
-            pipeline_options=partial(flags, stage),
+            arguments=partial(run_stage, stage),
             outlets=[ASSETS[stage]] if stage in ASSETS else [],
         )
         for stage in STAGES

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.sdk import DAG, CronDataIntervalTimetable, task
 
 SETTINGS = Path(__file__).with_suffix(".json")
 OWN = ("first", "days_later")
@@ -58,9 +58,10 @@ def conf_of(settings: dict[str, Any], start: datetime) -> dict[str, Any]:
     return conf
 
 
-def conf(context: dict[str, Any], jinja_env: object) -> dict[str, Any]:
-    """`conf_of` the task's interval."""
-    return conf_of(read_settings(SETTINGS), context["data_interval_start"])
+@task
+def parameters(data_interval_start: Any = None) -> dict[str, Any]:
+    """`conf_of` the run's interval."""
+    return conf_of(read_settings(SETTINGS), data_interval_start)
 
 
 if SETTINGS.exists():
@@ -80,7 +81,7 @@ if SETTINGS.exists():
             task_id="run_month",
             trigger_dag_id="openwebtext",
             trigger_run_id="month_{{ data_interval_start.strftime('%Y-%m') }}",
-            conf=conf,  # type: ignore[arg-type]  # a template field: Airflow calls it
+            conf=parameters(),  # type: ignore[arg-type]  # the task's result
             reset_dag_run=True,
             wait_for_completion=True,
             deferrable=True,

@@ -1,4 +1,4 @@
-"""The DAG `openwebtext` on Dataflow: a stage's task is deferred, and its trigger runs the launcher to its end.
+"""The DAG `openwebtext` on Dataflow: a worker submits a stage's job and asks for its end, the triggerer only waits.
 
 The service is the tests' (`tests/engines/dataflow.py`), which executes the jobs it is sent.
 """
@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from google.cloud.storage import Bucket, Client
 
 from tests.engines.cloud import PROJECT, REGION, STATES, Cloud, cloud
 from tests.servers.gcs import gcs_bucket
+
+RUNNING = 4
 
 OTHERS = "(?!collect$).*"
 """The tasks that are marked as successful, not run: they are of the same class, and a job takes its time."""
@@ -49,16 +52,20 @@ def test_a_stage_is_deferred_until_its_launcher_ends_and_fails_with_it(
     dag: Any, service: Cloud, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mistake that a worker finds ends the job without a failure, so that nothing is retried."""
-    from airflow.providers.apache.beam.triggers.beam import BeamPythonPipelineTrigger
+    from airflow.providers.standard.hooks.subprocess import SubprocessHook
 
-    deferred: list[str] = []
-    run_trigger = BeamPythonPipelineTrigger.run
+    commands: list[tuple[list[str], int]] = []
+    collect = type(dag.get_task("collect"))
+    run_command = SubprocessHook.run_command
 
-    def noted(trigger: Any) -> Any:
-        deferred.append(trigger.py_file)
-        return run_trigger(trigger)
+    def noted(hook: Any, command: list[str]) -> Any:
+        done = run_command(hook, command)
+        commands.append((command, done.exit_code))
+        return done
 
-    monkeypatch.setattr(BeamPythonPipelineTrigger, "run", noted)
+    monkeypatch.setattr(SubprocessHook, "run_command", noted)
+    monkeypatch.setattr(collect, "look_every", timedelta(seconds=1))
+    monkeypatch.setenv("AIRFLOW_VAR_OWT_PYTHON", str(service.launcher / "python"))
     write_dump(tmp_path / "RS_2024-01.zst", write_pages(tmp_path / "pages.warc.gz"))
     bucket.blob("damaged.zst").upload_from_string(b"\x28\xb5\x2f\xfd no frame")
     bucket.blob("RS_2024-01.zst").upload_from_filename(tmp_path / "RS_2024-01.zst")
@@ -74,12 +81,17 @@ def test_a_stage_is_deferred_until_its_launcher_ends_and_fails_with_it(
             "extra_package": str(service.wheel),
         }
         given = {"workdir": f"{service.bucket}/run", "dumps": [f"{service.bucket}/{dump}"], "num_shards": 2}
-        place = {"runner": "DataflowRunner", "beam_flags": beam, "python": str(service.launcher / "python")}
+        place = {"runner": "DataflowRunner", "beam_flags": beam}
         return str(dag.test(run_conf={**given, **place}, mark_success_pattern=OTHERS).state)
 
-    assert run("damaged.zst") == "failed"
-    assert run("RS_2024-01.zst") == "success"
-    assert deferred == ["owt_pipeline.collect.stage"] * 2
-    assert [STATES[job["currentState"]] for job in service.jobs()] == ["DONE", "DONE"], "the launcher alone knows"
+    for dump, state, code in (("damaged.zst", "failed", 1), ("RS_2024-01.zst", "success", 0)):
+        assert run(dump) == state
+        assert len({str(command) for command, _ in commands}) == 1, "one command submits, asks, and gets the outcome"
+        assert {code for _, code in commands[:-1]} == {RUNNING}
+        assert commands[-1][1] == code
+        commands.clear()
+    assert [STATES[job["currentState"]] for job in service.jobs()] == ["DONE", "DONE"], (
+        "the working directory alone knows"
+    )
     manifest = json.loads(bucket.blob("run/ledger/urls/manifest.json").download_as_bytes())
     assert manifest["counts"]["left"] == PAGES

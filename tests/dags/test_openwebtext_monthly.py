@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shutil
+import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 # Not importorskip: Airflow reads its settings when it is imported, and conftest.py has not made them yet.
 if importlib.util.find_spec("airflow") is None and "OWT_REQUIRE_AIRFLOW" not in os.environ:
     pytest.skip("Airflow is not installed here: run `make test-dags`", allow_module_level=True)
+
+from tests.dags.inputs import manifest, pipeline_interpreter, write_dump, write_pages
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SETTINGS = {
@@ -41,26 +44,66 @@ def monthly(airflow_home: Path, tmp_path: Path) -> Any:
     return dags_of(tmp_path, SETTINGS).dags["openwebtext_monthly"]
 
 
-def rendered(dag: Any, start: datetime) -> Any:
-    """The task of the interval that begins at `start`, as it would run."""
-    task = dag.get_task("run_month").prepare_for_execution()
-    task.render_template_fields({"data_interval_start": start})
-    return task
+def parameters_of(dag: Any, start: datetime) -> Any:
+    """What the run of the interval that begins at `start` gives to `openwebtext`."""
+    return dag.get_task("parameters").python_callable(data_interval_start=start)
 
 
 def test_each_month_builds_on_the_one_before(monthly: Any) -> None:
-    first = rendered(monthly, datetime(2023, 12, 1, tzinfo=timezone.utc))
-    assert first.conf == {
+    assert parameters_of(monthly, datetime(2023, 12, 1, tzinfo=timezone.utc)) == {
         "workdir": "/data/runs/2023-12",
         "dumps": ["/data/RS_2023-12.zst"],
         "num_shards": 4,
         "beam_flags": {"job_name": "owt-2023-12"},
     }
-    second = rendered(monthly, datetime(2024, 1, 1, tzinfo=timezone.utc))
-    assert (second.conf["workdir"], second.conf["base"]) == ("/data/runs/2024-01", ["/data/runs/2023-12"])
-    assert (first.trigger_dag_id, first.trigger_run_id, second.trigger_run_id) == (
-        "openwebtext", "month_2023-12", "month_2024-01"
-    )  # fmt: skip
+    second = parameters_of(monthly, datetime(2024, 1, 1, tzinfo=timezone.utc))
+    assert (second["workdir"], second["base"]) == ("/data/runs/2024-01", ["/data/runs/2023-12"])
+    task = monthly.get_task("run_month").prepare_for_execution()
+    task.conf = {}
+    task.render_template_fields({"data_interval_start": datetime(2024, 1, 1, tzinfo=timezone.utc)})
+    assert (task.trigger_dag_id, task.trigger_run_id) == ("openwebtext", "month_2024-01")
+
+
+@pytest.mark.timeout(900)  # three runs, on a machine that may be busy
+def test_a_backfill_of_three_months_is_a_chain_of_runs(
+    airflow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each interval of a backfill, in order: what its task gives to `openwebtext`, and that DAG run with it."""
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    monkeypatch.setenv("AIRFLOW_VAR_OWT_PYTHON", pipeline_interpreter())
+    urls = write_pages(tmp_path / "pages.warc.gz")
+    months = ["2023-12", "2024-01", "2024-02"]
+    for number, month in enumerate(months):
+        write_dump(tmp_path / f"RS_{month}.zst", urls[4 * number : 4 * number + 5])  # each month one of the next, too
+    settings = {
+        "first": months[0],
+        "workdir": f"{tmp_path}/runs/{{month}}",
+        "dumps": [f"{tmp_path}/RS_{{month}}.zst"],
+        "pages_from": [str(tmp_path / "pages.warc.gz")],
+        "num_shards": 2,
+        "min_tokens": 20,
+        "workers": 1,
+    }
+    dags = dags_of(tmp_path, settings).dags
+    end = datetime(2024, 2, 1, tzinfo=timezone.utc)
+    scheduled = DagSerialization.from_dict(DagSerialization.to_dict(dags["openwebtext_monthly"]))
+    found = scheduled.iter_dagrun_infos_between(scheduled.start_date, end)  # as `airflow backfill` has them
+    intervals = [info.data_interval for info in found]
+    assert [f"{interval.start:%Y-%m}" for interval in intervals] == months
+    for interval in intervals:
+        given = parameters_of(dags["openwebtext_monthly"], interval.start)
+        assert dags["openwebtext"].test(run_conf=given).state == "success"
+    counts = [manifest(tmp_path / "runs" / month, "urls")["counts"] for month in months]
+    assert [count["left"] for count in counts] == [5, 4, 3]
+    assert [count["rejected"].get("seen_before", 0) for count in counts] == [0, 1, 1]
+    listed = subprocess.run(
+        [pipeline_interpreter(), "-m", "owt_pipeline", "ls", tmp_path / "runs" / months[-1], "--chain", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [month["state"] for month in json.loads(listed.stdout)] == ["finished"] * 3
 
 
 def test_months_go_one_after_the_other_and_a_failed_one_holds_the_next(monthly: Any) -> None:
@@ -73,8 +116,9 @@ def test_months_go_one_after_the_other_and_a_failed_one_holds_the_next(monthly: 
 def test_a_month_can_wait_for_its_dump(airflow_home: Path, tmp_path: Path) -> None:
     dag = dags_of(tmp_path, {**SETTINGS, "days_later": 9}).dags["openwebtext_monthly"]
     assert dag.start_date == datetime(2023, 12, 10, tzinfo=timezone.utc)
-    assert rendered(dag, dag.start_date).conf["workdir"] == "/data/runs/2023-12"
-    assert "base" not in rendered(dag, dag.start_date).conf
+    first = parameters_of(dag, dag.start_date)
+    assert first["workdir"] == "/data/runs/2023-12"
+    assert "base" not in first
 
 
 def test_without_settings_there_is_no_schedule(airflow_home: Path, tmp_path: Path) -> None:
