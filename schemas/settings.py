@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import functools
 import math
 import re
 import types
@@ -70,6 +71,9 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+_types_of = functools.cache(typing.get_type_hints)
+
+
 def from_table(cls: type[T], table: Mapping[str, Any], where: str, flags: Mapping[str, Any] | None = None) -> T:
     """An instance of the dataclass `cls` from a parsed TOML `table`, named `where` in errors.
 
@@ -83,7 +87,7 @@ def from_table(cls: type[T], table: Mapping[str, Any], where: str, flags: Mappin
     for key in table:
         if key not in fields:
             raise SettingsError(f"{where}: unknown key '{key}'{did_you_mean(key, fields)}")
-    kinds = typing.get_type_hints(cls)
+    kinds = _types_of(cls)
     values = {key: _checked(fields[key], kinds[key], value, f"{where}: {key}") for key, value in table.items()}
     for flag, value in (flags or {}).items():
         key = flag.rpartition(".")[2]
@@ -107,7 +111,7 @@ def add_flags(
     With a `prefix`, the flag of field `x` is `--{prefix}x`, and `--x` too where `bare` names it. Fields named in
     `without` get none.
     """
-    kinds, left_out = typing.get_type_hints(cls), set(without)
+    kinds, left_out = _types_of(cls), set(without)
     for f in dataclasses.fields(cls):
         if f.name in left_out:
             continue
@@ -160,7 +164,7 @@ def _short_spellings(names: Iterable[str]) -> list[str]:
 
 def describe(cls: type) -> list[tuple[str, str, str, str]]:
     """(name, type, default, help) of each field of `cls`, for the reference and `owt init`."""
-    kinds = typing.get_type_hints(cls)
+    kinds = _types_of(cls)
     rows = []
     for f in dataclasses.fields(cls):
         default = "required" if f.default is dataclasses.MISSING else to_toml(f.default)
