@@ -87,7 +87,7 @@ def from_table(cls: type[T], table: Mapping[str, Any], where: str, flags: Mappin
     for key in table:
         if key not in fields:
             raise SettingsError(f"{where}: unknown key '{key}'{did_you_mean(key, fields)}")
-    kinds = _types_of(cls)
+    kinds = _types_of(cls)  # type: ignore[arg-type]
     values = {key: _checked(fields[key], kinds[key], value, f"{where}: {key}") for key, value in table.items()}
     for flag, value in (flags or {}).items():
         key = flag.rpartition(".")[2]

@@ -5,7 +5,7 @@ where it is sure of none, as on forums and lists, text that is left out costs mo
 follows from the F1 that the best cut of the page can be expected to have by the model's own probabilities. And it is
 stricter the more probable it is that the page is an article: what is around an article (its date, credits, tags, what
 to read next) is as like text as the article itself, while on forums, in lists and on services' pages, most of what is
-doubtful belongs. Between two blocks that are kept, a less probable one is kept, too.
+doubtful belongs. Between two blocks that are kept, a less probable one is kept, too, but on what surely is an article.
 
 A table or a list belongs completely or not at all, and code belongs where the text before and after it does. What
 the page hides does not belong while it shows about as much. A paragraph next to prose that is for the most part a link
@@ -61,16 +61,26 @@ class Cut:
 
 @dataclass(frozen=True)
 class Favor:
-    """How readily text is left out of articles, and of other pages."""
+    """How readily text is left out of pages that are no articles, that probably are, and that surely are."""
 
-    article: Cut
     other: Cut
+    probable: Cut
+    sure: Cut
+
+    def of(self, f1: float, article: float) -> tuple[float, float]:
+        """The least probability of a kept block, and of one between two: on a page with this expected F1 that is an
+        article with this probability. From one cut to the next, they change with the probability."""
+        cuts = (self.other, self.probable, self.probable, self.sure)
+        least = np.interp(article, _ARTICLES, [cut.of(f1) for cut in cuts])
+        return float(least), float(np.interp(article, _ARTICLES, [cut.between for cut in cuts]))
 
 
-BALANCED = Favor(Cut(0.20, 0.50, 0.65, between=0.5), Cut(0.30, 0.25, 0.55, between=0.5))
-PRECISION = Favor(Cut(0.15, 0.45, 0.75), Cut(0.15, 0.45, 0.75))
-RECALL = Favor(Cut(0.50, 0.15, 0.35), Cut(0.50, 0.15, 0.35))
-_OTHER, _ARTICLE = 0.5, 0.7  # up to and from which probability of an article that one cut holds; between them, a mean
+_STRICT = Cut(0.15, 0.45, 0.75)
+_LOOSE = Cut(0.50, 0.15, 0.35)
+BALANCED = Favor(Cut(0.30, 0.25, 0.55, between=0.5), Cut(0.20, 0.50, 0.65, between=0.5), _STRICT)
+PRECISION = Favor(_STRICT, _STRICT, _STRICT)
+RECALL = Favor(_LOOSE, _LOOSE, _LOOSE)
+_ARTICLES = (0.5, 0.7, 0.93, 0.97)  # probabilities: no article up to the first, probably one between the middle ones
 
 
 def main_content(
@@ -99,16 +109,15 @@ def main_content(
     p = np.maximum(p - _TEASER_LESS * _is_teaser(blocks, page), 0)
     forms = [PREFORMATTED if block.marked is not None and block.is_formula else block.form for block in blocks]
     likely = _together(page, forms, p)
-    weight = min(max((article - _OTHER) / (_ARTICLE - _OTHER), 0.0), 1.0)
-    keep = _cut(page, p, likely, favor, weight)
-    if weight and page.weight[keep].sum() < _LEAST_STRICT * page.weight[_cut(page, p, likely, favor, 0)].sum():
-        keep = _cut(page, p, likely, favor, 0)
+    keep, most = (_cut(page, p, likely, favor, certainty) for certainty in (article, 0.0))
+    if page.weight[keep].sum() < _LEAST_STRICT * page.weight[most].sum():
+        keep = most
     _keep_terms(blocks, containers, keep)
     _keep_code(blocks, forms, keep)
     _leave_hidden(page, keep)
     if comments:
         keep |= page.in_comments & page.prose
-    elif weight == 1:
+    elif article >= _ARTICLES[1]:
         _leave_comments(page, keep)
     kept = _once([block for block, stays in zip(blocks, keep.tolist(), strict=True) if stays], containers)
     if any(block.form != HEADING for block in kept):
@@ -117,11 +126,10 @@ def main_content(
     return kept
 
 
-def _cut(page: PageView, p: np.ndarray, likely: np.ndarray, favor: Favor, weight: float) -> np.ndarray:
-    """Which blocks are `likely` enough; `weight` is that of the cut for articles."""
-    f1 = expected_f1(page.weight, p)
-    keep = likely >= (1 - weight) * favor.other.of(f1) + weight * favor.article.of(f1)
-    between = (1 - weight) * favor.other.between + weight * favor.article.between
+def _cut(page: PageView, p: np.ndarray, likely: np.ndarray, favor: Favor, article: float) -> np.ndarray:
+    """Which blocks are `likely` enough on a page that is an `article` with this probability."""
+    least, between = favor.of(expected_f1(page.weight, p), article)
+    keep = likely >= least
     return keep | (_is_between(keep) & (likely >= between))
 
 

@@ -106,7 +106,7 @@ STAGE = Stage(
     output="documents",
     inputs=("pages",),
     options=Options,
-    version=11,
+    version=12,
     steps=(Step(extract_shard, rows=rows_of_input),),
     prepare=prepare,
     module="owt_pipeline.extract.stage",
