@@ -41,6 +41,9 @@ GROUPS = pa.schema(
 )
 """Row groups; a key that is null is unknown, so that any may be in there."""
 
+UNREADABLE = -1
+"""In place of the row groups of a file whose footer cannot be read."""
+
 _ROWS_OF_RANGE = 1 << 17  # URLs of the run for each range of keys: as many parts of the join
 _LEAST_RANGES, _MOST_RANGES = 16, 4096
 _FOOTER_BYTES = 64 << 10  # in which most footers lie
@@ -202,6 +205,9 @@ class IndexReader:
     def crawl(self, file: int) -> str:
         return self._files[file][0]
 
+    def uri(self, file: int) -> str:
+        return self._files[file][1]
+
     def columns(self, file: int, group: int, names: Sequence[str]) -> pa.Table:
         """Those of the columns that the file has, of one row group."""
         metadata = self._metadata(file)
@@ -209,13 +215,13 @@ class IndexReader:
         chunks = map(about.column, range(about.num_columns))
         wanted = [chunk for chunk in chunks if chunk.path_in_schema in names]
         pieces = _pieces(map(_place, wanted))
-        contents = self._read(self._files[file][1], pieces)
+        contents = self._read(self.uri(file), pieces)
         with tempfile.TemporaryFile() as sparse:  # what was not read is a hole in it
             for (start, _), content in zip(pieces, contents, strict=True):
                 sparse.seek(start)
                 self.read_bytes += sparse.write(content)
             sparse.flush()  # outside of `_reading`, which would call a full disk a damaged index
-            with _reading(self._files[file][1]):
+            with _reading(self.uri(file)):
                 parquet = pq.ParquetFile(sparse, metadata=metadata)
                 return parquet.read_row_group(group, columns=[chunk.path_in_schema for chunk in wanted])
 

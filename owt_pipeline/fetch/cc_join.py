@@ -12,6 +12,7 @@ a URL, of which it passes on the best.
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -29,7 +30,17 @@ from owt_pipeline.engine.dataset import batch_of
 from owt_pipeline.engine.exchange import Slice, by_key, gather, read_slices
 from owt_pipeline.fetch.answers import NoPage, wanted_moment
 from owt_pipeline.fetch.archives import Redirect, canonical_or_none, dead_end
-from owt_pipeline.fetch.cc_index import GROUPS, KEY, NEEDED, IndexReader, Ranges, groups_of, plan_ranges, read_footer
+from owt_pipeline.fetch.cc_index import (
+    GROUPS,
+    KEY,
+    NEEDED,
+    UNREADABLE,
+    IndexReader,
+    Ranges,
+    groups_of,
+    plan_ranges,
+    read_footer,
+)
 from owt_pipeline.fetch.cc_records import CAPTURE, BulkClient, Unreadable, reading
 from owt_pipeline.fetch.surt import surt_key
 from owt_pipeline.formats.messages import REDIRECTS, is_html
@@ -69,7 +80,7 @@ CAPTURES_KEPT = 3
 
 _JOINED_AT_ONCE = 1 << 19  # keys in memory, some 100 MB; more of one range take another round through its row groups
 
-_MOST_UNREAD = 3  # row groups in a row, each after all retries: then the archive is down
+_MOST_UNREAD = 3  # row groups or footers in a row, each after all retries: then the archive is down
 
 _TRUNCATED, _DIGEST = "content_truncated", "content_digest"
 _REVISIT = "warc/revisit"
@@ -77,12 +88,27 @@ _NOT_MODIFIED = 304
 
 
 def read_footers(run: StageRun, number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Keep the footer of a file of the index, and send its row groups."""
-    uri = run.properties["cc_files"][number][1]
+    """Keep the footer of a file of the index, and send its row groups: one that cannot be read, of a file whose footer
+    cannot while another's can. Raises Unreadable where the archive is down."""
+    files = [uri for _, uri in run.properties["cc_files"]]
     with reading(run.options, run.runtime.on_cluster) as archive:
-        footer, _ = read_footer(uri, partial(archive, BulkClient.read_end))
+        read_end = partial(archive, BulkClient.read_end)
+        try:
+            footer, _ = read_footer(files[number], read_end)
+            groups = groups_of(number, files[number], footer)
+        except Unreadable:
+            if not any(_is_there(files[number - step], read_end) for step in range(1, min(_MOST_UNREAD, len(files)))):
+                raise
+            footer, groups = b"", batch_of([(number, UNREADABLE, 0, None, None)], GROUPS)
     writer.open_file(".footer", "footer").write(footer)
-    writer.send(0, groups_of(number, uri, footer))
+    writer.send(0, groups)
+
+
+def _is_there(uri: str, read_end: Callable[[str, int], tuple[bytes, int]]) -> bool:
+    with contextlib.suppress(Unreadable):
+        read_footer(uri, read_end)
+        return True
+    return False
 
 
 def divide(run: StageRun, _number: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -93,7 +119,8 @@ def divide(run: StageRun, _number: int, slices: Sequence[Slice], writer: ShardWr
     footers = [file.path for record in run.read_records("footers") for file in record.files if file.kind == "footer"]
     bounds = plan_ranges(groups, run.inputs["urls"].rows())
     writer.open_file(".json", "ranges").write(msgspec.json.encode(Ranges(bounds, footers)))
-    writer.count({"row_groups": len(groups)})
+    unread = len(groups.filter(pc.equal(groups["group"], UNREADABLE)))
+    writer.count({"row_groups": len(groups) - unread, "footers_unread": unread})
 
 
 def send_keys(run: StageRun, shard: int, urls: Iterable[pa.RecordBatch], choice: str, writer: ShardWriter) -> None:
@@ -317,17 +344,17 @@ def join(
         last = len(keys) if greatest is None else bisect_right(keys, greatest)
         if first >= last:
             continue
-        counts["row_groups_read"] += 1
+        counts["row_groups_read"] += group != UNREADABLE
         counts["index_rows_read"] += rows
         try:
             for hit in _hits(reader, file, group, keys[first:last], canonical):
                 hits.setdefault(hit.wanted, []).append(hit)
             unread_in_row = 0
         except Unreadable as error:
-            unread_in_row += 1
+            unread_in_row += group != UNREADABLE
             if unread_in_row == _MOST_UNREAD:
                 raise
-            counts["row_groups_unread"] += 1
+            counts["row_groups_unread"] += group != UNREADABLE
             unread |= dict.fromkeys(wanted["url"][first:last].to_pylist(), str(error))
     revisited = {row: found for row, found in hits.items() if any(hit.about == _REVISIT for hit in found)}
     digests = _digests(reader, [hit for found in revisited.values() for hit in found])
@@ -352,7 +379,9 @@ def join(
 def _hits(
     reader: IndexReader, file: int, group: int, keys: Sequence[bytes], canonical: Mapping[str, int]
 ) -> Iterator[_Hit]:
-    """The captures in a row group of wanted URLs, given their keys and the row of each canonical URL."""
+    """The captures of wanted URLs in a row group, by their keys and each canonical URL's row; raises Unreadable."""
+    if group == UNREADABLE:
+        raise Unreadable(f"--cc_index: the footer of {reader.uri(file)} cannot be read")
     column = reader.columns(file, group, [KEY])[KEY].cast(pa.binary())
     is_wanted = pc.is_in(column, value_set=pa.array(keys, pa.binary()))
     paths = pa.array([key for key in keys if key.endswith(b"?")], pa.binary())

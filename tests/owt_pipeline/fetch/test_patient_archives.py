@@ -117,6 +117,31 @@ def test_an_archive_that_is_down_stops_the_run_and_no_url_has_an_outcome(
     assert fetch(runtime, archive, way).counts.left == 6
 
 
+def test_an_index_file_that_cannot_be_read_costs_its_urls_until_they_are_retried(
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+) -> None:
+    urls = [f"http://a{n}.example/x" for n in range(12)]
+    for n, url in enumerate(urls):
+        add(archive, url, n)
+    runtime, elsewhere = write_urls([*urls, "http://unknown.example/"]), write_urls(urls, "other")
+    publish(archive.files, {CRAWL: table(archive.columnar)}, 4)
+    archive.way = lambda path, count: Answer(500) if "/part-00001-" in path else None
+    manifest = run_stage(STAGE, options(archive, "bulk", archive_retries=1), runtime)[0]
+    assert (manifest.counts.left, manifest.counts.rejected) == (9, {"archive_failed": 4})
+    assert manifest.stats["cc_footers_unread"] == 1
+    assert all(
+        "part-00001-c000.gz.parquet cannot be read" in detail for _, detail in rejects(runtime, manifest).values()
+    )
+    archive.way = lambda path, count: None
+    manifest = run_stage(STAGE, options(archive, "bulk", retry_failed=True), runtime)[0]
+    assert (manifest.counts.left, manifest.counts.rejected) == (12, {"not_archived": 1})
+    archive.way = lambda path, count: Answer(500) if path.endswith(".parquet") else None
+    with pytest.raises(UserError, match=r"--cc_index: the end of .*parquet: status 500; .*run again later"):
+        run_stage(STAGE, options(archive, "bulk", archive_retries=1), elsewhere)
+    archive.way = lambda path, count: None
+    assert run_stage(STAGE, options(archive, "bulk"), elsewhere)[0].counts.left == 12
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("damage", ["missing", "cut short", "cut off", "always busy"])
 def test_a_capture_that_cannot_be_read_gives_way_to_the_next_best(
