@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # A file's tests run in one process, as they share what their fixtures make.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-.PHONY: demo test test-all test-long test-engines test-dags lint docs bench-peers gpu-check gpu-check-all extraction-model clean
+.PHONY: demo test test-all test-long test-engines test-dags test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model clean
 
 demo: $(VENV)/installed  ## the whole job, offline, from a small web it serves itself
 	$(BIN)/owt demo
@@ -29,6 +29,9 @@ test-engines: $(VENV)/installed .venv-servers/installed .venv-dependencies/insta
 
 test-dags: $(VENV)/installed .venv-airflow/installed .venv-servers/installed .venv-dependencies/installed  ## the Airflow DAG, run by Airflow in an environment of its own
 	OWT_REQUIRE_AIRFLOW=1 OWT_REQUIRE_SERVERS=1 .venv-airflow/bin/python -m pytest tests/dags
+
+test-xla: .venv-xla/installed  ## training through torch_xla, in an environment of its own (8 GB), on the CPU
+	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/trainer/test_xla.py
 
 lint: $(VENV)/installed  ## lint, formatting, types, and blocks of more than 12 lines that are repeated
 	$(BIN)/ruff check .
@@ -60,7 +63,7 @@ extraction-model: $(VENV)/installed  ## fit the model of main text again: make e
 	$(BIN)/python -m benchmarks.extraction_model $(DATA)
 
 clean:  ## everything that can be made again
-	rm -rf $(VENV) .venv-airflow .venv-dependencies .venv-docs .venv-engines .venv-peers .venv-servers build demo-run
+	rm -rf $(VENV) .venv-airflow .venv-dependencies .venv-docs .venv-engines .venv-peers .venv-servers .venv-xla build demo-run
 
 .venv-airflow/installed: dags/requirements.txt dags/constraints.txt
 	$(PYTHON) -m venv .venv-airflow
@@ -109,6 +112,11 @@ clean:  ## everything that can be made again
 		--constraint tests/servers/constraints.txt
 	GOBIN="$(abspath .venv-servers/bin)" go install github.com/fsouza/fake-gcs-server@v1.56.1
 	npm install --silent --no-save --no-audit --no-fund --prefix .venv-servers azurite@3.35.0
+	touch $@
+
+.venv-xla/installed: tests/trainer/xla-requirements.txt
+	$(PYTHON) -m venv .venv-xla
+	.venv-xla/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/trainer/xla-requirements.txt
 	touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt

@@ -201,6 +201,8 @@ class Comparison:
     def __init__(self, options: CompareOptions, config: TrainConfig, say: Callable[[str], None]) -> None:
         self.options, self._say = options, say
         self.out = Path(options.out)
+        if config.device == "xla":
+            raise SettingsError("device: compare trains on CUDA or on a CPU")
         if len(options.data) < 2:
             raise SettingsError("data: name at least two corpora, --data A/tokens --data B/tokens")
         self.names = _names(options.data)

@@ -22,7 +22,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-DEVICES = ("auto", "cpu", "cuda")
+DEVICES = ("auto", "cpu", "cuda", "xla")
 LEARNING_RATES = {
     "tiny": 3e-3,
     "124M": 6e-4,
@@ -115,8 +115,10 @@ class TrainConfig:
     momentum_warmup: int = option(0, "muon: steps over which its momentum rises from 0.85 to 0.95", minimum=0)
     clip: float = option(1.0, "largest norm of the gradient; 0 for none", minimum=0)
 
-    device: str = option("auto", "auto is cuda where there is one", choices=DEVICES, shapes_bytes=False)
-    dtype: str = option("auto", "of autocast; auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
+    device: str = option("auto", "auto is cuda where there is one; xla is a TPU", choices=DEVICES, shapes_bytes=False)
+    dtype: str = option(
+        "auto", "of autocast; auto is bfloat16 on cuda and xla", choices=("auto", "float32", "bfloat16")
+    )
     compile: bool = option(False, "torch.compile the model", shapes_bytes=False)
     autotune: bool = option(
         False, "with compile, time several kernels for each product and for masked attention", shapes_bytes=False
@@ -180,6 +182,12 @@ class TrainConfig:
             raise SettingsError("FlexAttention has no dropout: give document_mask or dropout, not both")
         if self.fp8_head and self.loss_chunk:
             raise SettingsError("fp8_head computes the logits of all tokens at once: give it or loss_chunk, not both")
+        if self.device == "xla":
+            wrong = [name for name in ("fsdp", "compile", "preflight", "fp8_head") if getattr(self, name)]
+            wrong += [f"optimizer {self.optimizer}"] * (self.optimizer != "adamw")
+            wrong += ["micro_batch 0"] * (not self.micro_batch)
+            if wrong:
+                raise SettingsError(f"device xla does not take {', '.join(wrong)}: it trains with adamw, as it is")
         if self.fsdp and not self.micro_batch:
             raise SettingsError("with fsdp, give the micro_batch: ranks cannot try one by one what fits")
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import re
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
@@ -22,6 +23,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+
+from schemas import SettingsError
 
 _LOST = re.compile("gloo.*(?:closed by peer|reset by peer|Timed out|Broken pipe)", re.DOTALL)  # a RuntimeError's text
 
@@ -45,11 +48,13 @@ class Ranks:
 
     @classmethod
     def join(cls, device: str) -> Ranks:
-        """Join the process group torchrun describes, if it does. `device` is auto, cpu or cuda.
+        """Join the process group torchrun describes, if it does. `device` is auto, cpu, cuda or xla.
 
         Raises:
-          ValueError: cuda is asked for and there is none.
+          ValueError: cuda is asked for and there is none, or xla without torch_xla.
         """
+        if device == "xla":
+            return _join_xla()
         place = device_of(device)
         if "RANK" not in os.environ:
             return cls(0, 1, place)
@@ -102,6 +107,19 @@ class Ranks:
         dist.broadcast_object_list(box, 0, group=self._control)
         return box[0]
 
+    def share_weights(self, model: nn.Module) -> None:
+        """Give every rank rank 0's weights, where nothing else does."""
+
+    def average_gradients(self, model: nn.Module) -> None:
+        """Average the gradients over the ranks, where DDP or FSDP have not done so in the backward pass."""
+
+    def sync(self) -> None:
+        """End a step, on a device that records work to run it as one program."""
+
+    def stack(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Scalars of this rank's device as one tensor (N,)."""
+        return torch.stack(list(values))
+
     def mesh(self) -> DeviceMesh:
         """All ranks as FSDP wants them, until `leave`."""
         self._meshes.append(init_device_mesh(self.device.type, (self.world_size,)))
@@ -141,6 +159,79 @@ def device_of(name: str) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
+def _join_xla() -> XlaRanks:
+    """This process' XLA device, among those that `trainer.xla` started; raises SettingsError without torch_xla."""
+    package = xla_package()
+    import torch_xla.runtime as runtime
+
+    size = runtime.world_size()
+    return XlaRanks(runtime.global_ordinal() if size > 1 else 0, size, package.device())
+
+
+class XlaRanks(Ranks):
+    """Processes with a TPU chip each. What they exchange goes over the chips, a step's gradients within its program."""
+
+    @property
+    def distributed(self) -> bool:
+        return self.world_size > 1
+
+    def any(self, flag: bool) -> bool:
+        return any(self.gather(flag))
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.stack(self.gather(tensor.cpu())).sum(0)
+
+    def gather(self, value: Any) -> list[Any]:
+        if not self.distributed:
+            return [value]
+        import torch_xla.core.xla_model as xm
+
+        return [pickle.loads(part) for part in xm.rendezvous("gather", pickle.dumps(value))]
+
+    def from_main(self, value: Any) -> Any:
+        return self.gather(value)[0]
+
+    def share_weights(self, model: nn.Module) -> None:
+        if self.distributed:
+            weights = [parameter.data for parameter in model.parameters()]
+            self._add_up([weight * (self.rank == 0) for weight in weights], weights, 1.0)
+            self.sync()
+
+    def average_gradients(self, model: nn.Module) -> None:
+        if self.distributed:
+            gradients = [p.grad for p in model.parameters() if p.grad is not None]
+            self._add_up(gradients, gradients, 1 / self.world_size)
+
+    def _add_up(self, tensors: list[torch.Tensor], results: list[torch.Tensor], scale: float) -> None:
+        """The sums over ranks, scaled, into `results`: one collective for all of them."""
+        import torch_xla.core.xla_model as xm
+
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        xm.all_reduce(xm.REDUCE_SUM, [flat], scale=scale)
+        for result, part in zip(results, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            result.copy_(part.view_as(result))
+
+    def sync(self) -> None:
+        xla_package().sync()
+
+    def stack(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.stack([value.cpu() for value in values])  # on the device it would be another program
+
+    def leave(self) -> None:
+        pass
+
+
+def xla_package() -> Any:
+    """torch_xla; raises SettingsError where it is not installed."""
+    try:
+        import torch_xla
+    except ImportError as error:
+        raise SettingsError(
+            f"device xla needs the package torch_xla ({error}): pip install 'torch_xla[tpu]'"
+        ) from error
+    return torch_xla
+
+
 def shard(model: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, bfloat16: bool, once: bool = False) -> None:
     """Spread each parameter over the ranks (FSDP2): a block's are gathered while it computes.
 
@@ -157,7 +248,12 @@ def shard(model: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, bfloat16:
 
 
 def averaging(model: nn.Module, ranks: Ranks) -> nn.Module:
-    """`model` as DDP calls it: gradients are averaged over the ranks while earlier blocks' are computed."""
+    """`model` as DDP calls it: gradients are averaged over the ranks while earlier blocks' are computed.
+
+    On XLA the model itself: a step is one program, in which XLA overlaps what it can.
+    """
+    if ranks.device.type == "xla":
+        return model
     place = [ranks.device.index] if ranks.device.type == "cuda" else None
     return DistributedDataParallel(model, device_ids=place, gradient_as_bucket_view=True)
 
@@ -180,7 +276,7 @@ def clip_gradients(model: nn.Module, largest: float) -> torch.Tensor:
 
 
 def autocast_of(dtype: str, device: torch.device) -> torch.autocast:
-    """Autocast for `dtype`: float32, bfloat16, or auto, which is bfloat16 on GPUs."""
+    """Autocast for `dtype`: float32, bfloat16, or auto, which is bfloat16 on GPUs and TPUs."""
     return torch.autocast(device.type, torch.bfloat16, enabled=in_bfloat16(dtype, device))
 
 

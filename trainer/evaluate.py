@@ -427,6 +427,7 @@ def validation_loss(
             extra = blocks(inputs) if blocks else {}
             loss = net(inputs, targets, reduction="sum", **extra).double()
         sums += torch.stack([loss, loss.new_tensor(len(own) * targets.shape[1])])
+        ranks.sync()
     net.train(was_training)
     total, count = ranks.sum(sums).tolist()
     return total / count

@@ -78,8 +78,8 @@ class StepLog:
     def collect(self) -> None:
         """Wait for the device, once for all the steps since the last time; raises Diverged."""
         ranks, pending = self._ranks, self._pending
-        losses = ranks.sum(torch.stack([entry[1] for entry in pending])) / ranks.world_size
-        values = zip(losses.tolist(), torch.stack([entry[2] for entry in pending]).tolist(), strict=True)
+        losses = ranks.sum(ranks.stack([entry[1] for entry in pending])) / ranks.world_size
+        values = zip(losses.tolist(), ranks.stack([entry[2] for entry in pending]).tolist(), strict=True)
         seconds = (time.perf_counter() - self._clock) / len(pending)
         used, memory = mfu(self._flops / seconds / ranks.world_size, ranks.device), memory_gb(ranks.device)
         for (record, _, _), (loss, norm) in zip(pending, values, strict=True):

@@ -31,7 +31,10 @@ def make_optimizers(
     vectors = [p for _, p in parameters if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     if name == "adamw":
-        return [torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)]
+        # XLA has no fused kernel; capturable keeps the count of steps on the device, and with it out of the program.
+        xla = matrices[0].device.type == "xla"
+        kind = {"capturable": True, "foreach": False} if xla else {"fused": True}
+        return [torch.optim.AdamW(groups, lr=lr, betas=betas, **kind)]
     if name == "adafactor":
         return [Adafactor([{**g, "relative_decay": g["weight_decay"], "weight_decay": 0.0} for g in groups], lr=lr)]
     if name == "muon":

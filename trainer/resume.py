@@ -151,9 +151,10 @@ class RunCheckpoints:
         state, weights = training_state(optimizers, ranks), {}
         if config.fsdp:
             state |= {checkpoint.MODEL + name: tensor for name, tensor in model.state_dict().items()}
-        else:
-            weights = model.state_dict()
-        self._saver.start(part / TRAINING, state, weights, finish if ranks.main else None)
+        else:  # nothing copies XLA's tensors in the background
+            weights = {name: w.cpu() if w.device.type == "xla" else w for name, w in model.state_dict().items()}
+        if ranks.main or ranks.saving:  # XLA's processes hold the same, which rank 0 writes
+            self._saver.start(part / TRAINING, state, weights, finish if ranks.main else None)
         self._saved = step
 
     def wait(self) -> None:
@@ -252,7 +253,7 @@ def training_state(optimizers: Optimizers, ranks: Ranks) -> dict[str, torch.Tens
     for number, optimizer in enumerate(optimizers):
         for index, p in enumerate(_parameters(optimizer)):
             for key, value in optimizer.state[p].items():
-                state[f"optimizers.{number}.{index}.{key}"] = value
+                state[f"optimizers.{number}.{index}.{key}"] = value.cpu() if value.device.type == "xla" else value
     state[f"rng.{ranks.rank}.cpu"] = torch.get_rng_state()
     if ranks.device.type == "cuda":
         state[f"rng.{ranks.rank}.cuda"] = torch.cuda.get_rng_state(ranks.device)

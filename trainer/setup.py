@@ -87,10 +87,11 @@ class Run:
     def samples(self) -> list[str]:
         """What the model writes now, on rank 0: two new documents, by the same draws each time.
 
-        None where weights are spread over ranks, or where the package tokenizers is not installed.
+        None where weights are spread over ranks, on XLA (each length would be a program of its own), or where the
+        package tokenizers is not installed.
         """
         config = self.config
-        if not self.ranks.main or not config.sample_tokens or config.fsdp:
+        if not self.ranks.main or not config.sample_tokens or config.fsdp or config.device == "xla":
             return []
         return write_texts(self.model, self.tokenizer, self.blocks.eot, count=2, max_tokens=config.sample_tokens)
 
@@ -164,10 +165,11 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     model.checkpoint_activations, model.fp8_head = config.checkpoint_activations, config.fp8_head
     model.loss_chunk = best_chunk(device.type) if config.loss_chunk is None else config.loss_chunk
     autocast, bfloat16 = autocast_of(config.dtype, device), in_bfloat16(config.dtype, device)
-    cast = torch.bfloat16 if bfloat16 and not config.fsdp else None
+    cast = torch.bfloat16 if bfloat16 and not config.fsdp and device.type != "xla" else None
     attention = use_fastest_attention(device)
     if not config.fsdp:
         model.to(device)
+    ranks.share_weights(model)
     forward: nn.Module = model
     mode = "max-autotune-no-cudagraphs" if config.autotune else None
     if config.compile and (ranks.distributed or config.checkpoint_activations):

@@ -62,6 +62,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
                 part.backward()
             loss += part.detach()
         run.model.cast_weights(None)
+        ranks.average_gradients(run.model)
         norm = clip_gradients(run.model, config.clip)
         for optimizer in run.optimizers:
             for group in optimizer.param_groups:
@@ -70,6 +71,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
                     group["momentum"] = momentum
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        ranks.sync()
         step += 1
         log.add(step, rate, loss, norm)
 

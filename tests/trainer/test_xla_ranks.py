@@ -1,0 +1,82 @@
+"""What XLA's processes exchange, by two processes whose chips' collectives are gloo's: a TPU is not to be had here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+PACKAGE = """
+import torch
+def device(): return torch.device("cpu")
+def sync(): pass
+"""
+XLA_MODEL = """
+import torch.distributed as dist
+REDUCE_SUM = "sum"
+def rendezvous(tag, payload=b""):
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, payload)
+    return found
+def all_reduce(kind, tensors, scale=1.0):
+    for tensor in tensors:
+        dist.all_reduce(tensor)
+        tensor.mul_(scale)
+"""
+RUNTIME = """
+import torch.distributed as dist
+def world_size(): return dist.get_world_size()
+def global_ordinal(): return dist.get_rank()
+"""
+PROGRAM = """
+import json, sys
+import torch, torch.distributed as dist
+from trainer.distributed import Ranks  # first: defaults of functions that it imports would keep the group
+dist.init_process_group("gloo")
+ranks = Ranks.join("xla")
+torch.manual_seed(ranks.rank)
+model = torch.nn.Linear(3, 2)
+ranks.share_weights(model)
+shared = ranks.gather([p.tolist() for p in model.parameters()])
+for number, p in enumerate(model.parameters()):
+    p.grad = torch.full_like(p, float(number + 10 * ranks.rank))
+ranks.average_gradients(model)
+result = {
+    "rank": ranks.rank, "size": ranks.world_size, "main": ranks.main, "distributed": ranks.distributed,
+    "same": shared[0] == shared[1], "own": shared[0] == [p.tolist() for p in model.parameters()],
+    "gradients": [p.grad.flatten().tolist() for p in model.parameters()],
+    "any": [ranks.any(ranks.rank == 1), ranks.any(False)], "from_main": ranks.from_main(f"rank {ranks.rank}"),
+    "sum": ranks.sum(torch.tensor([1.0, ranks.rank])).tolist(),
+    "stack": ranks.stack([torch.tensor(1.0), torch.tensor(2.0)]).tolist(),
+}
+open(f"{sys.argv[1]}/{ranks.rank}.json", "w").write(json.dumps(result))
+dist.destroy_process_group()  # ends gloo's threads, which abort a process whose interpreter ends before they do
+"""
+
+
+@pytest.mark.slow
+def test_processes_agree_on_weights_gradients_and_decisions(tmp_path: Path) -> None:
+    (tmp_path / "torch_xla" / "core").mkdir(parents=True)
+    (tmp_path / "torch_xla" / "__init__.py").write_text(PACKAGE)
+    (tmp_path / "torch_xla" / "core" / "__init__.py").write_text("")
+    (tmp_path / "torch_xla" / "core" / "xla_model.py").write_text(XLA_MODEL)
+    (tmp_path / "torch_xla" / "runtime.py").write_text(RUNTIME)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "program.py"]
+    done = subprocess.run(
+        [*command, str(tmp_path)], capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}", "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank in (0, 1):
+        assert json.loads((tmp_path / f"{rank}.json").read_text()) == {
+            "rank": rank, "size": 2, "main": rank == 0, "distributed": True, "same": True, "own": True,
+            "gradients": [[5.0] * 6, [6.0] * 2], "any": [True, False], "from_main": "rank 0", "sum": [2.0, 1.0],
+            "stack": [1.0, 2.0],
+        }  # fmt: skip

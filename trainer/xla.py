@@ -1,0 +1,36 @@
+"""TPUs through torch_xla:  python -m trainer.xla CONFIG.toml  starts a process for every chip of the host.
+
+`python -m trainer.train --device xla` uses a single one. XLA records what a step computes and runs it as one program,
+compiled at the first step; `Ranks.sync` ends a step, so that every step is the same program.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from trainer import train
+from trainer.command_line import run_reporting
+from trainer.config import parse
+from trainer.distributed import xla_package
+
+
+def _process(index: int, arguments: Sequence[str] | None) -> None:
+    code = train.main(arguments)
+    if code:
+        raise SystemExit(code)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train on every XLA device of this host, one process each; the arguments are those of `trainer.train`."""
+    given = [*(sys.argv[1:] if arguments is None else arguments), "--device", "xla"]
+
+    def work() -> None:
+        parse(given)  # a mistake is reported once, here
+        xla_package().launch(_process, args=(given,))
+
+    return run_reporting("trainer.xla", work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
