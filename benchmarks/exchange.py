@@ -34,7 +34,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from dedupe import look
 
 from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.exchange import SLICES, Slice, by_partition, gather, read_index
+from owt_pipeline.engine.exchange import SLICES, Slice, gather, partition_of, read_index
 from owt_pipeline.engine.storage import Storage
 
 ROWS = pa.schema([("hash", pa.uint64()), ("document", pa.uint32())])
@@ -123,12 +123,12 @@ def run(way: str, runner: str, rows: int, parts: int, keys: int, prism: str) -> 
         return time.perf_counter() - started, int(total.read_text())
 
 
-def made(bounds: tuple[int, int], keys: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of a part, by key."""
+def made(bounds: tuple[int, int], keys: int) -> tuple[np.ndarray, pa.RecordBatch]:
+    """The rows of a part, and the key of each."""
     hashes = np.random.default_rng(bounds[0]).integers(0, 1 << 64, bounds[1] - bounds[0], np.uint64)
     documents = np.arange(*bounds, dtype=np.uint32)
     rows = pa.RecordBatch.from_arrays([pa.array(hashes), pa.array(documents)], schema=ROWS)
-    yield from by_partition(rows, hashes, keys)
+    return partition_of(hashes, keys).astype(np.int64), rows
 
 
 def summed(rows: pa.Table) -> int:
@@ -144,8 +144,7 @@ class Send(beam.DoFn):
 
     def process(self, bounds: tuple[int, int]) -> Iterator[tuple[int, bytes]]:
         with ShardWriter(self.work, self.work / "rows/records", bounds[0], {}, step="rows") as writer:
-            for key, rows in made(bounds, self.keys):
-                writer.send(key, rows)
+            writer.send(*made(bounds, self.keys))
         for file in writer.record.files:
             if file.kind == SLICES:
                 for key, slice in read_index(self.work, file.path):
@@ -168,10 +167,14 @@ class Emit(beam.DoFn):
         self.keys = keys
 
     def process(self, bounds: tuple[int, int]) -> Iterator[tuple[int, bytes]]:
-        for key, rows in made(bounds, self.keys):
+        keys, rows = made(bounds, self.keys)
+        order = np.argsort(keys, kind="stable")
+        keys, rows = keys[order], rows.take(pa.array(order))
+        found, starts = np.unique(keys, return_index=True)
+        for key, start, end in zip(found.tolist(), starts, [*starts[1:], len(keys)], strict=True):
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, ROWS) as stream:
-                stream.write_batch(rows)
+                stream.write_batch(rows.slice(start, end - start))
             yield key, sink.getvalue().to_pybytes()
 
 

@@ -220,7 +220,7 @@ def _step(
         for name in reads:
             if (found := expected[name].manifest) is not None:
                 readers[name] = DatasetReader(runtime.workdir, found)
-        plan = make_plan(stage, options, readers, runtime.workdir, output)
+        plan = make_plan(stage, options, readers, runtime.workdir)
         if manifest is not None and output.is_finished(plan):
             if stage.name == "fetch" and options.retry_failed and (failed := _temporary_failures(manifest)):
                 again = Step(stage.name, "runs", f"--retry_failed: {failed:,} URLs are asked for again", rows=failed)

@@ -39,7 +39,7 @@ from owt_pipeline.dedupe.sketches import (
 )
 from owt_pipeline.dedupe.verification import CANDIDATES, Verifier, find_largest, host_of
 from owt_pipeline.engine import progress
-from owt_pipeline.engine.exchange import Slice, by_key, by_partition, gather, read_slices
+from owt_pipeline.engine.exchange import Slice, gather, partition_of, read_slices
 from schemas import DATASETS
 
 if TYPE_CHECKING:
@@ -122,15 +122,13 @@ def send_hashes(
     """Send the hashes of documents to the ranges they are in: of their texts, and of the bands of those at `first`."""
     high = sketches["text_high"]
     texts = pa.RecordBatch.from_arrays([high, sketches["text_low"], document], schema=_SENT_TEXTS)
-    for key, some in by_partition(texts, high.to_numpy(), ranges.of_band):
-        writer.send(key, some)
+    writer.send(partition_of(high.to_numpy(), ranges.of_band), texts)
     rows = pa.array(first[sketches["n_shingles"].to_numpy()[first] > 0])
     document = document.take(rows)
     for band in range(ranges.bands):
         hashes = sketches[f"band_{band}"].take(rows)
         batch = pa.RecordBatch.from_arrays([hashes, document], schema=_SENT_BANDS)
-        for key, some in by_partition(batch, hashes.to_numpy(), ranges.of_band):
-            writer.send(ranges.first_of(band) + key, some)
+        writer.send(ranges.first_of(band) + partition_of(hashes.to_numpy(), ranges.of_band).astype(np.int64), batch)
 
 
 def find_edges(run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -310,8 +308,7 @@ def _send_candidates(
     nothing = [np.empty(0, np.uint64)] * len(known)
     table = known.append_column("bands", _lists(bands or nothing)).append_column("shingles", _lists(sets or nothing))
     (rows,) = table.select(CANDIDATES.names).combine_chunks().to_batches()
-    for group, some in by_key(rows, known["group"].to_numpy()):
-        writer.send(group, some)
+    writer.send(known["group"].to_numpy(), rows)
 
 
 def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -340,8 +337,7 @@ def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWrit
     order = np.argsort(document[gone])
     rows = pa.RecordBatch.from_arrays(arrays, schema=_SENT_DECISIONS).take(pa.array(order))
     gone = gone[order]
-    for shard, some in by_key(rows, collection.shard_of(document[gone])):
-        writer.send(shard, some)
+    writer.send(collection.shard_of(document[gone]), rows)
     hosts = candidates["host"].take(pa.array(gone)).to_pylist()
     largest = find_largest(document[gone], hosts, rows["kept_url_id"].to_numpy(), rows["kept_shard"].to_numpy())
     writer.open_file(".json", LARGEST).write(msgspec.json.encode(largest))

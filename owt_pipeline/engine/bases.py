@@ -43,7 +43,6 @@ FORGOTTEN = "forgotten.jsonl"
 
 _NEEDED = ("clean", "duplicates", "corpus")
 _FROM_BASES = ("urls", "duplicates", "corpus", "tokens")  # are made from datasets of bases too
-_ATTEMPTS = 20  # at adding a line to a file that others add to
 
 
 class PinnedManifest(msgspec.Struct, frozen=True):
@@ -379,15 +378,13 @@ def _check(run: Storage, base: Base, pinned: Pinned) -> str:
 def _register(base: Storage, workdir: Storage) -> None:
     """Add a run to the dependents of its base; a base that may not be written to only goes without."""
     line = {"uri": relative_uri(base, workdir)}
+
+    def add(content: bytes | None) -> bytes | None:
+        lines = _parsed(content or b"", base)
+        return None if line in lines else _as_lines([*lines, line])
+
     try:
-        for _ in range(_ATTEMPTS):
-            found = base.read_version(DEPENDENTS)
-            lines = _parsed(found[0] if found else b"", base)
-            if line in lines:
-                return
-            content = _as_lines([*lines, line])
-            if base.swap(DEPENDENTS, content, found[1]) if found else base.create(DEPENDENTS, content):
-                return
+        base.change(DEPENDENTS, add)
     except (OSError, UserError) as error:
         logger.warning("%s cannot be noted in %s (%s): owt forget there will not list it", workdir, base, error)
 

@@ -39,6 +39,7 @@ from schemas.manifest import (
     FileList,
     FileTable,
     Manifest,
+    ManifestError,
     ShardFile,
     ShardRecord,
     ledger_of,
@@ -340,16 +341,13 @@ class Listing:
             work_of(self._workdir, self._dataset).delete_all()  # the empty folders
 
 
-_AS_IT_IS = "as it is"
-
-
 def publish(
     workdir: Storage,
     records: Sequence[ShardRecord],
     assets: Sequence[ShardFile],
     confirm: Callable[[], None] = lambda: None,
     contents: Mapping[str, bytes] = {},
-    replaces: str | None = _AS_IT_IS,
+    replaces: str | None = None,
     **about: object,
 ) -> Manifest:
     """Write a dataset's list of files, then its manifest, which makes it finished; then remove what it does not name.
@@ -360,7 +358,7 @@ def publish(
       confirm: called before anything is replaced and before anything is removed; raises where another run has taken
         over.
       contents: of those assets that are not written yet, by path.
-      replaces: version of the manifest that this one takes the place of, None for none; without it, any.
+      replaces: version of the manifest that this one takes the place of; None for none.
       about: the other fields of the manifest.
 
     Raises UserError where a file of a record has gone since it was written, Superseded where there is another manifest
@@ -370,9 +368,7 @@ def publish(
     dataset = str(about["dataset"])
     path = manifest_path(dataset)
     found = {name: workdir.read_version(name) or (None, None) for name in (path, *contents)}
-    if replaces is _AS_IT_IS:
-        replaces = found[path][1]
-    elif replaces != found[path][1]:
+    if replaces != found[path][1]:
         raise Superseded(f"{workdir.path(path)} is not what it was when {about['stage']} began")
 
     def put(name: str, content: bytes, version: str | None) -> None:
@@ -400,9 +396,24 @@ def publish(
     return manifest
 
 
+def find_record(records: Storage, name: str) -> tuple[ShardRecord | None, str | None]:
+    """A part's record, and the version of its file; no record where there is none, or one that is empty or damaged,
+    whose part is made again."""
+    content, version = records.read_version(name) or (b"", None)
+    with contextlib.suppress(ManifestError):
+        return ShardRecord.from_json(content, name), version
+    return None, version
+
+
 def manifest_path(dataset: str) -> str:
     """Where a dataset's manifest lies in a working directory."""
     return f"{ledger_of(dataset)}/{MANIFEST_NAME}"
+
+
+def version_of_manifest(workdir: Storage, dataset: str) -> str | None:
+    """None where there is no manifest."""
+    found = workdir.read_version(manifest_path(dataset))
+    return found[1] if found else None
 
 
 def work_of(workdir: Storage, dataset: str) -> Storage:

@@ -144,8 +144,7 @@ class Disk:
                 os.unlink(self._at(name))
 
     def delete_all(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)  # what a late attempt writes or removes meanwhile is no error
 
     @contextlib.contextmanager
     def _spool(self, content: bytes) -> Iterator[HashingFile]:

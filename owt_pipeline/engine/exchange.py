@@ -77,7 +77,7 @@ class SliceWriter:
     def send(self, key: int | np.ndarray, rows: pa.RecordBatch) -> None:
         """Send rows to `key`, or each row to the key at its place."""
         if rows.num_rows:
-            keys = key if isinstance(key, np.ndarray) else np.full(rows.num_rows, key)
+            keys = key.astype(np.int64) if isinstance(key, np.ndarray) else np.full(rows.num_rows, key)
             self._file.rows += rows.num_rows
             self._waiting.setdefault(rows.schema, []).append((keys, rows))
             self._waiting_bytes += rows.nbytes
@@ -215,21 +215,9 @@ def gather(work: Storage, slices: Iterable[Slice], schema: pa.Schema) -> pa.Tabl
     return pa.concat_tables([schema.empty_table(), *read_slices(work, slices)]).combine_chunks()
 
 
-def by_partition(rows: pa.RecordBatch, hashes: np.ndarray, partitions: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(partition, its rows) of rows by uint64 hashes: partition k has the k-th of equal ranges of their upper half."""
-    if partitions == 1:
-        yield 0, rows
-    else:
-        yield from by_key(rows, ((hashes >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32))
-
-
-def by_key(rows: pa.RecordBatch, keys: np.ndarray) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(key, its rows) of rows by integer keys, in their order."""
-    order = np.argsort(keys, kind="stable")
-    keys, ordered = keys[order], rows.take(pa.array(order))
-    ends = [*(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)] if len(keys) else []
-    for start, end in zip([0, *ends], ends, strict=False):
-        yield int(keys[start]), ordered.slice(start, end - start)
+def partition_of(hashes: np.ndarray, partitions: int) -> np.ndarray:
+    """The partition of each uint64 hash: partition k has the k-th of equal ranges of their upper half."""
+    return ((hashes >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32)
 
 
 def _tables(buffer: pa.Buffer, columns: list[str] | None) -> Iterator[pa.Table]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -96,8 +97,10 @@ class Start(beam.PTransform):
         super().__init__()
         self.workdir, self.runtime, self.bases, self.stages = workdir, runtime, bases, stages
 
-    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection[Dataset]:
-        handle = pipeline | beam.Create([Dataset(self.workdir.uri)], reshuffle=False)
+    def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Dataset]:
+        with contextlib.suppress(OSError):  # for other languages' transforms: a killed run would leave it
+            os.rmdir(begin.pipeline.local_tempdir)
+        handle = begin | beam.Create([Dataset(self.workdir.uri)], reshuffle=False)
         if self.runtime is None or not self.runtime.own_lease:
             return handle
         runtime = replace(self.runtime, beam_flags=())

@@ -16,6 +16,7 @@ files are named by their content, and records are created only if absent.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import logging
 import os
@@ -25,13 +26,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from owt_pipeline.engine.disk import Process, this_process
 from owt_pipeline.engine.errors import JobRuns, UserError
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.engine.storage import Storage, in_thread
 
 logger = logging.getLogger("owt")
 
@@ -100,10 +102,18 @@ class LeaseLost(UserError):
     """Another run has taken the working directory over."""
 
 
+class Held(NamedTuple):
+    """A lease that this process holds: its owner, a random id; and the job that `ended`, of a run that nobody waited
+    for, if its lease was taken over."""
+
+    owner: str
+    ended: Job | None
+
+
 @contextlib.contextmanager
 def hold(
     workdir: Storage, take_over: bool = False, job_runs: Callable[[Job], bool | None] | None = None
-) -> Iterator[HeldLease]:
+) -> Iterator[Held]:
     """Hold the lease on a working directory until the block ends.
 
     Args:
@@ -115,23 +125,20 @@ def hold(
     Raises UserError naming the holder where another run holds it. Raises LeaseLost at the block's end, or by
     interrupting the main thread within it, where another run has taken it over.
     """
-    held = HeldLease(workdir, uuid.uuid4().hex)
-    before = take(workdir, held.owner, take_over, job_runs)
-    held.ended = before.job if before else None
-    keeper = threading.Thread(target=held.keep, name="lease", daemon=True)
-    keeper.start()
+    owner, lost = uuid.uuid4().hex, list[LeaseLost]()
+    before = take(workdir, owner, take_over, job_runs)
     try:
         try:
-            yield held
+            with keeping(workdir, owner, lost.append):
+                yield Held(owner, before.job if before else None)
         finally:
-            held.over.set()
-            keeper.join(_RELEASE_SECONDS)  # without the network it takes longer, and nothing is lost
+            with contextlib.suppress(TimeoutError, concurrent.futures.TimeoutError):  # without the network: no harm
+                in_thread(partial(release, workdir, owner)).result(_RELEASE_SECONDS)
     except KeyboardInterrupt:
-        if held.lost:
-            raise held.lost from None
-        raise
-    if held.lost:
-        raise held.lost
+        if not lost:
+            raise
+    if lost:
+        raise lost[0] from None
 
 
 def renew(workdir: Storage, owner: str, every: float = 0.0) -> None:
@@ -180,16 +187,30 @@ def is_held(workdir: Storage, owner: str) -> bool:
 
 
 @contextlib.contextmanager
-def keeping(workdir: Storage, owner: str) -> Iterator[None]:
-    """Renew the lease while the block runs, whatever it waits for; it finds out by itself if the lease was lost."""
+def keeping(workdir: Storage, owner: str, lose: Callable[[LeaseLost], object] | None = None) -> Iterator[None]:
+    """Renew the lease while the block runs, whatever it waits for.
+
+    Where it is lost, `lose` is called and the main thread interrupted; without it, the block finds out by itself.
+    """
     ended = threading.Event()
 
     def keep() -> None:
-        with contextlib.suppress(OSError, UserError):
-            while not ended.wait(RENEW_SECONDS):
+        while not ended.wait(RENEW_SECONDS):
+            try:
                 renew(workdir, owner, every=RENEW_SECONDS)
+            except LeaseLost as error:
+                if lose is not None:
+                    lose(error)
+                    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                    if not ended.wait(_STOP_SECONDS):
+                        print(f"owt: error: {error}", file=sys.stderr, flush=True)
+                        os._exit(1)
+                return
+            except (OSError, UserError) as error:  # nobody else can take it over without the storage, either
+                logger.warning("the lease on %s could not be renewed, trying again: %s", workdir, error)
 
-    threading.Thread(target=keep, name="lease", daemon=True).start()
+    keeper = threading.Thread(target=keep, name="lease", daemon=True)
+    keeper.start()
     try:
         yield
     except BaseException:
@@ -197,6 +218,7 @@ def keeping(workdir: Storage, owner: str) -> Iterator[None]:
         raise
     finally:
         ended.set()
+        keeper.join(_RELEASE_SECONDS)
 
 
 def release(workdir: Storage, owner: str) -> None:
@@ -212,7 +234,8 @@ def release(workdir: Storage, owner: str) -> None:
 
 def name_job(workdir: Storage, owner: str, job: Job | None) -> None:
     """Write into the lease which job works for the run `owner`; None when the job has ended. Raises LeaseLost."""
-    _rewrite(workdir, owner, job=job)
+    if not rewrite(workdir, LEASE_NAME, Lease, owner, job=job):
+        raise _lost(workdir)
 
 
 _looks: dict[tuple[str, str], _Look] = {}  # of this process, by working directory and owner
@@ -244,37 +267,6 @@ def mention_running(workdir: Storage) -> None:
     """Say in one line on stderr that a run is at work, for commands that read a working directory."""
     if lease := running(workdir):
         logger.warning("%s is in use by %s: what it has not finished is not there yet", workdir, lease)
-
-
-class HeldLease:
-    """A lease that this process holds."""
-
-    def __init__(self, workdir: Storage, owner: str):
-        self.workdir = workdir
-        self.owner = owner
-        self.lost: LeaseLost | None = None
-        self.ended: Job | None = None  # of a run that nobody waited for, whose lease this process took over
-        self.over = threading.Event()
-
-    def renew(self) -> None:
-        """Renew it now; raises LeaseLost. To be called before something is published."""
-        renew(self.workdir, self.owner)
-
-    def keep(self) -> None:
-        """Renew it until the block ends; on losing it, interrupt the main thread."""
-        while not self.over.wait(RENEW_SECONDS):
-            try:
-                self.renew()
-            except LeaseLost as error:
-                self.lost = error
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-                if not self.over.wait(_STOP_SECONDS):
-                    print(f"owt: error: {error}", file=sys.stderr, flush=True)
-                    os._exit(1)
-                return
-            except (OSError, UserError) as error:  # nobody else can take it over without the storage, either
-                logger.warning("the lease on %s could not be renewed, trying again: %s", self.workdir, error)
-        release(self.workdir, self.owner)
 
 
 def take(
@@ -339,12 +331,6 @@ def _in_use(workdir: Storage, lease: Lease | None) -> UserError:
     return kind(f"{workdir} is in use by {lease}: wait for it to end, or stop it")
 
 
-def _rewrite(workdir: Storage, owner: str, **changes: Any) -> None:
-    """Change the owner's lease; raises LeaseLost where it is another's."""
-    if not rewrite(workdir, LEASE_NAME, Lease, owner, **changes):
-        raise _lost(workdir)
-
-
 def _lost(workdir: Storage) -> LeaseLost:
     return LeaseLost(f"{workdir} was taken over by {_read(workdir)[0] or 'nobody known'}; this run stops")
 
@@ -355,24 +341,26 @@ def _read(workdir: Storage) -> tuple[Lease | None, str | None]:
 
 def rewrite(folder: Storage, name: str, kind: type[Holder], owner: str, **changes: Any) -> bool:
     """Renew, and change, the file that `owner` holds; returns False where it is another's, or gone."""
-    while True:
-        holder, version = read_holder(folder, name, kind)
-        if holder is None or version is None or holder.owner != owner:
-            return False
-        changed = msgspec.structs.replace(holder, renewals=holder.renewals + 1, **changes)
-        if folder.swap(name, msgspec.json.encode(changed), version) is not None:
-            return True  # or else another process of the owner has just renewed it, or it was taken over
+
+    def renewed(content: bytes | None) -> bytes | None:
+        holder = _holder(content or b"", kind)
+        if holder is None or holder.owner != owner:
+            return None
+        return msgspec.json.encode(msgspec.structs.replace(holder, renewals=holder.renewals + 1, **changes))
+
+    return folder.change(name, renewed)
 
 
 def read_holder(folder: Storage, name: str, kind: type[H]) -> tuple[H | None, str | None]:
     """Who holds a file, and its version; None for content that cannot be read, such as a power failure may leave."""
     found = folder.read_version(name)
-    if found is None:
-        return None, None
-    try:
-        return msgspec.json.decode(found[0], type=kind), found[1]
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None, found[1]
+    return (_holder(found[0], kind), found[1]) if found else (None, None)
+
+
+def _holder(content: bytes, kind: type[H]) -> H | None:
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.json.decode(content, type=kind)
+    return None
 
 
 def _command() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from owt_pipeline.engine import progress
-from owt_pipeline.engine.commit import ShardWriter, record_name
+from owt_pipeline.engine.commit import ShardWriter, find_record, record_name
 from owt_pipeline.engine.errors import Superseded
 from owt_pipeline.engine.exchange import SLICES, Slice, read_index
 from owt_pipeline.engine.lease import RENEW_SECONDS, renew
@@ -20,7 +19,7 @@ from owt_pipeline.engine.phases import open_run, plan_stage, publish_stage, supe
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Step, read_record
 from owt_pipeline.engine.workers import WorkerDied, WorkerError, shared_pool
 from schemas import DATASETS
-from schemas.manifest import Manifest, ManifestError, ShardRecord
+from schemas.manifest import Manifest, ShardRecord
 
 _SLOW_SECONDS = 10.0
 
@@ -69,25 +68,17 @@ class Work:
         started = time.monotonic()
         run, seconds = self.open(), 0.0
         with superseding(run):
-            found = run.records(self.step.name).read_version(record_name(key))
-            record = _decoded(found[0]) if found else None
+            record, version = find_record(run.records(self.step.name), record_name(key))
             if record is None:
                 if run.is_superseded():
                     raise Superseded(f"{run.workdir}/{run.stage.output} was published")
-                record = _make(run, self.step, key, sorted(set(slices)), found[1] if found else None)
+                record = _make(run, self.step, key, sorted(set(slices)), version)
                 if run.runtime.owner:
                     renew(run.workdir, run.runtime.owner, every=RENEW_SECONDS)
                 seconds = time.monotonic() - started
             paths = [file.path for file in record.files if file.kind == SLICES]
             sent = [slice for path in paths for slice in read_index(run.work, path)]
         return Done(record, sent, seconds)
-
-
-def _decoded(content: bytes) -> ShardRecord | None:
-    """A record; None for one that is empty or damaged, whose part is made again."""
-    with contextlib.suppress(ManifestError):
-        return ShardRecord.from_json(content)
-    return None
 
 
 def _make(run: StageRun, step: Step, key: int, slices: Sequence[Slice], replaces: str | None) -> ShardRecord:

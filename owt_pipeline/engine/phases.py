@@ -19,13 +19,12 @@ from typing import Any
 import msgspec
 
 from owt_pipeline.engine.bases import open_chain
-from owt_pipeline.engine.commit import manifest_path, publish, record_name, work_of
+from owt_pipeline.engine.commit import publish, record_name, version_of_manifest, work_of
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, require_manifest
 from owt_pipeline.engine.errors import LedgerError, Superseded, UserError, explain_os_error
 from owt_pipeline.engine.lease import LeaseLost, is_held, is_in_sight, out_of_sight, renew
 from owt_pipeline.engine.plan import (
     INTERRUPTED,
-    PLAN_NAME,
     Output,
     Plan,
     finished_parts,
@@ -72,11 +71,20 @@ def plan_stage(stage: Stage, options: Any, runtime: Runtime) -> Manifest | Stage
 
     Raises UserError for what the user can mend.
     """
-    workdir = runtime.workdir
-    if runtime.owner and runtime.on_cluster and not is_in_sight(workdir):
-        raise out_of_sight(workdir)
+    if runtime.owner and runtime.on_cluster and not is_in_sight(runtime.workdir):
+        raise out_of_sight(runtime.workdir)
     runtime.skew()
-    seen = workdir.read_version(manifest_path(stage.output))
+    while True:
+        seen = version_of_manifest(runtime.workdir, stage.output)
+        try:
+            return _plan_stage(stage, options, runtime, seen)
+        except Exception:  # whatever: another attempt that publishes removes what this one reads and writes
+            if version_of_manifest(runtime.workdir, stage.output) == seen:
+                raise
+
+
+def _plan_stage(stage: Stage, options: Any, runtime: Runtime, replaces: str | None) -> Manifest | StageRun:
+    workdir = runtime.workdir
     found = _look(stage, options, workdir, runtime.owner)
     if isinstance(found, Manifest):
         return found
@@ -103,7 +111,6 @@ def plan_stage(stage: Stage, options: Any, runtime: Runtime) -> Manifest | Stage
             _drop_damaged(run.work, run.records(step.name))
     logger.debug("%s: %s", stage.name, options)
     stage.prepare(run)
-    replaces = seen[1] if seen else None
     content = msgspec.json.encode(Prepared(run.properties, run.assets, run.started, run.kept, replaces))
     attempt = hashlib.sha256(content).hexdigest()[:8]
     run.work.write(_prepared_name(attempt), content)
@@ -132,7 +139,7 @@ def _look(
         if (manifest := read_manifest(workdir, name)) is not None:
             inputs[name] = DatasetReader(workdir, manifest)
     output = look_at(workdir, stage.output)
-    plan = make_plan(stage, options, inputs, workdir, output)
+    plan = make_plan(stage, options, inputs, workdir)
     if output.manifest is None or not output.is_finished(plan):
         return plan, inputs, output
     if is_held(workdir, owner):
@@ -150,9 +157,10 @@ def open_run(stage: Stage, options: Any, runtime: Runtime, work: str) -> StageRu
     """
     global _opened
     key = (stage.name, options, runtime.workdir.uri, runtime.workers, runtime.owner, work)
-    if _opened is None or _opened[0] != key:
-        _opened = (key, _open_run(stage, options, runtime, work))
-    return _opened[1]
+    found = _opened  # another thread may open another one
+    if found is None or found[0] != key:
+        found = _opened = (key, _open_run(stage, options, runtime, work))
+    return found[1]
 
 
 def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageRun:
@@ -162,8 +170,6 @@ def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageR
     work = work_of(runtime.workdir, stage.output) / folder
     plan, found = read_plan(work), work.read_version(_prepared_name(attempt))
     if plan is None or found is None:
-        if work.exists(PLAN_NAME):
-            raise LedgerError(f"{work.path(PLAN_NAME)} is damaged while {stage.name} runs")
         raise Superseded(f"{work} is gone")
     if skew:
         content = msgspec.json.encode(skew)
@@ -198,15 +204,18 @@ def publish_work(stage: Stage, options: Any, runtime: Runtime, work: str, replac
     """The manifest of the stage at work in `work`, whichever attempt at publishing it came first.
 
     `replaces` is the version of the manifest that the attempt's plan saw. Raises LeaseLost where another run has
-    published something else, and what `publish_stage` raises.
+    published something else, LedgerError where the work is gone and nobody has published it, and what `publish_stage`
+    raises.
     """
     try:
         return publish_stage(open_run(stage, options, runtime, work))
     except Exception as error:  # whatever: another attempt removes what this one reads
-        found = runtime.workdir.read_version(manifest_path(stage.output))
-        is_new = found is not None and (isinstance(error, Superseded) or found[1] != replaces)
-        output = look_at(runtime.workdir, stage.output) if is_new else None
-        if output is None or output.manifest is None:
+        is_late = isinstance(error, Superseded)  # S3 gives equal manifests one version
+        is_new = version_of_manifest(runtime.workdir, stage.output) != replaces
+        output = look_at(runtime.workdir, stage.output) if is_new or is_late else None
+        if output is None or output.manifest is None or not (is_new or not output.problems):
+            if is_late:  # which would end this attempt quietly
+                raise LedgerError(f"{stage.name} cannot be published: {error}, or damaged") from error
             raise
         if not output.manifest.fingerprint.startswith(work.partition("/")[0]):
             raise LeaseLost(f"{runtime.workdir}/{stage.output} was published by another run; this one stops") from error
@@ -336,10 +345,8 @@ def log_entry(manifest: Manifest, started: float, seconds: float, **where: Any) 
 
 def append_to_log(workdir: Storage, entry: Mapping[str, Any]) -> None:
     """Add a line to the run's log, which is rewritten."""
-    line, swapped = f"{json.dumps(entry)}\n".encode(), None
-    while swapped is None:
-        before, version = workdir.read_version(RUN_LOG) or (b"", None)
-        swapped = line in before or workdir.swap(RUN_LOG, before + line, version)
+    line = f"{json.dumps(entry)}\n".encode()
+    workdir.change(RUN_LOG, lambda log: None if log and line in log else (log or b"") + line)
 
 
 def read_log(workdir: Storage) -> list[dict]:

@@ -8,8 +8,6 @@ Here too are the versions of what shapes bytes: of the process that started a ru
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import functools
 import hashlib
 import importlib.metadata
@@ -19,6 +17,7 @@ import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ import msgspec
 
 import schemas
 from owt_pipeline.engine.bases import described, open_chain
-from owt_pipeline.engine.commit import Listing, record_name, work_of
+from owt_pipeline.engine.commit import Listing, find_record, record_name, work_of
 from owt_pipeline.engine.dataset import DISCARDED, DatasetReader, is_discarded, read_manifest
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage, at_once
@@ -80,16 +79,14 @@ class Plan(msgspec.Struct, frozen=True):
         return cls(made_from=made_from, **{name: getattr(manifest, name) for name in names})
 
 
-def make_plan(
-    stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage, output: Output
-) -> Plan:
+def make_plan(stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage) -> Plan:
     """The plan of a stage, without its shards; raises UserError where a source cannot be read."""
     lists = [
         {"name": name, "bytes": workdir.size(name), "sha256": workdir.sha256(name)}
         for name in stage.lists
         if workdir.exists(name)
     ]
-    plan = Plan(
+    return Plan(
         stage.name,
         stage.version,
         stage.shaping(options, workdir),
@@ -97,26 +94,6 @@ def make_plan(
         [*stage.sources(options), *lists, *described(open_chain(workdir) if stage.bases else (), stage.bases)],
         versions_of(stage.libraries),
     )
-    return _as_begun(plan, stage, output, workdir, stage.irreplaceable(options))
-
-
-def _as_begun(plan: Plan, stage: Stage, output: Output, workdir: Storage, irreplaceable: bool) -> Plan:
-    """The plan under the options that an earlier version recorded, where it counted some that do not shape a byte, or
-    with its order of the same archives: what it has made or begun is not made again; pages from the web cannot be."""
-    work = work_of(workdir, stage.output)
-    finished = Plan.of_manifest(output.manifest, []) if output.manifest is not None else None
-    begun = [read_plan(work / name) for name in output.listing.unfinished_plans()]
-    idle = {field.name for field in dataclasses.fields(stage.options) if not field.metadata.get("shapes_bytes", True)}
-    for old in (*begun, finished):
-        if old is None:
-            continue
-        recorded = {name: value for name, value in old.options.items() if name in idle}
-        same_sources = sorted(map(repr, old.sources)) == sorted(map(repr, plan.sources))
-        sources = old.sources if old is finished and irreplaceable and same_sources else plan.sources
-        as_then = msgspec.structs.replace(plan, options=plan.options | recorded, sources=sources)
-        if as_then.fingerprint == old.fingerprint:
-            return as_then
-    return plan
 
 
 def with_shards(plan: Plan, stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage) -> Plan:
@@ -150,8 +127,6 @@ def usable_manifest(workdir: Storage, dataset: str) -> Manifest | None:
             _ = DatasetReader(workdir, manifest).table_of_files
         return manifest
     except UserError as error:
-        if not workdir.exists(f"{ledger_of(dataset)}/{MANIFEST_NAME}"):
-            raise  # a working directory of an earlier version
         logger.warning("%s", error)
         return None
 
@@ -295,14 +270,8 @@ def read_plan(work: Storage) -> Plan | None:
 
 def read_records(records: Storage) -> list[tuple[ShardRecord, str]]:
     """The records in a folder with their versions, but for damaged ones, whose parts run again."""
-
-    def read(name: str) -> tuple[ShardRecord, str] | None:
-        if (found := records.read_version(name)) is not None:
-            with contextlib.suppress(ManifestError):
-                return ShardRecord.from_json(found[0], name), found[1]
-        return None
-
-    return [found for found in at_once(read, records.names()) if found is not None]
+    found = at_once(partial(find_record, records), records.names())
+    return [(record, version) for record, version in found if record is not None and version is not None]
 
 
 def recorded_plan(workdir: Storage, dataset: str) -> Plan | None:

@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import difflib
 import logging
-import os
 import threading
 import time
 from collections import Counter
@@ -139,7 +138,6 @@ def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: B
     options = Options(list(runtime.beam_flags))
     options.view_as(StandardOptions).runner = None
     pipeline = beam.Pipeline(FnApiRunner(), options=options)
-    os.rmdir(pipeline.local_tempdir)  # for other languages' transforms: a killed run would leave it
     build(pipeline, stages, runtime)
     result = pipeline.run()
     result.wait_until_finish()
@@ -162,7 +160,6 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
             raise WorkerError(f"job {runtime.ended.id} has ended, and {stages[0][0].name} is not finished: see its log")
         pipeline = beam.Pipeline(options=options)
         named = [(stage, submission.with_absolute_paths(given)) for stage, given in stages]
-        os.rmdir(pipeline.local_tempdir)
         build(pipeline, named, replace(runtime, unattended=later))
     failed: Exception | None = None
     try:

@@ -26,7 +26,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from owt_pipeline.engine.bases import Base
-from owt_pipeline.engine.commit import ShardWriter, manifest_path
+from owt_pipeline.engine.commit import ShardWriter, version_of_manifest
 from owt_pipeline.engine.dataset import DatasetReader, Outcome
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import Slice
@@ -283,8 +283,7 @@ class StageRun:
 
     def is_superseded(self) -> bool:
         """Whether the output was published, by this work or another one, since it was planned."""
-        found = self.workdir.read_version(manifest_path(self.stage.output))
-        return (found[1] if found else None) != self.replaces
+        return version_of_manifest(self.workdir, self.stage.output) != self.replaces
 
     def records(self, step: str) -> Storage:
         """The folder of a step's records."""

@@ -164,6 +164,16 @@ class Storage:
         with self._files.request(name) as (files, key):
             return files.put_if(key, content, version, sync)
 
+    def change(self, name: str, change: Callable[[bytes | None], bytes | None]) -> bool:
+        """Replace a file by what `change` makes of its content (None where there is none), again where another process
+        was first; returns False, and writes nothing, where `change` gives None."""
+        while True:
+            content, version = self.read_version(name) or (None, None)
+            if (changed := change(content)) is None:
+                return False
+            if self.swap(name, changed, version) is not None:
+                return True
+
     def spool(self) -> AbstractContextManager[HashingFile]:
         """A new file on the local disk, of which `publish(name)` makes a file of this folder; gone when the block ends.
 

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import batch_of
-from owt_pipeline.engine.exchange import Slice, by_key, gather, read_slices
+from owt_pipeline.engine.exchange import Slice, gather, read_slices
 from owt_pipeline.fetch.answers import NoPage, wanted_moment
 from owt_pipeline.fetch.archives import Redirect, canonical_or_none, dead_end
 from owt_pipeline.fetch.cc_index import (
@@ -127,9 +127,9 @@ def send_keys(run: StageRun, shard: int, urls: Iterable[pa.RecordBatch], choice:
     """Send the keys of URLs (columns WANTED_WITH) to the ranges they are in."""
     bounds, sent = _ranges(run).bounds, 0
     for batch in urls:
-        for number, rows in wanted_keys(batch, shard, bounds, choice):
-            writer.send(number, rows)
-            sent += rows.num_rows
+        ranges, rows = wanted_keys(batch, shard, bounds, choice)
+        writer.send(ranges, rows)
+        sent += rows.num_rows
     writer.count({"keys": sent})
 
 
@@ -148,8 +148,7 @@ def match(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -
             if options.cc_diagnostics:
                 read_redirects = partial(archive, BulkClient.read_redirects)
                 found = follow(found, wanted, look_up, read_redirects, options.max_redirects, crawls)
-            for shard, rows in by_key(found, found["shard"].to_numpy()):
-                writer.send(shard, rows)
+            writer.send(found["shard"].to_numpy(), found)
             progress.advance(len(wanted))
     counts["index_bytes_read"] = reader.read_bytes
     writer.count(counts)
@@ -182,8 +181,8 @@ WANTED_WITH = ["url_id", "url", "posted_url", "created_utc"]
 
 def wanted_keys(
     urls: pa.RecordBatch, shard: int, bounds: Sequence[bytes], choice: str
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(range, its rows of WANTED) for URLs (columns url_id, url, posted_url, created_utc).
+) -> tuple[np.ndarray, pa.RecordBatch]:
+    """Rows of WANTED, and the range of each, for URLs (columns url_id, url, posted_url, created_utc).
 
     A URL is looked for under its canonical form and as it was posted, since an index keeps parameters that canonical
     URLs lack, such as those for tracking; and under its path with any such parameters.
@@ -199,7 +198,7 @@ def wanted_keys(
                 last = bisect_right(bounds, _end(key))
             ranges += range(first, last + 1)
             rows += [(key, number, shard, moment, url)] * (last + 1 - first)
-    return by_key(batch_of(rows, WANTED), np.array(ranges, np.int64))
+    return np.array(ranges, np.int64), batch_of(rows, WANTED)
 
 
 def _keys(url: str, posted: str) -> set[bytes]:

@@ -21,7 +21,7 @@ from owt_pipeline.engine import progress
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import Outcome
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.exchange import Slice, by_key, read_slices
+from owt_pipeline.engine.exchange import Slice, read_slices
 from owt_pipeline.engine.stage import Stage, StageRun, Step
 from owt_pipeline.engine.storage import describe_source, expand_globs, folder_of, open_source
 from owt_pipeline.formats.urls import BadURL, canonical_url, url_id
@@ -107,8 +107,7 @@ def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWrit
 
     def send(rows: list[dict[str, Any]]) -> None:
         batch = pa.RecordBatch.from_pylist(rows, PLACED)
-        for shard, some in by_key(batch, batch["url_id"].to_numpy() % np.uint64(run.num_shards)):
-            writer.send(shard, some)
+        writer.send(batch["url_id"].to_numpy() % np.uint64(run.num_shards), batch)
         progress.advance(len(rows))
 
     rows: list[dict[str, Any]] = []

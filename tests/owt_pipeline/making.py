@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from owt_pipeline.engine.commit import ShardWriter, publish
+from owt_pipeline.engine.commit import ShardWriter, publish, version_of_manifest
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
@@ -72,7 +72,8 @@ def publish_rows(
         "fingerprint": "",
         "num_shards": 1,
     }
-    return publish(workdir, [writer.record], [], counts=writer.record.counts, **{**known, **about})
+    replaces = version_of_manifest(workdir, dataset)
+    return publish(workdir, [writer.record], [], replaces=replaces, counts=writer.record.counts, **{**known, **about})
 
 
 def _batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:

@@ -11,8 +11,8 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 
 class RepeatingRunner(FnApiRunner):
-    """Runs every bundle twice and takes one result. Of one bundle in three, the second attempt overlaps with the next
-    bundle, which is the next stage's; of one in five, the first result is dropped.
+    """Runs every bundle twice and takes one result. Of one bundle in three, the second attempt overlaps with a later
+    bundle, of the next stage or of one long after it; of one in five, the first result is dropped.
 
     Beam itself runs bundles again for its tests (`bundle_repeat`); this runner also does so late.
 
@@ -30,7 +30,7 @@ class RepeatingRunner(FnApiRunner):
         try:
             return super().run_pipeline(pipeline, options)
         finally:
-            for again in self._late:  # of the last bundle
+            for _, again in self._late:  # when the run has ended
                 again()
             if self._failed:
                 raise self._failed[0]
@@ -42,8 +42,9 @@ class RepeatingRunner(FnApiRunner):
             except BaseException as error:
                 self._failed.append(error)
 
-        overlapping = [threading.Thread(target=late) for late in self._late]
-        self._late = []
+        number = self.counts["bundles"]
+        overlapping = [threading.Thread(target=late) for due, late in self._late if due <= number]
+        self._late = [late for late in self._late if late[0] > number]
         for thread in overlapping:
             thread.start()
         is_late, is_dropped = self._random.random() < 1 / 3, self._random.random() < 1 / 5
@@ -52,7 +53,7 @@ class RepeatingRunner(FnApiRunner):
             again()
         result = super()._run_bundle(context, bundle, given, outputs, timers, manager)
         if is_late:
-            self._late.append(again)
+            self._late.append((number + self._random.choice((1, 1, 2, 5, 20)), again))
         elif not is_dropped:
             again()
         for thread in overlapping:

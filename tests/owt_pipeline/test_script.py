@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from owt_pipeline.engine.lease import LEASE_NAME
 from owt_pipeline.pipeline import Run, build
 from owt_pipeline.stages import ORDER
 from tests.conftest import REPOSITORY
-from tests.owt_pipeline.runs import differing
+from tests.owt_pipeline.runs import differing, owt
 
 RUNNERS = ["", pytest.param("FnApiRunner()", marks=pytest.mark.slow)]
 
@@ -119,14 +119,18 @@ def test_a_failed_cell_can_be_run_again_at_once(small_config: Path, small_run: P
 
 
 def test_a_killed_local_run_leaves_no_folder_behind(small_config: Path, tmp_path: Path) -> None:
-    before = set(Path(tempfile.gettempdir()).glob("beam-pipeline-temp*"))
     folder = tmp_path / "tmp"
     folder.mkdir()
-    command = [sys.executable, "-m", "owt_pipeline", "run", small_config, "--workdir", tmp_path / "run"]
-    process = subprocess.Popen([*map(str, command)], env={**os.environ, "TMPDIR": str(folder)}, stderr=subprocess.PIPE)
-    while not (tmp_path / "run/urls").exists():
-        assert process.poll() is None, process.stderr
-    process.kill()
-    process.communicate()
-    assert list(folder.glob("beam-pipeline-temp*")) == []
-    assert set(Path(tempfile.gettempdir()).glob("beam-pipeline-temp*")) <= before
+    (tmp_path / "script.py").write_text(script("FnApiRunner()", 1, small_config, tmp_path / "script"))
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    for name, command in (
+        ("run", owt("run", small_config, "--workdir", tmp_path / "run")),
+        ("script", [sys.executable, "script.py"]),
+    ):
+        process = subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE)
+        while not (tmp_path / name / "urls").exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+        assert list(folder.glob("beam-pipeline-temp*")) == []

@@ -115,8 +115,8 @@ def test_a_user_s_mistake_found_in_a_worker_is_one_line_and_its_exit_code_on_eve
     tmp_path: Path, flags: tuple[str, ...], fault: type[UserError]
 ) -> None:
     workdir = Storage(str(tmp_path))
-    with hold(workdir) as lease, pytest.raises(UserError, match=r"^no such dump$") as caught:
-        run_stage(FAILING, Options(fault=fault.__name__), Runtime(workdir, 2, flags, lease.owner))
+    with hold(workdir) as held, pytest.raises(UserError, match=r"^no such dump$") as caught:
+        run_stage(FAILING, Options(fault=fault.__name__), Runtime(workdir, 2, flags, held.owner))
     assert caught.value.exit_code == fault.exit_code
     with pytest.raises(UserError, match=r"^no such dump"):  # without a launcher that holds the lease, the graph raises
         run_stage(FAILING, Options(fault=fault.__name__), Runtime(workdir, 2, flags))

