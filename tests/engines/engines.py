@@ -40,6 +40,7 @@ JAVA = [
     *(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED),
     *(f"--add-exports={package}=ALL-UNNAMED" for package in EXPORTED),
     "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",  # they live for seconds: what the second compiler does for them is never worth its time
 ]
 FLINK_JOB_SERVER = "org.apache.beam.runners.flink.FlinkJobServerDriver"
 SPARK_JOB_SERVER = "org.apache.beam.runners.spark.SparkJobServerDriver"
@@ -66,9 +67,9 @@ taskmanager.memory.jvm-metaspace.size: 256m
 taskmanager.memory.jvm-overhead.min: 192m
 taskmanager.memory.jvm-overhead.max: 192m
 restart-strategy: fixed-delay
-restart-strategy.fixed-delay.attempts: 100
-restart-strategy.fixed-delay.delay: 1 s
-heartbeat.interval: 1000
+restart-strategy.fixed-delay.attempts: 1000
+restart-strategy.fixed-delay.delay: 100 ms
+heartbeat.interval: 250
 heartbeat.timeout: 20000
 io.tmp.dirs: {tmp}
 """
@@ -166,7 +167,9 @@ class WorkerPool:
 
 
 @contextlib.contextmanager
-def worker_pool(folder: Path, python: Path | None = None, hidden: Path | None = None) -> Iterator[WorkerPool]:
+def worker_pool(
+    folder: Path, python: Path | None = None, hidden: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[WorkerPool]:
     """A pool of workers that have nothing of this project but its wheel.
 
     They find the buckets that this process's environment names.
@@ -175,15 +178,16 @@ def worker_pool(folder: Path, python: Path | None = None, hidden: Path | None = 
       folder: for its log and temporary files.
       python: of another environment.
       hidden: a folder of this machine that the workers do not see: theirs is empty, and on another disk.
+      environment: further variables.
     """
     python, port = python or install(folder / "worker", [wheel()], _installed(DEPENDENCIES)), free_port()
     # The pool starts a worker as `python`, whichever comes first on the path.
-    environment = bare(PATH=f"{python.parent}:{os.environ['PATH']}")
+    variables = bare(PATH=f"{python.parent}:{os.environ['PATH']}", **(environment or {}))
     command = [python, "-c", WORKER_POOL, f"--service_port={port}"]
     if hidden:
         mount = f'mount -t tmpfs none "{hidden}" && exec "$@"'
         command = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, "sh", *command]
-    pool = Process(command, folder / "workers.log", environment)
+    pool = Process(command, folder / "workers.log", variables)
     try:
         pool.wait_until(lambda: listens(port), "the worker pool")
         yield WorkerPool(f"localhost:{port}", pool)

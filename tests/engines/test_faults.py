@@ -6,6 +6,8 @@ All tests share one Flink cluster, whose jobs begin again where a task has faile
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import os
 import signal
 import subprocess
@@ -22,7 +24,7 @@ from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import ORDER, load
 from schemas.manifest import MANIFEST_NAME, ShardRecord, ledger_of
 from tests.engines.conftest import Jobs, metrics
-from tests.engines.engines import Flink
+from tests.engines.engines import Flink, worker_pool
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer
 from tests.owt_pipeline.fetch.conftest import write_urls_to
 from tests.owt_pipeline.fetch.test_live import AGENT, serve
@@ -31,7 +33,7 @@ from tests.owt_pipeline.runs import owt
 
 __all__ = ["serve"]
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(900, func_only=True)]
 
 LOOK_SECONDS = 0.02
 
@@ -141,6 +143,42 @@ def test_a_task_manager_killed_in_each_stage_costs_the_parts_in_flight(
     assert len(finished) > len(ORDER)
     assert made_again(finished) == []
     jobs.check_after_faults(Storage(str(tmp_path)))
+
+
+def test_a_task_manager_killed_in_each_plan_and_each_publish_changes_nothing(
+    cluster: Flink, jobs: Jobs, folder: Path, tmp_path: Path
+) -> None:
+    """Each Plan dies when it has found out all and emitted nothing, each Publish right after its manifest is written.
+
+    What the TaskManagers leave are workers that hang, which continue while the next attempt, or the next phase, is at
+    work.
+    """
+    run, holding = tmp_path / "run", tmp_path / "holding"
+    holding.mkdir()
+    late: Path | None = None
+    hook = {"PYTHONPATH": str(Path(__file__).parent / "holding"), "OWT_TESTS_HOLD": str(holding)}
+    cluster.start_task_manager()  # takes at once the place of the one that is killed
+    with worker_pool(tmp_path, folder / "worker/bin/python", environment=hook) as pool:
+        for stages in (ORDER[:3], ORDER[3:5], ORDER[5:]):  # a kill costs what all tasks before it have kept
+            until = ("--until", stages[-1])
+            command = dataclasses.replace(jobs, pool=pool).command(cluster.flags, Storage(str(run)), *until)
+            with running(command, run) as job:
+                for number, (stage, phase) in enumerate(itertools.product(stages, ("plan", "publish"))):
+                    held = holding / f"{phase}-{load(stage).output}"
+                    job.wait_for(lambda held=held: held.exists() and held.read_text(), f"{phase} of {stage}")
+                    assert job.is_published(stage) == (phase == "publish")
+                    port = pool.workers()[int(held.read_text())]
+                    (killed,) = (name for name in cluster.task_managers() if port in cluster.processes[name].ports())
+                    cluster.kill(killed)
+                    cluster.start_task_manager()
+                    if late:
+                        late.touch()
+                    late = held.with_suffix(".released")
+                    if number % 2:
+                        late.touch()
+                job.wait()
+    assert len(list(holding.glob("*.released"))) == 2 * len(ORDER)
+    jobs.check_after_faults(Storage(str(run)))
 
 
 def test_a_worker_that_dies_is_replaced(cluster: Flink, jobs: Jobs, tmp_path: Path) -> None:
