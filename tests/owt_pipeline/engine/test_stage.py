@@ -170,6 +170,9 @@ def test_an_interrupted_stage_continues_at_its_next_shard(tmp_path: Path) -> Non
 
 
 def test_a_missing_input_names_the_stage_to_run(runtime: Runtime) -> None:
+    with pytest.raises(UserError, match="is not a run: no stage has written anything there"):
+        run_stage(FILTER, FilterOptions(), runtime)
+    runtime.workdir.write("ledger/urls/manifest.json", b"")  # a stage before it
     with pytest.raises(UserError, match="run `owt extract"):
         run_stage(FILTER, FilterOptions(), runtime)
 
