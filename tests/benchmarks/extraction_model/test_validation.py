@@ -56,6 +56,7 @@ def test_folds_by_host_are_as_good_as_promised(labelled: Labelled) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_sets_that_are_left_out_are_as_good_as_promised(labelled: Labelled) -> None:
     pages, found = labelled
