@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -235,7 +235,10 @@ def _step(
         rate = replace(rate, kept=sampled.urls / rows)
     if stage.name == "fetch" and options.order == ("archive",) and (of := expected["urls"].sample) is not None:
         rate = replace(rate, kept=_share_in(stage.sources(options), options.pages_from, of.ids))
-    asked = asked_of_sources(options, rows * share, stage.sources(options)) if stage.name == "fetch" else ()
+    asked: tuple[Asked, ...] = ()
+    if stage.name == "fetch":
+        measured = (manifest, *(usable_manifest(base.workdir, stage.output) for base in reversed(bases)))
+        asked = asked_of_sources(options, rows * share, stage.sources(options), shares_of_sources(measured))
     read += sum(source.bytes for source in asked)
     core_seconds = rows * share / rate.rows_per_second
     disk = rows * share * rate.kept * rate.bytes_per_row
@@ -261,10 +264,27 @@ def _step(
     return step, _Expected(rows, left * rate.bytes_per_row, shards, sample=sampled)
 
 
-def asked_of_sources(options: Any, urls: float, files: Sequence[Mapping[str, Any]]) -> tuple[Asked, ...]:
-    """What fetch would ask of each source, where each has as large a share of the URLs as the web has."""
-    found, kept = [], SHIPPED["fetch from the web"].kept
+def shares_of_sources(fetched: Iterable[Manifest | None]) -> dict[str, float]:
+    """Of the URLs that a source was asked for, the share that it had, by the first of some manifests of pages/ that
+    were made from that source."""
+    shares: dict[str, float] = {}
+    for manifest in filter(None, fetched):
+        left = manifest.counts.entered
+        for name in manifest.options.get("sources") or ["live"]:
+            found = manifest.stats.get(f"from_{name}", 0)
+            if left:
+                shares.setdefault(name, found / left)
+            left -= found
+    return shares
+
+
+def asked_of_sources(
+    options: Any, urls: float, files: Sequence[Mapping[str, Any]], shares: Mapping[str, float]
+) -> tuple[Asked, ...]:
+    """What fetch would ask of each source, which has its measured share of the URLs, or else that of the web."""
+    found = []
     for name in options.order:
+        kept = shares.get(name, SHIPPED["fetch from the web"].kept)
         if name == "archive":
             asked = Asked(name, len(files), sum(file["bytes"] for file in files), urls)
         elif options.in_bulk and name == "commoncrawl":

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.commands.dry_run import asked_of_sources
+from owt_pipeline.commands.dry_run import asked_of_sources, shares_of_sources
 from owt_pipeline.commands.estimate import SHIPPED, SHIPPED_RATES, duration, rate_of, size
 from owt_pipeline.engine.plan import Finished, Plan, prepare
 from owt_pipeline.engine.runner import run_stage
@@ -162,11 +162,15 @@ def test_what_is_asked_of_a_cdx_index_is_as_many_requests_as_the_dry_run_says(
         user_agent="a/1 (+mailto:a@b.example)", cdx_delay=0.01, cdx_connections=8,
     )  # fmt: skip
     runtime = write_urls(URLS)
-    (asked,) = asked_of_sources(options, len(URLS), ())
+    (asked,) = asked_of_sources(options, len(URLS), (), {})
     assert not archive.seen  # the dry run needs none
-    run_stage(STAGE, options, runtime)
+    manifest = run_stage(STAGE, options, runtime)[0]
     assert asked.requests == pytest.approx(len(archive.seen), rel=0.25)
     assert asked.seconds == pytest.approx(0.01 * archive.asked, rel=0.4)
+    shares = shares_of_sources([None, manifest])
+    assert shares == {"commoncrawl": len(FOUND) / len(URLS)}
+    (measured,) = asked_of_sources(options, len(URLS), (), shares)
+    assert measured.requests == pytest.approx(len(archive.seen), rel=0.25)
 
 
 def test_what_is_read_of_a_columnar_index_is_what_the_dry_run_says(
@@ -185,7 +189,7 @@ def test_what_is_read_of_a_columnar_index_is_what_the_dry_run_says(
         user_agent="a/1 (+mailto:a@b.example)", cc_delay=0.001,
     )  # fmt: skip
     runtime = write_urls(URLS)
-    (asked,) = asked_of_sources(options, len(URLS), ())
+    (asked,) = asked_of_sources(options, len(URLS), (), {})
     archive.seen.clear()
     archive.sent.clear()
     manifest = run_stage(STAGE, options, runtime)[0]
