@@ -143,7 +143,7 @@ def _run(folder: Path, dump: Path, workers: int, base: Path | None = None) -> in
         )
         config.write_text(settings, encoding="utf-8")
         _say(f"owt run {config}")
-        return run.main([str(config)])
+        return run.main([str(config), "--adopt"])
 
 
 def _demo(arguments: argparse.Namespace) -> int:
