@@ -27,7 +27,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable
@@ -36,9 +35,8 @@ from pathlib import Path
 from typing import Any
 
 try:
-    import numpy as np
     import torch
-    from token_shards import write_shards
+    from token_shards import library_tokens
 except ImportError as error:
     sys.exit(f"gpu-check: {error}; give the Python that has torch with CUDA: make gpu-check PYTHON=…")
 
@@ -48,6 +46,8 @@ DETERMINISTIC = (
     "import sys, torch; torch.use_deterministic_algorithms(True, warn_only=True); "
     "from trainer.train import main; sys.exit(main(sys.argv[1:]))"
 )
+TRAIN = ("-m", "trainer.train")
+SPEEDRUN = (*TRAIN, "presets/speedrun.toml")
 Result = dict[str, Any]
 
 
@@ -70,7 +70,7 @@ class Check:
     memory: float
     deadline: float
 
-    def train(self, name: str, *flags: object, steps: int, launcher: tuple[str, ...] = ("-m", "trainer.train")) -> Path:
+    def train(self, name: str, *flags: object, steps: int, launcher: tuple[str, ...] = TRAIN) -> Path:
         """A run of the trainer by its command; returns its folder, to which it adds output.txt."""
         run = self.scratch / name
         own: list[object] = [] if "--data" in flags else ["--data", self.data]
@@ -115,14 +115,13 @@ def rates(run: Path) -> Result:
     """The median rate after the first intervals, which hold the compilation; and what those took longer."""
     found = records(run)
     warm = found[len(found) // 3 :]
-    rate = statistics.median(record["tokens_per_s"] for record in warm)
     seconds = [record["tokens"] / record["tokens_per_s"] for record in found]
-    settled = statistics.median(seconds[len(found) // 3 :])
+    early, settled = seconds[: len(found) // 3], statistics.median(seconds[len(found) // 3 :])
     return {
-        "tokens_per_s": round(rate),
+        "tokens_per_s": round(statistics.median(record["tokens_per_s"] for record in warm)),
         "mfu": warm[-1]["mfu"],
         "memory_gb": round(max(record["memory_gb"] for record in found), 2),
-        "compile_s": round(sum(max(0.0, own - settled) for own in seconds[: len(found) // 3]), 1),
+        "compile_s": round(sum(max(0.0, own - settled) for own in early), 1),
         "micro_batch": int(re.findall(r"micro-batches of (\d+)", (run / "output.txt").read_text())[-1]),
         "loss": round(found[-1]["loss"], 4),
     }
@@ -145,11 +144,7 @@ def repeated(check: Check, measure: Callable[[int], Result]) -> Result:
 
 
 def rate_of(
-    preset: str,
-    *flags: object,
-    steps: int = 20,
-    batch: int = 524288,
-    launcher: tuple[str, ...] = ("-m", "trainer.train"),
+    preset: str, *flags: object, steps: int = 20, batch: int = 524288, launcher: tuple[str, ...] = TRAIN
 ) -> Callable[[Check], Result]:
     """A piece: the trainer's rate with `flags`."""
     common = (*(("--preset", preset) if preset else ()), "--batch_tokens", batch, *flags)
@@ -158,13 +153,8 @@ def rate_of(
     )
 
 
-def preset_rate(config: str, *flags: object) -> Callable[[Check], Result]:
-    """The rate of a preset's file and `flags`, with the batch of the others."""
-    return rate_of("", *flags, launcher=("-m", "trainer.train", config))
-
-
 def on_ranks(ranks: int) -> tuple[str, ...]:
-    return ("-m", "trainer.torchrun", "--standalone", f"--nproc-per-node={ranks}", "-m", "trainer.train")
+    return ("-m", "trainer.torchrun", "--standalone", f"--nproc-per-node={ranks}", *TRAIN)
 
 
 def sharded(preset: str, *flags: object, batch: int) -> Callable[[Check], Result]:
@@ -208,25 +198,19 @@ def scaling(*flags: object) -> Callable[[Check], Result]:
 
 def memory_bandwidth(check: Check) -> Result:
     """Bytes read and written a second by a copy within the GPU's memory, the best of ten, three times."""
-    device = torch.device(check.device)
-    source = torch.zeros(1 << (20 if check.tiny else 31), dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    every = []
+    source = torch.zeros(1 << (20 if check.tiny else 31), dtype=torch.uint8, device=check.device)
+    target, every = torch.empty_like(source), []
+    wait = torch.cuda.synchronize if source.is_cuda else lambda: None
     for _ in range(REPEATS):
         best = math.inf
         for _ in range(10):
-            wait(device)
+            wait()
             start = time.perf_counter()
             target.copy_(source)
-            wait(device)
+            wait()
             best = min(best, time.perf_counter() - start)
         every.append(2 * source.numel() / best / 1e9)
     return {"copy_gb_per_s": round(statistics.median(every)), "spread": (max(every) - min(every)) / max(every)}
-
-
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def tests(check: Check) -> Result:
@@ -325,19 +309,6 @@ def curve(check: Check) -> Result:
     }
 
 
-def uses(check: Check) -> Result:
-    """Validation and sampling of a checkpoint, in bfloat16, as they are and compiled."""
-    run = check.train("used", "--preset", "124M", "--batch_tokens", 65536, steps=2)
-    result: Result = {}
-    for name, flags in {"": (), "compiled_": () if check.tiny else ("--compile",)}.items():
-        start = time.perf_counter()
-        command = ("-m", "trainer.evaluate", run, "--data", check.data, "--device", check.device, *flags)
-        output = check.call(*command, "--windows", 8 if check.tiny else 512, "--micro_batch", 16)
-        loss = json.loads(output[output.index("{") :])["val_loss"]
-        result |= {f"{name}evaluate_s": round(time.perf_counter() - start, 1), f"{name}val_loss": loss}
-    return result
-
-
 @dataclass(frozen=True)
 class Piece:
     """A piece of the check; `core` ones are what `make gpu-check` runs."""
@@ -375,9 +346,8 @@ PIECES: dict[str, Piece] = {
         "1.5B, FSDP on one GPU, checkpointed, activations recomputed",
         sharded("1.5B", "--save_every", 10, "--micro_batch", 8, "--checkpoint_activations", batch=65536),
     ),
-    "speedrun": Piece("presets/speedrun.toml", preset_rate("presets/speedrun.toml")),
-    "fp8_head": Piece("presets/speedrun.toml, float8 head", preset_rate("presets/speedrun.toml", "--fp8_head")),
-    "uses": Piece("evaluate, 124M", uses),
+    "speedrun": Piece("presets/speedrun.toml", rate_of("", launcher=SPEEDRUN)),
+    "fp8_head": Piece("presets/speedrun.toml, float8 head", rate_of("", "--fp8_head", launcher=SPEEDRUN)),
     "curve": Piece("three minutes of training", curve),
 }
 AIM, STRETCH = 490_000, 600_000  # tokens/s of 124M on an H200
@@ -398,8 +368,7 @@ def main() -> int:
     if unknown := set(arguments.pieces) - set(PIECES):
         parser.error(f"no piece {', '.join(sorted(unknown))}; known: {', '.join(PIECES)}")
     if arguments.device == "cuda" and not torch.cuda.is_available():
-        print("gpu-check: torch finds no CUDA device; run it where there is one", file=sys.stderr)
-        return 1
+        sys.exit("gpu-check: torch finds no CUDA device; run it where there is one")
     wanted = arguments.pieces or [name for name, piece in PIECES.items() if piece.core or arguments.all]
     arguments.out.mkdir(parents=True, exist_ok=True)
     path, machine = arguments.out / "gpu.json", machine_of(arguments.device)
@@ -414,21 +383,17 @@ def main() -> int:
                 print(f"{name}: done already (--again measures it anew)", flush=True)
                 continue
             print(f"{name}: {PIECES[name].title} …", flush=True)
-            start = time.perf_counter()
+            start, before = time.perf_counter(), conditions(arguments.device)
             deadline = (started if together else start) + SECONDS
-            before = conditions(arguments.device)
             result = in_time(name, arguments, tokens, Path(scratch) / name, deadline)
-            result["conditions"] = before
-            result["wall_s"] = round(time.perf_counter() - start, 1)
+            result |= {"conditions": before, "wall_s": round(time.perf_counter() - start, 1)}
             failed |= "error" in result
             found["pieces"][name] = result
             path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
             (arguments.out / "gpu.md").write_text(page(found), encoding="utf-8")
             print(f"{name}: {json.dumps(result)}", flush=True)
     failures, missed = verdict(found)
-    for kind, lines in (("failed", failures), ("missed aim", missed)):
-        for line in lines:
-            print(f"{kind}: {line}", flush=True)
+    print("".join([f"failed: {line}\n" for line in failures] + [f"missed aim: {line}\n" for line in missed]), end="")
     return 1 if failures or failed else 3 if missed else 0
 
 
@@ -501,71 +466,33 @@ def machine_of(device: str) -> dict[str, str]:
 def page(found: dict[str, Any]) -> str:
     """gpu.md."""
     machine = found["machine"]
-    lines = [
-        "# On a GPU",
-        "",
-        f"{machine['device']}, torch {machine['torch']}, CUDA {machine['cuda'] or 'none'}, "
-        f"commit {machine['commit'][:12]}."
-        + (" A tiny model, to try the command itself: no figure here means anything." if found["tiny"] else "")
-        + " `make gpu-check`, `make gpu-check-all`; `gpu.json` has the same.",
-        "",
-        "| | tokens/s | MFU | memory | compiling | other |",
-        "|---|---|---|---|---|---|",
-    ]
+    own = f"{machine['device']}, torch {machine['torch']}, CUDA {machine['cuda'] or 'none'}"
+    tiny = " A tiny model, to try the command itself: no figure here means anything." if found["tiny"] else ""
+    lines = ["# On a GPU", "", f"{own}, commit {machine['commit'][:12]}.{tiny} `gpu.json` has the same.", ""]
+    lines += ["| | tokens/s | MFU | memory | compiling | other |", "|---|---|---|---|---|---|"]
+    columns = {"tokens_per_s": "{:,}", "mfu": "{:.1%}", "memory_gb": "{:.1f} GB", "compile_s": "{:.0f} s"}
     for name, result in found["pieces"].items():
-        cells = [
-            f"{result['tokens_per_s']:,}" if "tokens_per_s" in result else "",
-            f"{result['mfu']:.1%}" if result.get("mfu") else "",
-            f"{result['memory_gb']:.1f} GB" if "memory_gb" in result else "",
-            f"{result['compile_s']:.0f} s" if "compile_s" in result else "",
-        ]
-        known = {"tokens_per_s", "mfu", "memory_gb", "compile_s", "curve", "conditions"}
-        other = ", ".join(f"{key} {shown(value)}" for key, value in result.items() if key not in known)
-        lines.append(f"| {PIECES[name].title} | {' | '.join(cells)} | {other} |")
+        cells = [form.format(result[key]) if result.get(key) is not None else "" for key, form in columns.items()]
+        rest = {key: value for key, value in result.items() if key not in {*columns, "curve", "conditions"}}
+        lines.append(f"| {PIECES[name].title} | {' | '.join(cells)} | {listed(rest)} |")
     if points := found["pieces"].get("curve", {}).get("curve"):
-        lines += [
-            "",
-            "Validation loss, nats a token:",
-            "",
-            "| tokens | loss |",
-            "|---|---|",
-        ]
+        lines += ["", "Validation loss, nats a token:", "", "| tokens | loss |", "|---|---|"]
         lines += [f"| {tokens:,} | {loss:.4f} |" for tokens, loss in points]
     failures, missed = verdict(found)
     lines += ["", *(f"- failed: {line}" for line in failures), *(f"- missed aim: {line}" for line in missed)]
     if last := [result["conditions"] for result in found["pieces"].values() if "conditions" in result]:
-        lines += [
-            "",
-            f"Before the last piece: {', '.join(f'{key} {shown(value)}' for key, value in last[-1].items())}.",
-        ]
+        lines += ["", f"Before the last piece: {listed(last[-1])}."]
     return "\n".join(lines) + "\n"
+
+
+def listed(values: Result) -> str:
+    return ", ".join(f"{key} {shown(value)}" for key, value in values.items())
 
 
 def shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "/")
-
-
-def library_tokens(folder: Path, files: int) -> Path:
-    """Python's standard library, a document a file, every twentieth for validation, by a vocabulary of 50,257."""
-    paths = sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py"))[:files]
-    contents = [path.read_bytes() for path in paths if "site-packages" not in path.parts and path.stat().st_size]
-    try:
-        from tokenizers import ByteLevelBPETokenizer
-
-        texts = [content.decode("utf-8", "replace") for content in contents]
-        encoder = ByteLevelBPETokenizer()
-        encoder.train_from_iterator(texts, vocab_size=50256, show_progress=False)
-        ids = [np.array(encoding.ids, np.uint16) for encoding in encoder.encode_batch(texts)]
-        tokenizer = encoder.to_str()
-    except ImportError:  # as bytes: their rates are the same
-        ids, tokenizer = [np.frombuffer(content, np.uint8).astype(np.uint16) for content in contents], "{}"
-    splits: dict[str, list[np.ndarray]] = {"train": [], "val": []}
-    for number, document in enumerate(ids):
-        splits["val" if number % 20 == 0 else "train"].append(document)
-    shards = {split: [(np.array(list(map(len, parts))), np.concatenate(parts))] for split, parts in splits.items()}
-    return write_shards(folder, shards, tokenizer=tokenizer, vocab_size=50257, eot=50256)
 
 
 if __name__ == "__main__":

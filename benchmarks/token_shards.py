@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sysconfig
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,27 @@ def write_shards(folder: Path, splits: dict[str, list[Shard]], *, tokenizer: str
     }
     (ledger / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     return folder
+
+
+def library_tokens(folder: Path, files: int) -> Path:
+    """Python's standard library, a document a file, every twentieth for validation, by a vocabulary of 50,257."""
+    paths = sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py"))[:files]
+    contents = [path.read_bytes() for path in paths if "site-packages" not in path.parts and path.stat().st_size]
+    try:
+        from tokenizers import ByteLevelBPETokenizer
+
+        texts = [content.decode("utf-8", "replace") for content in contents]
+        encoder = ByteLevelBPETokenizer()
+        encoder.train_from_iterator(texts, vocab_size=50256, show_progress=False)
+        ids = [np.array(encoding.ids, np.uint16) for encoding in encoder.encode_batch(texts)]
+        tokenizer = encoder.to_str()
+    except ImportError:  # as bytes: their rates are the same
+        ids, tokenizer = [np.frombuffer(content, np.uint8).astype(np.uint16) for content in contents], "{}"
+    splits: dict[str, list[np.ndarray]] = {"train": [], "val": []}
+    for number, document in enumerate(ids):
+        splits["val" if number % 20 == 0 else "train"].append(document)
+    shards = {split: [(np.array(list(map(len, parts))), np.concatenate(parts))] for split, parts in splits.items()}
+    return write_shards(folder, shards, tokenizer=tokenizer, vocab_size=50257, eot=50256)
 
 
 def _file(run: Path, path: Path, kind: str, rows: int) -> dict[str, str | int]:
