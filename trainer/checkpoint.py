@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import os
 import platform
@@ -216,21 +215,6 @@ def latest(folder: Path, report: Callable[[str], None], *, strict: str = "") -> 
     if damaged:
         raise CheckpointError(f"no checkpoint in {folder} is intact: {'; '.join(damaged)}")
     return None
-
-
-def move_aside(run: Path) -> Path | None:
-    """Move what `run` holds of an earlier run to a folder in it, and return that; None where it holds nothing."""
-    names = ("checkpoints", "metrics.jsonl", "samples.jsonl", "training.html", "tensorboard", "diverged.json")
-    found = [run / name for name in names]
-    found = [path for path in found if path.exists()]
-    if not found:
-        return None
-    places = (run / f"before-restart-{number}" for number in itertools.count(1))
-    aside = next(place for place in places if not place.exists())
-    aside.mkdir()
-    for path in found:
-        path.rename(aside / path.name)
-    return aside
 
 
 def prune(newest: Path, keep_last: int, keep_every: int = 0, keep_hours: float = 0) -> None:

@@ -45,9 +45,6 @@ class TrainConfig:
         metavar="DIR",
     )
     out: str = option(help="folder of the run: its checkpoints and metrics", metavar="DIR", shapes_bytes=False)
-    restart: bool = option(
-        False, "start at step 0, and move what the run's folder holds of an earlier run aside", shapes_bytes=False
-    )
     init_from: str | None = option(
         None, "weights to start from: a checkpoint, or a GPT-2 folder of Hugging Face", metavar="DIR"
     )
@@ -166,7 +163,7 @@ class TrainConfig:
     tracker: str = option(
         "tensorboard",
         "where else figures go than training.html, metrics.jsonl",
-        choices=("tensorboard", "trackio", "wandb", "none"),
+        choices=("tensorboard", "none"),
         shapes_bytes=False,
     )
     sample_tokens: int = option(

@@ -21,7 +21,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from schemas import SettingsError
-from trainer.manifest import ShardError, TokenFile
+from trainer.manifest import ShardError
 from trainer.model import Mask
 from trainer.samplers import Packed, Sampler, drawn, longbiased, mix, shifted
 from trainer.shards import Documents, TokenDataset, TokenizerInfo, check_same_tokenizer, columns, open_chain
@@ -403,34 +403,24 @@ def url_ids_by_sample(
 
     The sampler is asked for the same samples of a corpus in which every token is its document's number.
     """
-    numbered, url_ids, before = [], [], 0
+    numbered, url_ids, before = [], [np.zeros(0, np.uint64)], 0
     for dataset in corpora.datasets:
-        ids = [_url_ids(dataset, file) for file in dataset.files.get("train", [])]
-        numbered.append(_Numbered.of(dataset, before))
-        url_ids += ids
-        before += sum(map(len, ids))
+        numbers = _Numbers(dataset.documents("train").lengths, before)
+        tokenizer = dataclasses.replace(dataset.tokenizer, eot=-1)
+        numbered.append(dataclasses.replace(dataset, tokenizer=tokenizer, opened={"train": numbers}))
+        for file in dataset.files.get("train", []):
+            batches = columns(dataset.folder, file, ["url_id"], dataset.tokenizer.vocab_size)
+            url_ids += [batch.column("url_id").to_numpy() for batch in batches]
+        before += len(numbers)
     windows = sampler_of(dataclasses.replace(corpora, datasets=tuple(numbered))).windows(first, count)
     known = np.concatenate(url_ids)
-    numbers = (dict.fromkeys(row[row >= 0].tolist()) for row in windows)
-    return {first + k: [int(known[number]) for number in own] for k, own in enumerate(numbers)}
-
-
-@dataclass(frozen=True)
-class _Numbered(TokenDataset):
-    """A dataset each of whose tokens is its document's number, from `before` on, and −1 for end-of-text."""
-
-    before: int = 0
-
-    @classmethod
-    def of(cls, dataset: TokenDataset, before: int) -> _Numbered:
-        tokenizer = dataclasses.replace(dataset.tokenizer, eot=-1)
-        return cls(dataset.folder, dataset.digest, tokenizer, dataset.files, before=before)
-
-    def documents(self, split: str) -> Documents:
-        return _Numbers(super().documents(split).lengths, self.before)
+    of_samples = (dict.fromkeys(row[row >= 0].tolist()) for row in windows)
+    return {first + k: [int(known[number]) for number in own] for k, own in enumerate(of_samples)}
 
 
 class _Numbers(Documents):
+    """Documents each of whose tokens is its own number, from `before` on."""
+
     def __init__(self, lengths: np.ndarray, before: int) -> None:
         self.lengths, self._before, self.dtype = lengths, before, np.dtype(np.int64)
 
@@ -439,8 +429,3 @@ class _Numbers(Documents):
     ) -> None:
         for document, start, length in zip(documents.tolist(), at.tolist(), count.tolist(), strict=True):
             out[start : start + length] = self._before + document
-
-
-def _url_ids(dataset: TokenDataset, file: TokenFile) -> np.ndarray:
-    batches = columns(dataset.folder, file, ["url_id"], dataset.tokenizer.vocab_size)
-    return np.concatenate([batch.column("url_id").to_numpy() for batch in batches] or [np.zeros(0, np.uint64)])

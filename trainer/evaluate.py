@@ -53,15 +53,13 @@ class TextScore:
         }
 
 
-@torch.no_grad()
 def score_text(
     model: GPT, tokenizer: Tokenizer, text: str, eot: int, *, stride: int = 0, micro_batch: int = 8
 ) -> TextScore:
     """Predict every token of `text` once, the first from an end-of-text.
 
     Args:
-      stride: tokens predicted by each window. The context gives contiguous chunks (0 means it);
-        less gives a sliding window, in which each token sees at least context − stride before it.
+      stride: as of `score_documents`.
 
     Raises:
       ValueError: the text has no token, or the stride is longer than the context.
@@ -73,14 +71,14 @@ def score_text(
     return TextScore(nats, len(ids), len(text.split()), len(text.encode("utf-8", "surrogatepass")))
 
 
-@torch.no_grad()
 def score_documents(
     model: GPT, documents: Sequence[Sequence[int]], eot: int, *, stride: int = 0, micro_batch: int = 8
 ) -> torch.Tensor:
     """The negative log-likelihood of each document in nats (N,), float64; its first token follows an end-of-text.
 
     Args:
-      stride: as of `score_text`.
+      stride: tokens predicted by each window. The context gives contiguous chunks (0 means it);
+        less gives a sliding window, in which each token sees at least context − stride before it.
 
     Raises:
       ValueError: the stride is longer than the context.
@@ -88,28 +86,49 @@ def score_documents(
     context, device = model.config.context, model.wte.weight.device
     if not 0 <= stride <= context:
         raise ValueError(f"stride {stride} is not between 0 and the model's context {context}")
-    windows = [
-        (number, inputs, wanted)
-        for number, ids in enumerate(documents)
-        for inputs, wanted in text_windows([eot, *ids], context, stride or context)
-    ]
-    windows.sort(key=lambda window: -len(window[1]))  # little is filled up, and what does not fit in memory comes first
-    nats = torch.zeros(len(documents), dtype=torch.float64)
-    rows, step = min(micro_batch, len(windows)), -(-context // 4)  # at most four shapes, each compiled once
-    for first in range(0, len(windows), micro_batch):
-        batch = windows[first : first + micro_batch]
-        shape = rows, min(context, -(-len(batch[0][1]) // step) * step)
-        inputs, targets = torch.full(shape, eot), torch.full(shape, -100)
-        for row, (_, window, wanted) in enumerate(batch):
-            inputs[row, : len(window)] = torch.tensor(window)
-            targets[row, len(window) - len(wanted) : len(window)] = torch.tensor(wanted)
-        losses = model(inputs.to(device), targets.to(device), reduction="none").double().sum(1).cpu()
-        nats.index_add_(0, torch.tensor([number for number, _, _ in batch]), losses[: len(batch)])
-    return nats
+    windows = [(k, *own) for k, ids in enumerate(documents) for own in text_windows([eot, *ids], context, stride)]
+    nats, _ = score_windows(model, [own for _, *own in windows], Ranks(0, 1, device), micro_batch)
+    return torch.zeros(len(documents), dtype=nats.dtype).index_add_(0, torch.tensor([k for k, *_ in windows]), nats)
+
+
+@torch.no_grad()
+def score_windows(
+    model: GPT, windows: Sequence[Sequence[Sequence[int]]], ranks: Ranks, micro_batch: int
+) -> torch.Tensor:
+    """The negative log-likelihood in nats of each window's targets, and whether greedy decoding writes them: (2, N).
+
+    Float64, on every rank; the work is shared.
+
+    Args:
+      windows: (inputs, at most `context`; the last of their targets, all that are asked for), as ids.
+    """
+    context, device = model.config.context, model.wte.weight.device
+    results = torch.zeros(2, len(windows), dtype=torch.float64, device=device)
+    # The longest first: little is filled up, and what does not fit in memory shows at once.
+    order = sorted(range(len(windows)), key=lambda k: -len(windows[k][0]))[ranks.rank :: ranks.world_size]
+    rows, step = min(micro_batch, len(order)), -(-context // 4)  # at most four shapes, each compiled once
+    for first in range(0, len(order), micro_batch):
+        own = order[first : first + micro_batch]
+        shape = rows, min(context, -(-len(windows[own[0]][0]) // step) * step)
+        inputs, targets = torch.zeros(shape, dtype=torch.int64), torch.full(shape, -100)
+        for row, k in enumerate(own):
+            ids, wanted = windows[k]
+            inputs[row, : len(ids)] = torch.tensor(ids)
+            targets[row, len(ids) - len(wanted) : len(ids)] = torch.tensor(wanted)
+        targets = targets.to(device)
+        logits = model(inputs.to(device)).float()
+        nats = torch.nn.functional.cross_entropy(logits.transpose(1, 2), targets, ignore_index=-100, reduction="none")
+        right = (logits.argmax(2) == targets) | (targets == -100)
+        results[:, own] = torch.stack([nats.double().sum(1), right.all(1).double()])[:, : len(own)]
+    return ranks.sum(results).cpu()
 
 
 def text_windows(stream: list[int], context: int, stride: int) -> Iterator[tuple[list[int], list[int]]]:
-    """(inputs, the last of their targets): between them the windows predict each token of stream[1:] once."""
+    """(inputs, the last of their targets): between them the windows predict each token of stream[1:] once.
+
+    Each predicts `stride` of them, or, for 0, `context`.
+    """
+    stride = stride or context
     for done in range(0, len(stream) - 1, stride):
         end = min(done + stride, len(stream) - 1)
         yield stream[max(0, done + stride - context) : end], stream[done + 1 : end + 1]
@@ -176,28 +195,10 @@ _HELLASWAG: dict[str, type | tuple[type, ...]] = {
 _BRACKETS = re.compile(r"\[.*?\]")
 
 
-def lambada(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_batch: int) -> dict[str, float]:
-    """LAMBADA, by `score_lambada`, in the two ways that are published.
+def lambada(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_batch: int) -> dict[str, torch.Tensor]:
+    """Of each text's last word (N,), as lm-evaluation-harness defines `lambada_openai`.
 
-    - `lambada_acc` and `lambada_perplexity`: the last word is right when greedy decoding writes all its tokens; the
-      perplexity is for each such word. As lm-evaluation-harness defines `lambada_openai`, and Megatron-LM with
-      `--strict-lambada`.
-    - `lambada_last_token_acc`: only the text's last token is asked for, after all others. As Megatron-LM without
-      that flag, and OpenAI for GPT-2.
-
-    Args:
-      path: as of `score_lambada`.
-    """
-    scores = score_lambada(model, tokenizer, path, ranks, micro_batch)
-    return {
-        "lambada_acc": scores.greedy.double().mean().item(),
-        "lambada_perplexity": scores.nats.mean().exp().item(),
-        "lambada_last_token_acc": scores.last_token.double().mean().item(),
-    }
-
-
-def score_lambada(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_batch: int) -> Scores:
-    """The scores of each text's last word.
+    `lambada_acc` is 1 where greedy decoding writes all its tokens, `lambada_nats` its negative log-likelihood.
 
     Args:
       path: JSON Lines, each with a `text` whose last word is to be guessed (OpenAI's lambada_test.jsonl;
@@ -208,29 +209,22 @@ def score_lambada(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, mi
         context, _, word = entry["text"].strip().rpartition(" ")
         if not context:
             raise ValueError(f"{path}, line {number}: the text is a single word, there is nothing to guess it from")
-        pairs.append(_encode_pair(tokenizer, context, " " + word))
-    return score_continuations(model, pairs, ranks, micro_batch)
+        pairs.append((context, " " + word))
+    nats, greedy = score_continuations(model, tokenizer, pairs, ranks, micro_batch)
+    return {"lambada_acc": greedy, "lambada_nats": nats}
 
 
-def hellaswag(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_batch: int) -> dict[str, float]:
-    """Share of contexts whose right ending is the likeliest, as lm-evaluation-harness defines `hellaswag`.
+def hellaswag(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_batch: int) -> dict[str, torch.Tensor]:
+    """Of each context (N,), whether the right ending is the likeliest, as lm-evaluation-harness defines `hellaswag`.
 
     `hellaswag_acc` compares the endings' log-likelihoods, `hellaswag_acc_norm` these divided by the endings' length
     in characters.
-    """
-    accuracy, norm = score_hellaswag(model, tokenizer, path, ranks, micro_batch).mean(0).tolist()
-    return {"hellaswag_acc": accuracy, "hellaswag_acc_norm": norm}
-
-
-def score_hellaswag(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_batch: int) -> torch.Tensor:
-    """Of each context, whether the right ending is the likeliest, and the likeliest per character: (N, 2), 0 or 1.
 
     Args:
       path: JSON Lines, each with `activity_label`, `ctx_a`, `ctx_b`, `endings` and `label` (hellaswag_val.jsonl;
         Zellers et al., 2019).
     """
-    pairs: list[tuple[list[int], list[int]]] = []
-    lengths: list[int] = []
+    pairs: list[tuple[str, str]] = []
     spans, labels = [], []
     for number, entry in json_lines(path, _HELLASWAG):
         if not all(isinstance(ending, str) for ending in entry["endings"]):
@@ -243,14 +237,15 @@ def score_hellaswag(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, 
             )
         context = _tidy(f"{entry['activity_label']}: {entry['ctx_a']} {entry['ctx_b'].capitalize()}")
         spans.append(slice(len(pairs), len(pairs) + len(endings)))
-        pairs += [_encode_pair(tokenizer, context, " " + ending) for ending in endings]
-        lengths += [len(ending) for ending in endings]
+        pairs += [(context, " " + ending) for ending in endings]
         labels.append(int(label))
-    nats = score_continuations(model, pairs, ranks, micro_batch).nats
-    by_character = nats / torch.tensor(lengths).clamp(min=1)
-    chosen = zip(spans, labels, strict=True)
-    hits = [(int(nats[own].argmin()) == label, int(by_character[own].argmin()) == label) for own, label in chosen]
-    return torch.tensor(hits, dtype=torch.float64)
+    nats, _ = score_continuations(model, tokenizer, pairs, ranks, micro_batch)
+    by_character = nats / torch.tensor([len(ending) - 1 for _, ending in pairs]).clamp(min=1)
+    hits = [
+        [float(own[span].argmin()) == label for span, label in zip(spans, labels, strict=True)]
+        for own in (nats, by_character)
+    ]
+    return dict(zip(("hellaswag_acc", "hellaswag_acc_norm"), torch.tensor(hits, dtype=torch.float64), strict=True))
 
 
 def _tidy(text: str) -> str:
@@ -258,59 +253,17 @@ def _tidy(text: str) -> str:
     return _BRACKETS.sub("", text.strip().replace(" [title]", ". ")).replace("  ", " ")
 
 
-def _encode_pair(tokenizer: Tokenizer, context: str, continuation: str) -> tuple[list[int], list[int]]:
-    """Both as ids, the continuation as it is written after the context."""
-    ids, before = tokenizer.encode(context + continuation), tokenizer.encode(context)
-    return ids[: len(before)], ids[len(before) :]
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Of each continuation (N,).
-
-    Attributes:
-      nats: negative log-likelihood.
-      greedy: whether greedy decoding writes all of it.
-      last_token: whether its last token is the likeliest after all others.
-    """
-
-    nats: torch.Tensor
-    greedy: torch.Tensor
-    last_token: torch.Tensor
-
-
-@torch.no_grad()
-def score_continuations(model: GPT, pairs: list[tuple[list[int], list[int]]], ranks: Ranks, micro_batch: int) -> Scores:
-    """The scores of every continuation, on every rank; the work is shared.
-
-    Args:
-      pairs: (context, continuation) as ids. What is too long for the model loses its beginning.
-    """
-    device = model.wte.weight.device
-    results = torch.zeros(3, len(pairs), dtype=torch.float64, device=device)
-    # The longest first: passes of like lengths, and one that does not fit shows at once.
-    order = sorted(range(len(pairs)), key=lambda k: -len(pairs[k][0]) - len(pairs[k][1]))[
-        ranks.rank :: ranks.world_size
-    ]
-    for first in range(0, len(order), micro_batch):
-        own = order[first : first + micro_batch]
-        rows = [(pairs[k][0] + pairs[k][1])[-model.config.context - 1 :] for k in own]
-        ids = torch.zeros(len(own), max(map(len, rows)), dtype=torch.int64)
-        targets = torch.full((len(own), ids.shape[1] - 1), -100)
-        for row, tokens in enumerate(rows):
-            ids[row, : len(tokens)] = torch.tensor(tokens)
-            begin = max(1, len(tokens) - len(pairs[own[row]][1]))
-            targets[row, begin - 1 : len(tokens) - 1] = ids[row, begin : len(tokens)]
-        targets = targets.to(device)
-        logits = model(ids[:, :-1].to(device)).float()
-        nats = torch.nn.functional.cross_entropy(logits.transpose(1, 2), targets, ignore_index=-100, reduction="none")
-        results[0, own] = nats.double().sum(1)
-        right = logits.argmax(2) == targets
-        results[1, own] = (right | (targets == -100)).all(1).double()
-        last = torch.tensor([len(tokens) - 2 for tokens in rows], device=device)
-        results[2, own] = right.gather(1, last[:, None])[:, 0].double()
-    nats, greedy, last_token = ranks.sum(results).cpu()
-    return Scores(nats, greedy.bool(), last_token.bool())
+def score_continuations(
+    model: GPT, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], ranks: Ranks, micro_batch: int
+) -> torch.Tensor:
+    """`score_windows` of each (context, continuation). What is too long for the model loses its beginning."""
+    windows = []
+    for context, continuation in pairs:
+        ids, before = tokenizer.encode(context + continuation), len(tokenizer.encode(context))
+        wanted = max(1, len(ids) - before)
+        ids = ids[-model.config.context - 1 :]
+        windows.append((ids[:-1], ids[1:][-wanted:]))
+    return score_windows(model, windows, ranks, micro_batch)
 
 
 def json_lines(path: Path, keys: Mapping[str, type | tuple[type, ...]]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -345,7 +298,7 @@ class EvaluateOptions:
     stride: int = option(0, "tokens a window predicts; 0 for contiguous chunks of the context", minimum=0)
     wikitext: bool = option(False, "count the text's words as published WikiText perplexities do, line ends included")
     detokenize: bool = option(False, "read WikiText's tokens as running text, for a model that was not trained on them")
-    lambada: str | None = option(None, "LAMBADA's lambada_test.jsonl: its last word, its last token", metavar="FILE")
+    lambada: str | None = option(None, "LAMBADA's lambada_test.jsonl: its last word", metavar="FILE")
     hellaswag: str | None = option(None, "HellaSwag's hellaswag_val.jsonl: acc and acc_norm", metavar="FILE")
     micro_batch: int = option(8, "windows of one forward pass", minimum=1)
     device: str = option("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
@@ -393,7 +346,10 @@ def _evaluate(folder: str, options: EvaluateOptions, ranks: Ranks) -> dict[str, 
             result |= dataclasses.replace(score, words=words).report()
         for task, file in ((lambada, options.lambada), (hellaswag, options.hellaswag)):
             if file:
-                result |= task(model, tokenizer(), Path(file), ranks, micro_batch)
+                items = task(model, tokenizer(), Path(file), ranks, micro_batch)
+                result |= {name: own.mean().item() for name, own in items.items()}
+        if options.lambada:
+            result["lambada_perplexity"] = _exp(result.pop("lambada_nats"))
         return result if ranks.main else {}
 
 

@@ -11,10 +11,11 @@ from schemas import SettingsError
 from trainer.command_line import read_text
 from trainer.data import open_corpora
 from trainer.distributed import Ranks
-from trainer.evaluate import json_lines, score_documents, score_hellaswag, score_lambada
+from trainer.evaluate import hellaswag, json_lines, lambada, score_documents
 from trainer.pretrained import Pretrained, Tokenizer
 
 BITS, ACCURACY = "bits per byte", "accuracy"
+_TASKS = {"lambada": lambada, "hellaswag": hellaswag}
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,10 @@ class Evaluation:
     def scores(self, trained: Pretrained, ranks: Ranks, micro_batch: int) -> dict[str, Score]:
         """By the name of the figure, what the model scores."""
         model, tokenizer = trained.model, Tokenizer(trained.tokenizer)
-        if self.kind == "lambada":
-            right = score_lambada(model, tokenizer, Path(self.source), ranks, micro_batch).greedy.double().tolist()
-            return {"lambada_acc": Score(ACCURACY, right, [1.0] * len(right))}
-        if self.kind == "hellaswag":
-            hits = score_hellaswag(model, tokenizer, Path(self.source), ranks, micro_batch).T.tolist()
-            names = ("hellaswag_acc", "hellaswag_acc_norm")
-            return {name: Score(ACCURACY, own, [1.0] * len(own)) for name, own in zip(names, hits, strict=True)}
+        if self.kind in _TASKS:
+            items = _TASKS[self.kind](model, tokenizer, Path(self.source), ranks, micro_batch)
+            accuracies = {name: own.tolist() for name, own in items.items() if name != "lambada_nats"}
+            return {name: Score(ACCURACY, own, [1.0] * len(own)) for name, own in accuracies.items()}
         documents, sizes = self._documents(tokenizer)
         nats = score_documents(model, documents, trained.eot, micro_batch=micro_batch)
         return {self.name: Score(BITS, (nats / math.log(2)).tolist(), sizes)}

@@ -307,9 +307,7 @@ def _google_credentials() -> bool:
     named = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_GCLOUD_ADC_PATH_OVERRIDE")
     if any(os.environ.get(name) for name in named):
         return True  # a file that does not exist is an error of Arrow's at once
-    folder = os.environ.get("APPDATA" if os.name == "nt" else "HOME", "")
-    parts = ("gcloud",) if os.name == "nt" else (".config", "gcloud")
-    if os.path.exists(os.path.join(folder, *parts, "application_default_credentials.json")):
+    if os.path.exists(os.path.expanduser("~/.config/gcloud/application_default_credentials.json")):
         return True
     return _is_metadata_server(os.environ.get("GCE_METADATA_ROOT") or _METADATA, "Metadata-Flavor")
 

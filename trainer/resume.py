@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -63,9 +62,8 @@ class RunCheckpoints:
         self._signer = Signer(config.sign_key) if config.sign_key else None
         self._verifier = Verifier(config.verify_key) if config.verify_key else None
         self._folder, self._saver = Path(config.out) / "checkpoints", BackgroundSaver(ranks)
-        restart = config.restart and not config.preflight and not _started_before(ranks)
         # Rank 0 looks and all take what it found: ranks must not continue from different checkpoints.
-        found = ranks.from_main(self._newest(restart) if ranks.main else None)
+        found = ranks.from_main(self._newest() if ranks.main else None)
         self.path: Path | None = None
         self.step, self._parent, self._world_size = 0, "", 0
         history: list[Phase] = []
@@ -79,13 +77,9 @@ class RunCheckpoints:
             say(f"the data changes at step {self.step}: was {history[-1]}, is {self.corpora.history[-1]}")
         self._saved = self.step
 
-    def _newest(self, restart: bool) -> tuple[Path, checkpoint.Record] | None:
-        if restart:
-            if aside := checkpoint.move_aside(self._folder.parent):
-                self._say(f"starting at step 0; the earlier run is kept in {aside}")
-            return None
+    def _newest(self) -> tuple[Path, checkpoint.Record] | None:
         strict = "with verify_key, no earlier one is taken in its place" if self._verifier else ""
-        ways = "restore it from a copy, or start at step 0 with --restart, which moves what is there aside"
+        ways = f"restore it from a copy, or move {self._folder.parent} aside to start at step 0"
         try:
             found = checkpoint.latest(self._folder, self._say, strict=strict)
         except CheckpointError as error:
@@ -160,21 +154,6 @@ class RunCheckpoints:
     def wait(self) -> None:
         """Until nothing is being written; raises what the writing raised."""
         self._saver.wait()
-
-
-def _started_before(ranks: Ranks) -> bool:
-    """Whether torchrun has started this command's ranks before: then the run has been restarted already.
-
-    It counts what it starts again after a failure, but not after a change of nodes. So a file is left in its folder of
-    logs, which each of its processes has anew.
-    """
-    attempt = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", "")).parent.parent
-    mark = attempt.parent / "trainer-started" if attempt.name.startswith("attempt_") else None
-    counted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    before = ranks.any(counted > 0 or (mark is not None and mark.exists()))
-    if mark:
-        mark.touch()
-    return before
 
 
 def load_initial(source: str, corpora: Corpora, model: GPT, verify_key: str | None = None) -> None:

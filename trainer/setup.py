@@ -216,7 +216,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     step = checkpoints.step
     metrics = None
     if ranks.main and not config.preflight:
-        tracker = open_tracker(config.tracker, Path(config.out), step, dataclasses.asdict(config), say)
+        tracker = open_tracker(config.tracker, Path(config.out), step, say)
         data = [(phase.step, str(phase)) for phase in corpora.history]
         metrics = Metrics(Path(config.out), step, tracker, dataclasses.asdict(config), config.last_step, data)
     if config.warmup_steps > config.max_steps:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +47,7 @@ class TokenDataset:
       ids_checked: whether all ids are known to be within the vocabulary; else they are read when they are opened.
       manifest_sha256: hex digest of its manifest.
       bases: the earlier runs of its chain, the oldest first.
+      opened: the documents of the splits asked for so far: their lengths are read once.
     """
 
     folder: remote.Folder
@@ -57,17 +57,14 @@ class TokenDataset:
     ids_checked: bool = False
     manifest_sha256: str = ""
     bases: tuple[Base, ...] = ()
-
-    @cached_property
-    def _opened(self) -> dict[str, Documents]:
-        return {}  # their lengths are read once
+    opened: dict[str, Documents] = field(default_factory=dict, repr=False, compare=False)
 
     def documents(self, split: str) -> Documents:
         """The documents of one split; raises ShardError naming a file that is not what it should be."""
-        if split not in self._opened:
+        if split not in self.opened:
             files, vocab_size = self.files.get(split, []), self.tokenizer.vocab_size
-            self._opened[split] = Documents.open(self.folder, files, vocab_size, self.ids_checked)
-        return self._opened[split]
+            self.opened[split] = Documents.open(self.folder, files, vocab_size, self.ids_checked)
+        return self.opened[split]
 
 
 def open_chain(folder: str | Path, **options: Any) -> tuple[TokenDataset, ...]:
@@ -304,12 +301,12 @@ def _token_ids(path: Path, where: str, vocab_size: int | None) -> Iterator[np.nd
 
 def _check_schema(path: str, schema: pa.Schema, vocab_size: int) -> None:
     wanted = DATASETS["tokens"].schema
-    for field in wanted:
-        index = schema.get_field_index(field.name)
+    for column in wanted:
+        index = schema.get_field_index(column.name)
         found = schema.field(index).type if index >= 0 else None
-        known = [pa.list_(pa.uint16()), pa.list_(pa.uint32())] if field.name == "tokens" else [field.type]
+        known = [pa.list_(pa.uint16()), pa.list_(pa.uint32())] if column.name == "tokens" else [column.type]
         if found is None or not any(_same_type(found, kind) for kind in known):
-            raise ShardError(f"{path}: column {field.name} is {found}, expected {' or '.join(map(str, known))}")
+            raise ShardError(f"{path}: column {column.name} is {found}, expected {' or '.join(map(str, known))}")
     if vocab_size > 1 << 16 and schema.field("tokens").type.value_type == pa.uint16():
         raise ShardError(f"{path}: 16-bit ids cannot hold the tokenizer's vocabulary of {vocab_size}")
 

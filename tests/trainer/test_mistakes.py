@@ -95,55 +95,8 @@ def test_a_run_whose_checkpoints_are_all_damaged_stops_and_names_each_of_them(
     assert "step-00000002/model.safetensors is missing" in error
     assert "step-00000004/training" in error
     assert "step-00000006/checkpoint.json cannot be read" in error
-    assert "start at step 0 with --restart" in error
+    assert f"move {run} aside to start at step 0" in error
     assert contents(run) == before | {".lock": (run / ".lock").read_bytes()}
-
-
-def test_restart_starts_at_step_0_and_moves_the_earlier_run_aside(
-    config: TrainConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(config)
-    run = Path(config.out)
-    damage_all(run)
-    before = contents(run)
-    assert main([*flags(config), "--restart"]) == 0
-    assert f"starting at step 0; the earlier run is kept in {run / 'before-restart-1'}" in capsys.readouterr().out
-    kept = contents(run / "before-restart-1")
-    assert {name: before[name] for name in kept} == kept
-    assert set(before) - set(kept) == {".lock"}
-    assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3, 4, 5, 6]
-    assert main([*flags(config), "--restart"]) == 0
-    assert len(checkpoint.checkpoints(run / "before-restart-2" / "checkpoints")) == 3
-    shutil.rmtree(run / "before-restart-1")
-    assert main([*flags(config), "--restart"]) == 0
-    assert len(checkpoint.checkpoints(run / "before-restart-1" / "checkpoints")) == 3
-
-
-def test_a_rank_that_torchrun_starts_again_does_not_restart_the_run(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(dataclasses.replace(config, max_steps=2))
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    train(dataclasses.replace(config, restart=True))
-    assert "step-00000002 at step 2" in capsys.readouterr().out
-    assert not list(Path(config.out).glob("before-restart-*"))
-
-
-def test_a_change_of_nodes_does_not_restart_the_run_again(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(dataclasses.replace(config, max_steps=2))
-    steps = []
-    for agent in ("one", "one", "another"):  # torchrun counts no restart for the second
-        attempt = tmp_path / agent / "attempt_0" / "0"
-        attempt.mkdir(parents=True, exist_ok=True)
-        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
-        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(attempt / "error.json"))
-        capsys.readouterr()
-        train(dataclasses.replace(config, restart=True, max_steps=4))
-        steps.append("resumed from" in capsys.readouterr().out)
-    assert steps == [False, True, False]
-    assert len(list(Path(config.out).glob("before-restart-*"))) == 2
 
 
 def test_a_command_given_a_run_without_an_intact_checkpoint_says_what_is_wrong_with_each(

@@ -7,11 +7,13 @@ import hashlib
 import inspect
 import itertools
 import json
+import multiprocessing
 import os
 import random
 import shutil
 import signal
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -99,17 +101,30 @@ def test_a_killed_run_resumes_to_the_same_losses_bit_by_bit(
     assert (tmp_path / "killed" / weights).read_bytes() == (tmp_path / "complete" / weights).read_bytes()
 
 
+def _train_writing_to(output: Path, *arguments: object) -> None:
+    with output.open("w", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.exit(trained_here(*arguments))
+
+
 @pytest.mark.slow
 def test_twenty_kills_at_any_moment_cost_no_step_its_loss(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 600, "--save_every", 10, "--val_every", 0)
     assert trainer.run(*arguments, "--out", tmp_path / "complete").returncode == 0
-    rng = random.Random(0)
-    for _ in range(20):
-        process = trainer.start(*arguments, "--out", tmp_path / "killed")
-        _wait_for_line(process, "parameters")
+    rng, context = random.Random(0), multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["trainer.train"])  # so that a process starts in a fraction of a second
+    for number in range(20):
+        output = tmp_path / f"output-{number}.txt"
+        process = context.Process(target=_train_writing_to, args=(output, *arguments, "--out", tmp_path / "killed"))
+        process.start()
+        end = time.monotonic() + 120
+        while not (output.exists() and "parameters" in output.read_text()):
+            assert time.monotonic() < end, output.read_text()
+            time.sleep(0.01)
         time.sleep(rng.uniform(0, 0.6))
         process.kill()
-        process.wait()
+        process.join()
     result = trainer.run(*arguments, "--out", tmp_path / "killed")
     assert result.returncode == 0, result.stderr
     assert losses(tmp_path / "killed") == losses(tmp_path / "complete")
@@ -252,7 +267,7 @@ def test_a_node_that_joins_and_one_that_dies_change_no_batch(text_tokens: Path, 
     elastic = ("--nnodes=1:2", "--max-restarts=5", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}")
     elastic += ("--rdzv-id=1", "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6")
     out = tmp_path / "elastic"
-    run = (*arguments, "--out", out, "--max_steps", 100_000, "--restart")  # once, not at each change of nodes
+    run = (*arguments, "--out", out, "--max_steps", 100_000)
     try:
         first = trainer.start(*run, ranks=1, torchrun=elastic)
         _wait_for_checkpoint(out, world_size=1)
