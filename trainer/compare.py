@@ -35,14 +35,15 @@ from schemas import SettingsError, option
 from schemas.settings import ExitCode, add_flags, flags_given, from_table
 from trainer import page
 from trainer.checkpoint import CheckpointError, checkpoints, prune, read_record
-from trainer.command_line import CommandParser, check_local, run_reporting
+from trainer.command_line import CommandParser, run_reporting
 from trainer.config import TrainConfig, changes, parse_with_file
 from trainer.data import check_length, open_corpora
 from trainer.differences import Scores, as_text, difference_table, value_table
 from trainer.distributed import Ranks, StopSignals, autocast_of, device_of
+from trainer.evaluate import TASKS, json_lines
 from trainer.evaluations import Evaluation, Score, read_documents
 from trainer.metrics import Diverged
-from trainer.pretrained import load_pretrained
+from trainer.pretrained import Tokenizer, load_pretrained
 from trainer.remote import sha256_of
 from trainer.setup import sole_writer
 from trainer.shards import check_same_tokenizer
@@ -238,12 +239,15 @@ class Comparison:
                 found.append(Evaluation(f"val of {name}", "val", entry, own.digest, options.eval_tokens))
             elif options.eval_val:
                 self._say(f"{name} has no document in its val split, so no model is judged by it")
+        Tokenizer(self.corpora[0].tokenizer.path)
         kinds = [("text", path, options.eval_tokens) for path in options.eval_text]
         kinds += [(kind, path, 0) for kind in ("lambada", "hellaswag") if (path := getattr(options, kind))]
         for kind, path, most in kinds:
+            # What cannot be read is found here, not after the first model is trained.
             if kind == "text":
                 read_documents(path)
-            check_local(path, kind, "file")
+            else:
+                list(json_lines(Path(path), TASKS[kind]))
             found.append(Evaluation(path if kind == "text" else kind, kind, path, sha256_of(Path(path)), most))
         if not found:
             raise SettingsError("nothing to judge the models by, without a val split: give --eval_text FILE")

@@ -185,13 +185,12 @@ def detokenize(text: str) -> str:
     return text
 
 
-_HELLASWAG: dict[str, type | tuple[type, ...]] = {
-    "activity_label": str,
-    "ctx_a": str,
-    "ctx_b": str,
-    "endings": list,
-    "label": (int, str),
+TASKS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "lambada": {"text": str},
+    "hellaswag": {"activity_label": str, "ctx_a": str, "ctx_b": str, "endings": list, "label": (int, str)},
 }
+"""What each line of a task's file has."""
+
 _BRACKETS = re.compile(r"\[.*?\]")
 
 
@@ -205,7 +204,7 @@ def lambada(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_ba
         Paperno et al., 2016).
     """
     pairs = []
-    for number, entry in json_lines(path, {"text": str}):
+    for number, entry in json_lines(path, TASKS["lambada"]):
         context, _, word = entry["text"].strip().rpartition(" ")
         if not context:
             raise ValueError(f"{path}, line {number}: the text is a single word, there is nothing to guess it from")
@@ -226,7 +225,7 @@ def hellaswag(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_
     """
     pairs: list[tuple[str, str]] = []
     spans, labels = [], []
-    for number, entry in json_lines(path, _HELLASWAG):
+    for number, entry in json_lines(path, TASKS["hellaswag"]):
         if not all(isinstance(ending, str) for ending in entry["endings"]):
             raise ValueError(f"{path}, line {number}: endings are {entry['endings']!r}, expected a list of texts")
         endings, label = [_tidy(ending) for ending in entry["endings"]], str(entry["label"])

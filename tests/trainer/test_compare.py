@@ -175,6 +175,7 @@ def test_settings_that_cannot_be_compared_are_one_line(
         ([*data, "--data", str(tmp_path / "none")], "no token shards in"),
         ([*data, "--data", str(corpora["mixed"]), "--fsdp"], "unknown argument --fsdp"),
         ([*data, "--data", str(corpora["mixed"]), "--eval_text", "none.txt"], "eval_text: none.txt cannot be read"),
+        ([*data, "--data", str(corpora["mixed"]), "--hellaswag", str(corpora["eval"])], "line 1 has no activity_label"),
     ):
         assert compare.main([*arguments, "--out", str(tmp_path / "out"), *SMALL]) in (1, 2)
         assert message in capsys.readouterr().err
