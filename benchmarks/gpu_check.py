@@ -264,9 +264,9 @@ import json, sys, time
 from pathlib import Path
 from trainer import resume, train
 save, waits = resume.RunCheckpoints.save, []
-def timed(self, *arguments):
+def timed(self, *arguments, **named):
     start = time.perf_counter()
-    save(self, *arguments)
+    save(self, *arguments, **named)
     waits.append(time.perf_counter() - start)
 resume.RunCheckpoints.save = timed
 if train.main(sys.argv[1:]):
