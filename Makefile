@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # A file's tests run in one process, as they share what their fixtures make.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-.PHONY: demo test test-all test-long test-engines test-dags test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model clean
+.PHONY: demo test test-all test-long test-engines test-dags test-parts test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model clean
 
 demo: $(VENV)/installed  ## the whole job, offline, from a small web it serves itself
 	$(BIN)/owt demo
@@ -29,6 +29,9 @@ test-engines: $(VENV)/installed .venv-servers/installed .venv-dependencies/insta
 
 test-dags: $(VENV)/installed .venv-airflow/installed .venv-servers/installed .venv-dependencies/installed  ## the Airflow DAG, run by Airflow in an environment of its own
 	OWT_REQUIRE_AIRFLOW=1 OWT_REQUIRE_SERVERS=1 .venv-airflow/bin/python -m pytest tests/dags
+
+test-parts: $(VENV)/installed .venv-parts/installed  ## the examples of docs/how-to/parts.md: Spark (needs Java), Ray, a notebook
+	$(BIN)/python -m pytest tests/docs/test_parts.py
 
 test-xla: .venv-xla/installed  ## training through torch_xla, in an environment of its own (8 GB), on the CPU
 	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/trainer/test_xla.py
@@ -63,7 +66,7 @@ extraction-model: $(VENV)/installed  ## fit the model of main text again: make e
 	$(BIN)/python -m benchmarks.extraction_model $(DATA)
 
 clean:  ## everything that can be made again
-	rm -rf $(VENV) .venv-airflow .venv-dependencies .venv-docs .venv-engines .venv-peers .venv-servers .venv-xla build demo-run
+	rm -rf $(VENV) .venv-airflow .venv-dependencies .venv-docs .venv-engines .venv-parts .venv-peers .venv-servers .venv-xla build demo-run
 
 .venv-airflow/installed: dags/requirements.txt dags/constraints.txt
 	$(PYTHON) -m venv .venv-airflow
@@ -93,6 +96,12 @@ clean:  ## everything that can be made again
 		mvn --quiet --batch-mode --file tests/engines/$$engine.xml dependency:copy-dependencies \
 			-DincludeScope=runtime -DoutputDirectory="$(abspath .venv-engines)/$$engine-job-server" || exit 1; \
 	done
+	touch $@
+
+.venv-parts/installed: tests/docs/requirements.txt tests/docs/constraints.txt  ## what docs/how-to/parts.md mixes the library with
+	$(PYTHON) -m venv .venv-parts
+	.venv-parts/bin/python -m pip install --quiet --disable-pip-version-check \
+		--requirement tests/docs/requirements.txt --constraint tests/docs/constraints.txt
 	touch $@
 
 .venv-peers/installed: benchmarks/peers/requirements.txt benchmarks/peers/constraints.txt

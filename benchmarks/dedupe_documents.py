@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from schemas import DATASETS
@@ -64,23 +65,47 @@ def long_documents(testdata: Path, count: int, seed: int = 0) -> Iterator[str]:
         yield " ".join(document)
 
 
+def families(count: int, words: int, seed: int = 0) -> Iterator[tuple[str, int]]:
+    """Documents of `words` words of a vocabulary like a language's, each with the number of the one it was made of.
+
+    Of ten documents one is a copy of an earlier one, and two are edited copies.
+    """
+    rng, documents = np.random.default_rng(seed), _unlike_documents(words, seed)
+    originals: list[tuple[np.ndarray, int]] = []
+    for i in range(count):
+        kind = i % 10
+        if kind < 7 or not originals:
+            document, family = next(documents), i
+            originals = [*originals[-99:], (document, family)]
+        else:
+            document, family = originals[rng.integers(len(originals))]
+            if kind > 7:
+                document = document.copy()
+                some = rng.choice(words, max(1, round(rng.choice(EDITS) * words)), replace=False)
+                document[some] = [f"x{i}y{k}" for k in range(len(some))]
+        yield " ".join(document), family
+
+
 def short_documents(count: int, words: int = 60, seed: int = 0) -> Iterator[str]:
     """Documents of `words` words of a vocabulary like a language's; of ten, one is another with a word replaced."""
-    import numpy as np
-
-    rng = np.random.default_rng(seed)
-    vocabulary = np.array([f"w{i}" for i in range(20_000)])
-    cumulative = np.cumsum(1 / np.arange(10, 20_010))
-    cumulative /= cumulative[-1]
-    before: np.ndarray = vocabulary[:words]
+    rng, documents = np.random.default_rng(seed), _unlike_documents(words, seed)
+    document = next(documents)
     for i in range(count):
         if i % 10 == 9:
-            document = before.copy()
+            document = document.copy()
             document[rng.integers(words)] = f"x{i}"
         else:
-            document = vocabulary[np.searchsorted(cumulative, rng.random(words))]
-        before = document
+            document = next(documents)
         yield " ".join(document)
+
+
+def _unlike_documents(words: int, seed: int) -> Iterator[np.ndarray]:
+    rng = np.random.default_rng([seed, words])
+    vocabulary = np.array([f"w{i}" for i in range(20_000)], object)
+    cumulative = np.cumsum(1 / np.arange(10, 20_010))
+    cumulative /= cumulative[-1]
+    while True:
+        yield from vocabulary[np.searchsorted(cumulative, rng.random((1000, words)))]
 
 
 def planted(testdata: Path, bases: int, seed: int = 0) -> list[Planted]:

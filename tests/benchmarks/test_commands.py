@@ -39,6 +39,7 @@ FORMS = [
     "many_shards --shards 8",
     "metadata --every 20",
     "month --documents 500 --words 50",
+    "near_duplicates --documents 500 --alone 500 --no_peers",
     "pool --repeats 1 --seconds 5",
     "report --rows 500",
     "scale flink --dump DATA/reddit/RS_wcxb-dev.zst --pages DEMO/demo.warc.gz --submissions 20 --copies 1",

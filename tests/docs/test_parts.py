@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow
 import pytest
 
 import owt_pipeline as owt
+from tests.owt_pipeline.conftest import small_config, small_run  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -69,18 +70,64 @@ def test_pandas(folder: Path) -> None:
     assert run(folder, "pandas", "len(pages), pages['date'].iloc[0]").startswith(f"{left} 2020-01-0")
 
 
-def with_packages_of(environment: str) -> dict[str, str]:
-    """The Python of another environment, which has the library, too, and what it needs."""
-    python = ROOT / environment / "bin" / "python"
+@pytest.fixture(scope="module")
+def parts() -> dict[str, str]:
+    """The Python that has the frameworks, and what the library needs; not Beam."""
+    python = ROOT / ".venv-parts" / "bin" / "python"
     if not python.exists():
-        pytest.skip(f"{environment} is not installed: make {environment}/installed")
-    return {"python": str(python), "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(pyarrow.__file__).parents[1])])}
+        pytest.skip("no .venv-parts: make test-parts")
+    return {"python": str(python), "RAY_USAGE_STATS_ENABLED": "0", "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-def test_datatrove(folder: Path) -> None:
+def test_datatrove(folder: Path, parts: dict[str, str]) -> None:
     documents = "[Document(text=text, id='') for text in ('short', open('posts.jsonl').readline())]"
     judged = f"__import__('datatrove.data') and [OwtFilter().filter(one) for one in {documents}]"
     judged = judged.replace("Document(", "sys.modules['datatrove.data'].Document(").replace(
         "sys.", "__import__('sys')."
     )
-    assert run(folder, "datatrove", judged, **with_packages_of(".venv-peers")) == "[(False, 'too_short'), True]"
+    assert run(folder, "datatrove", judged, **parts) == "[(False, 'too_short'), True]"
+
+
+@pytest.mark.slow
+def test_pyspark(folder: Path, parts: dict[str, str]) -> None:
+    if shutil.which("java") is None:
+        pytest.skip("no java: Spark needs 17 or later")
+    expected = len(texts_of(folder))
+    assert run(folder, "PySpark", "texts.count()", **parts) == str(expected)
+
+
+@pytest.mark.slow
+def test_ray_data(folder: Path, parts: dict[str, str]) -> None:
+    kept = sum(owt.clean(text, min_tokens=50).reason is None for text in texts_of(folder))
+    assert kept > 0
+    assert run(folder, "Ray Data", "kept.count()", **parts) == str(kept)
+
+
+NOTEBOOK = ROOT / "docs" / "notebooks" / "parts.ipynb"
+EXECUTE = """
+import sys, nbformat
+from nbclient import NotebookClient
+
+notebook = nbformat.read(sys.argv[1], 4)
+NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+nbformat.write(notebook, sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_notebook(tmp_path: Path, small_run: Path, parts: dict[str, str]) -> None:  # noqa: F811
+    (tmp_path / "demo-run" / "report").mkdir(parents=True)
+    shutil.copy(small_run / "report" / "stats.json", tmp_path / "demo-run" / "report")
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path / "ipython")}
+    command = [parts["python"], "-c", EXECUTE, str(NOTEBOOK), "executed.ipynb"]
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    executed, committed = (json.loads(path.read_text()) for path in (tmp_path / "executed.ipynb", NOTEBOOK))
+    for notebook in (executed, committed):
+        outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+        printed = "".join("".join(output["text"]) for output in outputs if output["output_type"] == "stream")
+        assert printed.startswith("Execution model | Ada Writer | 2021-03-04 | en\n")
+        assert re.search(r"^\d+ texts, of which \d+ repeat another$", printed, re.MULTILINE)
+        assert [kind for output in outputs for kind in output.get("data", {})].count("image/png") == 2
+    assert len(NOTEBOOK.read_bytes()) < 100_000
+    assert not re.search(r"/(home|root|tmp|work|Users)/", NOTEBOOK.read_text())
