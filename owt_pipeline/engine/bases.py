@@ -41,6 +41,9 @@ REVISIONS = "revisions.jsonl"
 FORGOTTEN = "forgotten.jsonl"
 """A run's list of what was taken down, which holds for the runs that build on it too."""
 
+RETRIED = "retried.json"
+"""A run's list of shards whose URLs without a page were asked for again."""
+
 _NEEDED = ("clean", "duplicates", "corpus")
 _FROM_BASES = ("urls", "duplicates", "corpus", "tokens")  # are made from datasets of bases too
 

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from owt_pipeline.engine.bases import RETRIED
 from owt_pipeline.engine.commit import record_name
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.stage import SHARDS, Stage, StageRun, Step, rows_of_input, what_was_sent
 from owt_pipeline.engine.storage import describe_source, expand_globs
 from schemas import option
-
-RETRIED = "retried.json"
-"""The list of shards that `--retry_failed` has asked for again, in the working directory."""
 
 _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
 USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
