@@ -120,13 +120,13 @@ class Options:
     max_host_share: float = option(
         1.0, "a host with more URLs than this part of a mean shard is spread over several", minimum=0.01
     )
-    retry_failed: bool = option(
+    retry_bases: bool = option(
         False,
         "take up again the URLs of the bases (--base) whose fetch failed for a while: a time limit, an error 5xx, a "
         "robots.txt that could not be read",
     )
     retry_after_days: float = option(
-        7.0, "with --retry_failed: those that were asked for at least so many days ago", minimum=0.0
+        7.0, "with --retry_bases: those that were asked for at least so many days ago", minimum=0.0
     )
 
 
@@ -137,7 +137,7 @@ def prepare(run: StageRun) -> None:
     found += [("subreddit", name, f"r/{name}") for name in sorted({_subreddit(name) for name in options.subreddits})]
     sources = [Source(number, *about) for number, about in enumerate(found)]
     run.work.write(_SOURCES_NAME, msgspec.json.encode(sources))
-    if options.retry_failed:
+    if options.retry_bases:
         run.work.create(_AS_OF_NAME, msgspec.json.encode(time.time()))  # once: parts may be made on another day
         run.properties["retried_as_of"] = msgspec.json.decode(run.work.read(_AS_OF_NAME))
 
@@ -204,7 +204,7 @@ def _read_base(run: StageRun, number: int, shards: range, writer: ShardWriter) -
     """What a base knows of its URLs, by bucket: ids, scores and outcomes."""
     options: Options = run.options
     failed_before = None
-    if options.retry_failed:
+    if options.retry_bases:
         failed_before = run.properties["retried_as_of"] - options.retry_after_days * _DAY
     reader = BaseReader(run.bases[number], number, run.num_shards, failed_before)
     hosts = HostCounter()

@@ -203,7 +203,7 @@ def _taken_up_again(options: Flattened) -> list[np.ndarray]:
     collected = options.readers("urls")
     for number, reader in enumerate(options.readers("pages"), start=1):
         found = [np.zeros(0, np.uint64)]
-        if any(later.manifest.options.get("retry_failed") for later in collected[number:]):
+        if any(later.manifest.options.get("retry_bases") for later in collected[number:]):
             failed = found
             for batch in reader.batches(kind="rejects", columns=["url_id", "reason"], rows=_ROWS):
                 temporary = pc.is_in(batch["reason"], pa.array(sorted(TEMPORARY)))

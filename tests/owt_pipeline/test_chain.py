@@ -274,7 +274,7 @@ def test_a_retried_url_is_in_a_flattened_chain_once(tmp_path: Path) -> None:
         return run.uri
 
     first = month("1", [1, 2, 3], [2, 3])
-    second = month("2", [2, 4], [], [first], retry_failed=True)
+    second = month("2", [2, 4], [], [first], retry_bases=True)
     owt("flatten", second, "--workdir", tmp_path / "flat", "--workers", 1, "--quiet")
     assert [row["url_id"] for row in rows(tmp_path / "flat", "urls")] == [1, 2, 3, 4]
     assert [row["url_id"] for row in rows(tmp_path / "flat", "corpus")] == [1, 2, 4]

@@ -131,9 +131,9 @@ def test_a_url_that_a_base_accepted_is_rejected_with_its_outcome_there(tmp_path:
 
 
 def test_temporary_failures_are_retried_once_they_are_old_enough(tmp_path: Path, base: Path) -> None:
-    too_soon = second_month(tmp_path, base, retry_failed=True)
+    too_soon = second_month(tmp_path, base, retry_bases=True)
     assert [row["url"] for row in too_soon.urls] == [PAGES["new"]]
-    run = second_month(tmp_path, base, retry_failed=True, retry_after_days=2.5)
+    run = second_month(tmp_path, base, retry_bases=True, retry_after_days=2.5)
     assert {row["url"] for row in run.urls} == {PAGES["new"], PAGES["timeout"]}
     again = next(row for row in run.urls if row["url"] == PAGES["timeout"])
     assert (again["submission_ids"], again["created_utc"], again["title"]) == (["x1"], 1, "T")
