@@ -32,12 +32,14 @@ class Sample:
       submissions: of all sources.
       urls: distinct URLs that are accepted.
       ids: `url_id` of those in the sample, uint64 (n,).
+      busiest: the share of these that the host with the most has, 0 to 1.
     """
 
     read: int
     submissions: float
     urls: float
     ids: np.ndarray
+    busiest: float = 0.0
 
     def without(self, known: np.ndarray) -> Sample:
         """The sample without the URLs that an earlier run has."""
@@ -62,7 +64,7 @@ def sample_source(
         if number >= _FIRST and number % (number.bit_length() - 1):
             continue
         rows = work(block)
-        found.append(rows.select(["url_id", "reason", "score"]))
+        found.append(rows.select(["url_id", "reason", "score", "host"]))
         lines, taken = lines + rows.num_rows, taken + length
         if time.process_time() - started > seconds or time.monotonic() > until:
             complete = False
@@ -82,16 +84,17 @@ def forecast(rows: Sequence[pa.RecordBatch], submissions: float, min_score: int,
     if not read:
         return Sample(0, submissions, 0.0, np.zeros(0, np.uint64))
     table = pa.Table.from_batches(rows)
-    ids = _accepted(table, min_score, score_policy)
+    accepted = _accepted(table, min_score, score_policy)
     half = len(_accepted(table.take(np.random.default_rng(0).permutation(read)[: read // 2]), min_score, score_policy))
-    power = math.log2(len(ids) / half) if half else 1.0
-    return Sample(read, submissions, len(ids) * (max(submissions, read) / read) ** min(max(power, 0.0), 1.0), ids)
+    power = math.log2(len(accepted) / half) if half and len(accepted) else 1.0
+    urls = len(accepted) * (max(submissions, read) / read) ** min(max(power, 0.0), 1.0)
+    of_host = pc.max(accepted["host_min"].value_counts().field("counts")).as_py() or 0
+    return Sample(read, submissions, urls, accepted["url_id"].to_numpy(), of_host / max(len(accepted), 1))
 
 
-def _accepted(table: pa.Table, min_score: int, score_policy: str) -> np.ndarray:
-    """Ids of the URLs whose submissions, taken together, are accepted; those without a score are."""
+def _accepted(table: pa.Table, min_score: int, score_policy: str) -> pa.Table:
+    """The URLs (`url_id`, `host_min`) whose submissions, taken together, are accepted; those without a score are."""
     wanted = table.filter(pc.is_null(table["reason"]))
-    of_url = wanted.group_by("url_id").aggregate([("score", score_policy)])
+    of_url = wanted.group_by("url_id").aggregate([("score", score_policy), ("host", "min")])
     score = of_url[f"score_{score_policy}"]
-    kept = of_url.filter(pc.or_kleene(pc.is_null(score), pc.greater_equal(score, min_score)))
-    return kept["url_id"].to_numpy()
+    return of_url.filter(pc.or_kleene(pc.is_null(score), pc.greater_equal(score, min_score)))

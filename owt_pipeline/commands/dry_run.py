@@ -16,10 +16,12 @@ from owt_pipeline.collect.sample import Sample
 from owt_pipeline.command_line import aligned
 from owt_pipeline.commands import estimate
 from owt_pipeline.commands.estimate import (
+    ARCHIVE_BYTES_PER_SECOND,
     BYTES_PER_SUBMISSION,
     FOREST_SECONDS,
     SHIPPED,
     SHIPPED_RATES,
+    START_SECONDS,
     Work,
     duration,
     forecast,
@@ -238,9 +240,14 @@ def _step(
     asked: tuple[Asked, ...] = ()
     if stage.name == "fetch":
         measured = (manifest, *(usable_manifest(base.workdir, stage.output) for base in reversed(bases)))
-        asked = asked_of_sources(options, rows * share, stage.sources(options), shares_of_sources(measured))
+        shares = shares_of_sources(measured)
+        busiest = expected["urls"].sample.busiest if expected["urls"].sample else 0.0
+        asked = asked_of_sources(options, rows * share, stage.sources(options), shares, busiest)
     read += sum(source.bytes for source in asked)
-    core_seconds = rows * share / rate.rows_per_second
+    sought = rate.kept if asked and not live else 1  # in WARC files, looking for the others costs next to nothing
+    core_seconds = START_SECONDS + rows * share * sought / rate.rows_per_second
+    if not live:
+        core_seconds += sum(source.bytes for source in asked) / ARCHIVE_BYTES_PER_SECOND
     disk = rows * share * rate.kept * rate.bytes_per_row
     workers = 1 if live else runtime.workers
     shards = (stage.num_shards(options) if stage.num_shards else 0) or max(expected[name].shards for name in reads)
@@ -253,7 +260,7 @@ def _step(
         core_seconds=core_seconds,
         parts=max(round(shards * share), 1),
         longest=longest / rate.rows_per_second,
-        seconds=core_seconds / workers + sum(source.seconds for source in asked),
+        seconds=_overlapping(core_seconds / workers, asked),
         disk=disk,
         measured=rate.measured,
         asked=asked,
@@ -278,10 +285,19 @@ def shares_of_sources(fetched: Iterable[Manifest | None]) -> dict[str, float]:
     return shares
 
 
+def _overlapping(seconds: float, asked: Sequence[Asked]) -> float:
+    """Of a stage with so many seconds of work: hosts are asked at the same time, and archives one after the other."""
+    hosts = max((source.seconds for source in asked if source.source == "live"), default=0.0)
+    return max(seconds, hosts) + sum(source.seconds for source in asked if source.source != "live")
+
+
 def asked_of_sources(
-    options: Any, urls: float, files: Sequence[Mapping[str, Any]], shares: Mapping[str, float]
+    options: Any, urls: float, files: Sequence[Mapping[str, Any]], shares: Mapping[str, float], busiest: float = 0.0
 ) -> tuple[Asked, ...]:
-    """What fetch would ask of each source, which has its measured share of the URLs, or else that of the web."""
+    """What fetch would ask of each source, which has its measured share of the URLs, or else that of the web.
+
+    `busiest` is the share of the URLs on the host with the most, whose turns the web is waited for.
+    """
     found = []
     for name in options.order:
         kept = shares.get(name, SHIPPED["fetch from the web"].kept)
@@ -297,7 +313,7 @@ def asked_of_sources(
         elif name == "wayback":  # a lookup and the capture, or a second lookup with any parameters for tracking
             asked = Asked(name, urls=urls, requests=2 * urls, seconds=2 * urls * options.wayback_delay)
         else:
-            asked = Asked(name, urls=urls)
+            asked = Asked(name, urls=urls, seconds=urls * busiest * options.host_delay)
         found.append(asked)
         urls *= 1 - kept
     return tuple(found)

@@ -42,16 +42,22 @@ class Rate:
 
 
 SHIPPED: Mapping[str, Rate] = {
-    "collect": Rate(17_700, 0.22, 283),
-    "fetch": Rate(6_800, 0.6, 28_300),
+    "collect": Rate(60_000, 0.22, 283),
+    "fetch": Rate(600, 0.6, 28_300),
     "fetch from the web": Rate(15, 0.6, 28_300),
-    "extract": Rate(150, 0.98, 4_000),
-    "clean": Rate(140, 0.96, 4_150),
+    "extract": Rate(45, 0.98, 4_000),
+    "clean": Rate(240, 0.96, 4_150),
     "dedupe": Rate(6_300, 0.93, 27),
     "export": Rate(3_000, 0.93, 4_150),
     "tokenize": Rate(4_100, 1.0, 6_250),
     "report": Rate(700, 1.0, 1_000),
 }
+
+ARCHIVE_BYTES_PER_SECOND = 50e6
+"""Of compressed WARC files, in which one core looks for pages."""
+
+START_SECONDS = 0.6
+"""Of one core, for each stage: its process, its libraries, what it plans and publishes."""
 
 BYTES_PER_SUBMISSION = 135
 """Of a compressed dump of 2013; later ones are larger a submission."""
@@ -59,7 +65,7 @@ BYTES_PER_SUBMISSION = 135
 LOOKUPS_OF_FOUND = 2
 """Collections of a CDX index that are asked for a URL with a page: the nearest, and the next, which may be nearer."""
 
-_LEAST_SECONDS = 2.0  # the time of a shorter run is mostly the start of a process
+_LEAST_SECONDS = 20.0  # the time of a shorter run is mostly that of starting processes
 
 
 def rate_of(stage: str, log: list[dict], *, live: bool = False) -> Rate:

@@ -80,11 +80,19 @@ def test_an_interrupted_stage_says_how_far_it_is(small_config: Path, small_run: 
 
 
 def test_a_runs_own_rates_count_where_it_ran_long_enough() -> None:
-    entry = {"stage": "clean", "seconds": 10.0, "workers": 2, "entered": 1000, "left": 500, "bytes": 5000, "shards": 4}
+    entry = {
+        "stage": "clean",
+        "seconds": 100.0,
+        "workers": 2,
+        "entered": 10000,
+        "left": 5000,
+        "bytes": 50000,
+        "shards": 4,
+    }
     assert rate_of("clean", []).measured == SHIPPED_RATES
     complete = rate_of("clean", [{**entry, "shards_written": 4}])
     assert (complete.rows_per_second, complete.kept, complete.bytes_per_row) == (50, 0.5, 10)
-    for other in ({"shards_written": 1}, {"shards_written": 4, "seconds": 0.1}):
+    for other in ({"shards_written": 1}, {"shards_written": 4, "seconds": 5.0}):
         assert rate_of("clean", [{**entry, **other}]) == SHIPPED["clean"]
     assert set(SHIPPED) >= set(ORDER)
     alone = rate_of("fetch", [{**entry, "stage": "fetch", "shards_written": 4}], live=True)
