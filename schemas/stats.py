@@ -487,6 +487,7 @@ class Month(Figures):
     """One run of the chain, the oldest first; its figures are of what it added."""
 
     run: Annotated[str, _is("the folder's name")]
+    report: Annotated[str | None, _is("its index.html, as this one's link; null without one in a neighbouring folder")]
     urls: Annotated[int | None, _is("new URLs; null for imported text, which has none")]
     seen_before: Annotated[int | None, _is("URLs that an earlier run had")]
     documents: Annotated[int | None, _is("new documents in the corpus")]

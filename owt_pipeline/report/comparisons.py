@@ -7,10 +7,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
-from owt_pipeline.engine.bases import Base, open_chain, place_of
+from owt_pipeline.engine.bases import Base, open_chain, place_of, relative_uri
 from owt_pipeline.engine.dataset import read_manifest
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage, open_source
@@ -241,8 +242,10 @@ def months(workdir: Storage, manifests: Mapping[str, Manifest], stats: Stats, ba
     for base in bases:
         of_base = json.loads(_content(base.workdir) or "{}")
         is_ours = of_base.get("schema_version") == STATS_VERSION
-        runs.append(_month(base.name, base.manifests, of_base if is_ours else None))
-    runs.append(_month(place_of(workdir).rpartition("/")[2], manifests, stats))
+        folder = relative_uri(workdir, base.workdir)
+        report = f"../{quote(folder)}/report/index.html" if of_base and folder.startswith("../") else None
+        runs.append(_month(base.name, base.manifests, of_base if is_ours else None) | {"report": report})
+    runs.append(_month(place_of(workdir).rpartition("/")[2], manifests, stats) | {"report": None})
     known: set[str] = set()
     before: Any = None
     for run in runs:

@@ -90,10 +90,11 @@ function configuration(spec) {
   };
 }
 
-function draw() {
+// Draws the charts that are shown: those that are not drawn yet, or all, `anew`.
+function draw(anew) {
   for (const [name, spec] of Object.entries(specs)) {
     const place = document.getElementById("plot-" + name);
-    if (!place) continue;
+    if (!place || !place.clientWidth || (drawn[name] && !anew)) continue;
     if (drawn[name]) drawn[name].destroy();
     const canvas = place.querySelector("canvas") || place.appendChild(document.createElement("canvas"));
     canvas.setAttribute("role", "img");
@@ -180,6 +181,17 @@ if (search) {
   search.addEventListener("input", find);
 }
 
+// On a narrow screen a section opens on demand, but for the first ones.
+const sections = [...document.querySelectorAll(".section")];
+const unfold = (id) => sections.filter((one) => one.parentElement.id === id).forEach((one) => (one.open = true));
+if (matchMedia("(max-width: 36rem)").matches) sections.slice(3).forEach((one) => (one.open = false));
+unfold(location.hash.slice(1));
+for (const link of document.querySelectorAll("nav a")) link.addEventListener("click", () => unfold(link.hash.slice(1)));
+
 draw();
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-matchMedia("print").addEventListener("change", draw);
+document.addEventListener("toggle", () => draw(), true);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(true));
+matchMedia("print").addEventListener("change", ({ matches }) => {
+  if (matches) sections.forEach((one) => (one.open = true));
+  draw(true);
+});

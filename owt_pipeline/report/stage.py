@@ -215,7 +215,7 @@ STAGE = Stage(
     inputs=("tokens",),
     optional_inputs=("urls", "pages", "documents", "clean", "duplicates", "corpus"),
     options=Options,
-    version=6,
+    version=7,
     steps=(
         _pass("statistics", gather_statistics, kinds_of_first_pass),
         Step(merge_statistics, "statistics_merged", keys=what_was_sent, spread="shards"),

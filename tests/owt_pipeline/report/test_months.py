@@ -70,6 +70,9 @@ def test_months_are_compared(chain: Path) -> None:
     first, second = stats["months"]
     assert (first["domains"], second["domains"]) == (4, len({"a.org", "b.org", "e.org"}))
     assert second["gained"] == {"count": 1, "top": [["e.org", 2]]}
+    assert (first["report"], second["report"]) == ("../../0/report/index.html", None)
+    assert (chain / "1/report" / first["report"]).resolve() == (chain / "0/report/index.html").resolve()
+    assert '<a href="../../0/report/index.html">0</a>' in (chain / "1/report/index.html").read_text()
     assert second["lost"] == {"count": 2, "top": [["d.org", 2], ["c.org", 1]]}
 
 

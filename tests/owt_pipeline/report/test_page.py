@@ -113,10 +113,36 @@ def test_the_page_names_its_run_and_shows_twenty_rows_of_a_table(run: Path, brow
         assert browser.evaluate(f"[...{rows}].every(row => !row.hidden)")
 
 
+HEIGHT = "document.documentElement.scrollHeight"
+OPEN = "[...document.querySelectorAll('.section[open]')].map(one => one.parentElement.id)"
+DRAWN = "[...document.querySelectorAll('.plot')].every(plot => plot.querySelector('canvas'))"
+
+
+def unfold(browser: Browser) -> None:
+    """Open all sections; their charts are drawn when the browser says that they are open."""
+    browser.evaluate("document.querySelectorAll('.section').forEach(one => (one.open = true))")
+    assert browser.comes_to(DRAWN)
+
+
+def test_a_phone_shows_the_first_sections_and_the_others_on_demand(run: Path, browser: Browser) -> None:
+    browser.open(run / "report" / "index.html", 1280, 900)
+    assert browser.evaluate(OPEN) == list(SECTIONS)
+    browser.open(run / "report" / "index.html", 390, 900)
+    assert browser.evaluate(OPEN) == list(SECTIONS[:3])
+    assert browser.evaluate(HEIGHT) < 7_000
+    browser.evaluate("document.querySelector('nav a[href=\"#lengths\"]').click()")
+    assert browser.evaluate(OPEN) == [*SECTIONS[:3], "lengths"]
+    assert browser.comes_to(
+        "[...document.querySelectorAll('#lengths .plot')].every(plot => plot.querySelector('canvas'))"
+    )
+    assert browser.evaluate("document.querySelector('#lengths canvas').width") > 200
+
+
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_page_draws_in_a_browser(run: Path, browser: Browser, width: int, dark: bool) -> None:
     browser.open(run / "report" / "index.html", width, 900, dark=dark)
+    unfold(browser)
     assert browser.evaluate("document.querySelectorAll('.plot canvas').length") >= 15
     assert browser.evaluate("document.querySelectorAll('.plot:empty').length") == 0
     assert browser.evaluate(BLANK) == 0
@@ -171,8 +197,10 @@ def test_a_reason_of_few_rows_is_seen_and_opens_to_urls(run: Path, browser: Brow
             assert drawn > 10
             assert f"{100 * reason['share']:.1f} %" in browser.evaluate(f"{row}.textContent")
     reason = stats["funnel"][0]["rejected"][0]
-    browser.evaluate("document.querySelector('#funnel details summary').click()")
-    links = browser.evaluate("[...document.querySelectorAll('#funnel details[open] li')].map(e => e.textContent)")
+    browser.evaluate("document.querySelector('#funnel details details summary').click()")
+    links = browser.evaluate(
+        "[...document.querySelectorAll('#funnel details details[open] li')].map(e => e.textContent)"
+    )
     assert len(links) == len(reason["sample"]) == min(10, reason["count"])
     assert reason["sample"][0]["url"] in links[0]
 
