@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,24 @@ USED_WITHOUT_IMPORT = {
     "tensorboard": "torch.utils.tensorboard imports it",
 }
 IMPORTED_UNDECLARED = {"torch-xla": "it needs an environment of its own: docs/how-to/tpu.md"}
+
+
+def test_the_release_gives_the_index_absolute_links_and_the_projects_address(tmp_path: Path) -> None:
+    """By the commands of CONTRIBUTING.md, on copies."""
+    for name in ("README.md", "pyproject.toml"):
+        shutil.copy(REPOSITORY / name, tmp_path)
+    blocks = re.findall(r"^ +```\n(.*?)^ +```", (REPOSITORY / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL)
+    (commands,) = [textwrap.dedent(block) for block in blocks if "project.urls" in block]
+    subprocess.run(["bash", "-euc", commands], cwd=tmp_path, check=True)
+    project = "https://HOST/OWNER/REPOSITORY"
+    links = re.findall(r"(!?)\[[^]]*\]\(([^)]+)\)", (tmp_path / "README.md").read_text())
+    assert links
+    assert all(link.startswith("https://") for _, link in links)
+    assert [link for image, link in links if image] == [f"{project}/raw/v0.1.0/docs/report.png"]
+    for link in (link for _, link in links if link.startswith(project)):
+        assert (REPOSITORY / re.sub(r".*/v0.1.0/|#.*", "", link)).exists(), link
+    urls = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["urls"]
+    assert urls["Repository"] == project
 
 
 def normalized(name: str) -> str:

@@ -37,7 +37,7 @@ def test_what_was_read_completely_is_counted() -> None:
 
 
 @pytest.mark.parametrize("share", [0.5, 0.1, 0.02])
-def test_distinct_urls_of_a_part_give_those_of_the_whole_within_30_percent(share: float) -> None:
+def test_distinct_urls_of_a_part_predict_those_of_all_rows_within_30_percent(share: float) -> None:
     draws = np.random.default_rng(7).zipf(1.3, 200_000).astype(np.uint64)
     rows = pa.table({"url_id": draws, "reason": pa.nulls(len(draws), pa.string()),
                      "score": np.full(len(draws), 3), "host": ["a.org"] * len(draws)})  # fmt: skip
