@@ -343,6 +343,16 @@ class _Server:
         self._process.wait()
 
 
+def _forget() -> None:
+    """In a process that was forked from this one: it has neither its threads nor its children, and asks for its own."""
+    global _server, _shared, _lock, _sharing
+    _server = _shared = None
+    _lock, _sharing = threading.Lock(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 @atexit.register
 def _close() -> None:
     if _server is not None:

@@ -309,3 +309,32 @@ def test_script_without_a_main_guard_runs_once(tmp_path: Path) -> None:
     )
     ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["begin", "49", "3"]
+
+
+def test_line_ends_of_windows_change_nothing() -> None:
+    assert owt.extract(HTML.replace("\n", "\r\n")) == owt.extract(HTML)
+    text = (PROSE + "\n" + PROSE) * 2
+    assert owt.clean(text.replace("\n", "\r\n")).text == owt.clean(text).text
+    assert owt.near_duplicates([text, text.replace("\n", "\r\n")], workers=1)["rule"].to_pylist() == ["exact"]
+
+
+def test_two_threads_and_a_forked_process_may_use_the_library_at_once(tmp_path: Path) -> None:
+    """In a process of its own, since it forks."""
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import os
+from concurrent.futures import ThreadPoolExecutor
+import owt_pipeline as owt
+
+def work(number):
+    isolated = owt.Extractor(isolated=True, workers=1)
+    return owt.near_duplicates(["a b c"] * 3, workers=1).num_rows, [page.title for page in isolated.map([{HTML!r}])]
+
+with ThreadPoolExecutor(2) as pool:
+    found = list(pool.map(work, range(2)))
+if (child := os.fork()) == 0:
+    os._exit(0 if work(0) == found[0] else 1)
+print(found, os.waitpid(child, 0)[1])
+""")
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=120)
+    assert ran.stdout.strip() == "[(2, ['A page']), (2, ['A page'])] 0"
