@@ -160,10 +160,6 @@ def test_a_wrong_option_is_one_clear_error(small_config: Path, tmp_path: Path) -
     assert "unknown command 'tokenise'; did you mean 'tokenize'?" in ask_owt("tokenise", code=2)
 
 
-def test_a_missing_stage_is_named(tmp_path: Path) -> None:
-    assert "run `owt extract" in ask_owt("clean", "--workdir", tmp_path, code=1)
-
-
 def test_an_unreadable_file_is_one_clear_error(tmp_path: Path) -> None:
     """One that opens and then fails to be read, as a file on a broken disk does, even for root."""
     dump = Path("/proc/self/mem")

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -276,26 +275,6 @@ def test_the_pages_of_a_run_are_an_archive_for_the_next(tmp_path: Path) -> None:
     first = responses(runs[0], fetch(runs[0], file))
     assert first["https://a.example/oldest"].body == page("new")
     assert responses(runs[1], fetch(runs[1], *(tmp_path / "first/warc").iterdir())) == first
-
-
-def test_archives_are_the_same_wherever_they_lie_and_in_whatever_order_they_were_recorded(
-    tmp_path: Path, write_urls: Callable[..., Runtime]
-) -> None:
-    urls = [f"https://{name}.example/" for name in "ab"]
-    runtime = write_urls(urls)
-    files = [tmp_path / "2" / "a.warc", tmp_path / "1" / "b.warc"]
-    for file, url in zip(files, urls, strict=True):
-        file.parent.mkdir()
-        file.write_bytes(archive([(url, 200, "HTTP/1.1 200 OK", HTML, page(url))]))
-    by_folder = replace(STAGE, module="", sources=lambda options: STAGE.sources(options)[::-1])  # as versions before
-    live = {"sources": ("archive", "live"), "user_agent": "test/1.0 (+mailto:me@example.org)"}
-    options = Options(pages_from=tuple(map(str, files)), **live)  # type: ignore[arg-type]
-    assert [source["name"] for source in STAGE.sources(options)] == ["a.warc", "b.warc"]
-    before, ran = run_stage(by_folder, options, runtime)
-    assert ran
-    manifest, ran = run_stage(STAGE, options, runtime)
-    assert manifest == before
-    assert not ran
 
 
 def test_a_glob_without_files_says_so(write_urls: Callable[..., Runtime], tmp_path: Path) -> None:

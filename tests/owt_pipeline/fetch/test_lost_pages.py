@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from owt_pipeline.commands.datasets import discard
-from owt_pipeline.engine import phases
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.fetch.stage import STAGE, Options
-from tests.owt_pipeline.fetch import test_live
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import responses
 from tests.owt_pipeline.fetch.test_live import fetch, serve
@@ -74,35 +70,6 @@ def test_a_lost_manifest_of_fetched_pages_is_an_error_and_not_a_new_crawl(
         fetch(web.runtime, web.server)
     assert web.asked == before
     assert len(responses(web.runtime, fetch(web.runtime, web.server, refetch=True))) == len(HOSTS)
-
-
-def _crash(*_: object) -> None:
-    raise KeyError("killed before the manifest")
-
-
-@pytest.mark.parametrize("finish", [STAGE.finish, _crash], ids=["finished", "interrupted"])
-def test_what_an_earlier_version_fetched_is_not_fetched_again(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], finish: Callable[..., None]
-) -> None:
-    """Its fingerprint counted the paths of archives, too."""
-    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyError):
-        shaping = partial(_with_paths, STAGE.shaping)
-        patch.setattr(test_live, "STAGE", replace(STAGE, module="", finish=finish, shaping=shaping))
-        web = Web(serve, write_urls)
-        fetch(web.runtime, web.server)
-    phases._opened = None  # another process continues
-    begun = Counter(HOSTS)
-    assert web.asked == begun
-    manifest = fetch(web.runtime, web.server)
-    assert len(responses(web.runtime, manifest)) == len(HOSTS)
-    next(web.folder.glob("warc/part-00001-*")).unlink()
-    with pytest.raises(UserError, match="shards 1 of pages/ are missing"):
-        fetch(web.runtime, web.server)
-    assert web.asked == begun
-
-
-def _with_paths(shaping: Callable[..., dict[str, object]], *arguments: object) -> dict[str, object]:
-    return shaping(*arguments) | {"pages_from": []}
 
 
 def test_discarded_pages_are_not_fetched_again(web: Web) -> None:
