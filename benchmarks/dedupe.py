@@ -78,7 +78,7 @@ def main() -> int:
 def measure_ours(folder: Path, testdata: Path, count: int, repeats: int) -> tuple[float, list[str]]:
     """The complete stage on one core, on two, and its growth; returns its documents a CPU second, and what is amiss."""
     sizes = [FEW, count // 4, count]
-    for size in sizes:
+    for size in {*sizes}:
         write_clean(folder / str(size), long_documents(testdata, size), size)
     halves = [folder / f"half {k}" for k in (0, 1)]
     for half in halves:

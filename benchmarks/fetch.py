@@ -121,7 +121,7 @@ def speed(hosts: int, pages: int, page_bytes: int, repeats: int, coding: str) ->
 
 def median_ratio(ours: Sequence[float], others: Sequence[float]) -> float:
     """Of the repeats that both have."""
-    return median(our / other for our, other in zip(ours, others, strict=False))
+    return median(our / max(other, 1e-9) for our, other in zip(ours, others, strict=False))  # a tick is 10 ms
 
 
 def memory(count: int) -> int:
