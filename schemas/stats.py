@@ -478,7 +478,7 @@ class Time(Figures):
     stage: Annotated[str, _is("its name")]
     started: Annotated[str, _is("ISO 8601, UTC")]
     seconds: Annotated[float, _is("until its output was published")]
-    host: Annotated[str | None, _is("the machine, or on a cluster the runner; null where an earlier release ran it")]
+    host: Annotated[str | None, _is("the machine, or on a cluster the runner; null where the log does not say")]
     workers: Annotated[str | None, _is("processes, or on Dataflow machines of which type; null for another cluster")]
     dollars: Annotated[float | None, _is("on Dataflow, what its machines cost at most by list prices")]
 

@@ -203,7 +203,7 @@ _decode_page = msgspec.msgpack.Decoder(tuple[Page, list[int]]).decode
 class _Claim(Holder, frozen=True):
     """What a claim's file says: the attempt that owns it, and its processes."""
 
-    owner: str = msgspec.field(name="attempt")  # as earlier versions wrote it, whose claims may be left behind
+    owner: str
     processes: list[str]
 
     def is_dead(self) -> bool:
