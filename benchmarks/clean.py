@@ -28,8 +28,8 @@ from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from owt_pipeline.clean.documents import clean_document, detect
 from owt_pipeline.clean.filters import FILTERS
+from owt_pipeline.clean.options import Options
 from owt_pipeline.clean.repair import fix_text, tidy
-from owt_pipeline.clean.stage import Options
 from owt_pipeline.extract.extractor import Page, Settings, load
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

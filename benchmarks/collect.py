@@ -30,10 +30,11 @@ from statistics import median
 import orjson
 import zstandard
 
+from owt_pipeline.collect.options import Options
 from owt_pipeline.collect.rules import Rules
 from owt_pipeline.collect.sources import Source, block_batches, rows_of_block
 from owt_pipeline.collect.spread import HostCounter
-from owt_pipeline.collect.stage import STAGE, Options
+from owt_pipeline.collect.stage import STAGE
 from owt_pipeline.engine import progress
 from owt_pipeline.engine.exchange import SliceWriter
 from owt_pipeline.engine.runner import run_stage
@@ -144,7 +145,7 @@ def peak_megabytes(dump: Path, copies: int) -> int:
     with tempfile.TemporaryDirectory(prefix="owt-") as folder:
         longer = Path(folder) / "RS.zst"
         longer.write_bytes(dump.read_bytes() * copies)
-        command = [sys.executable, "-m", "owt_pipeline.collect.stage", "--workdir", f"{folder}/run", "--workers", "1"]
+        command = [sys.executable, "-m", "owt_pipeline", "collect", "--workdir", f"{folder}/run", "--workers", "1"]
         program = (
             "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); "
             "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"

@@ -150,7 +150,7 @@ def seconds_together(workdirs: list[Path]) -> float:
 def start_dedupe(workdir: Path, workers: int, cores: int) -> subprocess.Popen[bytes]:
     for folder in ("duplicates", "ledger/duplicates"):
         shutil.rmtree(workdir / folder, ignore_errors=True)
-    command = [sys.executable, "-m", "owt_pipeline.dedupe.stage", "--workdir", str(workdir), "--quiet"]
+    command = [sys.executable, "-m", "owt_pipeline", "dedupe", "--workdir", str(workdir), "--quiet"]
     return subprocess.Popen(
         [*command, "--workers", str(workers)], start_new_session=True, preexec_fn=partial(pin, cores)
     )

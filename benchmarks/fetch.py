@@ -131,7 +131,7 @@ def memory(count: int) -> int:
         urls = (f"http://h{n % hosts}.{DOMAIN}:{port}/{'gone/' * (n % 3 == 0)}{n}" for n in range(count))
         runtime = collect(urls, Path(work), num_shards=1)
         command = [
-            sys.executable, "-m", "owt_pipeline.fetch.stage", "--workdir", str(runtime.workdir), "--quiet",
+            sys.executable, "-m", "owt_pipeline", "fetch", "--workdir", str(runtime.workdir), "--quiet",
             "--resolve", f"*.{DOMAIN}=127.0.0.1", "--allowed_ports", str(port), "--host_delay", "0",
             "--address_delay", "0", "--address_connections", "1000",
             "--user_agent", "bench/1.0 (+mailto:bench@bench.test)",

@@ -85,8 +85,8 @@ class Extractor:
 
     def __init__(self, *, isolated: bool = False, workers: int | None = None, **options: Any):
         from owt_pipeline.extract.extractor import ExtractorError
+        from owt_pipeline.extract.options import Options
         from owt_pipeline.extract.pages import load_extractor
-        from owt_pipeline.extract.stage import Options
         from schemas.settings import from_table
 
         self.options = from_table(Options, options, "extract")
@@ -180,7 +180,8 @@ class Cleaner:
     """`clean` with options that are kept, from one text to the next."""
 
     def __init__(self, **options: Any):
-        from owt_pipeline.clean.stage import Options, checked_sets
+        from owt_pipeline.clean.options import Options
+        from owt_pipeline.clean.stage import checked_sets
         from owt_pipeline.engine.errors import UserError
         from schemas.settings import from_table
 

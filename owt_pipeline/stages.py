@@ -1,4 +1,4 @@
-"""The stages, one module each: `python -m owt_pipeline.dedupe.stage --help`."""
+"""The stages of a run, one module each."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from owt_pipeline.engine.dataset import Outcome, rejects_batch, replace_columns
 from schemas import DATASETS, Reason
 
 if TYPE_CHECKING:
-    from owt_pipeline.clean.stage import Options
+    from owt_pipeline.clean.options import Options
 
 
 ALL = "all"

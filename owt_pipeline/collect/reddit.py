@@ -21,7 +21,7 @@ from owt_pipeline.formats.lines import Block
 if TYPE_CHECKING:
     import praw
 
-    from owt_pipeline.collect.stage import Options
+    from owt_pipeline.collect.options import Options
 
 logger = logging.getLogger("owt")
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,6 +15,7 @@ import pyarrow as pa
 
 from owt_pipeline.collect.earlier import AGAIN, KNOWN, BaseReader, Earlier, accepted_by
 from owt_pipeline.collect.merge import merge_submissions
+from owt_pipeline.collect.options import Options
 from owt_pipeline.collect.reddit import SubredditReader, days_asked_for
 from owt_pipeline.collect.rules import Rules
 from owt_pipeline.collect.sample import Sample, forecast, sample_source
@@ -48,7 +47,7 @@ from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part, what_was_
 from owt_pipeline.engine.storage import Storage, describe_source, expand_globs, open_source
 from owt_pipeline.engine.workers import map_batches
 from owt_pipeline.formats import lines
-from schemas import Reason, option
+from schemas import Reason
 from schemas.manifest import ShardRecord
 
 logger = logging.getLogger("owt")
@@ -62,72 +61,6 @@ _PARTS_OF_BASE = 64
 _FEW_REQUESTS = 1_000  # worth less than writing the rows once more
 _DAY = 86_400.0
 _MANY_ROWS = 4_000_000  # of a shard: some 4 GB of memory
-
-# Where the files are shapes nothing; what is in them does, and that is in the manifest's `sources`.
-_FILES: dict[str, Any] = {"metavar": "GLOB", "shapes_bytes": False}
-
-
-@dataclass(frozen=True)
-class Options:
-    dumps: tuple[str, ...] = option(
-        (), "monthly dumps of submissions (.zst, .xz, .bz2, .gz or plain): files, folders or globs", **_FILES
-    )
-    url_lists: tuple[str, ...] = option(
-        (), "lists of URLs, one a line (plain or compressed likewise): files, folders or globs", **_FILES
-    )
-    warcs: tuple[str, ...] = option(
-        (), "WARC files whose HTML responses are the URLs: files, folders or globs", **_FILES
-    )
-    subreddits: tuple[str, ...] = option((), "ask Reddit's API (PRAW) for submissions of these", metavar="NAME")
-    praw_site: str | None = option(
-        None, "section of praw.ini with the credentials (default: DEFAULT)", shapes_bytes=False
-    )
-    praw_listing: str = option("top", "which submissions to ask for", choices=("new", "top", "hot", "search"))
-    praw_query: str | None = option(None, "what to search for, with --praw_listing search")
-    praw_time: str = option(
-        "all", "span of top and search", choices=("all", "year", "month", "week", "day", "hour"), metavar="SPAN"
-    )
-    praw_limit: int | None = option(None, "most submissions of a subreddit (default: all Reddit gives)", minimum=1)
-    praw_after: str | None = option(None, "take submissions of the API from this day on (UTC)", metavar="YYYY-MM-DD")
-    praw_before: str | None = option(None, "take submissions of the API before this day (UTC)", metavar="YYYY-MM-DD")
-    allow_damaged: bool = option(
-        False,
-        "take what can be read of damaged files, and record in the manifest what is lost, in place of stopping",
-        shapes_bytes=False,  # where it does, there is no output without it
-    )
-    num_shards: int = option(8, "shards of this and every later dataset", minimum=1, maximum=65535)
-    min_score: int = option(3, "least score of a URL on Reddit (WebText's is 3)")
-    score_policy: str = option(
-        "max", "the score of a URL: its best submission's, or the sum over all", choices=("max", "sum")
-    )
-    over_18: bool = option(False, "keep submissions marked over 18")
-    allow_subreddits: tuple[str, ...] = option((), "take submissions from these subreddits only", metavar="NAME")
-    deny_subreddits: tuple[str, ...] = option((), "take no submissions from these subreddits", metavar="NAME")
-    blocked_domains: tuple[str, ...] = option(
-        (),
-        "lists of domains to leave out with their subdomains, or hosts (=HOST), one a line: files or globs",
-        **_FILES,
-    )
-    deny_domains: tuple[str, ...] = option(
-        (),
-        "domains to leave out with their subdomains, such as wikipedia.org, or hosts, such as =docs.python.org",
-        metavar="DOMAIN",
-    )
-    blocked_extensions: tuple[str, ...] = option(
-        (), "further endings of paths to leave out, such as .cgi", metavar="EXT"
-    )
-    built_in_blocklists: bool = option(True, "leave out known hosts of media and files, and endings of such files")
-    max_host_share: float = option(
-        1.0, "a host with more URLs than this part of a mean shard is spread over several", minimum=0.01
-    )
-    retry_bases: bool = option(
-        False,
-        "take up again the URLs of the bases (--base) whose fetch failed for a while: a time limit, an error 5xx, a "
-        "robots.txt that could not be read",
-    )
-    retry_after_days: float = option(
-        7.0, "with --retry_bases: those that were asked for at least so many days ago", minimum=0.0
-    )
 
 
 def prepare(run: StageRun) -> None:
@@ -442,9 +375,3 @@ STAGE = Stage(
     bases=("urls", "pages", "documents", "clean", "duplicates"),
     example="owt collect --workdir run --dumps 'dumps/RS_2013-*.zst' --num_shards 64",
 )
-
-
-if __name__ == "__main__":
-    from owt_pipeline.commands.run import stage_main
-
-    sys.exit(stage_main(STAGE))

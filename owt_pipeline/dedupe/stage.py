@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -221,8 +220,3 @@ STAGE = Stage(
     libraries=("numpy", "xxhash"),
     example="owt dedupe --workdir runs/2013 --threshold 0.85 --survivor highest_score",
 )
-
-if __name__ == "__main__":
-    from owt_pipeline.commands.run import stage_main
-
-    sys.exit(stage_main(STAGE))

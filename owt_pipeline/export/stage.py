@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -118,9 +117,3 @@ def apply_decisions(documents: pa.RecordBatch, decisions: pa.Table) -> tuple[pa.
         for url_id, url, rule, kept, similarity in zip(*(column.to_pylist() for column in columns), strict=True)
     )
     return documents.filter(pc.invert(gone)), rejects_batch(rejects)
-
-
-if __name__ == "__main__":
-    from owt_pipeline.commands.run import stage_main
-
-    sys.exit(stage_main(STAGE))

@@ -29,7 +29,7 @@ from owt_pipeline.formats.warc import read_record
 from schemas import DATASETS, Reason
 
 if TYPE_CHECKING:
-    from owt_pipeline.extract.stage import Options
+    from owt_pipeline.extract.options import Options
 
 T = TypeVar("T")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,7 @@ from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.extract.extractor import BUILT_IN, ExtractorError, describe
 from owt_pipeline.extract.model import digest
-from schemas import option
+from owt_pipeline.extract.options import Options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,37 +18,6 @@ if TYPE_CHECKING:
     from owt_pipeline.engine.commit import ShardWriter
     from owt_pipeline.engine.dataset import DatasetReader
     from owt_pipeline.engine.exchange import Slice
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of the stage."""
-
-    extractor: str = option(
-        "blocks",
-        "blocks, our own; trafilatura; resiliparse; or `module:factory` of yours",
-        metavar="NAME",
-    )
-    favor: str = option(
-        "balanced",
-        "precision rather loses text than keeps boilerplate; recall the reverse",
-        choices=("balanced", "precision", "recall"),
-    )
-    fast: bool = option(False, "trafilatura: skip its second opinions: faster, less exact")
-    include_comments: bool = option(False, "readers' comments belong to the text")
-    include_tables: bool = option(True, "tables belong to the text")
-    text_format: str = option(
-        "plain",
-        "plain text, or markdown, which keeps headings, lists, tables, code and formulas",
-        choices=("plain", "markdown"),
-    )
-    reject_walls: bool = option(
-        True,
-        "reject missing pages and parked domains that come with status 200 (soft_404), and logins, requests to consent "
-        "and checks for robots in place of the page (wall)",
-    )
-    page_cpu_seconds: float = option(20.0, "CPU time a page may use", minimum=0.1)
-    page_memory_mb: int = option(1024, "memory a page may use, in MiB", minimum=64)
 
 
 ROWS = 64  # pages a batch of documents is made of; workers get them one by one, so that load balances
@@ -117,8 +84,3 @@ STAGE = Stage(
     help="Read each page's main text and metadata, in worker processes that no page can harm.",
     example="owt extract --workdir run --favor precision",
 )
-
-if __name__ == "__main__":
-    from owt_pipeline.commands.run import stage_main
-
-    sys.exit(stage_main(STAGE))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -264,8 +263,3 @@ STAGE = Stage(
     again=_later("retried:mark_failed"),
     example="owt fetch --workdir run --pages_from 'archives/*.warc.gz'",
 )
-
-if __name__ == "__main__":
-    from owt_pipeline.commands.run import stage_main
-
-    sys.exit(stage_main(STAGE))

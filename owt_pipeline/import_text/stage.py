@@ -6,7 +6,6 @@ import datetime
 import logging
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -282,9 +281,3 @@ def _date(fields: Mapping[str, Any], name: str) -> str | None:
 def _some(fields: Mapping[str, Any]) -> str:
     names = list(fields)
     return ", ".join(names[:8]) + (", …" if len(names) > 8 else "") or "none"
-
-
-if __name__ == "__main__":
-    from owt_pipeline.commands.run import stage_main
-
-    sys.exit(stage_main(STAGE))

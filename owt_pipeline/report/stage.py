@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -235,8 +234,3 @@ STAGE = Stage(
     libraries=("tld",),
     example="owt report --workdir runs/2013 --reference_domains webtext-top-domains.txt --compare runs/2012",
 )
-
-if __name__ == "__main__":
-    from owt_pipeline.commands.run import stage_main
-
-    sys.exit(stage_main(STAGE))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -187,9 +186,3 @@ def schema_for(encoding: Encoding) -> pa.Schema:
     index = schema.get_field_index("tokens")
     wide = schema.field(index).with_type(pa.list_(pa.field("item", pa.uint32(), nullable=False)))
     return schema.set(index, wide)
-
-
-if __name__ == "__main__":
-    from owt_pipeline.commands.run import stage_main
-
-    sys.exit(stage_main(STAGE))

@@ -20,7 +20,7 @@ import pytest
 
 import owt_pipeline as owt
 from owt_pipeline.clean.documents import clean_batch
-from owt_pipeline.clean.stage import Options as CleanOptions
+from owt_pipeline.clean.options import Options as CleanOptions
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.extract.extractor import Page, Settings

@@ -14,8 +14,8 @@ from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from google.protobuf.message import Message
 
+from owt_pipeline.clean.options import Options as CleanOptions
 from owt_pipeline.clean.stage import STAGE as CLEAN
-from owt_pipeline.clean.stage import Options as CleanOptions
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.graph import Start
 from owt_pipeline.engine.stage import Runtime

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from owt_pipeline.clean.documents import Document, clean_batch, clean_document, detect, within
+from owt_pipeline.clean.options import Options
 from owt_pipeline.clean.repair import mask, tidy
-from owt_pipeline.clean.stage import Options
 from owt_pipeline.formats import encoding
 from schemas import DATASETS, Reason
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from owt_pipeline.clean import contamination
 from owt_pipeline.clean.contamination import evaluation_sets, n_grams_of, shared_n_gram
 from owt_pipeline.clean.documents import clean_document
-from owt_pipeline.clean.stage import Options
+from owt_pipeline.clean.options import Options
 from owt_pipeline.engine.errors import UserError
 from schemas import Reason
 

@@ -11,7 +11,7 @@ import pytest
 from owt_pipeline.clean.documents import clean_document
 from owt_pipeline.clean.filters import FILTERS
 from owt_pipeline.clean.judgement import Filter
-from owt_pipeline.clean.stage import Options
+from owt_pipeline.clean.options import Options
 from schemas import Reason
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "new-filter.md"

@@ -16,8 +16,8 @@ from ftfy.fixes import fix_character_width
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from owt_pipeline.clean.options import Options
 from owt_pipeline.clean.repair import _HARMLESS, fix_text
-from owt_pipeline.clean.stage import Options
 
 # What ftfy's rules are about, so that hypothesis meets them often.
 NOTABLE = st.sampled_from(

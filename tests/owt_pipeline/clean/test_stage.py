@@ -10,7 +10,8 @@ import pytest
 
 from owt_pipeline.clean.documents import EDGES
 from owt_pipeline.clean.filters import FILTERS
-from owt_pipeline.clean.stage import STAGE, Options
+from owt_pipeline.clean.options import Options
+from owt_pipeline.clean.stage import STAGE
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UserError

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from owt_pipeline.collect.stage import STAGE, Options
+from owt_pipeline.collect.options import Options
+from owt_pipeline.collect.stage import STAGE
 from owt_pipeline.engine.dataset import DatasetReader, read_manifest
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
@@ -56,5 +57,5 @@ def collected(workdir: Path) -> Collected:
 
 def start(workdir: Path, *flags: str, **popen: Any) -> subprocess.Popen[str]:
     """`owt collect` in a process of its own."""
-    command = [sys.executable, "-m", "owt_pipeline.collect.stage", "--workdir", str(workdir), *flags]
+    command = [sys.executable, "-m", "owt_pipeline", "collect", "--workdir", str(workdir), *flags]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **popen)

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 import zstandard
 
+from owt_pipeline.collect.options import Options
 from owt_pipeline.collect.sample import forecast
-from owt_pipeline.collect.stage import Options, sample
+from owt_pipeline.collect.stage import sample
 from owt_pipeline.engine.storage import Storage
 from tests.owt_pipeline.collect.collecting import collect
 

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import zstandard
 
-from owt_pipeline.collect.stage import STAGE, Options
+from owt_pipeline.collect.options import Options
+from owt_pipeline.collect.stage import STAGE
 from owt_pipeline.commands.history import asked_for, history, readers_of
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.errors import UserError

@@ -198,7 +198,8 @@ def run_in_process(workdir: Path) -> subprocess.Popen[bytes]:
     command = [
         sys.executable,
         "-m",
-        "owt_pipeline.dedupe.stage",
+        "owt_pipeline",
+        "dedupe",
         "--workdir",
         str(workdir),
         "--workers",

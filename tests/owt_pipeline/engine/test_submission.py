@@ -9,7 +9,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from owt_pipeline.collect.stage import Options
+from owt_pipeline.collect.options import Options
 from owt_pipeline.engine.errors import UsageError, UserError
 from owt_pipeline.engine.plan import version_skew, versions_of_everything
 from owt_pipeline.engine.storage import Storage

@@ -17,7 +17,8 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.extract.extractor import Extracted, Page, Settings
-from owt_pipeline.extract.stage import STAGE, Options
+from owt_pipeline.extract.options import Options
+from owt_pipeline.extract.stage import STAGE
 
 HTML = "text/html; charset=utf-8"
 PROSE = "This sentence is prose, and long enough to be taken for a part of an article about something. " * 6

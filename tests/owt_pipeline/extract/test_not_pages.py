@@ -12,8 +12,8 @@ from fastwarc.warc import ArchiveIterator
 
 from owt_pipeline.extract.charset import decode
 from owt_pipeline.extract.not_pages import MAX_WORDS, what_instead
+from owt_pipeline.extract.options import Options
 from owt_pipeline.extract.pages import Found, Rejected, extract_page, load_extractor
-from owt_pipeline.extract.stage import Options
 from owt_pipeline.formats.warc import response_record
 
 HTML = [("Content-Type", "text/html; charset=utf-8")]

@@ -15,7 +15,8 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.extract.model import digest
-from owt_pipeline.extract.stage import STAGE, Options
+from owt_pipeline.extract.options import Options
+from owt_pipeline.extract.stage import STAGE
 from tests.owt_pipeline.runs import differing
 
 Pages = dict[str, tuple[bytes, str]]

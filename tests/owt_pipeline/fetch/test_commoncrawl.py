@@ -354,7 +354,7 @@ def test_after_a_kill_only_what_was_in_flight_is_asked_again(
     archive.slowness = 0.02
     runtime = write_urls(urls, num_shards=1)
     command = [
-        sys.executable, "-m", "owt_pipeline.fetch.stage", "--workdir", runtime.workdir.uri, "--quiet",
+        sys.executable, "-m", "owt_pipeline", "fetch", "--workdir", runtime.workdir.uri, "--quiet",
         "--sources", "commoncrawl", "--cdx_index", f"{archive.url}/collinfo.json", "--cdx_data", f"{archive.url}/data",
         "--user_agent", AGENT, "--cdx_delay", "0", "--cdx_connections", "2", "--cdx_collections", "1",
     ]  # fmt: skip

@@ -322,7 +322,7 @@ def test_a_host_whose_retry_after_is_too_long_is_not_asked_again(
 
 def command(workdir: str, server: BadServer) -> list[str]:
     return [
-        sys.executable, "-m", "owt_pipeline.fetch.stage", "--workdir", workdir, "--quiet", "--resolve", *server.rules,
+        sys.executable, "-m", "owt_pipeline", "fetch", "--workdir", workdir, "--quiet", "--resolve", *server.rules,
         "--user_agent", AGENT, "--host_delay", "0", "--address_delay", "0", "--address_connections", "1000",
         "--max_page_bytes", "1000000", "--max_wire_bytes", "1000000", "--max_redirects", "5",
     ]  # fmt: skip
@@ -423,7 +423,7 @@ def test_a_wrong_rule_says_what_is_expected(
 ) -> None:
     runtime = write_urls(["http://a.example/"])
     result = subprocess.run(
-        [sys.executable, "-m", "owt_pipeline.fetch.stage", "--workdir", runtime.workdir.uri, "--resolve", "a.example",
+        [sys.executable, "-m", "owt_pipeline", "fetch", "--workdir", runtime.workdir.uri, "--resolve", "a.example",
          "--user_agent", AGENT],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip

@@ -155,7 +155,7 @@ def test_a_killed_crawl_into_a_bucket_continues_where_it_stopped(
         runtime = write_urls_to(f"{uri}/run", urls, num_shards=2)
         arguments = ["--workdir", f"{uri}/run", "--quiet", "--resolve", *server.rules, "--user_agent", AGENT]
         arguments += ["--host_delay", "0.2", "--address_delay", "0"]
-        command = [sys.executable, "-m", "owt_pipeline.fetch.stage", *arguments]
+        command = [sys.executable, "-m", "owt_pipeline", "fetch", *arguments]
         with subprocess.Popen(command) as process:
             wait_until(lambda: web.count() > len(urls) / 2, 60)
             process.kill()

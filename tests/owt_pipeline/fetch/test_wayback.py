@@ -330,7 +330,7 @@ def test_a_killed_run_asks_nothing_twice_but_what_was_in_flight(
     urls = [(f"{HOST}/{i}", AT) for i in range(30)]
     runtime = write_urls(urls, num_shards=1)
     command = [
-        sys.executable, "-m", "owt_pipeline.fetch.stage", "--workdir", runtime.workdir.uri, "--quiet",
+        sys.executable, "-m", "owt_pipeline", "fetch", "--workdir", runtime.workdir.uri, "--quiet",
         "--sources", "wayback", "--wayback_cdx", f"{archive.url}/cdx/search/cdx",
         "--wayback_pages", f"{archive.url}/web", "--user_agent", AGENT, "--wayback_delay", "0.03",
         "--wayback_connections", "1",

@@ -1,0 +1,38 @@
+"""Options of extract: which extractor, what belongs to the text, and what a page may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from schemas import option
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the stage."""
+
+    extractor: str = option(
+        "blocks",
+        "blocks, our own; trafilatura; resiliparse; or `module:factory` of yours",
+        metavar="NAME",
+    )
+    favor: str = option(
+        "balanced",
+        "precision rather loses text than keeps boilerplate; recall the reverse",
+        choices=("balanced", "precision", "recall"),
+    )
+    fast: bool = option(False, "trafilatura: skip its second opinions: faster, less exact")
+    include_comments: bool = option(False, "readers' comments belong to the text")
+    include_tables: bool = option(True, "tables belong to the text")
+    text_format: str = option(
+        "plain",
+        "plain text, or markdown, which keeps headings, lists, tables, code and formulas",
+        choices=("plain", "markdown"),
+    )
+    reject_walls: bool = option(
+        True,
+        "reject missing pages and parked domains that come with status 200 (soft_404), and logins, requests to consent "
+        "and checks for robots in place of the page (wall)",
+    )
+    page_cpu_seconds: float = option(20.0, "CPU time a page may use", minimum=0.1)
+    page_memory_mb: int = option(1024, "memory a page may use, in MiB", minimum=64)
