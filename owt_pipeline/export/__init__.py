@@ -1,1 +1,1 @@
-"""The finished corpus: clean documents without those that decisions remove."""
+"""The finished corpus: the clean documents that deduplication and takedowns leave."""

@@ -1,5 +1,5 @@
-"""The cards of a dataset, in the form in which Hugging Face's hub and `datasets` read them: that of the corpus,
-`ledger/corpus/README.md`, and that of a published one."""
+"""Dataset cards in the format of the Hugging Face Hub: for the corpus (`ledger/corpus/README.md`) and for a published
+dataset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from schemas.manifest import Counts, Manifest
 from schemas.settings import to_toml
 
 LANGUAGE = "language_"
-"""Before a language's code, the name of the count of its documents."""
+"""Prefix of the per-language document counts in `stats`."""
 
 _SIZES = ((1e3, "n<1K"), (1e4, "1K<n<10K"), (1e5, "10K<n<100K"), (1e6, "100K<n<1M"), (1e7, "1M<n<10M"))
 
@@ -27,15 +27,15 @@ def card(
     data_bytes: int,
     num_shards: int,
 ) -> str:
-    """The card as Markdown with a YAML header; the same for the same corpus.
+    """The card as Markdown with a YAML header; the same corpus gives the same card.
 
     Args:
-      upstream: the manifests of the datasets before the corpus, in the order of the stages.
-      counts: the corpus' own.
+      upstream: manifests of the datasets before the corpus, in stage order.
+      counts: the corpus' counts.
       stats: `characters`, `words`, `text_bytes`, and `language_CODE` for each language.
-      options: those of export.
-      data_bytes: of the corpus' files.
-      num_shards: of the corpus.
+      options: options of export.
+      data_bytes: bytes of the corpus' files.
+      num_shards: shards of the corpus.
     """
     languages = [(name[len(LANGUAGE) :], count) for name, count in stats.items() if name.startswith(LANGUAGE)]
     imported = any(manifest.stage == "import" for manifest in upstream.values())
@@ -58,8 +58,8 @@ def card(
 
 
 def rendered(template: str, **values: Any) -> str:
-    """A template of this folder, filled in."""
-    from jinja2 import Environment, StrictUndefined  # takes a while
+    """Render a template of this folder."""
+    from jinja2 import Environment, StrictUndefined  # a slow import
 
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {
@@ -77,7 +77,7 @@ def _description(column: pa.Field) -> str:
 
 
 def _without_folder(value: object) -> object:
-    """Of a file its name, since its folder is nobody's."""
+    """Paths reduced to file names, to keep local folders out of the card."""
     if isinstance(value, (list, tuple)):
         return [_without_folder(item) for item in value]
     return value.rpartition("/")[2] if isinstance(value, str) and "://" not in value else value

@@ -1,4 +1,4 @@
-"""export: the corpus, clean documents without their duplicates."""
+"""export: write the corpus, the clean documents without duplicates and takedowns."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from schemas.settings import shaping_options
 
 @dataclass(frozen=True)
 class ExportOptions:
-    rules: tuple[str, ...] = option(("exact", "near"), "decisions to apply, by rule", choices=("exact", "near", "none"))
-    min_similarity: float = option(0.0, "decisions to apply: of at least this similarity", minimum=0.0, maximum=1.0)
+    rules: tuple[str, ...] = option(("exact", "near"), "rules whose decisions apply", choices=("exact", "near", "none"))
+    min_similarity: float = option(0.0, "apply decisions of at least this similarity", minimum=0.0, maximum=1.0)
 
 
 def export(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Hold the shard's decisions in memory, and pass its documents by them and by the lists of takedowns."""
+    """Write one shard of the corpus; the shard's decisions are held in memory."""
     takedowns = takedowns_of_chain(run.workdir, [base.workdir for base in run.bases])
     chosen = chosen_decisions(run.inputs["duplicates"].table(shard), run.options)
     for batch in run.inputs["clean"].batches(shard, rows=1024):
@@ -69,15 +69,15 @@ STAGE = Stage(
     listed=forgotten_in_shards,
     bases=(FORGOTTEN,),
     shard_local=True,
-    help="Write the corpus: the clean documents without those that duplicates/ removes. Change the policy and export\n"
-    "again: nothing is computed anew. What forgotten.jsonl names (owt forget) stays out.\n"
+    help="Write the corpus: the clean documents without those that duplicates/ removes. After a change of these\n"
+    "options, only export runs again. Documents named in forgotten.jsonl (owt forget) are left out.\n"
     "ledger/corpus/README.md is the dataset card.",
     example="owt export --workdir runs/2013 --rules exact --min_similarity 0.9",
 )
 
 
 def _sizes(documents: pa.RecordBatch) -> dict[str, int]:
-    """What the dataset's card says of these documents."""
+    """Counts of these documents for the dataset card."""
     languages = Counter(documents["language"].to_pylist())
     return {
         "characters": pc.sum(pc.utf8_length(documents["text"])).as_py() or 0,
@@ -91,13 +91,13 @@ _REASONS = {"exact": Reason.EXACT_DUPLICATE, "near": Reason.NEAR_DUPLICATE}
 
 
 def chosen_decisions(decisions: pa.Table, options: ExportOptions) -> pa.Table:
-    """The rows of `decisions` (dataset `duplicates`) that are to be applied."""
+    """The rows of `decisions` (dataset `duplicates`) that the options apply."""
     of_rule = pc.is_in(decisions["rule"], pa.array(options.rules, pa.string()))
     return decisions.filter(pc.and_(of_rule, pc.greater_equal(decisions["similarity"], options.min_similarity)))
 
 
 def forget(documents: pa.RecordBatch, takedowns: Takedowns) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """(the documents that `takedowns` does not name, the rejects of the others)."""
+    """(documents that `takedowns` does not name, rejects for the others)."""
     named = dict(takedowns.of(documents["url_id"].to_numpy(), documents["url"]))
     gone = np.zeros(documents.num_rows, bool)
     gone[list(named)] = True
@@ -107,7 +107,7 @@ def forget(documents: pa.RecordBatch, takedowns: Takedowns) -> tuple[pa.RecordBa
 
 
 def apply_decisions(documents: pa.RecordBatch, decisions: pa.Table) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """(the documents that no row of `decisions`, of the dataset `duplicates`, removes; the rejects of the others)."""
+    """(documents that `decisions`, rows of the dataset `duplicates`, does not remove; rejects for the others)."""
     position = pc.index_in(documents["url_id"], decisions["url_id"].combine_chunks())
     gone = pc.is_valid(position)
     rejected, why = documents.filter(gone), decisions.take(position.filter(gone))

@@ -1,8 +1,8 @@
-"""The list of what a run is to forget: `forgotten.jsonl` in its working directory.
+"""The list of documents a run must forget: `forgotten.jsonl` in its working directory.
 
-One JSON object a line, either `{"url_id": 7, "url": "https://...", "detail": "..."}` or
-`{"domain": "example.org", "detail": "..."}`. Export leaves out what it names, with the reason `forgotten`, as long
-as the list is there: so what was taken down stays out, whatever runs again. Take a line out to bring it back.
+Each line is a JSON object, either `{"url_id": 7, "url": "https://...", "detail": "..."}` or
+`{"domain": "example.org", "detail": "..."}`. Export rejects the documents it names, with the reason `forgotten`, in
+every run until their line is deleted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from owt_pipeline.formats.urls import host_of
 
 @dataclass(frozen=True)
 class Takedown:
-    """Why a document goes: its URL, where that is known, and what to say of it in the ledger."""
+    """A document to forget: its URL if known, and the detail of its reject row."""
 
     url: str | None
     detail: str
@@ -31,22 +31,22 @@ class Takedown:
 
 @dataclass(frozen=True)
 class Takedowns:
-    """What is to be forgotten.
+    """A list of takedowns.
 
     Attributes:
-      ids: documents by `url_id`.
-      domains: what to say of a domain, with all hosts below it.
+      ids: documents to forget, by `url_id`.
+      domains: domains to forget, including all hosts below them, with the detail for the reject rows.
     """
 
     ids: Mapping[int, Takedown] = field(default_factory=dict)
     domains: Mapping[str, str] = field(default_factory=dict)
 
     def __or__(self, other: Takedowns) -> Takedowns:
-        """Both; what `self` says of a document or domain stays."""
+        """The union; for entries in both, the detail of `self` is kept."""
         return Takedowns({**other.ids, **self.ids}, {**other.domains, **self.domains})
 
     def of(self, url_ids: np.ndarray, urls: pa.Array) -> list[tuple[int, str]]:
-        """(row, detail) of those rows that are to be forgotten, in order; url_ids uint64 (n,), urls strings (n,)."""
+        """(row, detail) of the rows to forget, in order; url_ids uint64 (n,), urls strings (n,)."""
         listed = np.fromiter(self.ids, np.uint64, len(self.ids))
         found = {row: self.ids[int(url_ids[row])].detail for row in np.flatnonzero(np.isin(url_ids, listed)).tolist()}
         if self.domains:
@@ -56,7 +56,7 @@ class Takedowns:
         return sorted(found.items())
 
     def _domain(self, host: str) -> str | None:
-        """The listed domain that `host` is or is below of, if there is one."""
+        """The listed domain that equals or contains `host`, if any."""
         while host:
             if host in self.domains:
                 return host
@@ -65,7 +65,7 @@ class Takedowns:
 
 
 def read_takedowns(workdir: Storage) -> Takedowns:
-    """The run's list; empty where it has none. Raises UserError for a line that is not one of its own."""
+    """The run's list, empty if there is none. Raises UserError for a malformed line."""
     if not workdir.exists(FORGOTTEN):
         return Takedowns()
     ids: dict[int, Takedown] = {}
@@ -79,14 +79,14 @@ def read_takedowns(workdir: Storage) -> Takedowns:
                 ids[int(entry["url_id"])] = Takedown(entry.get("url"), entry["detail"])
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f"{workdir.path(FORGOTTEN)}:{number}: {line[:80]!r} names no document to forget ({error!r}): a line "
-                'is {"url_id": N, "url": ..., "detail": ...} or {"domain": ..., "detail": ...}'
+                f"{workdir.path(FORGOTTEN)}:{number}: {line[:80]!r} names no document to forget ({error!r}): expected "
+                '{"url_id": N, "url": ..., "detail": ...} or {"domain": ..., "detail": ...}'
             ) from error
     return Takedowns(ids, domains)
 
 
 def write_takedowns(workdir: Storage, takedowns: Takedowns) -> None:
-    """Write the run's list, all of it or nothing; the same bytes for the same list, however it came to be."""
+    """Write the run's list atomically; the same list gives the same bytes."""
     lines = [{"domain": domain, "detail": detail} for domain, detail in sorted(takedowns.domains.items())]
     lines += [{"url_id": key, "url": t.url, "detail": t.detail} for key, t in sorted(takedowns.ids.items())]  # type: ignore[dict-item]
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
@@ -94,7 +94,7 @@ def write_takedowns(workdir: Storage, takedowns: Takedowns) -> None:
 
 
 def takedowns_of_chain(workdir: Storage, bases: Iterable[Storage]) -> Takedowns:
-    """The run's list and those of the runs that it builds on: what was taken down there does not come in here."""
+    """The takedowns of the run and of its bases: what a base forgot stays out of this run."""
     takedowns = read_takedowns(workdir)
     for base in bases:
         takedowns |= read_takedowns(base)
@@ -104,8 +104,7 @@ def takedowns_of_chain(workdir: Storage, bases: Iterable[Storage]) -> Takedowns:
 def forgotten_in_shards(
     workdir: Storage, inputs: Mapping[str, DatasetReader]
 ) -> Callable[[int], list[tuple[int, str]]]:
-    """Of each shard, (url_id, detail) of the clean documents that are to be forgotten: what export makes of the
-    lists."""
+    """A function from a shard to the (url_id, detail) of its clean documents that export would forget."""
     takedowns = takedowns_of_chain(workdir, folders_of_chain(workdir))
 
     def named(shard: int) -> list[tuple[int, str]]:

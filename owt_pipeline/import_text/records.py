@@ -19,7 +19,7 @@ from owt_pipeline.engine.storage import open_source
 from owt_pipeline.formats.lines import Decompressor
 
 MAX_RECORD_BYTES = 256 << 20
-"""A longer line or text file is a bad record: it would have to be held in memory, and is no document."""
+"""A longer line or text file is rejected as a bad record, since records are held in memory."""
 
 FORMATS = ("jsonl", "parquet", "text")
 _EXTENSIONS = {
@@ -29,19 +29,19 @@ _EXTENSIONS = {
     "raw": "text", "tokens": "text",  # wiki.train.raw and wiki.train.tokens, as WikiText is published
 }  # fmt: skip
 SPLITS = ("file", "blank_lines", "wikitext")
-"""A plain text is one document; or blank lines separate its documents; or it is WikiText, and each article is one."""
+"""How a plain text file is split: not at all, at blank lines, or into the articles of WikiText."""
 _COMPRESSED = ("gz", "zst", "xz", "bz2")
-_TITLE = re.compile(rb" = (?!=)[^\n]*(?<!=) = \r?\n?")  # of an article; " = = Career = = " is a section's
+_TITLE = re.compile(rb" = (?!=)[^\n]*(?<!=) = \r?\n?")  # an article's title; " = = Career = = " is a section's
 
 
 @dataclass(frozen=True)
 class Record:
-    """What was found at one place of a file.
+    """One record of a file.
 
     Attributes:
-      where: the file and its line (JSON Lines, text) or row (Parquet), from 1 on.
-      fields: its fields, or None where it could not be read.
-      problem: why it could not.
+      where: the file and its line (JSON Lines, text) or row (Parquet), counted from 1.
+      fields: the record's fields; None if it cannot be read.
+      problem: why it cannot be read.
     """
 
     where: str
@@ -50,14 +50,14 @@ class Record:
 
 
 def format_of(path: str) -> str:
-    """`jsonl`, `parquet` or `text`, by the file's extension; raises UserError for another one."""
+    """`jsonl`, `parquet` or `text`, by the file's extension; raises UserError for an unknown extension."""
     parts = path.rpartition("/")[2].lower().split(".")
     if parts[-1] in _COMPRESSED:
         parts.pop()
     kind = _EXTENSIONS.get(parts[-1])
     if kind is None:
         known = ", ".join(f".{name}" for name in _EXTENSIONS)
-        raise UserError(f"{path}: unknown extension; known are {known}; else say --format {'|'.join(FORMATS)}")
+        raise UserError(f"{path}: unknown extension; use one of {known}, or give --format {'|'.join(FORMATS)}")
     return kind
 
 
@@ -67,12 +67,12 @@ def read_records(path: str, name: str, kind: str, *, columns: Iterable[str], spl
     Args:
       path: path or URI.
       name: what to call the file in `Record.where`.
-      kind: `jsonl`, `parquet` or `text`. Of a text, the only field is `text`.
-      columns: top-level columns to read of a Parquet file; those it has not are left out.
-      split_text: what the documents of a text are, one of SPLITS; a file or an article comes byte for byte.
+      kind: `jsonl`, `parquet` or `text`. A record of `text` has the single field `text`.
+      columns: top-level columns to read from a Parquet file; missing ones are ignored.
+      split_text: how a text file is split, one of SPLITS; files and articles are returned byte for byte.
 
     Raises:
-      UserError: the file cannot be read, is damaged, or (Parquet) is none.
+      UserError: the file cannot be read, is damaged, or is not Parquet although `kind` says so.
     """
     if kind == "parquet":
         yield from _parquet_records(path, name, set(columns))
@@ -109,7 +109,7 @@ def _kind(value: Any) -> str:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Lines, of which one over MAX_RECORD_BYTES is cut there and its rest skipped."""
+    """The file's lines; a line over MAX_RECORD_BYTES is cut there and its rest skipped."""
     while line := file.readline(MAX_RECORD_BYTES + 1):
         rest = line
         while len(rest) > 1 << 20 and not rest.endswith(b"\n"):
@@ -118,8 +118,8 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _split_records(file: BinaryIO, name: str, wikitext: bool) -> Iterator[Record]:
-    """What blank lines separate; or articles from title to title, the first one with what precedes its title, a blank
-    line in WikiText. A file that lost its blank lines is read by its titles alone."""
+    """Paragraphs separated by blank lines, or WikiText articles; the first article includes the blank line before its
+    title. In a file without blank lines, a title alone starts an article."""
     waiting: list[bytes] = []
     start = size = 0
     has_text, after_blank, seen_blank = False, True, False
@@ -133,7 +133,7 @@ def _split_records(file: BinaryIO, name: str, wikitext: bool) -> Iterator[Record
         if wikitext or not blank:
             start = start if waiting else number
             size += len(line)
-            if size <= MAX_RECORD_BYTES + 1 or not waiting:  # what comes after would only be thrown away
+            if size <= MAX_RECORD_BYTES + 1 or not waiting:  # a larger record is rejected anyway
                 waiting.append(line)
             has_text = has_text or not blank
         after_blank, seen_blank = blank, seen_blank or blank
@@ -169,14 +169,14 @@ def _parquet_records(path: str, name: str, columns: set[str]) -> Iterator[Record
 def open_decompressed(path: str) -> Iterator[BinaryIO]:
     """The content of a plain, gzip, bzip2, xz or zstd file (path or URI), read in pieces.
 
-    Raises UserError naming the file where it is damaged or cut short: of text of one's own, unlike of a dump
-    from elsewhere, one would rather mend it than go on without its end.
+    Raises UserError naming the file if it is damaged or cut short: users can repair their own files, so import does
+    not continue without the end, as collect does for dumps.
     """
     with open_source(path) as source:
         try:
             yield io.BufferedReader(_Decompressed(Decompressor(source)), 1 << 20)
         except (EOFError, OSError) as error:
-            raise UserError(f"{path} cannot be read to its end: {error}; fetch or make it again") from error
+            raise UserError(f"{path} is damaged or incomplete: {error}; download or create it again") from error
 
 
 class _Decompressed(io.RawIOBase):

@@ -1,4 +1,4 @@
-"""import: text of one's own as documents/, in place of collect, fetch and extract."""
+"""import: the user's own text as documents/, in place of collect, fetch and extract."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ _BATCH_BYTES = 4 << 20
 class ImportOptions:
     files: tuple[str, ...] = option(
         (),
-        "JSON Lines, Parquet or plain text, as they are or compressed (.gz, .zst, .xz, .bz2): paths, folders, globs",
+        "JSON Lines, Parquet or plain text files, optionally compressed (.gz, .zst, .xz, .bz2): paths, folders, globs",
         metavar="FILE",
-        shapes_bytes=False,  # their content does, and is in the fingerprint; where they lie does not
+        shapes_bytes=False,  # the fingerprint includes the files' content instead of their paths
     )
     format: str = option(
-        "auto", "what the files are; auto goes by the extension", choices=("auto", "jsonl", "parquet", "text")
+        "auto", "format of the files; auto uses the extension", choices=("auto", "jsonl", "parquet", "text")
     )
-    text_field: str = option("text", "field (a.b for field b of field a) or column that holds the text")
-    url_field: str = option("url", "field of the URL, which gives the document its id; without one the text does")
-    title_field: str = option("title", "field of the title")
-    author_field: str = option("author", "field of the author")
-    date_field: str = option("date", "field of the date of publication (YYYY-MM-DD...)")
-    language_field: str = option("language", "field of the language (ISO 639-1)")
+    text_field: str = option("text", "field or column with the text; a.b is field b of field a")
+    url_field: str = option("url", "field with the URL; the id is its hash, or the text's hash without a URL")
+    title_field: str = option("title", "field with the title")
+    author_field: str = option("author", "field with the author")
+    date_field: str = option("date", "field with the date of publication (YYYY-MM-DD...)")
+    language_field: str = option("language", "field with the language (ISO 639-1)")
     split_text: str = option(
         "file",
-        "a plain text file is one document; or blank lines separate them; or each article of WikiText is one",
+        "how a plain text file is split: one document per file, per block between blank lines, or per WikiText article",
         choices=("file", "blank_lines", "wikitext"),
     )
-    num_shards: int = option(8, "shards of the dataset, and of all that follow", minimum=1, maximum=100_000)
+    num_shards: int = option(8, "shards of this and all later datasets", minimum=1, maximum=100_000)
 
 
 def sources(options: ImportOptions) -> list[dict[str, Any]]:
-    """What identifies each file: complete digests of uncompressed ones, which end in no checksum of their own."""
+    """The identity of each file; uncompressed formats have no checksum, so their complete content is hashed."""
     described = []
     for path, name in _named(options):
         entry = describe_source(path)
@@ -73,7 +73,7 @@ def sources(options: ImportOptions) -> list[dict[str, Any]]:
 
 
 class SourceFile(msgspec.Struct, frozen=True, array_like=True):
-    """A file to be imported: where it is, what to call it, its format and length in bytes."""
+    """A file to import: its path, its name in messages, its format and its length in bytes."""
 
     path: str
     name: str
@@ -82,7 +82,7 @@ class SourceFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 def prepare(run: StageRun) -> None:
-    """Put the files into groups, many small ones together: each group is a unit of work and of resume."""
+    """Group the files; each group is one part, the unit of work and of resuming."""
     groups: list[list[SourceFile]] = []
     size = 0
     for path, name in _named(run.options):
@@ -102,7 +102,7 @@ def _groups(run: StageRun) -> list[list[SourceFile]]:
 
 
 def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 1: the records of a group of files, to their shards."""
+    """Step 1: send the records of a group of files to their shards."""
 
     def send(rows: list[dict[str, Any]]) -> None:
         batch = pa.RecordBatch.from_pylist(rows, PLACED)
@@ -122,7 +122,7 @@ def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWrit
 
 
 def _records(files: Sequence[SourceFile], options: ImportOptions) -> Iterator[tuple[Record, Mapping[str, str]]]:
-    """The records of some files, and the names of their fields."""
+    """Each record with the names of its fields."""
     given = {field: getattr(options, f"{field}_field") for field in FIELDS}
     columns = {name for field in given.values() if field for name in (field, field.partition(".")[0])}
     for file in files:
@@ -132,7 +132,7 @@ def _records(files: Sequence[SourceFile], options: ImportOptions) -> Iterator[tu
 
 
 def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 2: one shard, in the order of the files: of each id the first document."""
+    """Step 2: write one shard in the order of the files, keeping the first document of each id."""
     first = first_of_each_id(read_slices(run.work, slices, ["url_id", "reason"]))
     start = 0
     for table in read_slices(run.work, slices):
@@ -143,11 +143,11 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
 
 def finish(run: StageRun, records: Sequence[ShardRecord]) -> None:
     if not any(record.counts.left for record in records):
-        logger.warning("import: no document came in; ledger/documents/rejects/ says why (is --text_field right?)")
+        logger.warning("import: no documents imported; see ledger/documents/rejects/ for why (is --text_field right?)")
 
 
 def _named(options: ImportOptions) -> list[tuple[str, str]]:
-    """(path, name) of each file; the names are relative to the folder that holds them all, so they are distinct."""
+    """(path, name) of each file; names are relative to the files' common folder, so they are distinct."""
     if not options.files:
         raise UserError("import: no files given: `owt import FILE... --workdir DIR`")
     paths = sorted(expand_globs(options.files, "import"))
@@ -169,8 +169,8 @@ STAGE = Stage(
     prepare=prepare,
     finish=finish,
     module="owt_pipeline.import_text.stage",
-    help="Bring text of your own in as documents/, in place of collect, fetch and extract. A document's id is\n"
-    "the hash of its canonical URL, or of its text where it has none; of equal ids the first one stays.",
+    help="Import your own text as documents/, in place of collect, fetch and extract. A document's id is the\n"
+    "hash of its canonical URL, or of its text if it has no URL; the first document with an id is kept.",
     sources=sources,
     num_shards=lambda options: options.num_shards,
     positional="files",
@@ -180,7 +180,7 @@ STAGE = Stage(
 
 _DOCUMENTS = DATASETS["documents"].schema
 
-# A row on its way to its shard: a document, or a reject with its reason and detail.
+# A row sent from step 1 to step 2: a document, or a reject with its reason and detail.
 PLACED = pa.schema(
     [
         *_DOCUMENTS,
@@ -194,14 +194,14 @@ _ABSENT = object()
 
 
 FIELDS = ("text", "url", "title", "author", "date", "language")
-"""What is read of a record: each from the field that an option names; `a.b` is field b of field a, "" none."""
+"""What is read from a record; the option FIELD_field names the record's field for it, "" for none."""
 
 
 def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
     """The record as a row of `PLACED`, by field.
 
-    The id is the hash of the canonical URL where the record has a URL, else of the text (of its place in the
-    files, where it has neither). A URL that is none of http or https counts as no URL.
+    The id is the hash of the canonical URL, of the text without a URL, or of the record's place in the files without
+    either. A URL that is not http or https counts as no URL.
     """
     row: dict[str, Any] = dict.fromkeys(PLACED.names)
     row |= {"text": "", "subreddits": [], "detail": record.where}
@@ -230,7 +230,7 @@ def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def first_of_each_id(rows: Iterable[pa.Table]) -> np.ndarray:
-    """Which of the rows (of schema `PLACED`, some columns left out) are documents whose id no earlier one has."""
+    """bool (n,): whether each row is the first document with its id; the tables need `url_id` and `reason` only."""
     columns = [(table["url_id"].to_numpy(), table["reason"].is_null().to_numpy()) for table in rows]
     ids = np.concatenate([np.zeros(0, np.uint64), *(ids for ids, _ in columns)])
     good = np.flatnonzero(np.concatenate([np.zeros(0, bool), *(good for _, good in columns)]))
@@ -240,16 +240,16 @@ def first_of_each_id(rows: Iterable[pa.Table]) -> np.ndarray:
 
 
 def outcome(rows: pa.RecordBatch, first: np.ndarray) -> Outcome:
-    """The documents and the rejects among rows of schema `PLACED`; `first` is that of `first_of_each_id`."""
+    """The documents and rejects among rows of schema `PLACED`; `first` is the result of `first_of_each_id`."""
     others = rows.filter(pa.array(~first))
-    reason = pc.fill_null(others["reason"], str(Reason.REPEATED_ID))  # without a reason of its own, it repeats another
+    reason = pc.fill_null(others["reason"], str(Reason.REPEATED_ID))  # the rest are repeated ids
     rejects = [others["url_id"], others["url"], reason, others["detail"]]
     kept = rows.filter(pa.array(first)).select(_DOCUMENTS.names).cast(_DOCUMENTS)
     return Outcome(kept, pa.RecordBatch.from_arrays(rejects, schema=REJECTS))
 
 
 def field_value(fields: Mapping[str, Any], name: str, absent: Any = None) -> Any:
-    """The value of field `name`, where `a.b` is field b of field a; `absent` where there is none."""
+    """The value of field `name`, or `absent`; `a.b` is field b of field a."""
     if name in fields:
         return fields[name]
     head, dot, rest = name.partition(".")

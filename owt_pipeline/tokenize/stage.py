@@ -32,18 +32,18 @@ TOKENIZER_FILE = "tokenizer.json"
 @dataclass(frozen=True)
 class TokenizeOptions:
     tokenizer: str = option("gpt2", "gpt2, a tokenizer.json of Hugging Face's tokenizers, or a name at their hub")
-    eot_token: str = option("", "the tokenizer's token between documents; empty for the one commonly so called")
+    eot_token: str = option("", "the tokenizer's end-of-text token; empty looks for one of the usual names")
     val_fraction: float = option(
         0.01,
-        "share of the documents for validation, chosen by a hash of their ids; under about 500 documents give more, "
-        "or none may be chosen",
+        "share of the documents for validation, chosen by a hash of their ids; raise it for corpora of under about "
+        "500 documents, or none may be chosen",
         minimum=0.0,
         maximum=1.0,
     )
 
 
 def sources(options: TokenizeOptions) -> list[dict[str, Any]]:
-    """The tokenizer's file, where it is one of the user's own."""
+    """The tokenizer's file; nothing for gpt2, which is built in."""
     if options.tokenizer == "gpt2":
         return []
     content = tokenizer_file(options.tokenizer)
@@ -68,7 +68,7 @@ def prepare(run: StageRun) -> None:
 
 
 def _reference(run: StageRun, base: Base) -> dict[str, Any]:
-    """Where a base's tokens are: the trainer reads them there."""
+    """Where the trainer finds a base's tokens."""
     manifest = base.manifests["tokens"]
     data = manifest.total("data")
     return {
@@ -84,20 +84,20 @@ def _reference(run: StageRun, base: Base) -> dict[str, Any]:
 
 
 def fits(options: TokenizeOptions, base: Base) -> None:
-    """Raise UserError where a base's tokens are of another tokenizer, or its split is of another size."""
+    """Raise UserError if the base has another tokenizer or another validation fraction."""
     manifest = base.manifests["tokens"]
     theirs, encoding = manifest.properties["tokenizer"], load(options.tokenizer, options.eot_token)
     ours = hashlib.sha256(encoding.tokenizer_json).hexdigest()
     if (theirs["sha256"], theirs["eot"]) != (ours, encoding.eot):
         raise UserError(
             f"base {base.workdir} was tokenized with {theirs['name']} (SHA-256 {theirs['sha256'][:8]}, end of text "
-            f"{theirs['eot']}), not with {encoding.name} ({ours[:8]}, {encoding.eot}): give its --tokenizer and "
+            f"{theirs['eot']}), not with {encoding.name} ({ours[:8]}, {encoding.eot}): give the same --tokenizer and "
             "--eot_token"
         )
     if manifest.options["val_fraction"] != options.val_fraction:
         raise UserError(
             f"base {base.workdir} was split with --val_fraction {manifest.options['val_fraction']:g}, not "
-            f"{options.val_fraction:g}: with another one, documents would move from train to val; give the same"
+            f"{options.val_fraction:g}: documents would move between train and val; give the same value"
         )
 
 
@@ -108,7 +108,7 @@ def tokenize_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardW
         eot_token=run.options.eot_token,
         val_fraction=run.options.val_fraction,
     )
-    # Small batches: at a shard's end no worker waits long for another's last one.
+    # Small batches: at a shard's end, workers do not wait long for the last one.
     run.map_batches(shard, writer, tokenize, rows=64, columns=["url_id", "url", "text"])
 
 
@@ -121,11 +121,11 @@ def check_split(run: StageRun, records: Sequence[ShardRecord]) -> None:
     held_out = sum(record.stats.get("documents_val", 0) for record in records)
     held_out += sum(base.manifests["tokens"].stats.get("documents_val", 0) for base in run.bases)
     if run.options.val_fraction and not held_out and run.inputs["corpus"].rows():
-        logger.warning("tokenize: no document fell into val/ at --val_fraction %s; give more", run.options.val_fraction)
+        logger.warning("tokenize: val/ is empty at --val_fraction %s; give a larger one", run.options.val_fraction)
 
 
 def _tokenizer(run: StageRun) -> str:
-    """The copy in the working directory: workers may be on machines without the user's file or the hub."""
+    """The copy in the working directory: workers may run on machines without the user's file or the hub."""
     named: str = run.options.tokenizer
     return named if named == "gpt2" else run.workdir.path(run.properties["tokenizer"]["file"])
 
@@ -144,8 +144,8 @@ STAGE = Stage(
     module="owt_pipeline.tokenize.stage",
     shard_local=True,
     preload=lambda options: ["owt_pipeline.formats.encoding:tiktoken_encoding"] if options.tokenizer == "gpt2" else [],
-    help="Encode the corpus into token ids: Arrow IPC files, uncompressed, one row a document, without\n"
-    "end-of-text (the reader places it), in tokens/train and tokens/val. The split is a hash of url_id.",
+    help="Encode the corpus as token ids: uncompressed Arrow IPC files in tokens/train and tokens/val, one row per\n"
+    "document, without end-of-text (the reader adds it). A hash of url_id decides the split.",
     sources=sources,
     libraries=("tiktoken", "tokenizers"),
     example="owt tokenize --workdir runs/2013 --val_fraction 0.005",
@@ -153,16 +153,16 @@ STAGE = Stage(
 
 
 def tokenize_batch(batch: pa.RecordBatch, *, tokenizer: str, eot_token: str, val_fraction: float) -> Outcome:
-    """The documents' ids as rows of `train` and `val`; those without a token are rejected.
+    """Token ids of the documents, as rows of `train` and `val`; documents without tokens are rejected.
 
     Args:
       batch: columns `url_id`, `url` and `text`.
-      tokenizer: see `encoding.load`, as `eot_token`.
+      tokenizer: see `encoding.load`, as for `eot_token`.
       val_fraction: see `schemas.datasets.is_validation`.
     """
     encoding = load(tokenizer, eot_token)
     ids, offsets = encoding.encode_batch(batch["text"].to_pylist())
-    if ids.max(initial=0) >= encoding.vocab_size:  # whoever reads the manifest relies on it
+    if ids.max(initial=0) >= encoding.vocab_size:  # readers of the manifest rely on this
         raise LedgerError(f"token id {ids.max()} is outside the vocabulary of {encoding.vocab_size}")
     n_tokens = np.diff(offsets).astype(np.uint32)
     url_ids = batch["url_id"].to_numpy()
@@ -179,7 +179,7 @@ def tokenize_batch(batch: pa.RecordBatch, *, tokenizer: str, eot_token: str, val
 
 
 def schema_for(encoding: Encoding) -> pa.Schema:
-    """The schema of `tokens/`, with ids as wide as the vocabulary needs."""
+    """The schema of `tokens/`: ids are uint16, or uint32 for a large vocabulary."""
     schema = DATASETS["tokens"].schema
     if encoding.dtype == np.uint16:
         return schema
