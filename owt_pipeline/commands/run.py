@@ -243,6 +243,8 @@ def run_stages(
     """
     if check_later and not replace_base:
         _check_dependents(stages, runtime.workdir)
+    if not runtime.workdir.exists(LEDGER):  # a path that is wrong leaves no folder behind
+        stages[0][0].sources(stages[0][1])
     with hold(runtime.workdir, take_over, partial(submission.job_runs, runtime.beam_flags)) as lease:
         imported = usable_manifest(runtime.workdir, "documents")
         if imported is not None and imported.stage == "import":

@@ -157,6 +157,9 @@ def test_a_wrong_option_is_one_clear_error(small_config: Path, tmp_path: Path) -
     bad.write_text("[clean\n")
     assert "is not valid TOML" in ask_owt("run", bad, "--workdir", run, code=2)
     assert "no file matches 'nowhere*.zst'" in ask_owt("collect", "--workdir", run, "--dumps", "nowhere*.zst", code=1)
+    nowhere = ("--workdir", run, "--dumps", "nowhere*.zst")
+    assert "no file matches 'nowhere*.zst'" in ask_owt("run", small_config, *nowhere, code=1)
+    assert not run.exists()
     assert "unknown command 'tokenise'; did you mean 'tokenize'?" in ask_owt("tokenise", code=2)
 
 
