@@ -12,16 +12,16 @@ import random
 import time
 from collections import defaultdict, deque
 from collections.abc import Collection, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from yarl import URL
 
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.fetch.answers import Answer, NoPage
-from owt_pipeline.fetch.client import Client, ClientOptions, Limits, Received
+from owt_pipeline.fetch.client import Client, Received
 from owt_pipeline.fetch.connections import Stop
-from owt_pipeline.fetch.live import live_options
+from owt_pipeline.fetch.live import client_options, limits_of
 from owt_pipeline.fetch.manners import Failed, Gate, Gates, retry_after, tried_once
 from owt_pipeline.fetch.recorder import Recorder
 from schemas import Reason
@@ -41,54 +41,6 @@ FIRST_TRIES = 3
 
 _PASSING = (Reason.DNS, Reason.CONNECT, Reason.PROXY, Reason.TIMEOUT, Reason.BAD_RESPONSE)
 _FIRST_WAIT = 1.0  # seconds; doubled at each retry, and spread by half of it
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArchiveOptions(ClientOptions):
-    """How an archive is asked.
-
-    Attributes:
-      limits: of one request.
-      host_connections: requests at once, to index and data each.
-      host_delay: seconds between two of them.
-      retries: how often a request is tried again.
-      retry_wait: seconds between two tries at most.
-      least_pause: seconds without any request after a 429 or 503 that does not say for how long.
-      host_failures: failures in a row after which the archive is given up; answers that are none of an archive after
-        which it is taken for none, where there was no other.
-      max_redirects: redirects that are followed within the archive.
-    """
-
-    limits: Limits
-    host_connections: int
-    host_delay: float
-    retries: int
-    retry_wait: float
-    host_failures: int
-    max_redirects: int
-    least_pause: float = 0.0
-
-
-def archive_options(options: Options, connections: int, delay: float) -> ArchiveOptions:
-    """By the options of the stage: so many requests at once to index and data each, so many seconds between two."""
-    live = live_options(options)
-    usual = {field.name: getattr(live, field.name) for field in fields(ClientOptions)} | {
-        "addresses": replace(live.addresses, allowed_ports=(), allow_private=True),  # the user names them
-        "connections": 2 * connections,
-        "address_delay": 0.0,
-        "address_connections": 2 * connections,
-        "keep_alive": max(15.0, 2 * delay),
-    }
-    return ArchiveOptions(
-        **usual,
-        limits=live.limits,
-        host_connections=connections,
-        host_delay=delay,
-        retries=options.archive_retries,
-        retry_wait=options.archive_retry_wait,
-        host_failures=options.host_failures,
-        max_redirects=options.max_redirects,
-    )
 
 
 class Refused(Failed):
@@ -113,12 +65,25 @@ class ArchiveClient:
     busy: ClassVar[Collection[int]] = (429, 503)
     """Statuses by which the archive asks for patience; a 5xx is waited for as well."""
 
-    def __init__(self, requests: ArchiveOptions, crawl: Crawl, gate: Gate | None = None):
-        """A client that makes its requests as `requests` says, all processes of the crawl at one rate: to each host, or
-        through one gate."""
-        self._requests, self._crawl, self._gate = requests, crawl, gate
+    least_pause = 0.0
+    """Seconds without any request after a 429 or 503 that does not say for how long."""
+
+    def __init__(self, options: Options, crawl: Crawl, connections: int, delay: float, gate: Gate | None = None):
+        """A client that makes so many requests at once, to index and data each, with `delay` seconds between two of all
+        processes of the crawl: to each host, or through one gate."""
+        live = client_options(options)
+        requests = replace(
+            live,
+            addresses=replace(live.addresses, allowed_ports=(), allow_private=True),  # the user names them
+            connections=2 * connections,
+            address_delay=0.0,
+            address_connections=2 * connections,
+            keep_alive=max(15.0, 2 * delay),
+        )
+        self._options, self._limits, self._crawl, self._gate = options, limits_of(options), crawl, gate
+        self._connections, self._delay = connections, delay
         self._client = Client(requests, crawl.may_ask)
-        self._gates = Gates(requests.host_delay, requests.host_connections, requests.remembered)
+        self._gates = Gates(delay, connections, requests.remembered)
         self._refused: defaultdict[str, float] = defaultdict(float)  # by host and folder, before the first that was not
         self._waiting = ""
 
@@ -143,12 +108,12 @@ class ArchiveClient:
         Raises Failed with the reason `archive_failed`, whose detail says `what` was asked for; UserError where the
         archive asks for more patience than is had.
         """
-        requests, limits = self._requests, self._requests.limits
+        options, limits = self._options, self._limits
         limits = replace(limits, wire_bytes=most, body_bytes=most) if most else limits
         gate = self._gate or self._gates[url.raw_host or ""]
         gate.delay = self.delay
         problem = ""
-        retries = 0 if tried_once.get() else requests.retries
+        retries = 0 if tried_once.get() else options.archive_retries
         for attempt in range(retries + 1):
             asked = pause = 0.0
             async with gate:
@@ -168,14 +133,14 @@ class ArchiveClient:
                     problem = f"status {response.status} {about}".strip()
                     if response.status in self.busy:
                         asked = retry_after(response) or 0.0
-                        pause = asked or max(requests.least_pause, min(_FIRST_WAIT, requests.retry_wait))
+                        pause = asked or max(self.least_pause, min(_FIRST_WAIT, options.archive_retry_wait))
             if asked > LONGEST_PAUSE:
                 raise UserError(
                     f"{what}: the archive asks to come back in {asked:,.0f} s ({problem}): run again then, "
                     "it continues where it stopped; and with a longer delay between requests"
                 )
             if attempt < retries:
-                wait = min(_FIRST_WAIT * 2**attempt, requests.retry_wait) * random.uniform(0.5, 1.5)
+                wait = min(_FIRST_WAIT * 2**attempt, options.archive_retry_wait) * random.uniform(0.5, 1.5)
                 gate.pause(pause)
                 self._waiting = f", waiting after {attempt + 1} failures of one: {problem[:80]}"
                 await asyncio.sleep(max(wait, pause))
@@ -198,9 +163,9 @@ class ArchiveClient:
     def refused(self, url: URL, what: str, problem: str) -> Refused:
         """The failure that an answer is which no retry mends; raises UserError where there were no others."""
         self._refused[_place(url)] += 1
-        if self._refused[_place(url)] >= self._requests.host_failures:
+        if self._refused[_place(url)] >= self._options.host_failures:
             raise UserError(
-                f"none of {self._requests.host_failures} answers was that of an archive, at last {what}: {problem}; "
+                f"none of {self._options.host_failures} answers was that of an archive, at last {what}: {problem}; "
                 "check the address; the run continues where it stopped"
             )
         return Refused(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
@@ -208,7 +173,7 @@ class ArchiveClient:
     @property
     def delay(self) -> float:
         """Seconds between two requests of this process."""
-        return self._requests.host_delay * self._crawl.workers()
+        return self._delay * self._crawl.workers()
 
 
 def _place(url: URL) -> str:

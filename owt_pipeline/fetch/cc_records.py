@@ -11,7 +11,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -25,20 +25,18 @@ from owt_pipeline.fetch.archive_client import (
     BUSY,
     FIRST_TRIES,
     ArchiveClient,
-    ArchiveOptions,
     HeldBack,
     Refused,
     archive_failed,
-    archive_options,
     at_once,
     outcome,
 )
 from owt_pipeline.fetch.archives import Redirect, redirect_of_record
 from owt_pipeline.fetch.cc_index import Reads, expected_reads, is_http, list_files, read_footer, root_of
-from owt_pipeline.fetch.lookups import Capture
+from owt_pipeline.fetch.lookups import Capture, below
 from owt_pipeline.fetch.manners import Failed, Slots
 from owt_pipeline.fetch.recorder import Recorder
-from owt_pipeline.fetch.sources import Crawl, shared_loop
+from owt_pipeline.fetch.sources import Crawl, Source, shared_loop
 from schemas import Reason
 
 if TYPE_CHECKING:
@@ -74,38 +72,16 @@ def _try(row: int, crawl: str, file: str, offset: int, length: int, canonical: s
     return _Try(Capture(crawl, file, offset, length), row, canonical, tuple(redirects or ()))
 
 
-@dataclass(frozen=True)
-class BulkSource:
-    """Common Crawl, whose captures of the URLs are known.
-
-    Attributes:
-      data: what the names of WARC files are below.
-      requests: how requests are made; `host_connections` and `host_delay` hold for each host.
-    """
-
-    data: str
-    requests: ArchiveOptions
-    columns: ClassVar = ("url_id", "url")
-
-    def open(self, crawl: Crawl) -> BulkClient:
-        return BulkClient(self, crawl)
-
-
-def bulk_source(options: Options) -> BulkSource:
-    """The source by the options of the stage."""
-    requests = archive_options(options, options.cc_connections, options.cc_delay)
-    return BulkSource(options.cc_data or root_of(options.cc_index), requests)
-
-
 class BulkClient(ArchiveClient):
-    """Reads ranges of an archive's files."""
+    """Reads ranges of Common Crawl's files, whose captures of the URLs are known."""
 
     busy = BUSY
+    columns: ClassVar = ("url_id", "url")
 
-    def __init__(self, source: BulkSource, crawl: Crawl):
-        super().__init__(source.requests, crawl)
-        self._source = source
-        self._slots = Slots(source.requests.host_connections)  # of buckets and disks
+    def __init__(self, options: Options, crawl: Crawl):
+        super().__init__(options, crawl, options.cc_connections, options.cc_delay)
+        self._data = options.cc_data or root_of(options.cc_index)
+        self._slots = Slots(options.cc_connections)  # of buckets and disks
 
     def status(self) -> str:
         return f"{self._slots.taken:,} requests" if self._slots.taken else super().status()
@@ -158,8 +134,8 @@ class BulkClient(ArchiveClient):
         captures = [iter([_try(row, **capture) for capture in found]) for row, found in enumerate(lists)]
         first: dict[int, Answer] = {}  # why the best capture of a row is no page
         tries = [next(found) for found in captures]
-        most = self._requests.limits.wire_bytes
-        held = HeldBack(recorder, self._requests.host_failures)
+        most = self._limits.wire_bytes
+        held = HeldBack(recorder, self._options.host_failures)
 
         async def take(row: int, answer: Answer, begun: float = 0.0) -> None:
             if not isinstance(answer, Page):
@@ -192,7 +168,7 @@ class BulkClient(ArchiveClient):
                 if each.capture.length > most:
                     await take(each.row, NoPage(Reason.TOO_LARGE, f"{each.capture}, more than {most:,}"))
             requests = iter(grouped([each for each in tries if each.capture.length <= most]))
-            await at_once(read_some(requests) for _ in range(self._requests.host_connections))
+            await at_once(read_some(requests) for _ in range(self._connections))
             tries = again
         await held.settle()
 
@@ -200,10 +176,10 @@ class BulkClient(ArchiveClient):
         """The answers of records that lie close together, by one request; raises Failed where the archive fails."""
         start = request[0].capture.offset
         end = max(each.capture.offset + each.capture.length for each in request)
-        uri = f"{self._source.data.rstrip('/')}/{request[0].capture.file.lstrip('/')}"
+        uri = below(self._data, request[0].capture.file)
         begun = time.monotonic()
         content = await self.read(uri, start, end - start)
-        about = (self._requests.limits.body_bytes, int((time.monotonic() - begun) * 1000))
+        about = (self._limits.body_bytes, int((time.monotonic() - begun) * 1000))
 
         def answer(each: _Try) -> Answer:
             at = each.capture.offset - start
@@ -216,10 +192,9 @@ class BulkClient(ArchiveClient):
         """The redirects that captures (as CAPTURE has them) are."""
 
         async def read(each: _Try) -> Redirect | NoPage:
-            capture, most = each.capture, self._requests.limits.body_bytes
-            uri = f"{self._source.data.rstrip('/')}/{capture.file.lstrip('/')}"
+            capture, most = each.capture, self._limits.body_bytes
             try:
-                data = await self.read(uri, capture.offset, capture.length)
+                data = await self.read(below(self._data, capture.file), capture.offset, capture.length)
             except Failed as failure:
                 return outcome(failure)
             return redirect_of_record(data, most, each.canonical, where=str(capture))
@@ -231,7 +206,7 @@ class BulkClient(ArchiveClient):
             for each in rows:
                 found[each.row] = await read(each)
 
-        await at_once(read_some() for _ in range(self._requests.host_connections))
+        await at_once(read_some() for _ in range(self._connections))
         return [found[row] for row in range(len(captures))]
 
     async def _in_thread(self, where: str, read: Any, uri: str) -> Any:
@@ -247,7 +222,7 @@ class BulkClient(ArchiveClient):
 def reading(options: Options, on_cluster: bool) -> Iterator[Callable[..., Any]]:
     """Calls methods of a client, in the event loop that this process' parts share: `call(BulkClient.read_end, uri, 8)`;
     raises Unreadable where a request fails, UserError where the archive is down."""
-    with shared_loop({"commoncrawl": bulk_source(options)}, on_cluster) as loop:
+    with shared_loop({"commoncrawl": Source(BulkClient, options)}, on_cluster) as loop:
 
         def call(method: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
             try:

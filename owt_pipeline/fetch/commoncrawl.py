@@ -10,19 +10,22 @@ import json
 import math
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yarl import URL
 
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.fetch.answers import Answer, NoPage
-from owt_pipeline.fetch.archive_client import BUSY, FIRST_TRIES, ArchiveClient, ArchiveOptions
+from owt_pipeline.fetch.archive_client import BUSY, FIRST_TRIES, ArchiveClient
 from owt_pipeline.fetch.archives import Redirect, redirect_of_record
 from owt_pipeline.fetch.client import Received
-from owt_pipeline.fetch.lookups import BadIndex, Capture, Found, LookupClient, LookupSource
+from owt_pipeline.fetch.lookups import BadIndex, Capture, Found, LookupClient, below
 from owt_pipeline.fetch.manners import Failed
 from owt_pipeline.fetch.sources import Crawl
 from schemas import Reason
+
+if TYPE_CHECKING:
+    from owt_pipeline.fetch.stage import Options
 
 _EVER = (0, 1 << 40)
 _MOST_BY_PREFIX = "1000"  # captures with parameters for tracking
@@ -49,29 +52,12 @@ class Collection:
         return max(self.begins - moment, moment - self.ends, 0)
 
 
-@dataclass(frozen=True)
-class CdxSource(LookupSource):
-    """An archive with a CDX index.
-
-    Attributes:
-      collections: the indexes.
-      data: the URL that the archive files' names are appended to.
-      most_collections: how many are asked for one URL.
-    """
-
-    collections: tuple[Collection, ...]
-    data: str
-    most_collections: int
-
-    def open(self, crawl: Crawl) -> CdxClient:
-        return CdxClient(self, crawl)
-
-
-def read_collections(index: str, requests: ArchiveOptions) -> tuple[Collection, ...]:
+def read_collections(options: Options) -> tuple[Collection, ...]:
     """The collections behind `--cdx_index`; raises UserError where their list cannot be read."""
 
     async def read() -> tuple[Collection, ...]:
-        client = ArchiveClient(replace(requests, retries=min(requests.retries, FIRST_TRIES)), Crawl({}, False))
+        first = replace(options, archive_retries=min(options.archive_retries, FIRST_TRIES))
+        client = ArchiveClient(first, Crawl({}, False), options.cdx_connections, options.cdx_delay)
         try:
             response = await client.get("the list of collections", URL(index))
         finally:
@@ -80,6 +66,7 @@ def read_collections(index: str, requests: ArchiveOptions) -> tuple[Collection, 
             raise BadIndex(f"status {response.status}")
         return parse_collections(response.body)
 
+    index = options.cdx_index
     path = URL(index).path
     if not path.endswith(".json"):  # one index, of which nothing else is known
         return (Collection(path.strip("/") or index, index),)
@@ -94,10 +81,10 @@ class CdxClient(LookupClient):
 
     busy = BUSY
 
-    def __init__(self, source: CdxSource, crawl: Crawl):
-        super().__init__(source, crawl)
-        self._source, self._limits = source, source.requests.limits
-        self._together *= 2  # twice as many as may be under way, so that index and data are asked at once
+    def __init__(self, options: Options, crawl: Crawl, *collections: Collection):
+        super().__init__(options, crawl, options.cdx_connections, options.cdx_delay)
+        self._collections = collections
+        self.together = 2 * options.cdx_connections  # so that index and data are asked at once
 
     async def look_up(self, url: str, canonical: str, moment: int, *, by_prefix: bool = False) -> Found:
         """The captures found under `url`, or in the nearest collection alone under all that begin so.
@@ -105,8 +92,8 @@ class CdxClient(LookupClient):
         The nearest collections are asked, as long as the next may have a page nearer than those known.
         """
         found = Found()
-        most, nearest = 1 if by_prefix else self._source.most_collections, math.inf
-        for collection in sorted(self._source.collections, key=lambda each: each.distance(moment))[:most]:
+        most, nearest = 1 if by_prefix else self._options.cdx_collections, math.inf
+        for collection in sorted(self._collections, key=lambda each: each.distance(moment))[:most]:
             if nearest <= collection.distance(moment):
                 break
             found.add(await self.captures_in(collection, url, canonical, by_prefix))
@@ -151,7 +138,7 @@ class CdxClient(LookupClient):
         where = str(capture)
         if capture.length > self._limits.wire_bytes:
             return NoPage(Reason.TOO_LARGE, f"{where}, more than {self._limits.wire_bytes:,}")
-        place = URL(f"{self._source.data.rstrip('/')}/{capture.file.lstrip('/')}")
+        place = URL(below(self._options.cdx_data, capture.file))
         span = f"{capture.offset}-{capture.offset + capture.length - 1}"
         response = await self.get_part(where, place, self._limits.wire_bytes, span)
         if len(response.body) != capture.length:

@@ -7,7 +7,7 @@ import random
 import resource
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from yarl import URL
@@ -50,31 +50,23 @@ meanwhile its URLs are temporary failures."""
 _FIRST_BACKOFF = 1.0  # seconds; doubled at each retry, and spread by half of it
 
 
-@dataclass(frozen=True, kw_only=True)
-class LiveOptions(ClientOptions):
-    """How pages are fetched; fields as the stage's options of the same names."""
-
-    limits: Limits
-    host_connections: int
-    host_delay: float
-    host_failures: int
-    max_redirects: int
-    retries: int
-    max_retry_wait: float
-    outage_wait: float
-    keep_requests: bool
-
-
-def live_options(options: Options) -> LiveOptions:
-    """How the web is asked, by the options of the stage."""
-    named_alike = {field.name for field in fields(LiveOptions)} & {field.name for field in fields(options)}
-    values = {name: getattr(options, name) for name in named_alike}
-    values["connections"] = connections = _allowed_connections(options.connections)
+def limits_of(options: Options) -> Limits:
+    """Those of a page, by the options of the stage."""
     times = options.connect_timeout, options.silence_timeout, options.page_timeout
-    return LiveOptions(
-        **values,
-        addresses=Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts),
-        limits=Limits(*times, options.max_wire_bytes, options.max_page_bytes),
+    return Limits(*times, options.max_wire_bytes, options.max_page_bytes)
+
+
+def client_options(options: Options) -> ClientOptions:
+    """How the web is asked, by the options of the stage."""
+    connections = _allowed_connections(options.connections)
+    return ClientOptions(
+        Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts),
+        options.user_agent,
+        options.verify_tls,
+        options.proxy,
+        connections,
+        options.address_delay,
+        options.address_connections,
         keep_alive=max(15.0, 2 * options.host_delay),
         remembered=4 * connections + 1000,  # more than are open, since redirects lead to others
     )
@@ -159,13 +151,14 @@ class Fetcher:
       client: makes the requests.
     """
 
-    def __init__(self, options: LiveOptions, may_ask: Callable[[], bool] = lambda: True):
+    def __init__(self, options: Options, may_ask: Callable[[], bool] = lambda: True):
         """A fetcher that makes no request while `may_ask` says no."""
-        self.options = options
-        self.gates = Gates(options.host_delay, options.host_connections, options.remembered)
-        self.client = Client(options, may_ask)
+        requests = client_options(options)
+        self.options, self._limits = options, limits_of(options)
+        self.gates = Gates(options.host_delay, options.host_connections, requests.remembered)
+        self.client = Client(requests, may_ask)
         self._agent = robots_token(options.user_agent)
-        self._robots = RobotsCache(self._get_robots, options.remembered)
+        self._robots = RobotsCache(self._get_robots, requests.remembered)
         self.outages = Outages(options.outage_wait, self._answers, self.forgive)
 
     async def close(self) -> None:
@@ -202,7 +195,7 @@ class Fetcher:
         gate = self.gates[robots.raw_host or ""]
         try:
             async with gate:
-                await self.client.get(robots, self.options.limits, lambda *_: True, gate, encoded=True, cut=True)
+                await self.client.get(robots, self._limits, lambda *_: True, gate, encoded=True, cut=True)
         except Failed as failure:
             return failure.is_answer
         return True
@@ -211,7 +204,7 @@ class Fetcher:
         started = int(time.time())
         redirects: list[Received] = []
         seen: list[tuple[URL, str | None]] = []
-        limits, ms, cookies, options = self.options.limits, 0, Cookies(), self.options
+        limits, ms, cookies, options = self._limits, 0, Cookies(), self.options
         while True:
             cookie = cookies.header(url)
             seen.append((url, cookie))
@@ -224,9 +217,9 @@ class Fetcher:
                 return NoPage(reason, f"redirected to {url}: {failure.detail}")
             ms += response.ms
             if response.status not in REDIRECTS:
-                most = options.limits.body_bytes
+                most = limits.body_bytes
                 return Fetched(response, tuple(redirects), started, ms, most, options.keep_requests)
-            limits = replace(limits, total=max(options.limits.total - ms / 1000, 0.001))
+            limits = replace(limits, total=max(self._limits.total - ms / 1000, 0.001))
             redirects.append(response)
             cookies.take(response)
             url = redirect_target(response)
@@ -243,7 +236,7 @@ class Fetcher:
         return await self.get(url, limits, gate, has_no_page, encoded=True, headers=headers, is_page=True)
 
     async def _get_robots(self, url: URL) -> Received:
-        limits = replace(self.options.limits, wire_bytes=ROBOTS_BYTES, body_bytes=ROBOTS_BYTES)
+        limits = replace(self._limits, wire_bytes=ROBOTS_BYTES, body_bytes=ROBOTS_BYTES)
         gate = self.gates[url.raw_host or ""]
         return await self.get(url, limits, gate, lambda status, _: status != 200, cut=True, busy=_NO_ROBOTS)
 

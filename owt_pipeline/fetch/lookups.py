@@ -22,12 +22,11 @@ import pyarrow as pa
 from yarl import URL
 
 from owt_pipeline.fetch.answers import Answer, NoPage, Origin, Page, wanted_moment
-from owt_pipeline.fetch.archive_client import ArchiveClient, ArchiveOptions, HeldBack, at_once, outcome
+from owt_pipeline.fetch.archive_client import ArchiveClient, HeldBack, at_once, outcome
 from owt_pipeline.fetch.archives import Redirect, canonical_or_none, dead_end, page_of_record
 from owt_pipeline.fetch.client import Received
-from owt_pipeline.fetch.manners import Failed, Gate
+from owt_pipeline.fetch.manners import Failed
 from owt_pipeline.fetch.recorder import Recorder
-from owt_pipeline.fetch.sources import Crawl
 from owt_pipeline.formats.messages import REDIRECTS, is_html
 from owt_pipeline.formats.urls import BadURL, canonical_url, url_id
 from schemas import Reason
@@ -42,6 +41,11 @@ _REVISIT = "warc/revisit"
 
 _MAX_ANSWER_BYTES = 8 << 20
 """Of an index: some 25,000 captures of one URL in one collection, a site's first page at most."""
+
+
+def below(root: str, name: str) -> str:
+    """The URI of a file below the root of an archive's files."""
+    return f"{root.rstrip('/')}/{name.lstrip('/')}"
 
 
 class BadIndex(ValueError):
@@ -110,30 +114,15 @@ class Found:
         return NoPage(Reason.NOT_ARCHIVED, detail)
 
 
-@dataclass(frozen=True)
-class LookupSource:
-    """An archive that is asked URL by URL.
-
-    Attributes:
-      requests: how requests are made; `host_connections` and `host_delay` hold for each host.
-      choice: which capture of several is taken.
-    """
-
-    requests: ArchiveOptions
-    choice: str
-    columns: ClassVar = ("url_id", "url", "posted_url", "created_utc")
-
-
 class LookupClient(ArchiveClient, ABC):
     """Looks URLs up in an index, and reads captures."""
 
     reads_untyped: ClassVar[bool] = False
     """Whether a capture whose type the index does not know may be a page."""
 
-    def __init__(self, source: LookupSource, crawl: Crawl, gate: Gate | None = None):
-        super().__init__(source.requests, crawl, gate)
-        self._choice = source.choice
-        self._together = source.requests.host_connections
+    columns: ClassVar = ("url_id", "url", "posted_url", "created_utc")
+    together: int
+    """URLs that are looked up at once."""
 
     @abstractmethod
     async def look_up(self, url: str, canonical: str, moment: int, *, by_prefix: bool = False) -> Found:
@@ -151,7 +140,7 @@ class LookupClient(ArchiveClient, ABC):
     async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
         """Look up every URL of `urls`; raises UserError where the archive fails for `host_failures` URLs in a row."""
         rows = iter(range(len(urls)))
-        held = HeldBack(recorder, self._requests.host_failures)
+        held = HeldBack(recorder, self._options.host_failures)
 
         async def ask() -> None:
             for row in rows:
@@ -159,7 +148,7 @@ class LookupClient(ArchiveClient, ABC):
                 begun = time.monotonic()
                 await held.take(url_id, await self.fetch(*about), begun)
 
-        await at_once(ask() for _ in range(self._together))
+        await at_once(ask() for _ in range(self.together))
         await held.settle()
 
     async def fetch(self, url: str, posted: str, created_utc: int | None) -> Answer:
@@ -171,7 +160,7 @@ class LookupClient(ArchiveClient, ABC):
         next; where there are none but redirects, those are followed. Where the archive does not answer as it should,
         the reason is `archive_failed`.
         """
-        return await self._find(url, posted, wanted_moment(self._choice, created_utc), {url_id(url)})
+        return await self._find(url, posted, wanted_moment(self._options.archive_choice, created_utc), {url_id(url)})
 
     async def _find(self, url: str, posted: str, moment: int, seen: set[int]) -> Answer:
         try:
@@ -212,7 +201,7 @@ class LookupClient(ArchiveClient, ABC):
         if isinstance(redirect, NoPage):
             return redirect
         target = canonical_or_none(redirect.location)
-        end = dead_end(redirect.status, target, url_id(url), seen, self._requests.max_redirects)
+        end = dead_end(redirect.status, target, url_id(url), seen, self._options.max_redirects)
         if end is not None or target is None:
             return end or NoPage(Reason.BAD_REDIRECT, "")
         seen.add(url_id(target))

@@ -22,17 +22,16 @@ from owt_pipeline.engine.dataset import DatasetReader, rejects_batch, replace_co
 from owt_pipeline.engine.exchange import Slice, gather
 from owt_pipeline.engine.storage import Storage, expand_globs
 from owt_pipeline.fetch.answers import INDEXED, Answer, NoPage, Page
-from owt_pipeline.fetch.archive_client import FIRST_TRIES, archive_options
+from owt_pipeline.fetch.archive_client import FIRST_TRIES
 from owt_pipeline.fetch.archives import Archives, Lookup, summary
 from owt_pipeline.fetch.cc_index import list_files
 from owt_pipeline.fetch.cc_join import FOUND, WANTED_WITH, captures_by_url, nothing_in, send_keys
-from owt_pipeline.fetch.cc_records import CAPTURE, BulkClient, bulk_source, reading
-from owt_pipeline.fetch.commoncrawl import CdxSource, Collection, read_collections
+from owt_pipeline.fetch.cc_records import CAPTURE, BulkClient, reading
+from owt_pipeline.fetch.commoncrawl import CdxClient, Collection, read_collections
 from owt_pipeline.fetch.journal import Journal
-from owt_pipeline.fetch.live import live_options
 from owt_pipeline.fetch.retried import Outcomes, outcomes_that_stay
-from owt_pipeline.fetch.sources import LiveSource, Source, ask_under_claim, shared_loop
-from owt_pipeline.fetch.wayback import wayback_source
+from owt_pipeline.fetch.sources import LiveClient, Source, ask_under_claim, shared_loop
+from owt_pipeline.fetch.wayback import WaybackClient
 from owt_pipeline.formats.warc import warcinfo_record
 from schemas import DATASETS, Reason
 from schemas.reasons import TEMPORARY
@@ -88,8 +87,7 @@ def prepare(run: StageRun) -> None:
             found = list_files(options.cc_index, options.cc_crawls, options.cc_subsets, read_all)
             run.properties["cc_files"] = found
     elif "commoncrawl" in options.order:
-        requests = archive_options(options, options.cdx_connections, options.cdx_delay)
-        run.properties["collections"] = [asdict(found) for found in read_collections(options.cdx_index, requests)]
+        run.properties["collections"] = [asdict(found) for found in read_collections(options)]
 
 
 def ask_first(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
@@ -132,27 +130,17 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
 def _sources(run: StageRun, slices: Sequence[Slice]) -> Sources:
     """The sources as a shard asks them; `slices` are the captures that were found for it."""
     options: Options = run.options
-    online: dict[str, Source] = {}
-    for name in options.order:
-        if name == "live":
-            online[name] = LiveSource(live_options(options))
-        elif options.in_bulk and name == "commoncrawl":
-            online[name] = bulk_source(options)
-        elif name == "commoncrawl":
-            online[name] = CdxSource(
-                archive_options(options, options.cdx_connections, options.cdx_delay),
-                options.archive_choice,
-                tuple(Collection(**found) for found in run.properties["collections"]),
-                options.cdx_data,
-                options.cdx_collections,
-            )
-        elif name == "wayback":
-            online[name] = wayback_source(options)
+    collections = tuple(Collection(**found) for found in run.properties.get("collections", ()))
+    every = {
+        "live": Source(LiveClient, options),
+        "commoncrawl": Source(BulkClient, options) if options.in_bulk else Source(CdxClient, options, collections),
+        "wayback": Source(WaybackClient, options),
+    }
     crawls = ", ".join(options.cc_crawls)
     return Sources(
         order=options.order,
         archives=_archives(run) if "archive" in options.order else None,
-        online=online,
+        online={name: every[name] for name in options.order if name in every},
         on_cluster=run.runtime.on_cluster,
         captures=captures_by_url(gather(run.work, slices, FOUND), crawls) if options.in_bulk else None,
         crawls=crawls,
@@ -276,7 +264,7 @@ class _Asking:
             progress.advance(answers if last else pages)
 
         def missing() -> pa.Table:
-            known, columns = np.union1d(journal.ids, self.found), sources.online[name].columns
+            known, columns = np.union1d(journal.ids, self.found), sources.online[name].client.columns
             table = self._without(np.union1d(known, journal.postponed), columns)
             if not table.num_rows and len(journal.postponed):  # at the end, once more what time may have mended
                 table = self._without(known, columns)

@@ -14,7 +14,7 @@ import gc
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,26 +24,21 @@ from owt_pipeline.engine.disk import this_process
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch.answers import NoPage, Page
 from owt_pipeline.fetch.journal import Claim, Journal
-from owt_pipeline.fetch.live import Fetcher, LiveOptions
+from owt_pipeline.fetch.live import Fetcher
 from owt_pipeline.fetch.manners import tried_once
 from owt_pipeline.fetch.recorder import Recorder, Recording, start_recording
+
+if TYPE_CHECKING:
+    from owt_pipeline.fetch.stage import Options
 
 R = TypeVar("R")
 
 
-class Source(Protocol):
-    """A source of pages on the network: its options, frozen and picklable."""
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """The columns of urls/ with which it is asked; `url_id` is the first."""
-
-    def open(self, crawl: Crawl) -> Client:
-        """A client, made in the event loop in which it is used."""
-
-
 class Client(Protocol):
     """Asks a source; used in one event loop, by several shards at once."""
+
+    columns: ClassVar[Sequence[str]]
+    """Of urls/: what it is asked with; `url_id` is the first."""
 
     async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
         """Ask for every URL of `urls` (with the source's columns) and give each answer to `recorder`.
@@ -55,6 +50,26 @@ class Client(Protocol):
 
     def status(self) -> str:
         """What is happening, for a person; empty where there is nothing to say."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of pages on the network. Picklable.
+
+    Attributes:
+      client: the class of Client that asks it, given the options, the crawl and `about`.
+      options: those of the stage.
+      about: what is known of the source besides.
+    """
+
+    client: type[Any]
+    options: Options
+    about: tuple[Any, ...] = ()
+
+    def open(self, crawl: Crawl) -> Client:
+        """A client, made in the event loop in which it is used."""
+        client: Client = self.client(self.options, crawl, *self.about)
+        return client
 
 
 class Crawl:
@@ -93,17 +108,6 @@ class Crawl:
         return max((claim.claims for claim in self.claims), default=1) if self.on_cluster else 1
 
 
-@dataclass(frozen=True)
-class LiveSource:
-    """The web as it is now."""
-
-    options: LiveOptions
-    columns: ClassVar = ("url_id", "posted_url", "host", "host_shards")
-
-    def open(self, crawl: Crawl) -> LiveClient:
-        return LiveClient(self.options, crawl)
-
-
 class LiveClient:
     """Fetches pages from the live web.
 
@@ -113,10 +117,12 @@ class LiveClient:
       max_open_hosts: as many as keep all connections busy while hosts wait for their turns.
     """
 
-    def __init__(self, options: LiveOptions, crawl: Crawl):
+    columns: ClassVar = ("url_id", "posted_url", "host", "host_shards")
+
+    def __init__(self, options: Options, crawl: Crawl):
         self.fetcher = Fetcher(options, crawl.may_ask)
         self.fetcher.client.address_gates.workers = crawl.workers
-        self.open_hosts, self.max_open_hosts = 0, 2 * options.connections
+        self.open_hosts, self.max_open_hosts = 0, 2 * self.fetcher.client.slots.count
         self._crawl = crawl
 
     async def close(self) -> None:

@@ -15,7 +15,6 @@ import contextlib
 import email.utils
 import re
 import time
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -24,11 +23,10 @@ import pyarrow as pa
 from yarl import URL
 
 from owt_pipeline.fetch.answers import Answer, NoPage, Origin, judge
-from owt_pipeline.fetch.archive_client import archive_options
 from owt_pipeline.fetch.archives import Redirect
 from owt_pipeline.fetch.client import Received
 from owt_pipeline.fetch.journal import RENEW_SECONDS
-from owt_pipeline.fetch.lookups import Capture, Found, LookupClient, LookupSource, seconds_of
+from owt_pipeline.fetch.lookups import Capture, Found, LookupClient, seconds_of
 from owt_pipeline.fetch.manners import Failed, Gate
 from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.fetch.sources import Crawl
@@ -57,38 +55,16 @@ _OF_TRANSFER = frozenset(["content-encoding", "transfer-encoding", "content-leng
 _CAPTURE = re.compile(r"/(\d{14})id_/(.+)", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class WaybackSource(LookupSource):
-    """The Wayback Machine, or a pywb; one rate holds for index and pages together.
-
-    Attributes:
-      cdx: the URL of its index.
-      pages: what `TIMESTAMPid_/URL` is below.
-    """
-
-    cdx: str
-    pages: str
-
-    def open(self, crawl: Crawl) -> WaybackClient:
-        return WaybackClient(self, crawl)
-
-
-def wayback_source(options: Options) -> WaybackSource:
-    """The source by the options of the stage."""
-    delay = options.wayback_delay
-    requests = replace(archive_options(options, options.wayback_connections, delay), least_pause=PAUSE_TURNS * delay)
-    return WaybackSource(requests, options.archive_choice, options.wayback_cdx, options.wayback_pages)
-
-
 class WaybackClient(LookupClient):
-    """Looks up and gets captures."""
+    """Looks up and gets captures of the Wayback Machine, or a pywb; one rate holds for index and pages together."""
 
     of_page = (Reason.TOO_LARGE,)
     reads_untyped = True
 
-    def __init__(self, source: WaybackSource, crawl: Crawl):
-        super().__init__(source, crawl, Gate(source.requests.host_delay, source.requests.host_connections))
-        self._source = source
+    def __init__(self, options: Options, crawl: Crawl):
+        self.together, delay = options.wayback_connections, options.wayback_delay
+        super().__init__(options, crawl, self.together, delay, Gate(delay, self.together))
+        self.least_pause = PAUSE_TURNS * delay
 
     def status(self) -> str:
         return f"{super().status()} to the Wayback Machine"
@@ -101,12 +77,26 @@ class WaybackClient(LookupClient):
         await super().ask(urls, recorder, resumed)
 
     async def look_up(self, url: str, canonical: str, moment: int, *, by_prefix: bool = False) -> Found:
-        found = await self._captures(query(self._source.cdx, url, moment, by_prefix=by_prefix), canonical)
+        found = await self._captures(url, canonical, moment, _NAMED, by_prefix)
         if not found.pages and len(found.captures) + found.others.total() >= _CAPTURES_ASKED // 2:
-            found = await self._captures(query(self._source.cdx, url, moment, _PAGES, by_prefix=by_prefix), canonical)
+            found = await self._captures(url, canonical, moment, _PAGES, by_prefix)
         return found
 
-    async def _captures(self, index: URL, canonical: str) -> Found:
+    async def _captures(self, url: str, canonical: str, moment: int, status: str, by_prefix: bool) -> Found:
+        """The captures nearest to a time, in seconds since 1970, of `url`, or of what begins so; `status` is a regular
+        expression of what they were answered with."""
+        cdx, closest = self._options.wayback_cdx, timestamp(int(min(max(moment, 0), time.time())))
+        pywb = not cdx.rstrip("/").endswith("/cdx/search/cdx")
+        fields = "timestamp,url,mime,status,filename,offset" if pywb else "timestamp,original,mimetype,statuscode"
+        query = {
+            "url": url,
+            "output": "json",
+            "fl": fields,
+            "filter": f"~status:({status})" if pywb else f"statuscode:({status})",
+            **({"matchType": "prefix"} if by_prefix else {"closest": closest, "sort": "closest"}),
+            "limit": str(_CAPTURES_ASKED),
+        }
+        index = URL(cdx).update_query(query)
         found = await self.ask_index("the Wayback Machine's index", index, canonical, _has_none)
         found.asked = ["the Wayback Machine"]
         return found
@@ -154,14 +144,14 @@ class WaybackClient(LookupClient):
         return Redirect(capture.status, target, record)
 
     def _place(self, capture: Capture) -> URL:
-        below = f"{self._source.pages.rstrip('/')}/{timestamp(capture.date)}id_"
+        below = f"{self._options.wayback_pages.rstrip('/')}/{timestamp(capture.date)}id_"
         return URL(f"{below}/{requested(capture.url)}", encoded=True)
 
     def _redirected(self, response: Received, canonical: str) -> tuple[Capture, URL] | None:
         """Another capture of the same URL that a capture redirects to, and where it is."""
         with contextlib.suppress(ValueError):
             place = response.location()
-            match = _CAPTURE.search(str(place)) if str(place).startswith(self._source.pages) else None
+            match = _CAPTURE.search(str(place)) if str(place).startswith(self._options.wayback_pages) else None
             if match and canonical_url(match[2]) == canonical:
                 return Capture(date=seconds_of(match[1]), url=match[2]), place
         return None
@@ -172,7 +162,7 @@ class WaybackClient(LookupClient):
         body = replay.body
         if body.startswith(b"\x1f\x8b"):  # sent as it was archived, without saying so
             encoded = [(name, value) for name, value in headers if name.lower() == "content-encoding"]
-            body = decode_body(encoded, body, self._requests.limits.body_bytes, strictly=True)
+            body = decode_body(encoded, body, self._limits.body_bytes, strictly=True)
         headers = [(name, value) for name, value in headers if name.lower() not in _OF_TRANSFER]
         content_type = next((value for name, value in headers if name.lower() == "content-type"), None)
         date = _memento_date(replay) or capture.date
@@ -193,28 +183,6 @@ def _has_none(response: Received) -> bool:
     if response.status in (403, 451) and b"AccessControlException" in response.body:
         raise Failed(Reason.NOT_ARCHIVED, "the Wayback Machine withholds the site")
     return response.status == 404
-
-
-def query(
-    cdx: str, url: str, moment: int, status: str = f"{_PAGES}|30[12378]|404|410", *, by_prefix: bool = False
-) -> URL:
-    """What to ask the index for the captures nearest to a time, in seconds since 1970: of `url`, or of what begins so.
-
-    `status` is a regular expression of what they were answered with.
-    """
-    closest = timestamp(int(min(max(moment, 0), time.time())))
-    pywb = not cdx.rstrip("/").endswith("/cdx/search/cdx")
-    fields = "timestamp,url,mime,status,filename,offset" if pywb else "timestamp,original,mimetype,statuscode"
-    return URL(cdx).update_query(
-        {
-            "url": url,
-            "output": "json",
-            "fl": fields,
-            "filter": f"~status:({status})" if pywb else f"statuscode:({status})",
-            **({"matchType": "prefix"} if by_prefix else {"closest": closest, "sort": "closest"}),
-            "limit": str(_CAPTURES_ASKED),
-        }
-    )
 
 
 def timestamp(moment: int) -> str:

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.fetch.archive_client import archive_options
-from owt_pipeline.fetch.commoncrawl import CdxClient, CdxSource, Collection, parse_collections
+from owt_pipeline.fetch.commoncrawl import CdxClient, Collection, parse_collections
 from owt_pipeline.fetch.lookups import BadIndex, Capture, Found, parse_captures
 from owt_pipeline.fetch.sources import Crawl
 from owt_pipeline.fetch.stage import STAGE, Options
@@ -164,9 +163,8 @@ def test_whatever_the_collections_the_nearest_capture_comes_first(
             return Found(held[collection.name])
 
     async def nearest() -> int | None:
-        requests = archive_options(Options(user_agent=AGENT), 1, 0.0)
         known = tuple(Collection(str(i), "", begin, begin + 9) for i, (begin, _) in enumerate(collections))
-        client = Indexes(CdxSource(requests, "nearest", known, "", len(known)), Crawl({}, False))
+        client = Indexes(Options(user_agent=AGENT, cdx_collections=len(known)), Crawl({}, False), *known)
         try:
             found = await client.look_up("http://a.example/", "http://a.example/", moment)
         finally:

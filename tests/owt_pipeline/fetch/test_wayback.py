@@ -34,7 +34,7 @@ from owt_pipeline.fetch.lookups import BadIndex, parse_captures
 from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.fetch.surt import surt_key
-from owt_pipeline.fetch.wayback import original_headers, wayback_source
+from owt_pipeline.fetch.wayback import WaybackClient, original_headers
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, timestamp
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
@@ -381,14 +381,13 @@ def test_workers_on_a_cluster_share_one_rate(archive: Wayback, tmp_path: Path, m
     monkeypatch.setattr(journal, "RENEW_SECONDS", 0.2)
     monkeypatch.setattr(wayback, "_COUNTED_SECONDS", 0.6)
     delay, workers, urls_each = 0.05, 4, 12
-    source = wayback_source(options(archive.url, wayback_delay=delay))
 
     async def work(number: int) -> int:
         urls = [f"https://a.example/{number}-{i}" for i in range(urls_each)]
         ids = list(range(urls_each))
         table = pa.table({"url_id": ids, "url": urls, "posted_url": urls, "created_utc": [AT] * urls_each})
         async with Claim(Storage(str(tmp_path)), f"shard-{number}", [this_process()]) as claim:
-            client, recorder = source.open(Worker(claim)), Taken()
+            client, recorder = WaybackClient(options(archive.url, wayback_delay=delay), Worker(claim)), Taken()
             await client.ask(table, recorder, False)
             await client.close()
         return len(recorder.answers)
