@@ -454,11 +454,6 @@ def _count(hits: Sequence[_Hit], counts: Counter[str]) -> None:
     counts["captures_no_page"] += sum(not hit.is_page and hit.about != _REVISIT for hit in hits)
 
 
-def _distance(hit: _Hit, moment: int) -> list[int]:
-    """Orders captures of one URL by time, and those of one time by their place."""
-    return [abs(hit.date - moment), hit.date, hit.capture["offset"], zlib.crc32(hit.capture["file"].encode())]
-
-
 def _problem(hits: Sequence[_Hit]) -> str:
     """What the captures of a URL are, where none is a page."""
     kinds = Counter(hit.about for hit in hits)

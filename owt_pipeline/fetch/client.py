@@ -194,6 +194,7 @@ class Client:
             except (BadMessage, TooLarge, OSError, asyncio.TimeoutError) as error:
                 failure = _failure(error, limits, reader)
                 failure.network_works = route.proxy is None
+                failure.connected = route.proxy is None or url.scheme == "https" or reader.begun  # to the host
                 raise failure from error
             ms = round((asyncio.get_running_loop().time() - started) * 1000)
         ip = "" if route.proxy else connection.address
@@ -291,11 +292,12 @@ class Client:
 
 def _check_proxy(status: int, headers: Headers) -> None:
     """Raise Failed for an answer that is the proxy's own, and not the host's: Squid says 503 where it cannot connect,
-    and so do others (RFC 9209)."""
+    and so do others (RFC 9209); HAProxy's has none of the headers that servers send."""
     if status == 407:
         raise Failed(Reason.PROXY, "the proxy refuses: status 407")
     names = {name.lower() for name, _ in headers}
-    if status in (502, 504) or (status == 503 and names & {"x-squid-error", "proxy-status"}):
+    is_bare = not names & {"date", "server", "via", "retry-after"}
+    if status in (502, 504) or (status == 503 and (is_bare or names & {"x-squid-error", "proxy-status"})):
         raise Failed(Reason.CONNECT, f"the proxy answers with status {status}", transient=True)
 
 
@@ -311,18 +313,18 @@ def _decoded(headers: Headers, body: bytes, limit: int, cut: bool) -> bytes:
 def _failure(error: Exception, limits: Limits, reader: ResponseReader) -> Failed:
     """The reason a user would expect for what happened to a request on a connection."""
     if isinstance(error, TooLarge):
-        return Failed(Reason.TOO_LARGE, str(error), connected=True)
+        return Failed(Reason.TOO_LARGE, str(error))
     if isinstance(error, BadMessage):
-        return Failed(Reason.BAD_RESPONSE, str(error), connected=True)
+        return Failed(Reason.BAD_RESPONSE, str(error))
     if isinstance(error, Silence):
-        return Failed(Reason.TIMEOUT, f"nothing came for {limits.silence:g} s", connected=True)
+        return Failed(Reason.TIMEOUT, f"nothing came for {limits.silence:g} s")
     if isinstance(error, asyncio.TimeoutError):
-        return Failed(Reason.TIMEOUT, f"not complete within {limits.total:.3g} s", connected=True)
+        return Failed(Reason.TIMEOUT, f"not complete within {limits.total:.3g} s")
     if isinstance(error, ssl.SSLError):
-        return Failed(Reason.TLS, _os_text(error), connected=True)
+        return Failed(Reason.TLS, _os_text(error))
     if reader.status:
-        return Failed(Reason.CONNECT, f"the body breaks off: {_os_text(error)}", connected=True)
-    return Failed(Reason.CONNECT, _os_text(error), connected=True, transient=True)
+        return Failed(Reason.CONNECT, f"the body breaks off: {_os_text(error)}")
+    return Failed(Reason.CONNECT, _os_text(error), transient=True)
 
 
 def _os_text(error: Exception) -> str:

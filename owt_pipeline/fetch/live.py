@@ -6,8 +6,9 @@ import logging
 import random
 import resource
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from yarl import URL
@@ -15,7 +16,6 @@ from yarl import URL
 from owt_pipeline.fetch.addresses import Addresses, parse_rules
 from owt_pipeline.fetch.answers import LIVE, Answer, NoPage, Page, judge, refuse_head
 from owt_pipeline.fetch.client import Client, ClientOptions, Limits, Received
-from owt_pipeline.fetch.connections import Stop
 from owt_pipeline.fetch.manners import (
     ROBOTS_BYTES,
     Cookies,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("owt")
 
+_BUSY = (429, 503)
 _NO_ROBOTS = (429, *range(500, 600))
 """Statuses of a robots.txt that forbid all of a host, so it is asked for again before that is believed."""
 
@@ -122,7 +123,7 @@ class Fetched(NamedTuple):
                 record for redirect in self.redirects for record in (*self._request(redirect), self._record(redirect))
             ]
             return replace(answer, redirects=(*before, *self._request(received)))
-        if (asked := received.header("retry-after")) and received.status in (429, 503):
+        if (asked := received.header("retry-after")) and received.status in _BUSY:
             return NoPage(answer.reason, f"{answer.detail}, Retry-After: {asked[:40]}")
         return answer
 
@@ -233,28 +234,20 @@ class Fetcher:
         robots.check(url, self._agent)
         gate = self.gates[url.raw_host or ""]
         gate.delay = max(self.options.host_delay, robots.crawl_delay(self._agent)) * spread
-        return await self.get(url, limits, gate, has_no_page, encoded=True, headers=headers, is_page=True)
+        get = partial(self.client.get, url, limits, has_no_page, gate, encoded=True, headers=headers)
+        return await self._get(get, url, gate, _BUSY, is_page=True)
 
     async def _get_robots(self, url: URL) -> Received:
         limits = replace(self._limits, wire_bytes=ROBOTS_BYTES, body_bytes=ROBOTS_BYTES)
         gate = self.gates[url.raw_host or ""]
-        return await self.get(url, limits, gate, lambda status, _: status != 200, cut=True, busy=_NO_ROBOTS)
+        get = partial(self.client.get, url, limits, lambda status, _: status != 200, gate, cut=True)
+        return await self._get(get, url, gate, _NO_ROBOTS)
 
-    async def get(
-        self,
-        url: URL,
-        limits: Limits,
-        gate: Gate,
-        stop: Stop,
-        *,
-        encoded: bool = False,
-        cut: bool = False,
-        headers: Mapping[str, str] | None = None,
-        busy: Collection[int] = (429, 503),
-        is_page: bool = False,
+    async def _get(
+        self, get: Callable[[], Awaitable[Received]], url: URL, gate: Gate, busy: Collection[int], is_page: bool = False
     ) -> Received:
-        """As `Client.get`, at the turns of `gate`, and again after the statuses `busy` and passing failures; raises
-        Failed. The host of a page that is busy too often in a row is closed; an archive's never is."""
+        """What `get` returns, at the turns of `gate`, and again after the statuses `busy` and passing failures; raises
+        Failed. The host of a page that is busy too often in a row is closed."""
         retries = 0 if tried_once.get() else self.options.retries
         for attempt in range(retries + 1):
             last = attempt == retries
@@ -264,7 +257,7 @@ class Fetcher:
                     reason, detail = gate.failure.reason, gate.failure.detail
                     raise Failed(reason, f"given up after {gate.failures} failures of the host in a row: {detail}")
                 try:
-                    response = await self.client.get(url, limits, stop, gate, encoded=encoded, cut=cut, headers=headers)
+                    response = await get()
                 except Failed as failure:
                     gate.note(failure)
                     self.outages.network_works |= failure.network_works
@@ -277,7 +270,7 @@ class Fetcher:
                     gate.note(None)
                     self.outages.answered(str(url))
             if response is not None:
-                gate.busy = gate.busy + 1 if response.status in (429, 503) else 0
+                gate.busy = gate.busy + 1 if response.status in _BUSY else 0
                 if is_page and gate.busy >= _MOST_BUSY:
                     rest = min(_FIRST_REST * 2 ** (gate.busy - _MOST_BUSY), _LONGEST_REST)
                     detail = f"not asked: the host answered {gate.busy} times in a row with {response.status}"

@@ -8,7 +8,7 @@ import importlib.metadata
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from owt_pipeline.engine import progress
 from owt_pipeline.engine.commit import ShardWriter, record_name, shard_name
 from owt_pipeline.engine.dataset import DatasetReader, rejects_batch, replace_columns
 from owt_pipeline.engine.exchange import Slice, gather
-from owt_pipeline.engine.storage import Storage, expand_globs
+from owt_pipeline.engine.storage import expand_globs
 from owt_pipeline.fetch.answers import INDEXED, Answer, NoPage, Page
 from owt_pipeline.fetch.archive_client import FIRST_TRIES
 from owt_pipeline.fetch.archives import Archives, Lookup, summary
@@ -29,7 +29,7 @@ from owt_pipeline.fetch.cc_join import FOUND, WANTED_WITH, captures_by_url, noth
 from owt_pipeline.fetch.cc_records import CAPTURE, BulkClient, reading
 from owt_pipeline.fetch.commoncrawl import CdxClient, Collection, read_collections
 from owt_pipeline.fetch.journal import Journal
-from owt_pipeline.fetch.retried import Outcomes, outcomes_that_stay
+from owt_pipeline.fetch.retried import outcomes_that_stay
 from owt_pipeline.fetch.sources import LiveClient, Source, ask_under_claim, shared_loop
 from owt_pipeline.fetch.wayback import WaybackClient
 from owt_pipeline.formats.warc import warcinfo_record
@@ -52,30 +52,6 @@ _WRITE_BYTES = 1 << 20
 _INDEXED_OF = attrgetter(*INDEXED)
 
 
-@dataclass(frozen=True)
-class Sources:
-    """Where pages come from.
-
-    Attributes:
-      order: their names, in the order in which they are asked.
-      archives: for `archive`.
-      online: all others, by name.
-      on_cluster: whether a host's shards may be the business of several processes.
-      captures: of each URL that Common Crawl has, where it was looked up in bulk: the best first, or what they are
-        that are no pages. None: it was not.
-      crawls: those that were looked through.
-      warcinfo: the record that the WARC file begins with; none for pages from archives alone.
-    """
-
-    order: tuple[str, ...]
-    archives: Archives | None
-    online: Mapping[str, Source]
-    on_cluster: bool = False
-    captures: Mapping[int, tuple[list[dict[str, Any]], NoPage]] | None = None
-    crawls: str = ""
-    warcinfo: bytes = b""
-
-
 def prepare(run: StageRun) -> None:
     options: Options = run.options
     if "archive" in options.order:
@@ -92,19 +68,26 @@ def prepare(run: StageRun) -> None:
 
 def ask_first(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     """Ask the sources before Common Crawl, and send the keys of the URLs that none of them has."""
-    sources, urls = _sources(run, ()), run.inputs["urls"]
-    names = sources.order[: sources.order.index("commoncrawl")]
-    with _lookup(sources.archives if "archive" in names else None, urls, shard) as lookup:
-        asking = _Asking(shard, urls, sources, run.work, lookup, outcomes_that_stay(run, shard))
+    names = run.options.order[: run.options.order.index("commoncrawl")]
+    with _lookup(run, shard, names) as lookup:
+        asking = _Asking(run, shard, lookup)
         asking.ask(names, others_follow=True)
-    batches = urls.batches(shard, columns=WANTED_WITH, rows=1 << 14)
+    batches = run.inputs["urls"].batches(shard, columns=WANTED_WITH, rows=1 << 14)
     missing = (batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), asking.found))) for batch in batches)
     send_keys(run, shard, missing, run.options.archive_choice, writer)
 
 
 def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    stay = outcomes_that_stay(run, shard)
-    fetch_shard(shard, writer, run.inputs["urls"], _sources(run, slices), run.work, stay)
+    """Write a shard of pages/; with an index looked through in bulk, `slices` are the captures found for it."""
+    options: Options = run.options
+    crawls = ", ".join(options.cc_crawls)
+    captures = captures_by_url(gather(run.work, slices, FOUND), crawls) if options.in_bulk else None
+    with _lookup(run, shard, options.order) as lookup:
+        asking = _Asking(run, shard, lookup, captures)
+        asking.ask(options.order)
+        pa.default_memory_pool().release_unused()  # of the URLs that were asked for
+        warcinfo = _warcinfo(run) if {"live", "wayback"} & set(options.order) else b""  # archives' pages have theirs
+        write_answers(writer, sorted_urls(run.inputs["urls"], shard, URL_COLUMNS), asking.answers, warcinfo)
 
 
 def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
@@ -127,8 +110,8 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
                 logger.warning("fetch: %s holds no response to a request: is it a WARC or ARC file?", archive["name"])
 
 
-def _sources(run: StageRun, slices: Sequence[Slice]) -> Sources:
-    """The sources as a shard asks them; `slices` are the captures that were found for it."""
+def _online(run: StageRun) -> dict[str, Source]:
+    """The sources on the network, by name."""
     options: Options = run.options
     collections = tuple(Collection(**found) for found in run.properties.get("collections", ()))
     every = {
@@ -136,16 +119,7 @@ def _sources(run: StageRun, slices: Sequence[Slice]) -> Sources:
         "commoncrawl": Source(BulkClient, options) if options.in_bulk else Source(CdxClient, options, collections),
         "wayback": Source(WaybackClient, options),
     }
-    crawls = ", ".join(options.cc_crawls)
-    return Sources(
-        order=options.order,
-        archives=_archives(run) if "archive" in options.order else None,
-        online={name: every[name] for name in options.order if name in every},
-        on_cluster=run.runtime.on_cluster,
-        captures=captures_by_url(gather(run.work, slices, FOUND), crawls) if options.in_bulk else None,
-        crawls=crawls,
-        warcinfo=_warcinfo(run) if {"live", "wayback"} & set(options.order) else b"",
-    )
+    return {name: every[name] for name in options.order if name in every}
 
 
 def _archives(run: StageRun) -> Archives:
@@ -168,34 +142,20 @@ def _warcinfo(run: StageRun) -> bytes:
     return warcinfo_record(int(run.started), fields)
 
 
-def fetch_shard(
-    shard: int,
-    writer: ShardWriter,
-    urls: DatasetReader,
-    sources: Sources,
-    work: Storage,
-    stay: Outcomes | None = None,
-) -> None:
-    """Write shard `shard` of pages/; journals and claims are in `work`. The outcomes that `stay` are not asked for."""
-    with _lookup(sources.archives, urls, shard) as lookup:
-        asking = _Asking(shard, urls, sources, work, lookup, stay)
-        asking.ask(sources.order)
-        pa.default_memory_pool().release_unused()  # of the URLs that were asked for
-        write_answers(writer, sorted_urls(urls, shard, URL_COLUMNS), asking.answers, sources.warcinfo)
-
-
 @contextlib.contextmanager
-def _lookup(archives: Archives | None, urls: DatasetReader, shard: int) -> Iterator[Lookup | None]:
-    if archives is None:
+def _lookup(run: StageRun, shard: int, names: Sequence[str]) -> Iterator[Lookup | None]:
+    """The captures that the archive files have of a shard's URLs; None where they are not among the sources."""
+    if "archive" not in names:
         yield None
         return
-    table = urls.table(shard, columns=["url_id", "host"])
-    with archives.lookup(table["url_id"].combine_chunks().to_numpy(), table["host"].unique().to_pylist()) as lookup:
+    table = run.inputs["urls"].table(shard, columns=["url_id", "host"])
+    ids, hosts = table["url_id"].combine_chunks().to_numpy(), table["host"].unique().to_pylist()
+    with _archives(run).lookup(ids, hosts) as lookup:
         yield lookup
 
 
 class _Asking:
-    """A shard's URLs, asked of the sources.
+    """A shard's URLs, asked of the sources; journals and claims are in the run's folder `work`.
 
     Attributes:
       found: ids of the URLs that have a page, as far as was asked, or whose outcome stays.
@@ -203,24 +163,25 @@ class _Asking:
 
     def __init__(
         self,
+        run: StageRun,
         shard: int,
-        urls: DatasetReader,
-        sources: Sources,
-        work: Storage,
         lookup: Lookup | None,
-        stay: Outcomes | None,
+        captures: Mapping[int, tuple[list[dict[str, Any]], NoPage]] | None = None,
     ):
-        self._shard, self._urls, self._sources, self._work, self._lookup = shard, urls, sources, work, lookup
+        """`captures` are those of each URL that Common Crawl has, where it was looked up in bulk: the best first, or
+        what they are that are no pages."""
+        self._run, self._shard, self._lookup, self._captures = run, shard, lookup, captures
+        self._online = _online(run)
         self._journals: dict[str, Journal] = {}
-        self._stay = stay
-        self.found = stay.ids if stay is not None else np.array([], np.uint64)
+        self._stay = outcomes_that_stay(run, shard)
+        self.found = self._stay.ids if self._stay is not None else np.array([], np.uint64)
         progress.advance(len(self.found))
 
     def ask(self, names: Sequence[str], others_follow: bool = False) -> None:
         """Ask sources, each for what the earlier ones lack."""
         for number, name in enumerate(names):
-            last = not any(later in self._sources.online for later in names[number + 1 :])  # on the network
-            if name in self._sources.online:
+            last = not any(later in self._online for later in names[number + 1 :])  # on the network
+            if name in self._online:
                 self._ask_online(name, last)
             elif self._lookup is not None and (others_follow or not last):
                 pages = self._archived(self._lookup)
@@ -229,7 +190,7 @@ class _Asking:
 
     def answers(self, batch: pa.RecordBatch) -> Iterator[Answer]:
         """The answer of each URL of a batch: the first page that a source has, or why none has one."""
-        ids, captures = batch["url_id"].to_pylist(), self._sources.captures
+        ids, captures, order = batch["url_id"].to_pylist(), self._captures, self._run.options.order
         journaled = {name: journal.answers(ids) for name, journal in self._journals.items()}
         stay = self._stay.answers(batch["url_id"]) if self._stay is not None else {}
         for url_id, created in zip(ids, batch["created_utc"].to_pylist(), strict=True):
@@ -238,10 +199,11 @@ class _Asking:
                 yield stay[url_id]
                 continue
             no_pages: dict[str, NoPage] = {}
-            for name in self._sources.order:
+            for name in order:
                 answer = self._lookup.answer(url_id, created) if name == "archive" and self._lookup else known[name]
                 if answer is None and captures is not None:  # Common Crawl was not asked: it has no capture of a page
-                    _, answer = captures.get(url_id, ([], nothing_in(self._sources.crawls)))
+                    nothing = nothing_in(", ".join(self._run.options.cc_crawls))
+                    _, answer = captures.get(url_id, ([], nothing))
                 assert answer is not None
                 if isinstance(answer, Page):
                     yield answer
@@ -257,14 +219,14 @@ class _Asking:
 
         `last` says whether no other such source comes after it, so that its answers are the end of a URL.
         """
-        sources, captures = self._sources, self._sources.captures if name == "commoncrawl" else None
-        journal = self._journals[name] = Journal(self._work / "journal" / shard_name(self._shard) / name)
+        work, captures = self._run.work, self._captures if name == "commoncrawl" else None
+        journal = self._journals[name] = Journal(work / "journal" / shard_name(self._shard) / name)
 
         def answered(answers: int, pages: int) -> None:
             progress.advance(answers if last else pages)
 
         def missing() -> pa.Table:
-            known, columns = np.union1d(journal.ids, self.found), sources.online[name].client.columns
+            known, columns = np.union1d(journal.ids, self.found), self._online[name].client.columns
             table = self._without(np.union1d(known, journal.postponed), columns)
             if not table.num_rows and len(journal.postponed):  # at the end, once more what time may have mended
                 table = self._without(known, columns)
@@ -272,15 +234,15 @@ class _Asking:
 
         answered(len(journal), len(journal.pages))
         if missing().num_rows:
-            with shared_loop(sources.online, sources.on_cluster) as loop:
-                claims, claim = self._work / "claims" / name, record_name(self._shard)
+            with shared_loop(self._online, self._run.runtime.on_cluster) as loop:
+                claims, claim = work / "claims" / name, record_name(self._shard)
                 have_answered = self._stay.final_urls() if self._stay is not None else []
                 loop.run(ask_under_claim(loop.crawl, name, claims, claim, journal, missing, answered, have_answered))
         self.found = np.union1d(self.found, journal.pages)
 
     def _without(self, known: np.ndarray, columns: Sequence[str]) -> pa.Table:
         """The shard's URLs but for the known ones, in one piece: a copy, whose original goes with this call."""
-        batches = self._urls.batches(self._shard, columns=list(columns), rows=1 << 16)
+        batches = self._run.inputs["urls"].batches(self._shard, columns=list(columns), rows=1 << 16)
         if len(known):
             batches = (batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), known))) for batch in batches)
         schema = pa.schema([DATASETS["urls"].schema.field(name) for name in columns])
@@ -291,7 +253,7 @@ class _Asking:
         known = set(self.found.tolist())
         pages = [
             url_id
-            for batch in self._urls.batches(self._shard, columns=["url_id", "created_utc"])
+            for batch in self._run.inputs["urls"].batches(self._shard, columns=["url_id", "created_utc"])
             for url_id, created in zip(batch["url_id"].to_pylist(), batch["created_utc"].to_pylist(), strict=True)
             if url_id not in known and isinstance(lookup.answer(url_id, created), Page)
         ]

@@ -18,6 +18,7 @@ from fastwarc.warc import ArchiveIterator
 from hypothesis import given
 from hypothesis import strategies as st
 
+from owt_pipeline.commands.estimate import LOOKUPS_OF_FOUND
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
@@ -173,6 +174,30 @@ def test_whatever_the_collections_the_nearest_capture_comes_first(
 
     expected = min((abs(c.date - moment) for captures in held.values() for c in captures), default=None)
     assert asyncio.run(nearest()) == expected
+
+
+@pytest.mark.parametrize(("share", "lookups"), [(0.5, 1.9), (0.3, 2.2)])
+def test_a_url_with_a_page_takes_the_lookups_that_the_dry_run_reckons_with(share: float, lookups: float) -> None:
+    day, choose, asked = 86_400, random.Random(0), list[str]()
+    months = tuple(Collection(str(n), "", 30 * day * n, (30 * n + 9) * day) for n in range(24))
+
+    class Indexes(CdxClient):
+        async def captures_in(self, collection: Collection, *_: object) -> Found:
+            asked.append(collection.name)
+            at = choose.randint(collection.begins, collection.ends)
+            return Found([Capture(None, "f", 0, 1, at)] if choose.random() < share else [])
+
+    async def lookups_of_found() -> float:
+        client, found = Indexes(Options(user_agent=AGENT), Crawl({}, False), *months), list[int]()
+        for _ in range(4000):
+            asked.clear()
+            if (await client.look_up("u", "u", choose.randint(months[3].begins, months[-4].ends))).captures:
+                found.append(len(asked))
+        await client.close()
+        return sum(found) / len(found)
+
+    assert asyncio.run(lookups_of_found()) == pytest.approx(lookups, abs=0.1)
+    assert lookups == pytest.approx(LOOKUPS_OF_FOUND, abs=0.25)
 
 
 def test_a_bad_capture_is_a_reject_with_its_reason(archive: ArchiveServer, write_urls: Callable[..., Runtime]) -> None:

@@ -19,14 +19,14 @@ from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.disk import Process, this_process
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.engine.plan import Plan
+from owt_pipeline.engine.stage import Runtime, StageRun
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch import journal as journal_module
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
 from owt_pipeline.fetch.journal import Claim, Journal, SegmentWriter
-from owt_pipeline.fetch.shards import Sources, fetch_shard
-from owt_pipeline.fetch.sources import LiveClient, Source
-from owt_pipeline.fetch.stage import Options
+from owt_pipeline.fetch.shards import fetch_part
+from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.formats.warc import response_record
 from schemas import DATASETS, Reason
 from schemas.manifest import ShardRecord
@@ -201,14 +201,15 @@ def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
         Page("live", f"http://a.example/{i}", 200, "text/html", 5, 6, 7, "D", RECORD, (RECORD,) * i) for i in range(3)
     ]
     known.append(NoPage(Reason.DNS, "no such name"))
-    live = Source(LiveClient, Options(user_agent="TestBot/1"))
+    options = Options(user_agent="TestBot/1")
+    plan = Plan("fetch", 1, {}, {}, [], {}, num_shards=1)
     written = set()
     for number, order in enumerate(itertools.permutations(range(4))):
         folder = runtime.workdir / f"pages{number}"
         write(Path(f"{folder}/work/journal/part-00000/live"), [{ids[i]: known[i] for i in order}])
-        sources = Sources(("live",), None, {"live": live})
+        run = StageRun(STAGE, options, runtime, {"urls": urls}, plan, folder / "work")
         with ShardWriter(folder, folder / "records", 0, {"": DATASETS["pages"].schema}, dataset="pages") as writer:
-            fetch_shard(0, writer, urls, sources, folder / "work")
+            fetch_part(run, 0, (), writer)
         record = ShardRecord.from_json(folder.read("records/part-00000.json"))
         assert [file.kind for file in record.files] == ["data", "rejects", "warc"]
         written.add((record.to_json(), *(folder.read(file.path) for file in record.files)))

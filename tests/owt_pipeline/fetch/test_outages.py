@@ -78,6 +78,33 @@ def test_three_hosts_that_are_really_dead_do_not_stop_the_run(
     assert manifest.counts.rejected == {reason: 9}
 
 
+def test_hosts_that_take_connections_and_stay_silent_are_no_outage(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    async def silent(_: Request) -> None:
+        await asyncio.sleep(3600)
+
+    server = serve(dict.fromkeys([f"robots-{host}" for host in HOSTS], silent))
+    urls = [url.replace("//", "//robots-") for url in URLS]
+    options = {"silence_timeout": 0.5, "retries": 0, "outage_wait": 3000.0}
+    manifest = fetch(write_urls(urls, num_shards=1), server, **options)
+    assert manifest.counts.rejected == {"robots_unreachable": len(URLS)}
+
+
+@pytest.mark.parametrize("outage_wait", [0.5, 0.0])
+def test_hosts_that_drop_every_packet_look_like_an_outage(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], outage_wait: float
+) -> None:
+    runtime, server = write_urls(URLS[:9], num_shards=1), serve({})
+    rule = f"*.{DOMAIN}=127.0.0.1:{server.full_port}"
+    options = {"resolve": (rule,), "connect_timeout": 0.5, "retries": 0, "outage_wait": outage_wait}
+    if outage_wait:
+        with pytest.raises(UserError, match=r"no host has answered in .* \(timeout 3; .*--outage_wait 0"):
+            fetch(runtime, server, **options)
+    else:
+        assert fetch(runtime, server, **options).counts.rejected == {"timeout": 9}
+
+
 def test_two_hosts_that_go_away_with_one_that_answered_stop_the_run(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
 ) -> None:
@@ -99,13 +126,23 @@ def test_two_hosts_that_go_away_with_one_that_answered_stop_the_run(
 
 
 @pytest.mark.parametrize(
-    "proxy", ["dead", "407 Proxy Authentication Required", "502 Bad Gateway", "504 Gateway Timeout"]
+    "proxy",
+    [
+        "dead",
+        "silent",
+        "407 Proxy Authentication Required",
+        "502 Bad Gateway",
+        "503 Service Unavailable",
+        "504 Gateway Timeout",
+    ],
 )
 def test_a_proxy_that_does_not_serve_us_is_an_outage(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], proxy: str
 ) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
+        if proxy == "silent":
+            await reader.read()  # until the client has had enough
         writer.write(f"HTTP/1.1 {proxy}\r\nContent-Length: 0\r\n\r\n".encode())
         writer.close()
 
@@ -114,9 +151,10 @@ def test_a_proxy_that_does_not_serve_us_is_an_outage(
     listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(refuse, "127.0.0.1", 0), loop).result(10)
     port = 1 if proxy == "dead" else listening.sockets[0].getsockname()[1]
     runtime, server = write_urls([*URLS[:6], f"https://h9.{DOMAIN}/"], num_shards=1), serve(dict.fromkeys(HOSTS, page))
-    reason = "connect" if proxy[0] == "5" else "proxy"
+    reason = "connect" if proxy[0] == "5" else "timeout" if proxy == "silent" else "proxy"
+    options = {"proxy": f"http://127.0.0.1:{port}", "connect_timeout": 0.5, "silence_timeout": 0.5}
     with pytest.raises(UserError, match=rf"no host has answered in .* \({reason} 3; at last: "):
-        fetch(runtime, server, resolve=(), proxy=f"http://127.0.0.1:{port}", retries=0, outage_wait=0.5)
+        fetch(runtime, server, resolve=(), retries=0, outage_wait=0.5, **options)
     loop.call_soon_threadsafe(loop.stop)
 
 
