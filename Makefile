@@ -62,7 +62,7 @@ bench-peers: .venv-peers/installed  ## the environment of the peers that benchma
 	.venv-peers/bin/python -c "import $(PEERS)"
 
 extraction-model: $(VENV)/installed  ## fit the model of main text again: make extraction-model DATA=FOLDER
-	@test -n "$(DATA)" || { echo "make extraction-model DATA=FOLDER: docs/benchmarks/extract.md says what is in it"; exit 2; }
+	@test -n "$(DATA)" || { echo "make extraction-model DATA=FOLDER: docs/benchmarks/figures.md says what is in it"; exit 2; }
 	$(BIN)/python -m benchmarks.extraction_model $(DATA)
 
 clean:  ## everything that can be made again

@@ -62,7 +62,7 @@ def extract(html: Html, url: str = "", **options: Any) -> Extracted | None:
 
     It runs in this process, without limits: for pages from strangers, see `Extractor`. Raises TypeError for what is
     neither text nor bytes, ValueError for options that do not exist. The method is of our own: a parse, a walk, and a
-    model of blocks fitted on labelled pages (docs/benchmarks/extract.md has its measured quality).
+    model of blocks fitted on labelled pages (docs/benchmarks/figures.md has its measured quality).
     """
     return Extractor(**options)(html, url)
 

@@ -33,7 +33,7 @@ def main() -> None:
         found = examples(read_labelled(data), arguments.cache)
     except FileNotFoundError as error:
         sys.exit(
-            f"{error.filename}: no such file; DATA is the folder with the labelled pages (docs/benchmarks/extract.md)"
+            f"{error.filename}: no such file; DATA is the folder with the labelled pages (docs/benchmarks/figures.md)"
         )
     print(f"{len(found):,} pages, {sum(len(example.label) for example in found):,} blocks")
     write(fit_model(found, arguments.seed), arguments.model)

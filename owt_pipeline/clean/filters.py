@@ -131,7 +131,7 @@ def gopher_quality(view: TextView) -> Judgement:
     Gopher's quality rules: Rae et al., 2021, appendix A.1.1. The paper does not say what a word is. Here it is what
     white space parts, if there is a letter or a digit in it; all rules count those. Dolma and NeMo Curator split at
     white space, too. datatrove counts the tokens of spaCy, in which each punctuation mark is one: then a good article
-    with footnotes, prices or code has too few words with a letter in them (`docs/benchmarks/clean.md` has the counts).
+    with footnotes, prices or code has too few words with a letter (counts: `docs/benchmarks/figures.md`).
     What else is open is as in datatrove: an ellipsis may be three points, a bullet a hyphen, and stop words are in
     lower case.
     """

@@ -78,7 +78,7 @@ def test_every_command_of_the_benchmarks_runs(form: str, testdata: Path, tmp_pat
     if needs := NEEDS.get(name_of(form)):
         if needs == "a GPU":
             pytest.skip("needs a GPU; `make gpu-check` runs it, and tests/trainer/test_gpu_check.py each of its pieces")
-        pytest.importorskip(needs, reason=f"needs {needs}, in an environment of its own (docs/benchmarks/dedupe.md)")
+        pytest.importorskip(needs, reason=f"needs {needs}, in an environment of its own (docs/benchmarks/figures.md)")
     if any(word in form for word in ("train", "loader", "corpus_quality")):
         pytest.importorskip("torch", reason="trains")
     if "DEMO" in form:
