@@ -30,6 +30,9 @@ SPOOL_FOLDER = ".tmp"
 _FOREIGN_SECONDS = 24 * 3600
 """Age from which another host's spool file counts as left over: whether its process runs cannot be seen from here."""
 
+_LOCK_SECONDS = 30.0
+"""How long a process waits for another's lock, which is held for microseconds but by a process that was stopped."""
+
 _numbers = itertools.count()
 
 
@@ -123,20 +126,21 @@ class Disk:
 
     def _swap(self, name: str, content: bytes, version: str) -> str | None:
         target = self._at(name)
-        with self._locked(), self._spool(content) as file:
-            try:
-                before = os.stat(target)
-            except FileNotFoundError:
-                return None
-            if _version(before) != version:
-                return None
-            file.sync()
-            # The kernel's clock may tick every 4 ms only, and inodes are used again: without this, a version could be.
-            after = max(time.time_ns(), before.st_mtime_ns + 1)
-            os.utime(file.path, ns=(after, after))
-            swapped = _version(os.stat(file.path))
-            os.replace(file.path, target)
-            return swapped
+        with self._spool(content) as file:
+            file.sync()  # may take seconds; the lock is held for microseconds, so that hardly a process stops with it
+            with self._locked():
+                try:
+                    before = os.stat(target)
+                except FileNotFoundError:
+                    return None
+                if _version(before) != version:
+                    return None
+                # The kernel's clock may tick every 4 ms only, and inodes are used again: so could a version be.
+                after = max(time.time_ns(), before.st_mtime_ns + 1)
+                os.utime(file.path, ns=(after, after))
+                swapped = _version(os.stat(file.path))
+                os.replace(file.path, target)
+                return swapped
 
     def delete(self, names: Sequence[str]) -> None:
         for name in names:
@@ -154,11 +158,21 @@ class Disk:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One process at a time swaps files of this folder; a killed one's lock goes with it."""
+        """One process at a time swaps files of this folder; a killed process loses its lock, a stopped one does not."""
         path = os.path.join(self.spool_folder, "lock")
+        until = time.monotonic() + _LOCK_SECONDS
         while True:
             with _open_in(self.spool_folder, "lock", "wb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise TimeoutError(
+                            f"{path} has been locked for {_LOCK_SECONDS:g} s: continue or kill the process that holds "
+                            "it (`fuser` names it)"
+                        ) from None
+                    time.sleep(0.001)
+                    continue
                 if not _is_at(path, lock.fileno()):
                     continue  # its last holder has removed it
                 try:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from owt_pipeline.engine import disk
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.lease import hold, renew
 from owt_pipeline.engine.storage import Storage, at_once, describe_source, expand_globs
@@ -224,6 +225,27 @@ class TestStorage:
             folder.write(name, name.encode())
         assert folder.names() == names
         assert [folder.read(name).decode() for name in names] == names
+
+
+def test_a_process_that_is_stopped_while_it_swaps_is_an_error_of_the_others_and_hangs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Storage(str(tmp_path))
+    folder.write("file", b"before")
+    _, version = folder.read_version("file") or pytest.fail("the file is gone")
+    stopping = (
+        "import os, signal, sys; from owt_pipeline.engine import disk, storage; "
+        "disk._version = lambda _: os.kill(os.getpid(), signal.SIGSTOP); "
+        "storage.Storage(sys.argv[1]).swap('file', b'late', sys.argv[2])"
+    )
+    with subprocess.Popen([sys.executable, "-c", stopping, str(tmp_path), version]) as process:
+        os.waitpid(process.pid, os.WUNTRACED)
+        monkeypatch.setattr(disk, "_LOCK_SECONDS", 0.2)
+        with pytest.raises(TimeoutError, match=r"lock has been locked for 0\.2 s: continue or kill"):
+            folder.swap("file", b"now", version)
+        process.kill()
+    assert folder.swap("file", b"now", version)
+    assert folder.read("file") == b"now"
 
 
 def test_spool_files_of_live_processes_and_recent_ones_of_other_hosts_are_kept(tmp_path: Path) -> None:
