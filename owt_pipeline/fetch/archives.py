@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +16,7 @@ import xxhash
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import batch_of
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import Storage, open_source
+from owt_pipeline.engine.storage import open_source
 from owt_pipeline.fetch.answers import EARLIEST, Answer, NoPage, Origin, Page, judge, wanted_moment
 from owt_pipeline.formats.captures import COMPLETE, Broken, absolute, captures, what_else
 from owt_pipeline.formats.messages import MAX_HEAD_BYTES, REDIRECTS, TooLarge, header
@@ -28,6 +28,7 @@ from schemas.manifest import ShardRecord
 if TYPE_CHECKING:
     from owt_pipeline.engine.exchange import Slice
     from owt_pipeline.engine.stage import StageRun
+    from owt_pipeline.fetch.stage import Options
 
 BUCKETS = 256
 """Parts of a file's index, by hash of the host: a shard reads those of its hosts only."""
@@ -93,31 +94,26 @@ def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: 
     writer.count(counts)
 
 
-@dataclass(frozen=True)
 class Archives:
-    """Indexed archive files. Picklable.
+    """Indexed archive files.
 
     Attributes:
       files: their paths or URIs.
+      options: those of the stage.
       folder: what the paths of the records' files are below.
       records: what the index step wrote, one record a file.
-      max_page_bytes: a larger body is no page.
-      max_redirects: how many redirects are followed, within the archives.
-      choice: which capture of several is taken.
     """
 
-    files: tuple[str, ...]
-    folder: Storage
-    records: tuple[ShardRecord, ...]
-    max_page_bytes: int
-    max_redirects: int
-    choice: str
+    def __init__(self, run: StageRun):
+        self.files: list[str] = run.properties["archives"]
+        self.options: Options = run.options
+        self.folder, self.records = run.work, run.read_records("index")
 
     def lookup(self, ids: np.ndarray, hosts: Iterable[str]) -> Lookup:
         """The captures of the URLs with `ids`, which are on `hosts`, and of what they redirect to."""
         found = _by_id([])
         asked: set[int] = set(ids.tolist())
-        for _ in range(self.max_redirects + 1):
+        for _ in range(self.options.max_redirects + 1):
             new = _by_id(list(self._captures(ids, {_bucket(host) for host in hosts})))
             found = _by_id([found, new])
             targets = {url_id(url): url for url in pc.unique(new["target"]).to_pylist() if url is not None}
@@ -173,7 +169,7 @@ class Lookup:
         equally near ones; the earliest of all without a date); or, as the options have it, the earliest or the latest.
         A capture that is no page makes way for the next.
         """
-        return self._answer(wanted, wanted_moment(self._archives.choice, created_utc, EARLIEST), set())
+        return self._answer(wanted, wanted_moment(self._archives.options.archive_choice, created_utc, EARLIEST), set())
 
     def _answer(self, wanted: int, moment: int, seen: set[int]) -> Answer:
         first: NoPage | None = None
@@ -190,10 +186,10 @@ class Lookup:
         return first or NoPage(Reason.NOT_ARCHIVED, f"in none of {len(self._archives.files)} archive files")
 
     def _redirected(self, capture: dict[str, Any], moment: int, seen: set[int]) -> Answer:
-        target = capture["target"]
-        end = dead_end(capture["status"], target, capture["url_id"], seen, self._archives.max_redirects)
-        if end is not None:
-            return end
+        most = self._archives.options.max_redirects
+        target = followed(capture["status"], capture["target"], capture["url_id"], seen, most)
+        if isinstance(target, NoPage):
+            return target
         answer = self._answer(url_id(target), moment, seen)
         if isinstance(answer, Page):
             return replace(answer, redirects=(*self._redirect_record(capture), *answer.redirects))
@@ -205,12 +201,12 @@ class Lookup:
         archive = self._archives.files[capture["file"]].rpartition("/")[2]
         where = f"at byte {capture['offset']} of {archive}"
         origin = Origin("archive", None, archive, None if capture["copied"] else capture["offset"])
-        return page_of_record(self._read(capture), origin, self._archives.max_page_bytes, where=where)
+        return page_of_record(self._read(capture), origin, self._archives.options.max_page_bytes, where=where)
 
     def _redirect_record(self, capture: dict[str, Any]) -> Iterator[bytes]:
         """A redirect's record, so that its page is found again by the URL that led to it; none where it is broken."""
         with contextlib.suppress(BadRecord, TooLarge):
-            yield _redirect(self._read(capture), self._archives.max_page_bytes)[1]
+            yield _redirect(self._read(capture), self._archives.options.max_page_bytes)[1]
 
     def _read(self, capture: dict[str, Any]) -> bytes:
         key = (capture["file"], capture["copied"])
@@ -272,9 +268,9 @@ def _redirect(data: bytes, max_page_bytes: int) -> tuple[Response, bytes]:
     return read_record(record, max_page_bytes), member or rewritten(record)
 
 
-def dead_end(status: int, target: str | None, origin: int, seen: Collection[int], most: int) -> NoPage | None:
-    """Why an archived redirect from the URL with the id `origin` to the canonical URL `target` (None: no URL) is not
-    followed, after `most` others or to one that was `seen`; None where it is."""
+def followed(status: int, target: str | None, origin: int, seen: Collection[int], most: int) -> str | NoPage:
+    """The canonical URL `target` (None: no URL) that an archived redirect from the URL with the id `origin` leads to,
+    or why it is not followed, such as after `most` others or to one that was `seen`."""
     if target is None:
         return NoPage(Reason.BAD_REDIRECT, f"status {status} to no URL that could be archived")
     if url_id(target) == origin:  # from http to https, or to www.
@@ -283,7 +279,7 @@ def dead_end(status: int, target: str | None, origin: int, seen: Collection[int]
         return NoPage(Reason.REDIRECT_LOOP, f"redirects to {target}, where it came from")
     if len(seen) > most:
         return NoPage(Reason.REDIRECT_LOOP, f"more than {most} redirects")
-    return None
+    return target
 
 
 def _distance(capture: dict[str, Any], moment: int) -> tuple:

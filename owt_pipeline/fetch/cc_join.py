@@ -29,7 +29,7 @@ from owt_pipeline.engine import progress
 from owt_pipeline.engine.dataset import batch_of
 from owt_pipeline.engine.exchange import Slice, gather, read_slices
 from owt_pipeline.fetch.answers import NoPage, wanted_moment
-from owt_pipeline.fetch.archives import Redirect, canonical_or_none, dead_end
+from owt_pipeline.fetch.archives import Redirect, canonical_or_none, followed
 from owt_pipeline.fetch.cc_index import (
     GROUPS,
     KEY,
@@ -259,16 +259,15 @@ def follow(
             way = ways.setdefault(number, _Way([], {number}, ""))
             if number in led:
                 continue
-            end: NoPage | None = redirect if isinstance(redirect, NoPage) else None
-            target: str | None = None
             if isinstance(redirect, Redirect):
-                target = canonical_or_none(redirect.location)
-                end = dead_end(redirect.status, target, url_id(row["capture"]["canonical"]), way.seen, most)
-            if isinstance(end, NoPage):
-                dead_ends.setdefault(number, _without_page(row, end.reason, end.detail))
-            elif target is not None and isinstance(redirect, Redirect):
-                ways[number] = _Way([*way.records, redirect.record], way.seen | {url_id(target)}, target)
-                led[number] = row
+                target, origin = canonical_or_none(redirect.location), url_id(row["capture"]["canonical"])
+                end = followed(redirect.status, target, origin, way.seen, most)
+                if isinstance(end, str):
+                    ways[number] = _Way([*way.records, redirect.record], way.seen | {url_id(end)}, end)
+                    led[number] = row
+                    continue
+                redirect = end
+            dead_ends.setdefault(number, _without_page(row, redirect))
         done += [row for number, row in dead_ends.items() if number not in led]
         keys = [
             (key, number, row["shard"], moments[number], ways[number].target)
@@ -278,10 +277,8 @@ def follow(
         found = look_up(pa.Table.from_batches([batch_of(keys, WANTED)]))
         rows = [_led(row, ways[row["url_id"]], crawls) for row in found.to_pylist()]
         missing = led.keys() - {row["url_id"] for row in rows}
-        nothing = nothing_in(crawls)
         done += [
-            _without_page(led[number], nothing.reason, f"redirects to {ways[number].target}: {nothing.detail}")
-            for number in sorted(missing)
+            _led(_without_page(led[number], nothing_in(crawls)), ways[number], crawls) for number in sorted(missing)
         ]
     return batch_of([tuple(row[name] for name in FOUND.names) for row in [*done, *rows]], FOUND)
 
@@ -299,15 +296,15 @@ def _led(row: dict[str, Any], way: _Way, crawls: str) -> dict[str, Any]:
     if row["capture"]:
         return {**row, "rank": [3, *row["rank"]], "capture": {**row["capture"], "redirects": way.records}}
     why = _without(row) if row["reason"] else nothing_in(crawls, row["problem"])
-    return _without_page(row, why.reason, f"redirects to {way.target}: {why.detail}")
+    return _without_page(row, NoPage(why.reason, f"redirects to {way.target}: {why.detail}"))
 
 
 def _without(row: Mapping[str, Any]) -> NoPage:
     return NoPage(Reason(row["reason"]), row["problem"])  # type: ignore[call-arg]  # a member by its value
 
 
-def _without_page(row: dict[str, Any], reason: Reason, detail: str) -> dict[str, Any]:
-    return {**row, "rank": None, "capture": None, "reason": str(reason), "problem": detail}
+def _without_page(row: dict[str, Any], why: NoPage) -> dict[str, Any]:
+    return {**row, "rank": None, "capture": None, "reason": str(why.reason), "problem": why.detail}
 
 
 def nothing_in(crawls: str, captures: str = "") -> NoPage:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import struct
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -34,12 +33,12 @@ _VALID_SECONDS = 25.0  # after a renewal, for its owner: it stops before anybody
 RENEW_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 
-_MAGIC = b"OWT\x02"
+_MAGIC = b"OWT\x03"
 _HEAD = struct.Struct("<4sII")  # magic, number of entries, CRC-32 of the index
 _INDEX = np.dtype([("id", "<u8"), ("length", "<u4"), ("kind", "u1")])
 _NO_PAGE, _PAGE, _POSTPONED = range(3)  # kinds of answers
 _FIRST_READ = 64 << 10  # bytes, in which most indexes lie
-_ENTRY = struct.Struct("<II")  # CRC-32, bytes of the description
+_CRC = struct.Struct("<I")  # of an entry
 
 _PLACE = np.dtype([("id", "<u8"), ("segment", "<u4"), ("offset", "<u8"), ("length", "<u4"), ("kind", "u1")])
 
@@ -114,11 +113,9 @@ class Journal:
         answers = []
         for url_id, _, offset, length, kind in places.tolist():
             entry = data[offset - start : offset - start + length]
-            crc, description = _ENTRY.unpack_from(entry)
-            body = entry[_ENTRY.size :]
-            if isal_zlib.crc32(body) != crc:
+            if isal_zlib.crc32(entry[_CRC.size :]) != _CRC.unpack_from(entry)[0]:
                 raise OSError(f"{self.folder.path(name)}: byte {offset} or later was changed after it was written")
-            answers.append((url_id, _decoded(body[:description], body[description:], kind == _PAGE)))
+            answers.append((url_id, (_decode_page if kind == _PAGE else _decode_no_page)(entry[_CRC.size :])))
         return answers
 
     def _index(self, name: str) -> tuple[np.ndarray, int]:
@@ -176,28 +173,12 @@ class SegmentWriter:
 
 
 def _encoded(answer: Answer) -> bytes:
-    described: Any = answer
-    records, lengths = b"", []
-    if isinstance(answer, Page):
-        records = b"".join([*answer.redirects, answer.record])
-        described = {**vars(answer), "record": b"", "redirects": ()}
-        lengths = [len(record) for record in answer.redirects]
-    description = msgspec.msgpack.encode((described, lengths))
-    crc = isal_zlib.crc32(records, isal_zlib.crc32(description))
-    return b"".join([_ENTRY.pack(crc, len(description)), description, records])
+    entry = msgspec.msgpack.encode(answer)
+    return _CRC.pack(isal_zlib.crc32(entry)) + entry
 
 
-def _decoded(description: bytes, records: bytes, is_page: bool) -> Answer:
-    if not is_page:
-        return _decode_no_page(description)[0]
-    page, lengths = _decode_page(description)
-    ends = [0, *itertools.accumulate(lengths)]
-    redirects = tuple(records[start:end] for start, end in itertools.pairwise(ends))
-    return Page(**{**vars(page), "record": records[ends[-1] :] if redirects else records, "redirects": redirects})
-
-
-_decode_no_page = msgspec.msgpack.Decoder(tuple[NoPage, list[int]]).decode
-_decode_page = msgspec.msgpack.Decoder(tuple[Page, list[int]]).decode
+_decode_no_page = msgspec.msgpack.Decoder(NoPage).decode
+_decode_page = msgspec.msgpack.Decoder(Page).decode
 
 
 class _Claim(Holder, frozen=True):

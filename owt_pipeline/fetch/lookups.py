@@ -23,7 +23,7 @@ from yarl import URL
 
 from owt_pipeline.fetch.answers import Answer, NoPage, Origin, Page, wanted_moment
 from owt_pipeline.fetch.archive_client import ArchiveClient, HeldBack, at_once, outcome
-from owt_pipeline.fetch.archives import Redirect, canonical_or_none, dead_end, page_of_record
+from owt_pipeline.fetch.archives import Redirect, canonical_or_none, followed, page_of_record
 from owt_pipeline.fetch.client import Received
 from owt_pipeline.fetch.manners import Failed
 from owt_pipeline.fetch.recorder import Recorder
@@ -200,10 +200,10 @@ class LookupClient(ArchiveClient, ABC):
         redirect = await self.read_redirect(capture, url)
         if isinstance(redirect, NoPage):
             return redirect
-        target = canonical_or_none(redirect.location)
-        end = dead_end(redirect.status, target, url_id(url), seen, self._options.max_redirects)
-        if end is not None or target is None:
-            return end or NoPage(Reason.BAD_REDIRECT, "")
+        there, most = canonical_or_none(redirect.location), self._options.max_redirects
+        target = followed(redirect.status, there, url_id(url), seen, most)
+        if isinstance(target, NoPage):
+            return target
         seen.add(url_id(target))
         answer = await self._find(target, target, moment, seen)
         if isinstance(answer, Page):

@@ -128,7 +128,6 @@ class Gate:
       next_turn: when the next request may start, in `time.monotonic` seconds.
       failures: how often in a row the host did not answer, and `failure` the last of them.
       busy: how often in a row the host answered that it is busy.
-      users: requests that wait or are under way.
     """
 
     def __init__(self, delay: float, connections: int):
@@ -138,24 +137,18 @@ class Gate:
         self.failure: Failed | None = None
         self.busy = 0
         self.connections = Slots(connections)
-        self.users = 0
         self._closed: tuple[float, Failed] | None = None
         self._asked_to_close = False
 
     async def __aenter__(self) -> None:
         """Wait for a turn, and hold one of the connections while the block runs."""
-        self.users += 1
+        await self.connections.acquire()
         try:
-            await self.connections.acquire()
-            try:
-                # In a loop, since `pause` may move the turn away while this waits for it.
-                while (wait := self.next_turn - time.monotonic()) > 0:
-                    await asyncio.sleep(wait)
-            except BaseException:
-                self.connections.release()
-                raise
+            # In a loop, since `pause` may move the turn away while this waits for it.
+            while (wait := self.next_turn - time.monotonic()) > 0:
+                await asyncio.sleep(wait)
         except BaseException:
-            self.users -= 1
+            self.connections.release()
             raise
 
     def begin(self) -> None:
@@ -164,7 +157,6 @@ class Gate:
 
     async def __aexit__(self, *_: object) -> None:
         self.connections.release()
-        self.users -= 1
 
     def note(self, failure: Failed | None) -> None:
         """Note what came of a request: None for an answer, of whatever kind."""
@@ -223,7 +215,7 @@ class Gates:
     def _forget(self) -> None:
         while len(self._gates) >= self._remembered:
             name, gate = next(iter(self._gates.items()))
-            if gate.users or gate.next_turn > time.monotonic():
+            if gate.connections.taken or gate.next_turn > time.monotonic():
                 return
             del self._gates[name]
 

@@ -102,7 +102,7 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
             "files": len(run.properties.pop("cc_files")),
         }
     if "archives" in run.properties:
-        run.properties["archives"] = summary(_archives(run))
+        run.properties["archives"] = summary(Archives(run))
         for archive in run.properties["archives"]:
             if "problem" in archive:
                 logger.warning("fetch: %s: %s", archive["name"], archive["problem"])
@@ -120,13 +120,6 @@ def _online(run: StageRun) -> dict[str, Source]:
         "wayback": Source(WaybackClient, options),
     }
     return {name: every[name] for name in options.order if name in every}
-
-
-def _archives(run: StageRun) -> Archives:
-    """The archive files, with what the step `index` wrote."""
-    options: Options = run.options
-    files, records = tuple(run.properties["archives"]), tuple(run.read_records("index"))
-    return Archives(files, run.work, records, options.max_page_bytes, options.max_redirects, options.archive_choice)
 
 
 def _warcinfo(run: StageRun) -> bytes:
@@ -150,7 +143,7 @@ def _lookup(run: StageRun, shard: int, names: Sequence[str]) -> Iterator[Lookup 
         return
     table = run.inputs["urls"].table(shard, columns=["url_id", "host"])
     ids, hosts = table["url_id"].combine_chunks().to_numpy(), table["host"].unique().to_pylist()
-    with _archives(run).lookup(ids, hosts) as lookup:
+    with Archives(run).lookup(ids, hosts) as lookup:
         yield lookup
 
 

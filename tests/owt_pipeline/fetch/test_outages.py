@@ -6,7 +6,6 @@ import asyncio
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -205,15 +204,14 @@ def test_hosts_that_go_away_for_good_stop_the_run_and_the_next_one_continues(
 
 
 def test_dead_hosts_next_to_one_that_answers_are_no_outage(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve({"good": page})
     rules = (*(f"{host}.{DOMAIN}=127.0.0.1:1" for host in HOSTS), *server.rules)
     runtime = write_urls([f"http://good.{DOMAIN}/", *URLS], num_shards=1)
-    begun = time.monotonic()
     manifest = fetch(runtime, server, resolve=rules, retries=0, outage_wait=3000.0)
     assert (manifest.counts.left, manifest.counts.rejected) == (1, {"connect": len(URLS)})
-    assert time.monotonic() - begun < 3000 / 63  # it never paused
+    assert not any("fetching pauses" in record.getMessage() for record in caplog.records)
     assert set(rejects(runtime, manifest)) == {url.replace("http:", "https:") for url in URLS}
 
 
