@@ -57,9 +57,9 @@ class Source:
     """A source of pages on the network. Picklable.
 
     Attributes:
-      client: the class of Client that asks it, given the options, the crawl and `about`.
+      client: the class of its Client, which is given the options, the crawl and `about`.
       options: those of the stage.
-      about: what is known of the source besides.
+      about: what else its client is given, such as the collections of an index.
     """
 
     client: type[Any]
