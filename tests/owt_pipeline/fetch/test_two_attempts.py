@@ -123,14 +123,14 @@ def test_of_two_attempts_at_a_shard_one_asks_and_the_other_continues_where_it_en
         first = machines.start("one")
         wait_until(lambda: web.count() > HOSTS)
         second = machines.start("two")
-        wait_until(lambda: web.count() > len(urls) / 2)
+        wait_until(lambda: web.count() > len(urls) / 2, 120)
         ended = time.monotonic()
         if outcome == "killed":
             for pid in tree(first.pid):  # with its recording process, as a machine goes down
                 os.kill(pid, signal.SIGKILL)
         else:
             os.kill(first.pid, signal.SIGSTOP)
-            wait_until(lambda: web.count() > 3 * len(urls) / 4)
+            wait_until(lambda: web.count() > 3 * len(urls) / 4, 120)
             os.kill(first.pid, signal.SIGCONT)
             assert first.wait(60) == 0
         assert second.wait(60) == 0
