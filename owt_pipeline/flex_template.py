@@ -80,7 +80,8 @@ def _options() -> dict[str, tuple[str, dataclasses.Field[Any], Any]]:
         cls = load(stage).options
         kinds = typing.get_type_hints(cls)
         for field in dataclasses.fields(cls):
-            if field.name != "times":  # which a launcher that waits for the job notes
+            # `times` is what a launcher notes that waits for the job.
+            if field.name != "times" and field.metadata["is_flag"]:
                 found.setdefault(field.name, []).append((stage, field, kinds[field.name]))
     return {
         name if len(owners) == 1 else f"{owner[0]}_{name}": owner for name, owners in found.items() for owner in owners

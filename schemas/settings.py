@@ -18,7 +18,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, TypeVar, Union
 
@@ -45,6 +45,7 @@ def option(
     maximum: float | None = None,
     shapes_bytes: bool = True,
     metavar: str | None = None,
+    is_flag: bool = True,
 ) -> Any:
     """A field of an options dataclass.
 
@@ -57,6 +58,7 @@ def option(
       shapes_bytes: whether the output's bytes depend on it. One that does not (a timeout, a number of
         connections) stays out of the fingerprint, so changing it reruns nothing.
       metavar: the value's name in `--help`.
+      is_flag: whether there is a flag; else the option is for the settings file alone.
     """
     metadata = {
         "help": help,
@@ -65,6 +67,7 @@ def option(
         "maximum": maximum,
         "shapes_bytes": shapes_bytes,
         "metavar": metavar,
+        "is_flag": is_flag,
     }
     if isinstance(default, (list, tuple)):
         default = tuple(default)
@@ -105,17 +108,18 @@ def add_flags(
     prefix: str = "",
     bare: Iterable[str] | None = None,
     without: Iterable[str] = (),
+    explained: Container[str] | None = None,
 ) -> None:
     """Add a flag for each field of the dataclass `cls`; flags that are not given leave no trace.
 
     With a `prefix`, the flag of field `x` is `--{prefix}x`, and `--x` too where `bare` names it. Fields named in
-    `without` get none.
+    `without` get none. `--help` shows those of fields that are named in `explained`, by default all.
     """
     kinds, left_out = _types_of(cls), set(without)
     for f in dataclasses.fields(cls):
-        if f.name in left_out:
-            continue
-        _add_flag(parser, f, kinds[f.name], prefix, prefix != "" and f.name in (bare or ()))
+        if f.name not in left_out and f.metadata.get("is_flag", True):
+            is_bare = prefix != "" and f.name in (bare or ())
+            _add_flag(parser, f, kinds[f.name], prefix, is_bare, explained is None or f.name in explained)
 
 
 def flags_given(cls: type, namespace: argparse.Namespace, *, prefix: str = "") -> dict[str, Any]:
@@ -265,12 +269,12 @@ def _checked_scalar(f: dataclasses.Field[Any], kind: Any, scalar: type, value: A
 
 
 def _add_flag(
-    parser: argparse._ActionsContainer, f: dataclasses.Field[Any], kind: Any, prefix: str, bare: bool
+    parser: argparse._ActionsContainer, f: dataclasses.Field[Any], kind: Any, prefix: str, bare: bool, shown: bool
 ) -> None:
     scalar, many, _ = _unwrap(kind)
     names, dest = ([f.name] if bare else []) + [prefix + f.name], prefix + f.name
     default = "" if f.default in (dataclasses.MISSING, None, (), "") else f" (default: {_shown(f.default)})"
-    text = (f.metadata.get("help", "") + default).replace("%", "%%")
+    text = (f.metadata.get("help", "") + default).replace("%", "%%") if shown else argparse.SUPPRESS
     arguments: dict[str, Any] = {"dest": dest, "default": argparse.SUPPRESS}
     if scalar is bool:
         spellings = [f"--{spelling}" for name in names for spelling in (name, _negated(name))]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from schemas import option
 
 # Where the files are shapes nothing; what is in them does, and that is in the manifest's `sources`.
 _FILES: dict[str, Any] = {"metavar": "GLOB", "shapes_bytes": False}
+
+_api = partial(option, is_flag=False)
 
 
 @dataclass(frozen=True)
@@ -24,18 +27,18 @@ class Options:
     warcs: tuple[str, ...] = option(
         (), "WARC files whose HTML responses are the URLs: files, folders or globs", **_FILES
     )
-    subreddits: tuple[str, ...] = option((), "ask Reddit's API (PRAW) for submissions of these", metavar="NAME")
-    praw_site: str | None = option(
+    subreddits: tuple[str, ...] = option(
+        (), "ask Reddit's API (PRAW) for submissions of these; praw_… in the settings say how", metavar="NAME"
+    )
+    praw_site: str | None = _api(
         None, "section of praw.ini with the credentials (default: DEFAULT)", shapes_bytes=False
     )
-    praw_listing: str = option("top", "which submissions to ask for", choices=("new", "top", "hot", "search"))
-    praw_query: str | None = option(None, "what to search for, with --praw_listing search")
-    praw_time: str = option(
-        "all", "span of top and search", choices=("all", "year", "month", "week", "day", "hour"), metavar="SPAN"
-    )
-    praw_limit: int | None = option(None, "most submissions of a subreddit (default: all Reddit gives)", minimum=1)
-    praw_after: str | None = option(None, "take submissions of the API from this day on (UTC)", metavar="YYYY-MM-DD")
-    praw_before: str | None = option(None, "take submissions of the API before this day (UTC)", metavar="YYYY-MM-DD")
+    praw_listing: str = _api("top", "which submissions to ask for", choices=("new", "top", "hot", "search"))
+    praw_query: str | None = _api(None, "what to search for, where praw_listing is search")
+    praw_time: str = _api("all", "span of top and search", choices=("all", "year", "month", "week", "day", "hour"))
+    praw_limit: int | None = _api(None, "most submissions of a subreddit (default: all Reddit gives)", minimum=1)
+    praw_after: str | None = _api(None, "take submissions of the API from this day on: YYYY-MM-DD, UTC")
+    praw_before: str | None = _api(None, "take submissions of the API before this day: YYYY-MM-DD, UTC")
     allow_damaged: bool = option(
         False,
         "take what can be read of damaged files, and record in the manifest what is lost, in place of stopping",

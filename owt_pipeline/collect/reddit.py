@@ -82,7 +82,7 @@ def days_asked_for(options: Options) -> tuple[float, float]:
     Raises UsageError for a search without a query or the reverse, UserError for what is no date.
     """
     if (options.praw_listing == "search") != (options.praw_query is not None):
-        raise UsageError("--praw_listing search and --praw_query go together: give both or neither")
+        raise UsageError('praw_listing = "search" and praw_query go together: set both or neither')
     found = []
     for option, otherwise in (("praw_after", -math.inf), ("praw_before", math.inf)):
         date = getattr(options, option)
@@ -101,7 +101,7 @@ def _reddit(site: str | None) -> praw.Reddit:
     try:
         return praw.Reddit(site, check_for_updates=False, requestor_class=_patient_requestor())
     except configparser.NoSectionError as error:
-        raise UserError(f"--praw_site: praw.ini has no section [{error.section}]") from error
+        raise UserError(f"praw_site: praw.ini has no section [{error.section}]") from error
     except praw.exceptions.MissingRequiredAttributeException as error:
         raise UserError(
             f"PRAW lacks credentials: {str(error).splitlines()[0]} Register a script at "

@@ -35,6 +35,17 @@ logger = logging.getLogger("owt")
 _FEW_PAGES = 0.1
 """A run that has fetched a smaller part of its URLs says so; of links of ten years ago, more than half are there."""
 
+EXPLAINED = (
+    "dumps", "url_lists", "subreddits", "num_shards", "min_score",
+    "pages_from", "sources", "user_agent", "host_delay", "proxy", "cc_index", "cc_crawls", "retry_failed",
+    "favor", "text_format",
+    "languages", "min_tokens", "filters", "decontaminate",
+    "threshold", "similarity", "survivor", "against",
+    "rules", "tokenizer", "val_fraction",
+    "reference_domains", "compare",
+)  # fmt: skip
+"""Options of stages that `owt run --help` explains; `owt STAGE --help` explains all."""
+
 REMADE = ("export", "tokenize", "report")
 """Stages that run again, with the options that they had."""
 
@@ -45,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The flags of `owt run`: its own, and those of every stage."""
-    return _parser([load(name) for name in ORDER])[0]
+    """The flags of `owt run`: its own, and those of every stage, each explained."""
+    return _parser([load(name) for name in ORDER], explained=None)[0]
 
 
 def funnel_table(results: Sequence[Result]) -> str:
@@ -179,7 +190,9 @@ def _options(
     return config.stage_options(stage, path, tables, flags)
 
 
-def _parser(stages: Sequence[Stage]) -> tuple[CommandParser, dict[str, list[str]]]:
+def _parser(
+    stages: Sequence[Stage], explained: Collection[str] | None = EXPLAINED
+) -> tuple[CommandParser, dict[str, list[str]]]:
     """The parser, and the names of options that several stages have: those need the stage's name in the flag."""
     owners: dict[str, list[str]] = {}
     for stage in stages:
@@ -192,7 +205,8 @@ def _parser(stages: Sequence[Stage]) -> tuple[CommandParser, dict[str, list[str]
         "continues at the shard where it stopped; a changed option reruns its stage and those after it.",
         epilog="examples:\n  owt run config.toml --workdir runs/2013 --dumps RS_2013-*.zst --workers 8\n"
         "  owt run config.toml --workdir runs/2013 --min_tokens 64 --dry_run\n\n"
-        "Flags override the file. Flags of Apache Beam (--runner, --project, ...) pass through.",
+        "Every flag of `owt STAGE --help` works here, too, and overrides the file. Flags of Apache Beam (--runner,\n"
+        "--project, ...) pass through.",
     )
     parser.add_argument(
         "config_word", nargs="?", metavar="CONFIG.toml", help="settings; `owt init` writes one to start from"
@@ -217,7 +231,8 @@ def _parser(stages: Sequence[Stage]) -> tuple[CommandParser, dict[str, list[str]
     config.add_run_flags(parser)
     unique = {name for name, stages_of in owners.items() if len(stages_of) == 1}
     for stage in stages:
-        add_flags(parser.add_argument_group(stage.name), stage.options, prefix=f"{stage.name}.", bare=unique)
+        group = parser.add_argument_group(f"{stage.name} (more: owt {stage.name} --help)")
+        add_flags(group, stage.options, prefix=f"{stage.name}.", bare=unique, explained=explained)
     return parser, {name: stages_of for name, stages_of in owners.items() if len(stages_of) > 1}
 
 
@@ -243,7 +258,7 @@ def run_stages(
     """
     if check_later and not replace_base:
         _check_dependents(stages, runtime.workdir)
-    if not runtime.workdir.exists(LEDGER):  # a path that is wrong leaves no folder behind
+    if not bases and not runtime.workdir.exists(""):  # a path that is wrong leaves no folder behind
         stages[0][0].sources(stages[0][1])
     with hold(runtime.workdir, take_over, partial(submission.job_runs, runtime.beam_flags)) as lease:
         imported = usable_manifest(runtime.workdir, "documents")

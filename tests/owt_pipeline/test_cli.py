@@ -240,10 +240,25 @@ def test_values_of_beams_flags_are_not_files() -> None:
     assert vars(namespace)["collect.dumps"] == ["a.zst", "b.zst"]
 
 
-def test_the_help_of_run_has_one_entry_for_each_flag(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_run_fits_three_screens_and_takes_what_it_does_not_explain(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from owt_pipeline.commands.run import EXPLAINED, build_parser
+
     with pytest.raises(SystemExit):
         main(["run", "--help"])
     text = capsys.readouterr().out
+    assert len(text.splitlines()) <= 160
+    assert all(f"--{name}" in text for name in EXPLAINED)
+    assert "--page_timeout" not in text
+    namespace, *_ = build_parser().parse_with_files(["--workdir", "w", "--page_timeout", "3"])
+    assert vars(namespace)["fetch.page_timeout"] == 3
+
+
+def test_the_flags_of_run_have_one_entry_each() -> None:
+    from owt_pipeline.commands.run import build_parser
+
+    text = build_parser().format_help()
     entries = re.findall(r"^  (--[\w.]+)", text, re.MULTILINE)
     assert len(entries) == len(set(entries)) > 80
     assert "--min_tokens" in entries

@@ -28,7 +28,8 @@ def fields() -> list[tuple[str, dataclasses.Field[Any], Any]]:
     for stage in ORDER:
         cls = load(stage).options
         kinds = typing.get_type_hints(cls)
-        found += [(stage, field, kinds[field.name]) for field in dataclasses.fields(cls) if field.name != "times"]
+        fields = [field for field in dataclasses.fields(cls) if field.name != "times" and field.metadata["is_flag"]]
+        found += [(stage, field, kinds[field.name]) for field in fields]
     return found
 
 

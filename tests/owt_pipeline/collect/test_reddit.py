@@ -44,11 +44,17 @@ def write_praw_ini(server: RedditServer, folder: Path) -> None:
     )
 
 
-def ask(server: RedditServer, workdir: Path, *flags: str) -> tuple[int, str]:
+def write_settings(path: Path, **settings: str | int) -> str:
+    path.write_text("[collect]\n" + "".join(f"{name} = {value!r}\n" for name, value in settings.items()))
+    return str(path)
+
+
+def ask(server: RedditServer, workdir: Path, *flags: str, **settings: str | int) -> tuple[int, str]:
     """Run `owt collect` with a praw.ini that names the server; returns its exit code and what it said."""
     write_praw_ini(server, workdir.parent)
     environment = {**os.environ, "PRAW_ALLOW_ENDPOINT_OVERRIDE": "1", "NO_PROXY": "*"}
-    process = start(workdir, "--praw_site", "loopback", *flags, cwd=workdir.parent, env=environment)
+    config = write_settings(workdir.with_suffix(".toml"), praw_site="loopback", **settings)
+    process = start(workdir, config, *flags, cwd=workdir.parent, env=environment)
     _, said = process.communicate(timeout=100)
     return process.returncode, said
 
@@ -57,7 +63,7 @@ def test_listings_of_many_subreddits_are_read_to_their_ends(
     server: RedditServer, submissions: list[dict[str, Any]], busiest: str, tmp_path: Path
 ) -> None:
     names = [busiest, "programming", "no_such_subreddit"]
-    code, said = ask(server, tmp_path / "run", "--subreddits", *names, "--min_score", "0", "--praw_listing", "new")
+    code, said = ask(server, tmp_path / "run", "--subreddits", *names, "--min_score", "0", praw_listing="new")
     assert code == 0, said
     assert "r/no_such_subreddit cannot be read, continuing without it" in said
     expected = [r for r in submissions if r["subreddit"].lower() in {name.lower() for name in names}]
@@ -74,29 +80,28 @@ def test_top_search_and_a_time_range_choose(
 ) -> None:
     records = [r for r in submissions if r["subreddit"] == busiest]
     middle = sorted(record["created_utc"] for record in records)[len(records) // 2]
-    code, said = ask(server, tmp_path / "top", "--subreddits", busiest, "--praw_limit", "130")
+    code, said = ask(server, tmp_path / "top", "--subreddits", busiest, praw_limit=130)
     assert code == 0, said
     assert collected(tmp_path / "top").manifest.counts.entered == 130
     days = sorted({_day(record["created_utc"]) for record in records})
     last = days[-1]
-    flags = ("--praw_listing", "hot", "--praw_after", _day(middle), "--praw_before", last)
-    code, said = ask(server, tmp_path / "range", "--subreddits", f"r/{busiest}", *flags)
+    days_asked = {"praw_after": _day(middle), "praw_before": last}
+    code, said = ask(server, tmp_path / "range", "--subreddits", f"r/{busiest}", praw_listing="hot", **days_asked)
     assert code == 0, said
     assert collected(tmp_path / "range").manifest.counts.entered == sum(
         _day(middle) <= _day(record["created_utc"]) < last for record in records
     )
     assert any(path.endswith("/hot") for path in server.requests)
     word = next(word for word in records[0]["title"].lower().split() if word.isalpha() and len(word) > 3)
-    code, said = ask(
-        server, tmp_path / "search", "--subreddits", busiest, "--praw_listing", "search", "--praw_query", word
-    )
+    search = {"praw_listing": "search", "praw_query": word}
+    code, said = ask(server, tmp_path / "search", "--subreddits", busiest, **search)
     assert code == 0, said
     assert collected(tmp_path / "search").manifest.counts.entered == sum(word in r["title"].lower() for r in records)
 
 
 def test_reddits_rate_limit_is_kept(server: RedditServer, busiest: str, tmp_path: Path) -> None:
     server.remaining = 0
-    code, said = ask(server, tmp_path / "run", "--subreddits", busiest, "--praw_limit", "250", "--praw_listing", "new")
+    code, said = ask(server, tmp_path / "run", "--subreddits", busiest, praw_limit=250, praw_listing="new")
     assert code == 0, said
     assert len(server.times) == 3
     assert all(later - earlier > 0.9 for earlier, later in itertools.pairwise(server.times))
@@ -106,7 +111,7 @@ def test_where_reddit_answers_429_the_run_waits_as_asked_and_continues(
     server: RedditServer, busiest: str, tmp_path: Path
 ) -> None:
     server.refusals = 2
-    code, said = ask(server, tmp_path / "run", "--subreddits", busiest, "--praw_limit", "50")
+    code, said = ask(server, tmp_path / "run", "--subreddits", busiest, praw_limit=50)
     assert code == 0, said
     assert said.count("Reddit asks to wait 1 s") == 2
     assert all(later - earlier > 0.9 for earlier, later in itertools.pairwise(server.times))
@@ -140,12 +145,14 @@ def test_missing_credentials_are_named(server: RedditServer, tmp_path: Path) -> 
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "client_id" in said
-    process = start(tmp_path / "other", "--subreddits", "programming", "--praw_site", "nope", cwd=tmp_path)
+    config = write_settings(tmp_path / "nope.toml", praw_site="nope")
+    process = start(tmp_path / "other", config, "--subreddits", "programming", cwd=tmp_path)
     _, said = process.communicate(timeout=60)
     assert "praw.ini has no section [nope]" in said
-    process = start(tmp_path / "other", "--subreddits", "programming", "--praw_listing", "search", cwd=tmp_path)
+    config = write_settings(tmp_path / "search.toml", praw_listing="search")
+    process = start(tmp_path / "other", config, "--subreddits", "programming", cwd=tmp_path)
     _, said = process.communicate(timeout=60)
-    assert "give both or neither" in said
+    assert "set both or neither" in said
 
 
 def _day(seconds: float) -> str:
