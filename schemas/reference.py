@@ -105,7 +105,7 @@ Generated from `schemas/stats.py` by `python -m schemas.reference stats > docs/s
 stale. The same as JSON Schema: [stats.schema.json](stats.schema.json).
 
 Every figure of `report/index.html`, schema version {STATS_VERSION}. The same run gives the same bytes: there is no
-date in it, and the statistics merge in any order. A share lies from 0 to 1 and has six digits; `null` means a
+date in it, and all counts and percentiles are exact. A share lies from 0 to 1 and has six digits; `null` means a
 share of nothing, or for what is not known. Below, `a.b` is the key b of the object a, `a[]` each item of the list a,
 and `a.*` each value of an object whose keys are names. A key's name or meaning changes with the `schema_version`.
 """

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-STATS_VERSION = 4
+STATS_VERSION = 5
 """Raised whenever a key of stats.json changes its name or meaning."""
 
 
@@ -39,7 +39,7 @@ class Figures(Struct, forbid_unknown_fields=True):
 class Stats(Figures):
     """Every figure of a run's report."""
 
-    schema_version: Annotated[Literal[4], _is("The version of this schema.")]
+    schema_version: Annotated[Literal[5], _is("The version of this schema.")]
     funnel: Annotated[list[Stage], _is("What each stage let through, in order.")]
     totals: Annotated[Totals, _is("What went in, and what came of it.")]
     domains: Annotated[Domains, _is("The most frequent domains.")]
@@ -69,11 +69,11 @@ class Row(Figures):
 
 class Distribution(Figures):
     count: Annotated[int, _is("how many values")]
-    sum: Annotated[int, _is("exact")]
-    mean: Annotated[float | None, _is("exact, to two digits")]
-    minimum: Annotated[int | None, _is("exact")]
-    maximum: Annotated[int | None, _is("exact")]
-    percentiles: Annotated[dict[str, int | None], _is("by the percentage, to within 0.4 %; exact under 256")]
+    sum: Annotated[int, _is("of the values")]
+    mean: Annotated[float | None, _is("to two digits")]
+    minimum: Annotated[int | None, _is("of the values")]
+    maximum: Annotated[int | None, _is("of the values")]
+    percentiles: Annotated[dict[str, int | None], _is("by the percentage: the least value with so many up to it")]
     histogram: Annotated[
         list[Bin], _is("[low, high, count], low ≤ value < high; four bins an octave, without empty ones")
     ]
@@ -117,11 +117,6 @@ class Settings(Figures):
     versions: Annotated[dict[str, str], _is("of the libraries that did")]
 
 
-class Distinct(Figures):
-    count: Annotated[int, _is("how many")]
-    exact: Annotated[bool, _is("or a HyperLogLog's estimate, of standard error 0.8 %")]
-
-
 class Frequent(Figures):
     documents: Annotated[int, _is("of the corpus")]
     share: Annotated[Share, _is("of all")]
@@ -139,8 +134,7 @@ class FrequentSubreddit(Frequent):
 
 class Ranked(Figures):
     of: Annotated[str, _is("what the ranking goes by: corpus, or urls where no document of the corpus has one")]
-    distinct: Annotated[dict[str, Distinct], _is("how many there are, by dataset: urls and corpus")]
-    exact: Annotated[bool, _is("whether these are proven to be the most frequent; the counts always are exact")]
+    distinct: Annotated[dict[str, int], _is("how many there are, by dataset: urls and corpus")]
 
 
 class Domains(Ranked):
@@ -214,7 +208,7 @@ class Mixture(Figures):
 
 
 class Sampler(Figures):
-    """From the lengths of all documents, known to within 0.4 %; of over 1,048,576, from so many evenly by rank."""
+    """From the lengths of all documents; of over 1,048,576, from so many evenly by rank."""
 
     context: Annotated[int, _is("tokens of a sample")]
     long_min_tokens: Annotated[int, _is("of documents that longbiased prefers")]

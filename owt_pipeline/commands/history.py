@@ -19,7 +19,7 @@ from owt_pipeline.engine.bases import open_chain, resolve_uri
 from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, reading, require_run
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import BadURL, canonicalize, unescaped, url_id
-from owt_pipeline.report.losses import side_by_side
+from owt_pipeline.report.side_by_side import side_by_side
 from schemas import DATASETS, Reason
 from schemas.manifest import ShardFile
 

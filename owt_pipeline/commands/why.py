@@ -22,7 +22,7 @@ from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import NotFound, UsageError
 from owt_pipeline.engine.lease import mention_running
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.report.losses import Segment
+from owt_pipeline.report.side_by_side import Segment
 from schemas import DATASETS
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")

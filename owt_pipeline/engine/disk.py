@@ -300,7 +300,7 @@ def _open_in(folder: str, name: str, mode: str) -> BinaryIO:
 
 
 def remove_dead_spools(folder: str) -> None:
-    """Remove the spool files of processes that no longer run, and the folder where nothing is left in it.
+    """Remove the spool files, and folders, of processes that no longer run, and the folder where nothing is left in it.
 
     Files of other hosts, which may share the disk, are removed when they are older than a day.
     """
@@ -312,7 +312,9 @@ def remove_dead_spools(folder: str) -> None:
                     dead = not process.runs()
                 else:
                     dead = entry.stat().st_mtime < time.time() - _FOREIGN_SECONDS
-                if dead:
+                if dead and entry.is_dir():
+                    shutil.rmtree(entry.path)
+                elif dead:
                     os.unlink(entry.path)
     with contextlib.suppress(OSError):
         os.rmdir(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from owt_pipeline.engine.bases import Base, open_chain, place_of, relative_uri
 from owt_pipeline.engine.dataset import read_manifest
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage, open_source
-from owt_pipeline.report.sketches import Details, Summary, share
+from owt_pipeline.report.tables import Row, Tables
 from schemas.manifest import Manifest
 from schemas.settings import shaping_options
 from schemas.stats import STATS_VERSION
@@ -31,7 +32,7 @@ _TOP_SITES = 30
 
 @dataclass(frozen=True)
 class Reference:
-    """How many documents each site has in another corpus, by the site's name as `first_pass.site_of` gives it."""
+    """How many documents each site has in another corpus, by the site's name as `site_of` gives it."""
 
     name: str
     counts: Mapping[str, int]
@@ -58,13 +59,19 @@ def read_reference(path: str) -> Reference:
     return Reference(path.rpartition("/")[2], counts)
 
 
-def likeness(summary: Summary, details: Details, reference: Reference | None) -> dict[str, Any]:
+def share(part: float, total: float) -> float | None:
+    """`part / total` to six digits, None of nothing."""
+    return round(part / total, 6) if total else None
+
+
+def likeness(
+    distributions: Mapping[str, Row], tables: Tables, manifests: Mapping[str, Manifest], reference: Reference | None
+) -> dict[str, Any]:
     """Lengths next to OpenWebText's published ones, and sites next to those of `reference`."""
-    lengths = summary.histogram("tokens/n_tokens")
-    size = summary.histogram("corpus/bytes").total
+    tokens = distributions["tokens"]
     ours = {
-        "tokens_per_document": round(lengths.total / lengths.count, 2) if lengths.count else None,
-        "bytes_per_token": share(size, lengths.total),
+        "tokens_per_document": tokens["mean"],
+        "bytes_per_token": share(distributions["bytes"]["sum"], tokens["sum"]),
     }
     rows: list[dict[str, Any]] = [
         {"what": name, "corpus": ours[name], "openwebtext": theirs, "ratio": share(ours[name] or 0, theirs)}
@@ -72,13 +79,18 @@ def likeness(summary: Summary, details: Details, reference: Reference | None) ->
     ]
     for row in rows:
         row["off"] = bool(row["corpus"]) and not _LEAST_LIKE <= row["ratio"] <= 1 / _LEAST_LIKE
-    return {"lengths": rows, "sites": _sites(summary, details, reference) if reference else None}
+    return {"lengths": rows, "sites": _sites(tables, manifests, reference) if reference else None}
 
 
-def _sites(summary: Summary, details: Details, reference: Reference) -> dict[str, Any]:
-    counts = {name: details.counter(f"{name}/site") for name in ("urls", "corpus")}
-    totals = {name: summary.frequencies[f"{name}/domain"].total for name in counts
-              if f"{name}/domain" in summary.frequencies}  # fmt: skip
+def _sites(tables: Tables, manifests: Mapping[str, Manifest], reference: Reference) -> dict[str, Any]:
+    counts: dict[str, Counter[str]] = {name: Counter() for name in ("urls", "corpus") if name in manifests}
+    totals = dict.fromkeys(counts, 0)
+    for row in tables.rows("sites"):
+        site = site_of(row["domain"])
+        for name, counted in counts.items():
+            totals[name] += row[name]
+            if site and site in reference.counts and row[name]:
+                counted[site] += row[name]
     first = sorted(reference.counts, key=lambda site: (-reference.counts[site], site))[:_TOP_SITES]
     return {
         "reference": reference.name,
@@ -98,6 +110,21 @@ def _sites(summary: Summary, details: Details, reference: Reference) -> dict[str
             for site in first
         ],
     }
+
+
+def site_of(host: str) -> str | None:
+    """What a host is called before its public suffix: `bbc` of news.bbc.co.uk; None of an address, or a single name.
+
+    That is how OpenAI's list of WebText's domains names them. The suffixes are those of the Public Suffix List
+    that comes with the package tld; where it knows none, the last label counts as one, as the list's rules say.
+    """
+    from tld import get_tld
+
+    found = get_tld(f"https://{host}", as_object=True, fail_silently=True, search_private=False)
+    if found is not None:
+        return getattr(found, "domain", None) or None
+    labels = host.split(".")
+    return labels[-2] if len(labels) > 1 and not labels[-1].isdigit() else None
 
 
 def rank_correlation(reference: Mapping[str, int], counts: Mapping[str, int]) -> float | None:
@@ -284,7 +311,7 @@ def _month(name: str, manifests: Mapping[str, Manifest], stats: Stats | None) ->
         "examined": decisions.counts.entered if decisions else None,
         "repeat_month": removed - past,
         "repeat_past": past,
-        "domains": domains["distinct"].get("corpus", {}).get("count") if domains else None,
+        "domains": domains["distinct"].get("corpus") if domains else None,
         "listed": {name: n for name, n, _ in domains["search"] if n} if domains else None,
     }
 

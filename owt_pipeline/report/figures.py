@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -11,68 +11,60 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.submission import Machines, Prices
-from owt_pipeline.report.comparisons import Reference, likeness
+from owt_pipeline.report import shown
+from owt_pipeline.report.comparisons import Reference, likeness, share
 from owt_pipeline.report.losses import duplicates, fetching, filters
-from owt_pipeline.report.sketches import (
-    SCORE_EDGES,
-    Candidates,
-    Details,
-    Frequencies,
-    LogHistogram,
-    Summary,
-    distribution,
-    share,
-)
-from schemas import Reason
+from owt_pipeline.report.tables import Row, Tables
+from schemas import DATASETS, Reason
 from schemas.manifest import Manifest
 from schemas.stats import STATS_VERSION, Mixture, Shown
 
-_TOP_SUBREDDITS = 100
-
-_SEARCHED, _MOST_PAGES = 5000, 5
+PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 
 
 def figures(
-    manifests: Mapping[str, Manifest],
-    summary: Summary,
-    candidates: Mapping[str, Candidates],
-    details: Details,
-    *,
-    top_domains: int,
-    reference: Reference | None = None,
-    training: dict[str, Any] | None = None,
+    tables: Tables, readers: Mapping[str, DatasetReader], *, sample_urls: int, reference: Reference | None = None
 ) -> dict[str, Any]:
-    """All figures of one run as JSON values; the caller adds `times`, `comparison` and `months`.
+    """All figures of one run as JSON values; the caller adds `training`, `times`, `comparison` and `months`.
 
     Args:
-      manifests: of the datasets that are there, by name.
-      summary: of the first pass.
-      candidates: what the second pass counted.
-      details: of the second pass.
-      top_domains: domains to list.
+      tables: of the run.
+      readers: of the datasets that are there, by name.
+      sample_urls: rejects to show of each reason.
       reference: sites to compare with.
-      training: of `comparisons.read_training`.
     """
+    manifests = {name: reader.manifest for name, reader in readers.items()}
+    rejects = shown.rejected(tables, readers)
+    lengths = distributions(tables)
     return {
         "schema_version": STATS_VERSION,
-        "funnel": funnel(manifests, summary),
-        "totals": totals(manifests, summary),
-        "domains": {**ranked("domain", summary, candidates, details, top_domains), "search": searched(details)},
-        "subreddits": ranked("subreddit", summary, candidates, details, _TOP_SUBREDDITS),
-        "years": _through(summary, "year", ("urls", "pages", "corpus")),
-        "languages": _through(summary, "language", ("documents", "clean", "corpus")),
-        "scores": scores(summary),
-        "lengths": lengths(summary),
-        "tokens": tokens(manifests, summary),
-        "duplicates": duplicates(manifests, summary, details),
-        "fetch": fetching(manifests, summary, details),
-        "filters": filters(manifests, summary),
-        "sampler": sampler(summary),
-        "likeness": likeness(summary, details, reference),
-        "documents": documents(summary, details),
-        "training": training,
+        "funnel": funnel(manifests, rejects, sample_urls),
+        "totals": {
+            "entered": next(iter(manifests.values())).counts.entered,
+            "documents": lengths["bytes"]["count"],
+            "text_bytes": lengths["bytes"]["sum"],
+            "tokens": lengths["tokens"]["sum"],
+        },
+        "domains": {
+            **ranked("domain", tables, manifests),
+            "search": [list(row.values()) for row in tables.rows("search")],
+        },
+        "subreddits": ranked("subreddit", tables, manifests),
+        "years": through("years", tables, manifests),
+        "languages": through("languages", tables, manifests),
+        "scores": through("scores", tables, manifests),
+        "lengths": {name: lengths[name] for name in ("characters", "bytes", "words", "tokens")},
+        "tokens": tokens(manifests, tables),
+        "duplicates": duplicates(tables, readers),
+        "fetch": fetching(tables, manifests, lengths),
+        "filters": filters(tables, readers, rejects),
+        "sampler": sampler(tables),
+        "likeness": likeness(lengths, tables, manifests, reference),
+        "documents": shown.documents(tables, readers),
+        "training": None,
         "settings": {name: {key: getattr(manifest, key) for key in _IDENTITY} for name, manifest in manifests.items()},
         "times": None,
         "comparison": None,
@@ -112,7 +104,21 @@ def _dollars(machines: Mapping[str, Any], seconds: float) -> float | None:
 _IDENTITY = ("stage", "stage_version", "fingerprint", "sources", "options", "versions")
 
 
-def funnel(manifests: Mapping[str, Manifest], summary: Summary) -> list[dict[str, Any]]:
+def distributions(tables: Tables) -> dict[str, Row]:
+    """Distributions by name; that of no values where there are none."""
+    nothing: Row = {
+        "count": 0,
+        "sum": 0,
+        "mean": None,
+        "minimum": None,
+        "maximum": None,
+        "percentiles": {str(q): None for q in PERCENTILES},
+        "histogram": [],
+    }
+    return defaultdict(lambda: nothing, {row.pop("name"): row for row in tables.rows("distributions")})
+
+
+def funnel(manifests: Mapping[str, Manifest], rejects: shown.Rejects, sample_urls: int) -> list[dict[str, Any]]:
     """One object a stage in order."""
     return [
         {
@@ -128,7 +134,10 @@ def funnel(manifests: Mapping[str, Manifest], summary: Summary) -> list[dict[str
                     "meaning": Reason.of(reason).description,
                     "count": count,
                     "share": share(count, manifest.counts.entered),
-                    "sample": summary.rows(f"{name}/{reason}"),
+                    "sample": [
+                        {key: row[key] for key in ("url_id", "url", "detail")}
+                        for row in rejects.get((name, reason), [])[:sample_urls]
+                    ],
                 }
                 for reason, count in Counter(manifest.counts.rejected).most_common()
             ],
@@ -137,114 +146,36 @@ def funnel(manifests: Mapping[str, Manifest], summary: Summary) -> list[dict[str
     ]
 
 
-def totals(manifests: Mapping[str, Manifest], summary: Summary) -> dict[str, Any]:
-    """What went in, and what came of it."""
-    size = summary.histogram("corpus/bytes")
-    return {
-        "entered": next(iter(manifests.values())).counts.entered if manifests else 0,
-        "documents": size.count,
-        "text_bytes": size.total,
-        "tokens": summary.histogram("tokens/n_tokens").total,
-    }
-
-
-def ranked(
-    kind: str, summary: Summary, candidates: Mapping[str, Candidates], details: Details, top: int
-) -> dict[str, Any]:
+def ranked(kind: str, tables: Tables, manifests: Mapping[str, Manifest]) -> dict[str, Any]:
     """Keys by their documents in the corpus, with the URLs collected of each."""
-    corpus, urls = (details.counter(f"{dataset}/{kind}") for dataset in ("corpus", "urls"))
-    of = corpus or urls
-    counted = f"corpus/{kind}" if corpus else f"urls/{kind}"
-    total = summary.frequencies[counted].total if counted in summary.frequencies else 0
-    first = sorted(of.items(), key=lambda item: (-item[1], item[0]))[:top]
-    bound = candidates[counted].bound if counted in candidates else 0
+    (counted,) = (row for row in tables.rows("distinct") if row["kind"] == kind)
     return {
-        "of": counted.partition("/")[0],
-        "distinct": {
-            dataset: _distinct(summary.frequencies[name], candidates[name], details.counter(name))
-            for dataset, name in (("urls", f"urls/{kind}"), ("corpus", f"corpus/{kind}"))
-            if name in candidates
-        },
-        "exact": all(count >= bound for _, count in first),
-        "top": [
-            {
-                kind: key,
-                "documents": corpus[key],
-                "share": share(count, total),
-                "urls": urls[key] if urls else None,
-                "survival": share(corpus[key], urls[key]) if urls else None,
-            }
-            for key, count in first
-        ],
+        "of": "corpus" if counted["corpus"] else "urls",
+        "distinct": {name: counted[name] for name in ("urls", "corpus") if name in manifests},
+        "top": tables.rows(f"{kind}s"),
     }
 
 
-def searched(details: Details) -> list[list[Any]]:
-    """[domain, documents, URLs] of the domains that were counted, those of most documents first."""
-    corpus, urls = (details.counter(f"{dataset}/domain") for dataset in ("corpus", "urls"))
-    names = sorted(
-        (name for name in corpus.keys() | urls.keys() if corpus[name] or urls[name]),
-        key=lambda name: (-corpus[name], -urls[name], name),
-    )
-    return [[name, corpus[name], urls[name] if urls else None] for name in names[:_SEARCHED]]
-
-
-def documents(summary: Summary, details: Details) -> list[dict[str, Any]]:
-    """The sampled documents; the first few whose page is short, with the page."""
-    rows: list[dict[str, Any]] = summary.rows("corpus/documents")
-    shown = [row["url_id"] for row in rows if row["url_id"] in details.pages][:_MOST_PAGES]
-    return [{**row, "page": details.pages[row["url_id"]] if row["url_id"] in shown else None} for row in rows]
-
-
-def _distinct(frequencies: Frequencies, candidates: Candidates, counted: Counter) -> dict[str, Any]:
-    if candidates.bound == 0:  # then all were counted
-        return {"count": sum(count > 0 for count in counted.values()), "exact": True}
-    return {"count": frequencies.distinct(), "exact": False}
-
-
-def scores(summary: Summary) -> list[dict[str, Any]]:
-    """Score bins: URLs collected, pages and documents of each, and the share that survived."""
-    rows = []
-    for row in _through(summary, "score", ("urls", "pages", "corpus")):
-        index = row.pop("score")
-        high = SCORE_EDGES[index + 1] - 1 if index + 1 < len(SCORE_EDGES) else None
-        survival = share(row["corpus"], row["urls"]) if "urls" in row and "corpus" in row else None
-        rows.append({"low": SCORE_EDGES[index] if index else None, "high": high, **row, "survival": survival})
-    return rows
-
-
-def _through(summary: Summary, column: str, datasets: tuple[str, ...]) -> list[dict[str, Any]]:
-    """How often each value of a column is in each dataset, in the order of the values."""
-    present = [dataset for dataset in datasets if f"{dataset}/{column}" in summary.counters]
-    keys = sorted({key for dataset in present for key in summary.counters[f"{dataset}/{column}"]})
+def through(query: str, tables: Tables, manifests: Mapping[str, Manifest]) -> list[dict[str, Any]]:
+    """Rows of a query that counts several datasets, of those that are there."""
     return [
-        {column: key, **{dataset: summary.counters[f"{dataset}/{column}"][key] for dataset in present}} for key in keys
+        {key: value for key, value in row.items() if key not in DATASETS or key in manifests}
+        for row in tables.rows(query)
     ]
 
 
-def lengths(summary: Summary) -> dict[str, Any]:
-    """Distributions of the documents' lengths."""
-    return {name: distribution(summary, f"corpus/{name}") for name in ("characters", "bytes", "words")} | {
-        "tokens": distribution(summary, "tokens/n_tokens")
-    }
-
-
-def tokens(manifests: Mapping[str, Manifest], summary: Summary) -> dict[str, Any] | None:
+def tokens(manifests: Mapping[str, Manifest], tables: Tables) -> dict[str, Any]:
     """The tokenizer, the splits, and how often the ids of the vocabulary occur."""
-    manifest = manifests.get("tokens")
-    if manifest is None:
-        return None
-    stats, used = manifest.stats, int((summary.vocabulary > 0).sum())
+    manifest, occurrences = manifests["tokens"], tables.rows("occurrences")
+    stats, used = manifest.stats, sum(row["ids"] for row in occurrences)
     total = stats.get("tokens_train", 0) + stats.get("tokens_val", 0)
     tokenizer = manifest.properties.get("tokenizer", {})
-    occurrences = LogHistogram()
-    occurrences.add(summary.vocabulary[summary.vocabulary > 0])
     return {
         "tokenizer": tokenizer.get("name"),
         "vocabulary": tokenizer.get("vocab_size"),
         "vocabulary_used": used,
         "vocabulary_used_share": share(used, tokenizer.get("vocab_size") or 0),
-        "occurrences": [list(item) for item in occurrences.bins(per_octave=1)],
+        "occurrences": [list(row.values()) for row in occurrences],
         "splits": {
             split: {"documents": stats.get(f"documents_{split}", 0), "tokens": stats.get(f"tokens_{split}", 0)}
             for split in ("train", "val")
@@ -258,11 +189,15 @@ CONTEXT, LONG_MIN_TOKENS, LONG_FRACTION = 1024, 512, 0.7  # the trainer's defaul
 _MOST_DOCUMENTS = 1 << 20  # a few arrays of 8 bytes each: what a larger corpus shows differs in the fourth digit
 
 
-def sampler(summary: Summary) -> dict[str, Any] | None:
+def sampler(tables: Tables) -> dict[str, Any] | None:
     """The mixture that `packed` and `longbiased` realise, by the documents' lengths; None without documents."""
-    lengths = summary.histogram("tokens/n_tokens").values(_MOST_DOCUMENTS)
-    if not len(lengths):
+    found = tables.rows("token_lengths")
+    if not found:
         return None
+    up_to = np.cumsum([row["documents"] for row in found])
+    count = min(int(up_to[-1]), _MOST_DOCUMENTS)
+    ranks = (2 * np.arange(count) + 1) * int(up_to[-1]) // (2 * count)
+    lengths = np.array([row["length"] for row in found])[np.searchsorted(up_to, ranks, side="right")]
     rows = realised_mixture(lengths, CONTEXT, long_min_tokens=LONG_MIN_TOKENS, long_fraction=LONG_FRACTION)
     return {
         "context": CONTEXT,

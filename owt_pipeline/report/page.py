@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from owt_pipeline.report.sketches import coarse_edges
 from schemas.settings import to_toml
 
 Stats = Mapping[str, Any]
@@ -200,8 +199,8 @@ def _histogram(distribution: Stats, unit: str, what: str) -> Chart | None:
 def _with_empty(bins: Sequence[Sequence[float]]) -> list[tuple[int, int, float]]:
     filled: list[tuple[int, int, float]] = []
     for low, high, count in bins:
-        while filled and filled[-1][1] < low:
-            filled.append((*coarse_edges(filled[-1][1], 4), 0))
+        while filled and (start := filled[-1][1]) < low:
+            filled.append((start, start + max((1 << start.bit_length() - 1) // 4, 1), 0))
         filled.append((int(low), int(high), count))
     return filled
 

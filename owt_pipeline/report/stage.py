@@ -1,28 +1,23 @@
 """`report`: the statistics of a run as one HTML page and stats.json.
 
-Two passes over the datasets, each a tree: parts read pieces of them, one round merges the parts' summaries, 64 into
-one, and the next step merges what that comes to:
-
-    statistics | statistics_merged | totals             what there is, and of what the second pass is to find more
-    details    | details_merged    | finish             exact counts and texts; the page
+measured    of each shard what no column says: lengths of texts, tokens that were dropped, the use of token ids
+figures     one part: the datasets' narrow columns as tables of DuckDB, and a query a figure (`queries/*.sql`)
+finish      figures of other runs next to these; the page
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
-
-import pyarrow as pa
 
 from owt_pipeline.engine.commit import ShardWriter
 from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.exchange import Slice, read_slices
+from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.phases import read_log
-from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part, what_was_sent
+from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part
 from owt_pipeline.engine.storage import describe_source
 from owt_pipeline.report.comparisons import (
     TRAINING_METRICS,
@@ -35,22 +30,13 @@ from owt_pipeline.report.comparisons import (
     with_base_reports,
 )
 from owt_pipeline.report.figures import figures, times
-from owt_pipeline.report.first_pass import (
-    FAN_IN,
-    Sizes,
-    kinds_of_first_pass,
-    parts,
-    pieces_of,
-    rows_of_parts,
-    summarize,
-)
+from owt_pipeline.report.measures import measure_shard, rows_of_shards
 from owt_pipeline.report.page import page
-from owt_pipeline.report.second_pass import Wanted, kinds_of_second_pass, look_up
-from owt_pipeline.report.sketches import Details, Summary, T, pack, unpack
+from owt_pipeline.report.tables import open_tables
 from schemas import DATASETS, option
 from schemas.manifest import Counts, ShardRecord
 
-_PACKED = pa.schema([("summary", pa.large_binary())])
+_TOP_SUBREDDITS = 100
 
 
 @dataclass(frozen=True)
@@ -92,54 +78,35 @@ def prepare(run: StageRun) -> None:
     _reference(run.options)  # a list that cannot be read is an error here, and not of a worker
 
 
-def gather_statistics(run: StageRun, part: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    readers, summary = _readers(run), Summary()
-    sizes = Sizes(run.options.sample_urls, run.options.sample_documents)
-    for piece in pieces_of(part, readers, kinds_of_first_pass(readers)):
-        summarize(summary, piece, readers, sizes)
-    _send(writer, part // FAN_IN, summary)
+def measure(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    measure_shard(_readers(run), shard, writer)
 
 
-def merge_statistics(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    _send(writer, 0, _merged(run, slices, Summary()))
+def _rows(run: StageRun) -> list[int]:
+    return rows_of_shards(_readers(run))
 
 
-def write_totals(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    summary, reference = _merged(run, slices, Summary()), _reference(run.options)
-    _write(writer, "summary", summary)
-    _write(writer, "wanted", Wanted.of(summary, frozenset(reference.counts) if reference else frozenset()))
-
-
-def gather_details(run: StageRun, part: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    readers, details = _readers(run), Details()
-    (wanted,) = _written(run, "totals", "wanted", Wanted)
-    for piece in pieces_of(part, readers, kinds_of_second_pass(readers)):
-        look_up(details, piece, readers, wanted)
-    _send(writer, part // FAN_IN, details)
-
-
-def merge_details(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    _write(writer, "details", _merged(run, slices, Details()))
+def query(run: StageRun, _: int, __: Sequence[Slice], writer: ShardWriter) -> None:
+    options, readers = run.options, _readers(run)
+    measured = [file for record in run.read_records("measured") for file in record.files]
+    parameters = {
+        "top_domains": options.top_domains,
+        "top_subreddits": _TOP_SUBREDDITS,
+        "sample_rejects": max(options.sample_urls, options.sample_documents),
+        "sample_documents": options.sample_documents,
+    }
+    with open_tables(readers, run.work, measured, parameters, threads=run.runtime.workers) as tables:
+        found = figures(tables, readers, sample_urls=options.sample_urls, reference=_reference(options))
+    writer.open_file(".json", "figures").write(json.dumps(found).encode())
 
 
 def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
     options: Options = run.options
-    (summary,) = _written(run, "totals", "summary", Summary)
-    (wanted,) = _written(run, "totals", "wanted", Wanted)
-    details = Details()
-    for found in _written(run, "details_merged", "details", Details):
-        details.merge(found)
     readers = _readers(run)
     own = {name: reader.manifest for name, reader in readers.items()}
-    stats = figures(
-        own,
-        summary,
-        wanted.candidates,
-        details,
-        top_domains=options.top_domains,
-        reference=_reference(options),
-        training=read_training(options.training) if options.training else None,
-    )
+    (file,) = run.read_records("figures")[0].files
+    stats = json.loads(run.work.read(file.path))
+    stats["training"] = read_training(options.training) if options.training else None
     if options.compare:
         stats["comparison"] = comparison(stats, read_stats(options.compare)[1], _name_of(options.compare))
     if options.times:
@@ -157,39 +124,6 @@ def _readers(run: StageRun) -> dict[str, DatasetReader]:
 
 def _reference(options: Options) -> Reference | None:
     return read_reference(options.reference_domains) if options.reference_domains else None
-
-
-def _send(writer: ShardWriter, key: int, summary: Any) -> None:
-    writer.send(key, pa.record_batch([pa.array([pack(summary)], pa.large_binary())], _PACKED))
-
-
-def _merged(run: StageRun, slices: Sequence[Slice], merged: Any) -> Any:
-    """All that was sent, in `merged`, which comes empty."""
-    for table in read_slices(run.work, slices):
-        for content in table["summary"]:
-            merged.merge(unpack(content.as_buffer(), type(merged)))
-    return merged
-
-
-def _write(writer: ShardWriter, kind: str, value: Any) -> None:
-    writer.open_file(f".{kind}", kind).write(pack(value))
-
-
-def _written(run: StageRun, step: str, kind: str, of: type[T]) -> Iterator[T]:
-    """What the parts of a finished step wrote of one kind."""
-    for record in run.read_records(step):
-        for file in record.files:
-            if file.kind == kind:
-                yield unpack(run.work.read(file.path), of)
-
-
-def _pass(name: str, work: Callable[..., None], kinds: Callable[..., Sequence[tuple[str, str]]]) -> Step:
-    return Step(work, name, partial(_over, parts, kinds), partial(_over, rows_of_parts, kinds), spread="shards")
-
-
-def _over(of: Callable[..., Any], kinds: Callable[..., Any], run: StageRun) -> Any:
-    readers = _readers(run)
-    return of(readers, kinds(readers))
 
 
 def _sources(options: Options) -> list[dict[str, Any]]:
@@ -214,13 +148,16 @@ STAGE = Stage(
     inputs=("tokens",),
     optional_inputs=("urls", "pages", "documents", "clean", "duplicates", "corpus"),
     options=Options,
-    version=7,
+    version=8,
     steps=(
-        _pass("statistics", gather_statistics, kinds_of_first_pass),
-        Step(merge_statistics, "statistics_merged", keys=what_was_sent, spread="shards"),
-        Step(write_totals, "totals", keys=one_part),
-        _pass("details", gather_details, kinds_of_second_pass),
-        Step(merge_details, "details_merged", keys=what_was_sent, spread="shards"),
+        Step(
+            measure,
+            "measured",
+            keys=lambda run: range(len(_rows(run))),
+            rows=_rows,
+            spread="shards",
+        ),
+        Step(query, "figures", keys=one_part, spread="shards"),
     ),
     prepare=prepare,
     finish=finish,
@@ -231,6 +168,6 @@ STAGE = Stage(
     help="Write the statistics of the run: report/index.html, one page for a browser that needs nothing else, and\n"
     "report/stats.json, every figure of it (docs/stats.md).",
     num_shards=lambda options: 0,
-    libraries=("tld",),
+    libraries=("duckdb", "tld"),
     example="owt report --workdir runs/2013 --reference_domains webtext-top-domains.txt --compare runs/2012",
 )

@@ -21,7 +21,7 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import url_id
-from owt_pipeline.report.losses import side_by_side
+from owt_pipeline.report.side_by_side import side_by_side
 from schemas import DATASETS
 from tests.owt_pipeline.making import Options, stage_that_writes
 from tests.owt_pipeline.runs import ask_owt, copy_of

@@ -16,10 +16,8 @@ from scipy.stats import spearmanr
 
 from owt_pipeline.clean.filters import FILTERS
 from owt_pipeline.formats.encoding import tiktoken_encoding as tiktoken
-from owt_pipeline.report.comparisons import rank_correlation
+from owt_pipeline.report.comparisons import rank_correlation, site_of
 from owt_pipeline.report.figures import realised_mixture
-from owt_pipeline.report.first_pass import site_of
-from owt_pipeline.report.sketches import SCORE_EDGES
 
 
 def test_the_funnel_is_what_the_files_hold(stats: dict[str, Any], sql: Callable) -> None:
@@ -75,11 +73,7 @@ def test_domains_and_subreddits_are_counted_exactly(stats: dict[str, Any], sql: 
         for name in ("urls", "corpus")
     )
     found = stats[f"{kind}s"]
-    assert found["exact"]
-    assert found["distinct"] == {
-        "urls": {"count": len(urls), "exact": True},
-        "corpus": {"count": len(corpus), "exact": True},
-    }
+    assert found["distinct"] == {"urls": len(urls), "corpus": len(corpus)}
     ranked = sorted(corpus, key=lambda name: (-corpus[name], name))[:100]
     assert [row[kind] for row in found["top"]] == ranked
     for row in found["top"]:
@@ -95,7 +89,6 @@ def test_years_languages_and_scores_are_those_of_the_rows(stats: dict[str, Any],
         for row in stats["scores"]:
             low, high = row["low"] if row["low"] is not None else -(10**6), row["high"] or 10**9
             assert sql(f"select count(*) from {name} where score between {low} and {high}") == [(row[name],)]
-    assert {row["low"] for row in stats["scores"]} <= {None, *SCORE_EDGES}
     for name in ("documents", "clean", "corpus"):
         languages = dict(sql(f"select coalesce(language, 'none'), count(*) from {name} group by 1"))
         assert {row["language"]: row[name] for row in stats["languages"] if row[name]} == languages
@@ -120,7 +113,7 @@ def test_lengths_are_those_of_the_documents(
     assert (found["count"], found["sum"], found["minimum"], found["maximum"]) == (count, total, least, most)
     for q, value in found["percentiles"].items():
         ((exact,),) = sql(f"select quantile_disc({column}, {int(q) / 100}) from {table}")
-        assert value == pytest.approx(exact, rel=0.005)
+        assert value == exact
     for low, high, expected in found["histogram"]:
         assert sql(f"select count(*) from {table} where {column} >= {low} and {column} < {high}") == [(expected,)]
 
@@ -262,12 +255,11 @@ def test_signals_are_histograms_of_the_texts(stats: dict[str, Any], sql: Callabl
 
 
 def test_the_mixture_is_that_of_the_lengths(stats: dict[str, Any], sql: Callable) -> None:
-    lengths = np.array([n for (n,) in sql("select n_tokens from tokens")])
+    lengths = np.array([n for (n,) in sql("select n_tokens from tokens order by 1")])
     for row, expected in zip(stats["sampler"]["rows"], realised_mixture(lengths), strict=True):
         assert (row["at_least"], row["below"]) == (expected.at_least, expected.below)
         assert row["documents"] == pytest.approx(expected.documents, abs=1e-6)
-        # The order of the documents is drawn from their lengths as they are known, to within 0.4 %.
-        assert row["packed"]["tokens"] == pytest.approx(expected.packed.tokens, abs=0.005)
+        assert row["packed"]["tokens"] == pytest.approx(expected.packed.tokens, abs=1e-6)
     assert sum(row["packed"]["tokens"] for row in stats["sampler"]["rows"]) == pytest.approx(1, abs=1e-5)
     assert sum(row["longbiased"]["tokens"] for row in stats["sampler"]["rows"]) == pytest.approx(1, abs=1e-5)
 

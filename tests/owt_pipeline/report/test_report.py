@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from socket import gethostname
 from typing import Any
@@ -21,11 +23,10 @@ from owt_pipeline.engine.phases import log_entry
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.storage import Storage
-from owt_pipeline.report import first_pass, stage
+from owt_pipeline.report import stage, tables
 from owt_pipeline.report.comparisons import read_reference
 from owt_pipeline.report.figures import times
-from owt_pipeline.report.first_pass import Piece, summarize
-from owt_pipeline.report.second_pass import Wanted
+from owt_pipeline.report.measures import measure_shard
 from owt_pipeline.report.stage import STAGE, Options
 from owt_pipeline.stages import load
 from schemas.reference import stats_reference
@@ -66,14 +67,69 @@ def test_one_and_two_workers_write_the_same_bytes_and_a_rerun_too(run: Path, tmp
         assert differing(copy, run) == []
 
 
-def test_pieces_dealt_out_to_few_parts_come_to_the_same_bytes(
+def test_few_bytes_of_memory_and_one_thread_come_to_the_same_bytes(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = copy_of(run, tmp_path / "run", without=("report",))
-    monkeypatch.setattr(first_pass, "MOST_PARTS", 5)
-    monkeypatch.setattr(stage, "FAN_IN", 2)
-    run_stage(STAGE, Options(reference_domains=str(run.parent / "sites.txt")), Runtime(Storage(str(copy))))
+    with monkeypatch.context() as small:
+        small.setattr(tables, "MEMORY", "24MB")
+        run_stage(STAGE, Options(reference_domains=str(run.parent / "sites.txt")), Runtime(Storage(str(copy))))
     assert differing(copy, run) == []
+    assert not list((copy / ".tmp").glob("*"))
+
+
+def test_what_does_not_fit_into_memory_is_spilled_and_comes_to_the_same_rows(tmp_path: Path) -> None:
+    def shown(memory: str, threads: int) -> list[tables.Row]:
+        with tables.open_tables(
+            {}, Storage(str(tmp_path)), [], {"sample_rejects": 5}, threads=threads, memory=memory
+        ) as opened:
+            opened.connection.execute(
+                "insert into rejects (url_id, shard, reason, dataset) "
+                "select range, range % 7, 'reason-' || range % 3, 'urls' from range(2_000_000)"
+            )
+            return opened.rows("rejected")
+
+    assert len(shown("1GB", 2)) == 15
+    assert shown("64MB", 1) == shown("1GB", 2)
+
+
+def test_the_tables_of_a_killed_process_are_removed(tmp_path: Path) -> None:
+    code = (
+        "import sys; from owt_pipeline.engine.storage import Storage; from owt_pipeline.report.tables import open_tables\n"
+        "with open_tables({}, Storage(sys.argv[1]), [], {}):\n"
+        "    print('open', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        child.kill()
+    assert list((tmp_path / ".tmp").rglob("tables.duckdb"))
+    Storage(str(tmp_path)).remove_dead_spools()
+    assert not (tmp_path / ".tmp").exists()
+
+
+def test_another_number_of_shards_comes_to_the_same_figures(run: Path, stats: dict[str, Any], tmp_path: Path) -> None:
+    config = (run.parent / "config.toml").read_text().replace("num_shards = 3", "num_shards = 5")
+    (tmp_path / "config.toml").write_text(config)
+    options = ["--workers", 2, "--reference_domains", run.parent / "sites.txt"]
+    run_owt("run", tmp_path / "config.toml", "--workdir", tmp_path / "run", *options)
+    found = json.loads((tmp_path / "run" / "report" / "stats.json").read_bytes())
+    assert manifest_of(tmp_path / "run", "urls").num_shards == 5
+    for one in (found, expected := json.loads(json.dumps(stats))):
+        del one["settings"]
+        for row in one["funnel"]:
+            del row["bytes"]
+    assert found == expected
+
+
+def test_a_damaged_file_is_named_with_what_to_do(run: Path, tmp_path: Path) -> None:
+    copy = copy_of(run, tmp_path / "run", without=("report",))
+    path = next((copy / "duplicates").glob("part-00001-*"))
+    path.write_bytes(b"PAR1" + bytes(path.stat().st_size - 8) + b"PAR1")
+    with pytest.raises(UserError, match=rf"{path.name} cannot be read: .* run `owt verify --repair`"):
+        run_stage(STAGE, Options(), Runtime(Storage(str(copy))))
 
 
 def test_an_interrupted_report_continues_after_its_finished_parts(
@@ -82,15 +138,15 @@ def test_an_interrupted_report_continues_after_its_finished_parts(
     copy = copy_of(run, tmp_path / "run", without=("report",))
     arguments = (STAGE, Options(reference_domains=str(run.parent / "sites.txt")), Runtime(Storage(str(copy))))
     with monkeypatch.context() as broken:
-        broken.delattr(Wanted, "of")
+        broken.delattr(tables.Tables, "rows")
         with pytest.raises(AttributeError):
             run_stage(*arguments)
-    damaged = next((work_of(copy, "report") / "statistics").glob("part-00007-*"))
+    damaged = next((work_of(copy, "report") / "measured").glob("part-00001-*"))
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    read: list[Piece] = []
-    monkeypatch.setattr(stage, "summarize", lambda *given: (read.append(given[1]), summarize(*given)))
+    read: list[int] = []
+    monkeypatch.setattr(stage, "measure_shard", lambda *given: (read.append(given[1]), measure_shard(*given)))
     run_stage(*arguments)
-    assert len(read) == 1  # what was damaged since
+    assert read == [1]  # what was damaged since
     assert differing(copy, run) == []
 
 

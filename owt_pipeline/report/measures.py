@@ -1,0 +1,113 @@
+"""What no column says: how long the texts are, what was lost with those that were dropped, and the use of each token
+id. Measured shard by shard, wherever a runner places it; all other figures are queries over columns (`tables.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from owt_pipeline.engine import progress
+from owt_pipeline.engine.commit import ShardWriter
+from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.formats import encoding
+
+MEASURES = {
+    "lengths": pa.schema([("characters", pa.int64()), ("bytes", pa.int64())]),
+    "lost": pa.schema(
+        [
+            ("stage", pa.string()),
+            ("reason", pa.string()),
+            ("characters", pa.int64()),
+            ("bytes", pa.int64()),
+            ("tokens", pa.int64()),
+        ]
+    ),
+    "vocabulary": pa.schema([("id", pa.int64()), ("n", pa.int64())]),
+}
+"""The tables that are measured: a row each document of the corpus, dropped document, and token id of a shard."""
+
+_DROPPED_BY = {"documents": "clean", "clean": "corpus"}
+"""The dataset whose rejects are rows of this one, so that its texts are those that were lost."""
+
+
+def measure_shard(readers: Mapping[str, DatasetReader], shard: int, writer: ShardWriter) -> None:
+    """Write the `MEASURES` of shard k of each dataset that is there, an Arrow file each."""
+    for name, batches in (
+        ("lengths", _lengths(readers, shard)),
+        ("lost", _lost(readers, shard)),
+        ("vocabulary", _vocabulary(readers["tokens"], shard)),
+    ):
+        with pa.ipc.new_file(writer.open_file(".arrow", name), MEASURES[name]) as file:
+            for batch in batches:
+                file.write_batch(batch)
+
+
+def rows_of_shards(readers: Mapping[str, DatasetReader]) -> list[int]:
+    """Rows that `measure_shard` reads of each shard."""
+    read = [readers[name].rows_of_shards() for name in ("documents", "clean", "corpus", "tokens") if name in readers]
+    rows = [0] * max(map(len, read))
+    for shards in read:
+        for shard, count in enumerate(shards):
+            rows[shard] += count
+    return rows
+
+
+def _lengths(readers: Mapping[str, DatasetReader], shard: int) -> Iterator[pa.RecordBatch]:
+    if "corpus" in readers:
+        for batch in readers["corpus"].batches(shard, columns=["text"], rows=2048):
+            yield _batch("lengths", pc.utf8_length(batch["text"]), pc.binary_length(batch["text"]))
+            progress.advance(batch.num_rows)
+
+
+def _lost(readers: Mapping[str, DatasetReader], shard: int) -> Iterator[pa.RecordBatch]:
+    for dataset, next_one in _DROPPED_BY.items():
+        if dataset not in readers or next_one not in readers:
+            continue
+        rejects = readers[next_one].table(shard, kind="rejects", columns=["url_id", "reason"])
+        ids, reasons = (rejects[name].combine_chunks() for name in ("url_id", "reason"))
+        if not len(ids):
+            continue
+        tokenizer, stage = _tokenizer(readers["tokens"]), readers[next_one].manifest.stage
+        for batch in readers[dataset].batches(shard, columns=["url_id", "text"], rows=512):
+            place = pc.index_in(batch["url_id"], ids)
+            texts = batch["text"].filter(pc.is_valid(place))
+            yield _batch(
+                "lost",
+                pa.repeat(stage, len(texts)),
+                reasons.take(place.drop_null()),
+                pc.utf8_length(texts),
+                pc.binary_length(texts),
+                tokenizer.count(texts.to_pylist()),
+            )
+            progress.advance(batch.num_rows)
+
+
+def _vocabulary(tokens: DatasetReader, shard: int) -> Iterator[pa.RecordBatch]:
+    counts = np.zeros(0, np.int64)
+    for batch in tokens.batches(shard, columns=["tokens"], rows=2048):
+        own = np.bincount(batch["tokens"].flatten().to_numpy(), minlength=len(counts))
+        own[: len(counts)] += counts
+        counts = own
+        progress.advance(batch.num_rows)
+    used = np.flatnonzero(counts)
+    yield _batch("vocabulary", used, counts[used])
+
+
+def _batch(measure: str, *columns: pa.Array | np.ndarray) -> pa.RecordBatch:
+    schema = MEASURES[measure]
+    arrays = [
+        column.cast(field.type) if isinstance(column, pa.Array) else pa.array(column, field.type)
+        for field, column in zip(schema, columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _tokenizer(tokens: DatasetReader) -> encoding.Encoding:
+    """The tokenizer of the run's tokens, from the copy that is next to them."""
+    about = tokens.manifest.properties["tokenizer"]
+    if about["name"] == "gpt2":
+        return encoding.load("gpt2")
+    return encoding.load(tokens.workdir.path(about["file"]), tokens.manifest.options["eot_token"])

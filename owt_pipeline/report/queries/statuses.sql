@@ -1,0 +1,1 @@
+select status, count(*) as pages from pages group by status order by status;

@@ -1,0 +1,31 @@
+-- What several queries count; run once the tables are filled.
+
+create table domains as
+select
+    host as domain,
+    count(*) filter (dataset = 'corpus') as documents,
+    count(*) filter (dataset = 'urls') as urls
+from (select 'urls' as dataset, host from urls union all select 'corpus', host from corpus)
+where host is not null
+group by host;
+
+create table subreddits as
+select
+    subreddit,
+    count(*) filter (dataset = 'corpus') as documents,
+    count(*) filter (dataset = 'urls') as urls
+from (
+    select 'urls' as dataset, unnest(subreddits) as subreddit from urls
+    union all
+    select 'corpus', unnest(subreddits) from corpus
+)
+group by subreddit;
+
+-- What came of each URL that was asked for: a page, or a reason.
+create view outcomes as
+select host, created_utc, null as reason, body_bytes, case when source = 'live' then fetch_ms end as live_ms
+from pages
+union all
+select rejects.host, urls.created_utc, rejects.reason, null, null
+from rejects left join urls using (url_id)
+where rejects.dataset = 'pages';

@@ -1,0 +1,175 @@
+"""The datasets' narrow columns as tables of a DuckDB database, and the queries of `queries/` over them.
+
+The database lies on the local disk while the part is at work, and goes with it; DuckDB keeps to its memory and spills
+next to it. Every query has a total order and sums integers alone, so its rows are the same for any number of shards,
+threads and bytes of memory.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from owt_pipeline.engine import progress
+from owt_pipeline.engine.dataset import DatasetReader, arrow_batches, reading
+from owt_pipeline.engine.errors import UserError
+from owt_pipeline.engine.storage import Storage
+from owt_pipeline.report.measures import MEASURES
+from schemas import DATASETS, REJECTS
+from schemas.manifest import ShardFile
+
+if TYPE_CHECKING:
+    import duckdb
+
+MEMORY = "768MB"
+"""What DuckDB holds before it spills; Python, Arrow and Beam take 300 MB more."""
+
+_MOST_THREADS = 4
+
+_COLUMNS = {
+    "urls": ("url_id, host, subreddits, created_utc, score", ""),
+    "pages": (
+        "url, status, source, fetched_at, days_after_submission, fetch_ms, body_bytes, created_utc, score",
+        "* exclude (url), host_of(url) as host",
+    ),
+    "documents": ("language", ""),
+    "clean": ("url_id, language", ""),
+    "duplicates": ("url_id, kept_url_id, rule, similarity, shared_bands, cluster_size", ""),
+    "corpus": (
+        "url_id, url, subreddits, created_utc, score, language, n_words",
+        "* exclude (url), host_of(url) as host",
+    ),
+    "tokens": ("n_tokens", ""),
+}
+"""Of each dataset the columns that are read, and what becomes of them where they do not become columns as they are."""
+
+_ROWS = 1 << 16
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """An open database. Its tables are the datasets (empty where one is not there), `rejects` of all, `MEASURES`."""
+
+    connection: duckdb.DuckDBPyConnection
+    parameters: Mapping[str, Any]
+
+    def rows(self, query: str, **parameters: Any) -> list[Row]:
+        """The rows of `queries/QUERY.sql`, by column; the parameters that it names are those given, or the run's."""
+        sql = _sql(query)
+        known = {**self.parameters, **parameters}
+        found = self.connection.execute(sql, {name: value for name, value in known.items() if f"${name}" in sql})
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+    def fill(self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], select: str = "*") -> None:
+        """A table of what `select` makes of the batches, which are read one after the other; raises UserError where a
+        file that they come from is damaged."""
+        import duckdb
+
+        damaged: list[UserError] = []
+
+        def read() -> Iterator[pa.RecordBatch]:
+            try:
+                yield from batches
+            except UserError as error:  # DuckDB would wrap it
+                damaged.append(error)
+                raise
+
+        self.connection.register("batches", pa.RecordBatchReader.from_batches(schema, read()))
+        try:
+            self.connection.execute(f"create table {table} as select {select} from batches")
+        except duckdb.Error:
+            if damaged:
+                raise damaged[0] from None
+            raise
+        self.connection.unregister("batches")
+
+
+@contextmanager
+def open_tables(
+    readers: Mapping[str, DatasetReader],
+    work: Storage,
+    measured: Iterable[ShardFile],
+    parameters: Mapping[str, Any],
+    *,
+    threads: int = 1,
+    memory: str = MEMORY,
+) -> Iterator[Tables]:
+    """The tables of a run, until the block ends.
+
+    Args:
+      readers: of the datasets that are there, by name.
+      work: the folder that holds `measured`; its spool is where the database lies.
+      measured: what `measures.measure_shard` wrote of all shards.
+      parameters: of the queries.
+      threads: at most, for DuckDB.
+      memory: DuckDB's `memory_limit`.
+    """
+    import duckdb  # takes a while
+
+    with work.spool() as file, _folder_next_to(file.path) as folder:
+        config: dict[str, Any] = {
+            "temp_directory": folder,
+            "memory_limit": memory,
+            "preserve_insertion_order": False,
+            "threads": min(threads, _MOST_THREADS),
+        }
+        with duckdb.connect(os.path.join(folder, "tables.duckdb"), config=config) as connection:
+            connection.execute(_sql("macros"))
+            tables = Tables(connection, parameters)
+            for name, (columns, select) in _COLUMNS.items():
+                _fill_dataset(tables, name, columns.split(", "), select or "*", readers.get(name))
+            rejects = (batch for reader in readers.values() for batch in _rejects(reader))
+            schema = pa.schema([REJECTS.field(name) for name in ("url_id", "url", "reason")])
+            keyed = schema.append(pa.field("shard", pa.uint32())).append(pa.field("dataset", pa.string()))
+            host = "case when dataset in ('pages', 'corpus') then host_of(url) end as host"
+            tables.fill("rejects", keyed, rejects, f"* exclude (url), {host}")
+            measured = list(measured)
+            for name, schema in MEASURES.items():
+                tables.fill(name, schema, _measured(work, [file for file in measured if file.kind == name]))
+            connection.execute(_sql("views"))
+            yield tables
+
+
+@contextmanager
+def _folder_next_to(path: str) -> Iterator[str]:
+    """A folder named like a spool file, so that it is removed like one where its process was killed."""
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(path), prefix=os.path.basename(path)) as folder:
+        yield folder
+
+
+def _fill_dataset(tables: Tables, name: str, columns: list[str], select: str, reader: DatasetReader | None) -> None:
+    schema = pa.schema([DATASETS[name].schema.field(column) for column in columns])
+    with_shard = schema.append(pa.field("shard", pa.uint32()))
+    tables.fill(name, with_shard, _rows(reader, columns) if reader else (), select)
+
+
+def _rows(reader: DatasetReader, columns: list[str], kind: str = "data") -> Iterator[pa.RecordBatch]:
+    for shard in range(reader.num_shards):
+        for batch in reader.batches(shard, kind=kind, columns=columns, rows=_ROWS):
+            yield batch.append_column("shard", pa.repeat(pa.scalar(shard, pa.uint32()), batch.num_rows))
+            progress.advance(batch.num_rows)
+
+
+def _rejects(reader: DatasetReader) -> Iterator[pa.RecordBatch]:
+    for batch in _rows(reader, ["url_id", "url", "reason"], "rejects"):
+        yield batch.append_column("dataset", pa.repeat(reader.name, batch.num_rows))
+
+
+def _measured(work: Storage, wanted: Iterable[ShardFile]) -> Iterator[pa.RecordBatch]:
+    for file in wanted:
+        with reading(work.path(file.path)), work.open(file.path) as source:
+            yield from arrow_batches(source, None, _ROWS)
+
+
+def _sql(name: str) -> str:
+    return (files("owt_pipeline.report") / "queries" / f"{name}.sql").read_text(encoding="utf-8")
