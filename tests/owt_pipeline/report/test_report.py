@@ -11,6 +11,7 @@ from pathlib import Path
 from socket import gethostname
 from typing import Any
 
+import duckdb
 import jsonschema
 import msgspec
 import numpy as np
@@ -79,23 +80,28 @@ def test_few_bytes_of_memory_and_one_thread_come_to_the_same_bytes(
 
 
 def test_what_does_not_fit_into_memory_is_spilled_and_comes_to_the_same_rows(tmp_path: Path) -> None:
-    def shown(memory: str, threads: int) -> list[tables.Row]:
-        with tables.open_tables(
-            {}, Storage(str(tmp_path)), [], {"sample_rejects": 5}, threads=threads, memory=memory
-        ) as opened:
+    def shown(memory: str, threads: int, *settings: str) -> list[tables.Row]:
+        parameters = {"sample_rejects": 5}
+        folder = Storage(str(tmp_path))
+        with tables.open_tables({}, folder, [], parameters, threads=threads, memory=memory) as opened:
+            for statement in settings:
+                opened.connection.execute(statement)
             opened.connection.execute(
                 "insert into rejects (url_id, shard, reason, dataset) "
-                "select range, range % 7, 'reason-' || range % 3, 'urls' from range(2_000_000)"
+                "select range, range % 7, 'reason-' || range % 3, 'urls' from range(600_000)"
             )
             return opened.rows("rejected")
 
     assert len(shown("1GB", 2)) == 15
-    assert shown("64MB", 1) == shown("1GB", 2)
+    assert shown("40MB", 1) == shown("1GB", 2)
+    with pytest.raises(duckdb.OutOfMemoryException):
+        shown("40MB", 1, "set max_temp_directory_size = '0KB'")
 
 
 def test_the_tables_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     code = (
-        "import sys; from owt_pipeline.engine.storage import Storage; from owt_pipeline.report.tables import open_tables\n"
+        "import sys\nfrom owt_pipeline.engine.storage import Storage\n"
+        "from owt_pipeline.report.tables import open_tables\n"
         "with open_tables({}, Storage(sys.argv[1]), [], {}):\n"
         "    print('open', flush=True)\n"
         "    sys.stdin.read()\n"
