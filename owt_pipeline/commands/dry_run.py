@@ -38,11 +38,9 @@ from owt_pipeline.engine.plan import (
     Plan,
     finished_parts,
     look_at,
-    make_plan,
     usable_manifest,
-    with_shards,
 )
-from owt_pipeline.engine.stage import Runtime, Stage
+from owt_pipeline.engine.stage import Runtime, Stage, make_plan, with_shards
 from owt_pipeline.engine.storage import Storage, expand_globs, open_source
 from owt_pipeline.engine.submission import Prices, machines_of
 from owt_pipeline.formats.captures import Capture, captures

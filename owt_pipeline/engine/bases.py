@@ -17,9 +17,9 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -29,9 +29,6 @@ from owt_pipeline.engine.storage import Storage
 from schemas import DATASETS
 from schemas.datasets import SCHEMA_VERSION
 from schemas.manifest import MANIFEST_NAME, Manifest, ManifestError, ledger_of, seal, unseal
-
-if TYPE_CHECKING:
-    from owt_pipeline.engine.stage import Stage
 
 logger = logging.getLogger("owt")
 
@@ -139,8 +136,18 @@ def folders_of_chain(workdir: Storage) -> list[Storage]:
     return [base for _, base, _ in _walk(workdir, (), set())]
 
 
+class Builder(Protocol):
+    """What `pin` asks of a stage: what it reads of the bases, and `fits` (see `Stage`)."""
+
+    @property
+    def bases(self) -> tuple[str, ...]: ...
+
+    @property
+    def fits(self) -> Callable[[Any, Base], None]: ...
+
+
 def pin(
-    workdir: Storage, given: Sequence[str], stages: Sequence[tuple[Stage, Any]] = (), *, write: bool = True
+    workdir: Storage, given: Sequence[str], stages: Sequence[tuple[Builder, Any]] = (), *, write: bool = True
 ) -> tuple[Base, ...]:
     """Make the runs at `given` (paths or URIs) the bases of a run, and return its chain.
 

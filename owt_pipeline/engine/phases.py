@@ -29,13 +29,11 @@ from owt_pipeline.engine.plan import (
     Plan,
     finished_parts,
     look_at,
-    make_plan,
     prepare,
     read_plan,
     read_records,
-    with_shards,
 )
-from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun
+from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, make_plan, with_shards
 from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import keep_pandas_out
 from schemas.manifest import Counts, Manifest, ShardFile

@@ -19,22 +19,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 import schemas
-from owt_pipeline.engine.bases import described, open_chain
 from owt_pipeline.engine.commit import Listing, find_record, record_name, work_of
 from owt_pipeline.engine.dataset import DISCARDED, DatasetReader, is_discarded, read_manifest
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.storage import Storage, at_once
 from schemas.datasets import SCHEMA_VERSION
 from schemas.manifest import MANIFEST_NAME, FileTable, Manifest, ManifestError, ShardRecord, ledger_of, seal, unseal
-
-if TYPE_CHECKING:
-    from owt_pipeline.engine.stage import Stage
-
 
 logger = logging.getLogger("owt")
 
@@ -77,46 +72,6 @@ class Plan(msgspec.Struct, frozen=True):
     def of_manifest(cls, manifest: Manifest, made_from: list[str]) -> Plan:
         names = [name for name in cls.__struct_fields__ if name != "made_from"]
         return cls(made_from=made_from, **{name: getattr(manifest, name) for name in names})
-
-
-def make_plan(stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage) -> Plan:
-    """The plan of a stage, without its shards; raises UserError where a source cannot be read."""
-    lists = [
-        {"name": name, "bytes": workdir.size(name), "sha256": workdir.sha256(name)}
-        for name in stage.lists
-        if workdir.exists(name)
-    ]
-    return Plan(
-        stage.name,
-        stage.version,
-        stage.shaping(options, workdir),
-        {name: reader.manifest.digest for name, reader in inputs.items()},
-        [*stage.sources(options), *lists, *described(open_chain(workdir) if stage.bases else (), stage.bases)],
-        versions_of(stage.libraries),
-    )
-
-
-def with_shards(plan: Plan, stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage) -> Plan:
-    """The plan with the number of its shards and what each is made from."""
-    num_shards = stage.num_shards(options) if stage.num_shards else inputs[stage.inputs[0]].num_shards
-    return msgspec.structs.replace(plan, num_shards=num_shards, made_from=made_from(stage, inputs, workdir, num_shards))
-
-
-def made_from(stage: Stage, inputs: Mapping[str, DatasetReader], workdir: Storage, num_shards: int) -> list[str]:
-    """For each shard, a digest of all that it is made from apart from the options; none where shards are not apart."""
-    if not stage.shard_local:
-        return []
-    listed = stage.listed(workdir, inputs)
-    files_of: list[dict[str, list[list[str]]]] = [{} for _ in range(num_shards)]
-    for name, reader in inputs.items():
-        for file in reader.table_of_files.files:
-            if 0 <= file.shard < num_shards and file.kind != "rejects":  # what was rejected is not read
-                files_of[file.shard].setdefault(name, []).append([file.path, file.sha256])
-    digests = []
-    for shard, files in enumerate(files_of):
-        named = listed(shard) or None  # names nothing: as without lists
-        digests.append(hashlib.sha256(json.dumps([files, named], sort_keys=True).encode()).hexdigest())
-    return digests
 
 
 def usable_manifest(workdir: Storage, dataset: str) -> Manifest | None:

@@ -17,21 +17,23 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+import msgspec
 import pyarrow as pa
 
-from owt_pipeline.engine.bases import Base
+from owt_pipeline.engine.bases import Base, described, open_chain
 from owt_pipeline.engine.commit import ShardWriter, version_of_manifest
 from owt_pipeline.engine.dataset import DatasetReader, Outcome
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.lease import Job
-from owt_pipeline.engine.plan import Plan, version_skew, versions_of_everything
+from owt_pipeline.engine.plan import Plan, version_skew, versions_of, versions_of_everything
 from owt_pipeline.engine.storage import Storage, at_once
 from owt_pipeline.engine.workers import map_batches
 from schemas import DATASETS
@@ -329,6 +331,46 @@ class StageRun:
         batches = self.inputs[self.stage.inputs[0]].batches(shard, rows=rows, columns=columns)
         for batch, outcome in map_batches(fn, batches, self.runtime.workers):
             writer.add(batch.num_rows, outcome)
+
+
+def make_plan(stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage) -> Plan:
+    """The plan of a stage, without its shards; raises UserError where a source cannot be read."""
+    lists = [
+        {"name": name, "bytes": workdir.size(name), "sha256": workdir.sha256(name)}
+        for name in stage.lists
+        if workdir.exists(name)
+    ]
+    return Plan(
+        stage.name,
+        stage.version,
+        stage.shaping(options, workdir),
+        {name: reader.manifest.digest for name, reader in inputs.items()},
+        [*stage.sources(options), *lists, *described(open_chain(workdir) if stage.bases else (), stage.bases)],
+        versions_of(stage.libraries),
+    )
+
+
+def with_shards(plan: Plan, stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage) -> Plan:
+    """The plan with the number of its shards and what each is made from."""
+    num_shards = stage.num_shards(options) if stage.num_shards else inputs[stage.inputs[0]].num_shards
+    return msgspec.structs.replace(plan, num_shards=num_shards, made_from=made_from(stage, inputs, workdir, num_shards))
+
+
+def made_from(stage: Stage, inputs: Mapping[str, DatasetReader], workdir: Storage, num_shards: int) -> list[str]:
+    """For each shard, a digest of all that it is made from apart from the options; none where shards are not apart."""
+    if not stage.shard_local:
+        return []
+    listed = stage.listed(workdir, inputs)
+    files_of: list[dict[str, list[list[str]]]] = [{} for _ in range(num_shards)]
+    for name, reader in inputs.items():
+        for file in reader.table_of_files.files:
+            if 0 <= file.shard < num_shards and file.kind != "rejects":  # what was rejected is not read
+                files_of[file.shard].setdefault(name, []).append([file.path, file.sha256])
+    digests = []
+    for shard, files in enumerate(files_of):
+        named = listed(shard) or None  # names nothing: as without lists
+        digests.append(hashlib.sha256(json.dumps([files, named], sort_keys=True).encode()).hexdigest())
+    return digests
 
 
 def rows_of_input(run: StageRun) -> list[int]:

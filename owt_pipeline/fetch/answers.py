@@ -6,14 +6,51 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
-from owt_pipeline.formats.messages import is_html
+from yarl import URL
+
+from owt_pipeline.formats.messages import Headers, header, is_html
+from owt_pipeline.formats.urls import redirected
 from owt_pipeline.formats.warc import Response, payload_digest
 from schemas import Reason
 from schemas.reasons import http_reason
 
 Refusal = tuple[Reason, str]
 """A reason, and a detail for a person to read."""
+
+
+class Received(NamedTuple):
+    """A response as it was received.
+
+    Attributes:
+      url: that was asked for.
+      status: its status code.
+      headers: its headers, in order.
+      head: the bytes of status line and headers.
+      body: decoded, or as sent, as was asked for.
+      ms: from request to last byte.
+      truncated: whether the body is not complete.
+      address: the server's IP address; "" behind a proxy.
+      request: the bytes of the request.
+    """
+
+    url: str
+    status: int
+    headers: Headers
+    head: bytes
+    body: bytes
+    ms: int
+    truncated: bool = False
+    address: str = ""
+    request: bytes = b""
+
+    def header(self, name: str) -> str | None:
+        return header(self.headers, name)
+
+    def location(self) -> URL:
+        """Where its Location header leads, absolute; raises ValueError where that is no URL."""
+        return URL(redirected(self.url, self.header("location") or ""), encoded=True)
 
 
 # What a file begins with that some server calls text/html; a page never begins so.

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, ClassVar
 from yarl import URL
 
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.fetch.answers import Answer, NoPage
-from owt_pipeline.fetch.client import Client, Received
+from owt_pipeline.fetch.answers import Answer, NoPage, Received
+from owt_pipeline.fetch.client import Client
 from owt_pipeline.fetch.connections import Stop
 from owt_pipeline.fetch.live import client_options, limits_of
 from owt_pipeline.fetch.manners import Failed, Gate, Gates, retry_after, tried_once

@@ -18,6 +18,7 @@ from aiohappyeyeballs import AddrInfoType
 from yarl import URL
 
 from owt_pipeline.fetch.addresses import Addresses, BlockedAddress, CheckingResolver
+from owt_pipeline.fetch.answers import Received
 from owt_pipeline.fetch.connections import (
     Connection,
     Hop,
@@ -30,8 +31,7 @@ from owt_pipeline.fetch.connections import (
     origin_of,
 )
 from owt_pipeline.fetch.manners import Failed, Gate, Gates, Slots
-from owt_pipeline.formats.messages import ACCEPT_ENCODING, BadMessage, CutOff, Headers, TooLarge, decode_body, header
-from owt_pipeline.formats.urls import redirected
+from owt_pipeline.formats.messages import ACCEPT_ENCODING, BadMessage, CutOff, Headers, TooLarge, decode_body
 from schemas import Reason
 
 _NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
@@ -57,39 +57,6 @@ class Limits:
     total: float
     wire_bytes: int
     body_bytes: int
-
-
-class Received(NamedTuple):
-    """A response as it was received.
-
-    Attributes:
-      url: that was asked for.
-      status: its status code.
-      headers: its headers, in order.
-      head: the bytes of status line and headers.
-      body: decoded, or as sent, as was asked for.
-      ms: from request to last byte.
-      truncated: whether the body is not complete.
-      address: the server's IP address; "" behind a proxy.
-      request: the bytes of the request.
-    """
-
-    url: str
-    status: int
-    headers: Headers
-    head: bytes
-    body: bytes
-    ms: int
-    truncated: bool = False
-    address: str = ""
-    request: bytes = b""
-
-    def header(self, name: str) -> str | None:
-        return header(self.headers, name)
-
-    def location(self) -> URL:
-        """Where its Location header leads, absolute; raises ValueError where that is no URL."""
-        return URL(redirected(self.url, self.header("location") or ""), encoded=True)
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 from yarl import URL
 
 from owt_pipeline.engine.errors import UserError
-from owt_pipeline.fetch.answers import Answer, NoPage
+from owt_pipeline.fetch.answers import Answer, NoPage, Received
 from owt_pipeline.fetch.archive_client import BUSY, FIRST_TRIES, ArchiveClient
 from owt_pipeline.fetch.archives import Redirect, redirect_of_record
-from owt_pipeline.fetch.client import Received
 from owt_pipeline.fetch.lookups import BadIndex, Capture, Found, LookupClient, below
 from owt_pipeline.fetch.manners import Failed
 from owt_pipeline.fetch.sources import Crawl

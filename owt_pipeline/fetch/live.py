@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from yarl import URL
 
 from owt_pipeline.fetch.addresses import Addresses, parse_rules
-from owt_pipeline.fetch.answers import LIVE, Answer, NoPage, Page, judge, refuse_head
-from owt_pipeline.fetch.client import Client, ClientOptions, Limits, Received
+from owt_pipeline.fetch.answers import LIVE, Answer, NoPage, Page, Received, judge, refuse_head
+from owt_pipeline.fetch.client import Client, ClientOptions, Limits
 from owt_pipeline.fetch.manners import (
     ROBOTS_BYTES,
     Cookies,

@@ -21,10 +21,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from yarl import URL
 
-from owt_pipeline.fetch.answers import Answer, NoPage, Origin, Page, wanted_moment
+from owt_pipeline.fetch.answers import Answer, NoPage, Origin, Page, Received, wanted_moment
 from owt_pipeline.fetch.archive_client import ArchiveClient, HeldBack, at_once, outcome
 from owt_pipeline.fetch.archives import Redirect, canonical_or_none, followed, page_of_record
-from owt_pipeline.fetch.client import Received
 from owt_pipeline.fetch.manners import Failed
 from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.formats.messages import REDIRECTS, is_html

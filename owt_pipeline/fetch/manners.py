@@ -16,16 +16,14 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from email.message import Message
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from protego import Protego
 from yarl import URL
 
+from owt_pipeline.fetch.answers import Received
 from owt_pipeline.fetch.connections import Origin, origin_of
 from schemas import Reason
-
-if TYPE_CHECKING:
-    from owt_pipeline.fetch.client import Received
 
 ROBOTS_BYTES = 500 << 10
 """What is parsed of a robots.txt; RFC 9309 (2.5) asks for no less."""
@@ -40,7 +38,7 @@ MAX_CRAWL_DELAY = 60.0
 tried_once: ContextVar[bool] = ContextVar("tried_once", default=False)
 """Whether requests that fail are not tried again: those for what has failed before, at the end of a shard."""
 
-Get: TypeAlias = "Callable[[URL], Awaitable[Received]]"
+Get: TypeAlias = Callable[[URL], Awaitable[Received]]
 """Gets a robots.txt, politely and with retries; raises Failed."""
 
 

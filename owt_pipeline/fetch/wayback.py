@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from yarl import URL
 
-from owt_pipeline.fetch.answers import Answer, NoPage, Origin, judge
+from owt_pipeline.fetch.answers import Answer, NoPage, Origin, Received, judge
 from owt_pipeline.fetch.archives import Redirect
-from owt_pipeline.fetch.client import Received
 from owt_pipeline.fetch.journal import RENEW_SECONDS
 from owt_pipeline.fetch.lookups import Capture, Found, LookupClient, seconds_of
 from owt_pipeline.fetch.manners import Failed, Gate

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from owt_pipeline.engine.errors import UserError
 from owt_pipeline.fetch import addresses as addresses_module
 from owt_pipeline.fetch.addresses import Addresses, BlockedAddress, CheckingResolver, Rule, is_public, parse_rules
-from owt_pipeline.fetch.client import Received
+from owt_pipeline.fetch.answers import Received
 from owt_pipeline.fetch.live import redirect_target, requested_url
 from owt_pipeline.fetch.manners import Failed, retry_after, robots_token
 from owt_pipeline.formats.captures import captures

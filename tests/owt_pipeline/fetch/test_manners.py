@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.fetch.client import Received
+from owt_pipeline.fetch.answers import Received
 from owt_pipeline.fetch.manners import Cookies, Gates, Slots
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import rejects, responses
