@@ -1,4 +1,4 @@
-"""A document's text repaired, and judged: pure functions over one document at a time."""
+"""Repair and filtering of text: pure functions over one document at a time."""
 
 import sys
 

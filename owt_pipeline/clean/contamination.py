@@ -1,7 +1,7 @@
-"""Text of evaluation sets within documents: shared word n-grams, as GPT-3's authors looked for them.
+"""Detection of evaluation-set text in documents by shared word n-grams, as for GPT-3.
 
 Brown et al., "Language Models are Few-Shot Learners", 2020 (appendix C): 13-grams of lower-case words without
-punctuation. A text of an evaluation set with fewer words than n is not looked for.
+punctuation. Evaluation texts of fewer than n words are ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def shared_n_gram(text: str, n_grams: np.ndarray, n: int) -> str | None:
-    """The first n-gram of `text` that is among `n_grams`, as its words; None where there is none."""
+    """The words of the first n-gram of `text` that is in `n_grams`; None if there is none."""
     words = _words(text)
     keys = _keys(words, n)
     if not len(keys) or not len(n_grams):
@@ -42,12 +42,12 @@ def shared_n_gram(text: str, n_grams: np.ndarray, n: int) -> str | None:
 
 @dataclass(frozen=True)
 class EvaluationSets:
-    """Files of evaluation sets; picklable, and equal only if what is in them is.
+    """Files of evaluation sets; picklable, and equal only if their content is.
 
     Attributes:
       uris: the files.
       digests: the SHA-256 of each.
-      n: words of the n-grams that are looked for.
+      n: words in an n-gram.
     """
 
     uris: tuple[str, ...]
@@ -56,7 +56,7 @@ class EvaluationSets:
 
 
 def evaluation_sets(uris: Sequence[str], n: int) -> EvaluationSets:
-    """The sets in the files `uris`; raises UserError or OSError for one that cannot be read."""
+    """The sets in the files `uris`; raises UserError or OSError for an unreadable file."""
     return EvaluationSets(tuple(uris), tuple(hashlib.sha256(_read(uri)).hexdigest() for uri in uris), n)
 
 
@@ -64,8 +64,8 @@ def evaluation_sets(uris: Sequence[str], n: int) -> EvaluationSets:
 def n_grams_of(sets: EvaluationSets) -> np.ndarray:
     """Hashes of all n-grams of the texts in the files, sorted and distinct, uint64.
 
-    The files are JSON, a value or one a line (every string in it is a text), or plain text (every line is), as they
-    are or compressed with gzip, bz2 or zstd. Raises UserError for a file that cannot be read.
+    A file is JSON or JSON Lines, in which every string is a text, or plain text, in which every line is one. It may be
+    compressed with gzip, bz2 or zstd. Raises UserError for an unreadable file.
     """
     keys = [_keys(_words(text), sets.n) for uri in sets.uris for text in texts_of(uri)]
     return np.unique(np.concatenate(keys)) if keys else np.empty(0, np.uint64)
@@ -81,7 +81,7 @@ def texts_of(uri: str) -> Iterator[str]:
         yield from _strings(orjson.loads(data))
         return
     except orjson.JSONDecodeError:
-        pass  # then a value a line
+        pass  # JSON Lines
     for number, line in enumerate(data.splitlines(), 1):
         if line.strip():
             try:
@@ -103,7 +103,7 @@ def _decompressed(uri: str) -> bytes:
                 with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
                     return bytes(stream.read())
             except OSError as error:
-                raise UserError(f"{uri}: not a complete file of {codec} ({error})") from error
+                raise UserError(f"{uri}: damaged or incomplete {codec} file ({error})") from error
     return data
 
 

@@ -1,4 +1,4 @@
-"""The work of one worker process: documents in, clean documents, rejects and histograms out."""
+"""The work of a worker process: documents to clean documents, rejects and histograms."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 
 ALL = "all"
-"""In place of a language: every one."""
+"""Stands for every language in `--languages`."""
 
 
 @dataclass
 class Document:
-    """A document, and what happened to it.
+    """A cleaned document.
 
     Attributes:
-      text: repaired.
-      n_words: split at white space.
-      language, language_score: as detected; empty and 0 where it did not come to that.
-      masked: addresses replaced.
-      signals: what was measured of it.
-      reason, detail: why it does not stay; None where it does.
+      text: the repaired text.
+      n_words: number of words, split at white space.
+      language, language_score: the detected language; empty and 0 if the document was rejected before.
+      masked: number of replaced addresses.
+      signals: the measured signals, by name.
+      reason, detail: why it is rejected; None if it is kept.
     """
 
     text: str
@@ -80,7 +80,7 @@ def clean_batch(batch: pa.RecordBatch, options: Options, sets: EvaluationSets | 
 
 
 def clean_document(text: str, options: Options, sets: EvaluationSets | None = None) -> Document:
-    """The document repaired, and judged: one that shares an n-gram with `sets` goes. It depends on these alone."""
+    """The repaired and filtered document, rejected if it shares an n-gram with `sets`; a pure function."""
     if options.fix_text and not options.unaltered:
         without = [*options.leave_unfixed, *(["uncurl_quotes"] if not options.uncurl_quotes else [])]
         text = fix_text(text, options.normalization, without)
@@ -137,7 +137,7 @@ def _by_filters(document: Document, options: Options) -> None:
 
 
 def _lost_tokens(documents: Sequence[Document]) -> Counter[str]:
-    """GPT-2's tokens in the rejected documents, by reason."""
+    """GPT-2 tokens in the rejected documents, by reason."""
     lost = [document for document in documents if document.reason is not None]
     if not lost:
         return Counter()
@@ -150,14 +150,14 @@ def _lost_tokens(documents: Sequence[Document]) -> Counter[str]:
 
 
 def within(text: str, n_words: int, minimum: int, maximum: int) -> tuple[bool, bool, int | None]:
-    """Whether `text` has at least `minimum` tokens, and at most `maximum` (0: no limit), and their count if counted.
+    """(whether `text` has at least `minimum` tokens, at most `maximum` tokens (0: no limit), their number if counted).
 
-    A word is at least a token and a token at least a byte, so only texts near a limit are encoded.
+    A word is at least one token and a token at least one byte, so only texts near a limit are encoded.
 
     Args:
       text: the text.
       n_words: its words, split at white space.
-      minimum, maximum: in tokens of GPT-2, as the stage `tokenize` writes them.
+      minimum, maximum: limits in GPT-2 tokens, as the stage `tokenize` writes them.
     """
     if n_words >= minimum and (not maximum or len(text.encode("utf-8", "replace")) <= maximum):
         return True, True, None
@@ -167,16 +167,16 @@ def within(text: str, n_words: int, minimum: int, maximum: int) -> tuple[bool, b
     return int(tokens) >= minimum, not maximum or int(tokens) <= maximum, int(tokens)
 
 
-_SLICE = 1000  # characters from the beginning, the middle and the end: no more makes it surer
+_SLICE = 1000  # characters from the beginning, the middle and the end; more does not improve detection
 
 
 def detect(text: str) -> tuple[str, float]:
-    """(language, confidence from 0 to 1) of `text`; ISO 639-1 where the language has a code there, else 639-3.
+    """(language, confidence from 0 to 1) of `text`; the code is ISO 639-1, or 639-3 for languages without one.
 
-    By py3langid (Lui and Baldwin, ACL 2012; Barbaresi). Of the detectors that come with a model, it lets the least
-    through that is not English, drops no English page, and is light: `benchmarks/clean.py` prints the table.
+    Uses py3langid (Lui and Baldwin, ACL 2012; Barbaresi). Of the detectors that come with a model, it passes the least
+    text in other languages, drops no English page, and is light: `benchmarks/clean.py` prints the table.
 
-    Confidence is rounded: what lies behind the third decimal may differ from one processor to another.
+    Confidence is rounded to three decimals, since further ones may differ between processors.
     """
     if len(text) > 3 * _SLICE:
         middle = len(text) // 2
@@ -186,20 +186,20 @@ def detect(text: str) -> tuple[str, float]:
 
 
 def known_languages() -> list[str]:
-    """The codes `detect` may return."""
+    """The codes that `detect` may return."""
     return sorted(_identifier().labels)
 
 
-@functools.cache  # a process loads the model once, when it is first needed
+@functools.cache  # a process loads the model on first use
 def _identifier() -> Any:
     return _Identifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
 class _Identifier(LanguageIdentifier):
-    """py3langid's identifier, whose automaton reads a text at 64 places at once: the same scores, sooner."""
+    """py3langid's identifier with the same scores, faster: the automaton reads a text at 64 places at once."""
 
     _LANES = 64
-    _DEPTH = 7  # bytes of the longest feature: where a lane has read as many, its state no longer depends on its start
+    _DEPTH = 7  # bytes of the longest feature: after as many, a lane's state no longer depends on its start
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
@@ -208,14 +208,14 @@ class _Identifier(LanguageIdentifier):
 
     def _raw_score(self, text: bytes) -> np.ndarray:
         steps = max(1, -(-len(text) // self._LANES))
-        nothing = b"\xff"  # is in no feature: the state after it is the first one
+        nothing = b"\xff"  # in no feature: resets the automaton to its first state
         padded = np.frombuffer(nothing * self._DEPTH + text.ljust(steps * self._LANES, nothing), np.uint8)
         states = np.zeros((self._DEPTH + steps, self._LANES), np.intp)
         state = states[0]
         for step in range(self._DEPTH + steps):
             state = self._next[self._rows[state] + padded[step : step + steps * self._LANES : steps]]
             states[step] = state
-        found = self._features[states[self._DEPTH :].T.ravel()]  # in the order of the text
+        found = self._features[states[self._DEPTH :].T.ravel()]  # in text order
         visits = Counter(found[found >= 0].tolist())
         return self._sparse_score(visits, self.nb_ptc) if visits else super()._raw_score(text)
 
@@ -232,10 +232,10 @@ LIMITS: dict[str, Limit] = {
     "language_score": Limit(),
     **{f"{name}.{signal}": limit for name, rule in FILTERS.items() for signal, limit in rule.limits.items()},
 }
-"""What every signal may be for its document to pass."""
+"""The limits of every signal, for its document to pass."""
 
 EDGES: dict[str, tuple[float, ...]] = {
-    # shares, but for those named below; a signal's limits are edges
+    # shares, except for those named below; a signal's limits are edges
     **{
         name: tuple(sorted({*_SHARES, *filter(math.isfinite, (limit.minimum, limit.maximum))}))
         for name, limit in LIMITS.items()
@@ -248,22 +248,21 @@ EDGES: dict[str, tuple[float, ...]] = {
     "c4.lorem_ipsum": _COUNTS,
     "c4.sentences": (1, 2, 3, *_COUNTS[2:]),
 }
-"""Edges of the bins of every signal."""
+"""The bin edges of every signal."""
 
 
 def count_signals(signals: Iterable[tuple[bool, Mapping[str, float]]]) -> Counter[str]:
-    """The manifest's counts of documents, each (whether it stays, its signals by name).
+    """Histogram counts for the manifest, from (whether it is kept, its signals by name) of each document.
 
     A signal's histogram is in the manifest of `clean/` as `stats["signals.NAME.kept.BIN"]` and
-    `stats["signals.NAME.dropped.BIN"]`, for documents that stay and those that are rejected, for whatever reason; bins
-    without a document have no key. BIN counts the edges that the value is not below: bin 0 is `value < edges[0]`, bin k
-    `edges[k - 1] <= value < edges[k]`, the last one `value >= edges[-1]`.
+    `stats["signals.NAME.dropped.BIN"]`, for kept documents and for documents rejected for any reason; empty bins have
+    no key. Bin 0 is `value < edges[0]`, bin k is `edges[k - 1] <= value < edges[k]`, the last is `value >= edges[-1]`.
 
-    NAME is `FILTER.SIGNAL`, or `words` (split at white space) or `language_score`, of the document itself.
+    NAME is `FILTER.SIGNAL`, or `words` (split at white space) or `language_score` of the document itself.
     `properties["signals"][NAME]` has the signal's `edges`, its limits `minimum` and `maximum` (null: none), its
-    `filter` (null: none), whether that is `on`, and the `measured_share` of the documents: all where the filter is on,
-    else a sample, so that a filter's effect is seen before it is turned on. A document that is too short, too long or
-    in another language is not measured further.
+    `filter` (null: none), whether that is `on`, and the `measured_share` of documents: 1 if the filter is on, else that
+    of a sample, so that you see a filter's effect before turning it on. Documents that are too short, too long or in
+    another language are not measured further.
     """
     counts: Counter[str] = Counter()
     for kept, values in signals:
@@ -274,7 +273,7 @@ def count_signals(signals: Iterable[tuple[bool, Mapping[str, float]]]) -> Counte
 
 
 def describe_signals(filters: Collection[str], measured_share: float) -> dict[str, dict[str, Any]]:
-    """What the manifest's properties say of each signal, where `filters` are on."""
+    """The manifest's properties of each signal when `filters` are on."""
     found: dict[str, dict[str, Any]] = {}
     for name, limit in LIMITS.items():
         of = name.partition(".")[0] if "." in name else None

@@ -1,4 +1,4 @@
-"""Filters by published rules: each a pure function of a text that measures it, and says which limit it breaks."""
+"""Filters by published rules: pure functions that measure a text and name the limit it breaks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from owt_pipeline.clean.judgement import Filter, Judgement, Limit, TextView, by_limits
 from schemas import Reason
 
-REPETITION_LIMITS = {  # shares: of paragraphs and lines that repeat an earlier one, and of characters
+REPETITION_LIMITS = {  # shares of paragraphs and lines that repeat an earlier one, and of characters
     "duplicate_paragraphs": Limit(maximum=0.3),
     "duplicate_paragraph_chars": Limit(maximum=0.2),
     "duplicate_lines": Limit(maximum=0.3),
@@ -27,11 +27,11 @@ REPETITION_LIMITS = {  # shares: of paragraphs and lines that repeat an earlier 
 
 
 def gopher_repetition(view: TextView) -> Judgement:
-    """Whether the text repeats itself.
+    """Rejects text that repeats itself.
 
-    Gopher's repetition rules: Rae et al., "Scaling Language Models", 2021 (arXiv 2112.11446), table A1. How characters
-    are counted is as in datatrove: those of the most frequent n-gram with its spaces, those of repeated n-grams
-    without, each repetition after the first and without overlap.
+    Gopher's repetition rules: Rae et al., "Scaling Language Models", 2021 (arXiv 2112.11446), table A1. Characters are
+    counted as in datatrove: with spaces for the most frequent n-gram; without spaces for repeated n-grams, where each
+    repetition after the first counts, without overlap.
     """
     size = max(1, len(view.text))
     paragraphs, paragraph_chars = repeated(view.paragraphs)
@@ -47,7 +47,7 @@ def gopher_repetition(view: TextView) -> Judgement:
 
 
 def repeated(items: Sequence[str]) -> tuple[int, int]:
-    """(how many of the items repeat an earlier one, characters of those)."""
+    """(number of items that repeat an earlier one, characters in them)."""
     if len(set(items)) == len(items):
         return 0, 0
     seen: set[str] = set()
@@ -64,9 +64,8 @@ def repeated(items: Sequence[str]) -> tuple[int, int]:
 def _n_gram_chars(view: TextView) -> dict[str, int]:
     """Characters of the most frequent 2- to 4-gram, and of the repeated 5- to 10-grams.
 
-    Of the places of n-grams only those stay whose n-gram is there more than once: a longer one that repeats starts
-    at one of them. There are few after the first steps, and an n-gram is a pair: the (n-1)-gram's number, and the
-    number of its last word.
+    An n-gram is represented by the number of its (n-1)-gram and that of its last word. Each step keeps only the places
+    of n-grams that occur more than once, since longer repeated n-grams start at these; soon few remain.
     """
     found = {name: 0 for name in REPETITION_LIMITS if "gram" in name}
     words = view.words
@@ -81,7 +80,7 @@ def _n_gram_chars(view: TextView) -> dict[str, int]:
         pairs = groups * len(numbers) + ids[places + n - 1]
         _, first, groups, counts = np.unique(pairs, return_index=True, return_inverse=True, return_counts=True)
         if n <= 4:
-            top, start = 1, 0  # among equals, the first in the text
+            top, start = 1, 0  # the first in the text among equals
             if len(counts) and counts.max() > 1:
                 top = int(counts.max())
                 start = int(places[first[counts == top].min()])
@@ -116,24 +115,23 @@ _PUNCTUATION = string.punctuation + "“”„‘’‚«»…–—"
 QUALITY_LIMITS = {
     "words": Limit(50, 100_000),
     "mean_word_length": Limit(3, 10),  # characters
-    "hash_signs": Limit(maximum=0.1),  # a word
-    "ellipses": Limit(maximum=0.1),  # a word
+    "hash_signs": Limit(maximum=0.1),  # per word
+    "ellipses": Limit(maximum=0.1),  # per word
     "bullet_lines": Limit(maximum=0.9),  # share of lines that start with a bullet
     "ellipsis_lines": Limit(maximum=0.3),  # share of lines that end with an ellipsis
-    "alphabetic_words": Limit(minimum=0.8),  # share of words with a letter in them
-    "stop_words": Limit(minimum=2),  # different ones
+    "alphabetic_words": Limit(minimum=0.8),  # share of words that contain a letter
+    "stop_words": Limit(minimum=2),  # distinct
 }
 
 
 def gopher_quality(view: TextView) -> Judgement:
-    """Whether the text looks like prose.
+    """Rejects text that does not look like prose.
 
-    Gopher's quality rules: Rae et al., 2021, appendix A.1.1. The paper does not say what a word is. Here it is what
-    white space parts, if there is a letter or a digit in it; all rules count those. Dolma and NeMo Curator split at
-    white space, too. datatrove counts the tokens of spaCy, in which each punctuation mark is one: then a good article
-    with footnotes, prices or code has too few words with a letter (counts: `docs/benchmarks/figures.md`).
-    What else is open is as in datatrove: an ellipsis may be three points, a bullet a hyphen, and stop words are in
-    lower case.
+    Gopher's quality rules: Rae et al., 2021, appendix A.1.1. The paper does not define a word. Here words are separated
+    by white space and contain a letter or a digit; Dolma and NeMo Curator split at white space, too. datatrove counts
+    spaCy's tokens, each punctuation mark being one, so that good articles with footnotes, prices or code have too few
+    words with a letter (counts: `docs/benchmarks/figures.md`). Other open points follow datatrove: an ellipsis may
+    be three points, a bullet may be a hyphen, and stop words are in lower case.
     """
     text, words = view.text, view.spaced_words
     lines = text.splitlines()
@@ -162,23 +160,23 @@ _CITATION = re.compile(r"\[\d*]|\[edit]|\[citation needed]")
 _ENDS = (".", "?", "!", '"')
 _POLICY = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 
-# Where NLTK's Punkt, which C4 counts sentences with, may end one within a line: after end marks, and brackets and
-# quotes that close, where white space or a mark follows. The second group is the next character.
+# Where NLTK's Punkt, which C4 uses to count sentences, may end one within a line: after end marks and closing brackets
+# or quotes, if white space or a mark follows. The second group is the next character.
 _BREAK = re.compile(r"""(?<![.!?])([.!?]+)(?:["')\]}]+(?=\s+\S|[^\s"')\]}])|(?=[;:*@({\[]|\s+\S))(?=\s*(\S))""")
-_TWO_MARKS = re.compile(r"[!?]{2,}")  # Punkt takes the second for a sentence of its own
+_TWO_MARKS = re.compile(r"[!?]{2,}")  # Punkt counts the second as a sentence
 _ABBREVIATIONS = frozenset(
     "mr mrs ms dr prof st jr sr gen lt col sen rep inc ltd co corp vs jan feb aug sep sept oct nov dec "
     "u.s u.s.a u.k u.n d.c l.a n.y a.m p.m ph.d".split()
 )
-_LONGEST_ABBREVIATION = 8  # characters, with a quote or bracket in front of it
+_LONGEST_ABBREVIATION = 8  # characters, including a preceding quote or bracket
 
 
 def c4(view: TextView) -> Judgement:
-    """Whether the lines that end as sentences do are a page of natural language; only those are kept.
+    """Keeps only lines that end like sentences; rejects the text if they do not make a page of natural language.
 
-    C4's rules: Raffel et al., JMLR 2020, section 2.2, as the code that made it has them: TensorFlow Datasets'
-    `c4_utils.py`, `clean_page`. Where the paper differs (5 sentences a page, 3 words a line), the code decides. The
-    list of bad words is left out: it drops entire fields (Dodge et al., EMNLP 2021), and we ship no such list.
+    C4's rules: Raffel et al., JMLR 2020, section 2.2, as implemented by the code that made C4: `clean_page` in
+    TensorFlow Datasets' `c4_utils.py`. Where the paper differs (5 sentences per page, 3 words per line), we follow the
+    code. The list of bad words is left out, since it drops entire fields (Dodge et al., EMNLP 2021).
     """
     lines = []
     lorem_ipsum = curly_brackets = 0
@@ -201,7 +199,7 @@ def c4(view: TextView) -> Judgement:
 
 
 def _without_citations(line: str) -> str:
-    """The line without citation marks; empty where a word of it is too long to be one."""
+    """The line without citation marks; empty if it has an overlong word."""
     line = line.strip()
     if len(line) > MAX_WORD_CHARS and any(len(word) > MAX_WORD_CHARS for word in line.split()):
         return ""
@@ -209,7 +207,7 @@ def _without_citations(line: str) -> str:
 
 
 def _count_sentences(line: str) -> int:
-    """Sentences of a line that is not empty, nearly as Punkt's model of English counts them."""
+    """Number of sentences in a non-empty line, approximately as Punkt's English model counts them."""
     return 1 + len(_TWO_MARKS.findall(line)) + sum(_ends_sentence(line, found) for found in _BREAK.finditer(line))
 
 
@@ -228,11 +226,11 @@ FINEWEB_LIMITS = {
     "punctuated_lines": Limit(minimum=0.12),  # share of lines that end a sentence
     "short_lines": Limit(maximum=0.67),  # share of lines of SHORT_LINE characters or fewer
     "repeated_line_chars": Limit(maximum=0.01),  # share of characters, new lines left out
-    "new_lines": Limit(maximum=0.3),  # a word
+    "new_lines": Limit(maximum=0.3),  # per word
 }
 SHORT_LINE = 30
 
-# Marks that end a sentence, in any script: Unicode's property Sentence_Terminal within the basic plane.
+# Sentence-ending marks of all scripts: Unicode's property Sentence_Terminal within the basic plane.
 _TERMINAL = re.compile(
     "[!.?\u0589\u061d-\u061f\u06d4\u0700-\u0702\u07f9\u0837\u0839\u083d\u083e\u0964\u0965\u104a\u104b\u1362\u1367\u1368"
     "\u166e\u1735\u1736\u17d4\u17d5\u1803\u1809\u1944\u1945\u1aa8-\u1aab\u1b4e\u1b4f\u1b5a\u1b5b\u1b5e\u1b5f\u1b7d-\u1b7f"
@@ -243,10 +241,10 @@ _TERMINAL = re.compile(
 
 
 def fineweb(view: TextView) -> Judgement:
-    """Whether the text's lines are those of prose, and not of a list.
+    """Rejects text whose lines look like a list, not like prose.
 
-    FineWeb's own rules: Penedo et al., "The FineWeb Datasets", NeurIPS 2024 (arXiv 2406.17557), section 3.6. The share
-    of new lines a word is datatrove's, as FineWeb was made with it.
+    FineWeb's own rules: Penedo et al., "The FineWeb Datasets", NeurIPS 2024 (arXiv 2406.17557), section 3.6. New lines
+    per word are counted as in datatrove, which made FineWeb.
     """
     lines = [line for line in view.lines if line and not line.isspace()]
     n_lines, new_lines = max(1, len(lines)), view.text.count("\n")
@@ -259,30 +257,30 @@ def fineweb(view: TextView) -> Judgement:
     return by_limits(signals, FINEWEB_LIMITS)
 
 
-# Pages that are not the article: what a server says in its place. A short text with a sentence that only such pages
-# have, or one about a missing page that begins with it. The phrases are of the systems that write these pages
-# (Cloudflare, Akamai, PerimeterX, WordPress, consent banners, paywalls).
+# Pages sent in place of the article: short texts with a sentence that only such pages have, or that begin by saying
+# that the page is missing. The phrases come from the systems that write these pages (Cloudflare, Akamai, PerimeterX,
+# WordPress, consent banners, paywalls).
 
 MAX_WORDS = 400
-"""An article that quotes such a sentence is longer; a page of this kind is not."""
+"""Longer texts pass: they are articles that quote such a sentence."""
 
-_BEGINNING = 200  # characters: a page that is missing says so at once
-_MAX_SHARE = 0.25  # of the text's lines must say so, or its beginning
+_BEGINNING = 200  # characters in which a missing page says so
+_MAX_SHARE = 0.25  # least share of lines with such a phrase, unless it is at the beginning
 
 
 def _phrases() -> Iterator[tuple[str, re.Pattern[str]]]:
-    """What kind of page it is, and what such pages say, of `boilerplate.txt`: a paragraph each, a pattern a line."""
+    """(kind of page, pattern of its phrases) for each paragraph of `boilerplate.txt`."""
     text = (resources.files("owt_pipeline.clean") / "boilerplate.txt").read_text(encoding="utf-8")
     for paragraph in text.split("\n\n"):
         kind, *patterns = paragraph.splitlines()
         yield kind, re.compile("|".join(patterns), re.IGNORECASE | re.MULTILINE)
 
 
-(_, _MISSING), *_SAYS = _phrases()  # the first at the beginning of a text, the others anywhere
+(_, _MISSING), *_SAYS = _phrases()  # the first kind matches at the beginning of a text, the others anywhere
 
 
 def boilerplate(view: TextView) -> Judgement:
-    """Whether the page is there in place of an article, and of which kind it is."""
+    """Rejects pages sent in place of an article, and names their kind."""
     return Judgement({}, _in_place_of_an_article(view))
 
 
@@ -310,4 +308,4 @@ FILTERS: dict[str, Filter] = {
     "c4": Filter(c4, C4_LIMITS, Reason.C4),
     "fineweb": Filter(fineweb, FINEWEB_LIMITS, Reason.FINEWEB),
 }
-"""Every filter by the name `--filters` takes, in the order they are applied in: FineWeb's."""
+"""Filters by their names for `--filters`, in the order in which they are applied, which is FineWeb's."""

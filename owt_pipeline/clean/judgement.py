@@ -1,4 +1,4 @@
-"""What a filter is given, a text and what it is made of; and what it finds: signals, and the first beyond its limit."""
+"""The input of a filter, a text with its words and lines, and its result: signals and the first broken limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from schemas import Reason
 
 @dataclass(frozen=True)
 class Limit:
-    """The least and the most that a signal of a text that passes may be, both included."""
+    """The range of a signal in which a text passes, both ends included."""
 
     minimum: float = -math.inf
     maximum: float = math.inf
@@ -22,12 +22,12 @@ class Limit:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a filter found in one text.
+    """The result of a filter for one text.
 
     Attributes:
-      signals: what was measured, by name.
-      broken: None for a text that passes; else what was found and what is allowed.
-      kept: what remains of a text that passes; None where all of it does.
+      signals: the measured signals, by name.
+      broken: None if the text passes; else what was found and what is allowed.
+      kept: the part of a passing text to keep; None for all of it.
     """
 
     signals: Mapping[str, float]
@@ -41,8 +41,8 @@ class Filter:
 
     Attributes:
       judge: a pure function of the text.
-      limits: those of its signals.
-      reason: why a text that breaks one is rejected.
+      limits: limits of its signals.
+      reason: reject reason for texts that break a limit.
     """
 
     judge: Callable[[TextView], Judgement]
@@ -51,7 +51,7 @@ class Filter:
 
 
 def by_limits(signals: Mapping[str, float], limits: Mapping[str, Limit]) -> Judgement:
-    """Judge by the limits, in their order."""
+    """The judgement by `limits`, checked in order."""
     for name, limit in limits.items():
         value = signals[name]
         if value < limit.minimum:
@@ -65,8 +65,8 @@ def _shown(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
 
-# Words as spaCy's English tokenizer splits them, nearly: datatrove uses it, and FineWeb was made with it.
-# Punctuation is a word of its own but where spaCy leaves it in one: `/etc`, `--help`, `GLP-1`, `03/04`, `U.S.`
+# Words approximately as split by spaCy's English tokenizer, which datatrove and so FineWeb used. Punctuation marks are
+# words of their own, except where spaCy keeps them in a word: `/etc`, `--help`, `GLP-1`, `03/04`, `U.S.`
 _WITHIN = r"[.@&$\\+*~^|‑(\[{]|[/:=,–—](?=\d)|(?<=[^\W\d_])-(?=\d)|(?<=\d)[-–—](?=[^\W\d_])"
 _PART = r"[^\W_]+(?:_+[^\W_]+)*"  # an underscore at either end is a word of its own
 _TOKEN = rf"{_PART}(?:(?:{_WITHIN}){_PART})*(?:://\S*[\w/]|(?<=\.[A-Za-z])\.)?"
@@ -80,16 +80,16 @@ _LINE = re.compile(r"\n+")
 
 
 class TextView:
-    """A text, and what it is made of.
+    """A text with its words, lines and paragraphs.
 
     Attributes:
       text: the text.
-      words: its words, and its punctuation marks as words of their own.
-      distinct_words: how often each word occurs, in the order of first occurrence.
-      spaced_words: how often each word occurs as a reader counts them: what white space parts, with the punctuation
-        at its ends, if there is a letter or a digit in it.
-      n_words: the number of those.
-      lines: its lines, empty ones left out; `paragraphs` what empty lines part.
+      words: its words; punctuation marks are words of their own.
+      distinct_words: count of each word, in the order of first occurrence.
+      spaced_words: count of each word separated by white space that contains a letter or a digit, with punctuation.
+      n_words: the total of `spaced_words`.
+      lines: its non-empty lines.
+      paragraphs: its blocks of text separated by empty lines.
     """
 
     def __init__(self, text: str):

@@ -1,10 +1,10 @@
-"""Mojibake and other glitches of text, repaired by ftfy (Speer, 2019): the same result, sooner.
+"""Repairs mojibake and other glitches of text like ftfy (Speer, 2019), but faster.
 
-ftfy applies each of its rules to every line, twice. Most lines have nothing for a rule to find, which a regular
-expression finds out much sooner; only the others are given to ftfy.
+ftfy applies each of its rules to every line, twice. Most lines have nothing to repair, which a regular expression
+detects much faster; only the others go to ftfy.
 
-One result differs: `，`, `！` and the like, which are as wide as a Chinese character, stay so in a text with Chinese,
-Japanese or Korean characters, whose punctuation they are. ftfy makes them ASCII in any text.
+One result differs: full-width punctuation such as `，` and `！` is kept in text with Chinese, Japanese or Korean
+characters, where it belongs. ftfy makes it ASCII in any text.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ import ftfy
 from ftfy.badness import is_bad
 from ftfy.chardata import WIDTH_MAP
 
-# ftfy heeds that these are left out only where it explains what it does, which takes longer.
+# ftfy honours the omission of these rules only in explaining mode, which is slower.
 _OF_ENCODING = frozenset({"restore_byte_a0", "replace_lossy_sequences", "decode_inconsistent_utf8", "fix_c1_controls"})
 
-_MAX_SEGMENT = 1_000_000  # ftfy's max_decode_length: a longer line is cut, wherever that is
+_MAX_SEGMENT = 1_000_000  # ftfy's max_decode_length: it cuts longer lines at this length
 
-# Characters that none of ftfy's rules touches but the one for curly quotes, and of which, with ASCII, no sequence
-# looks like mojibake to it.
+# Characters that ftfy changes by the rule for curly quotes only, and that never look like mojibake, with ASCII or not.
 _HARMLESS = "\t\n\x20-\x7e\xa0\xb7\u2013\u2014\u2018\u2019\u201c\u201d\u2022\u2026"
 _ENTITY = "&#?[0-9A-Za-z]{1,24};"
 _TO_LOOK_AT = re.compile(f"[^{_HARMLESS}]|{_ENTITY}")
 
-# All that any rule changes but normalization, curly quotes, mojibake and width: control characters and what represents
-# a line break, surrogates, Latin ligatures, entities.
+# What rules change other than those for normalization, curly quotes, mojibake and width: control characters, line
+# breaks, surrogates, Latin ligatures, entities.
 _NEEDS_FTFY = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u206a-\u206f\ud800-\udfff\ufeff\ufff9-\ufffc"
     f"\u0132\u0133\u0149\u01c4-\u01cc\u01f1-\u01f3\ufb00-\ufb06]|{_ENTITY}"
@@ -52,12 +51,12 @@ _UNCURL = [(curly, "'") for curly in "\u02bc\u2018\u2019\u201a\u201b"] + [
 
 
 def fix_text(text: str, form: str = "NFC", without: Collection[str] = ()) -> str:
-    """What `ftfy.fix_text(text, normalization=form)` returns, but for wide punctuation of Chinese, Japanese and Korean.
+    """`ftfy.fix_text(text, normalization=form)`, except that Chinese, Japanese and Korean keep wide punctuation.
 
     Args:
-      text: to be repaired.
-      form: of Unicode, NFC or NFKC; `none` for no normalization.
-      without: ftfy's rules to be left out, by its options' names: https://ftfy.readthedocs.io/en/latest/config.html
+      text: the text to repair.
+      form: Unicode normalization form, NFC or NFKC; `none` for no normalization.
+      without: ftfy rules to disable, by the names of its options: https://ftfy.readthedocs.io/en/latest/config.html
     """
     rules = _Rules(form, frozenset(without))
     if _TO_LOOK_AT.search(text) is None:
@@ -79,7 +78,7 @@ class _Rules:
 
 
 def _fix_lines(text: str, rules: _Rules) -> str:
-    # Of a text with a `<`, which may be HTML on purpose, ftfy leaves the entities alone from that line on.
+    # From the first line with a `<` on, ftfy keeps entities, since the text may be HTML on purpose.
     markup = text.find("<")
     fixed = []
     position = 0
@@ -104,19 +103,19 @@ def _fix_segment(segment: str, rules: _Rules, has_markup: bool) -> str:
 
 
 def _is_stable(text: str, rules: _Rules) -> bool:
-    """Whether a further round of ftfy's would leave `text` as it is, as far as can be known without one."""
+    """Whether another round of ftfy surely leaves `text` unchanged."""
     return not _may_change(text, rules) and _settle(text, rules) == text
 
 
 def _may_change(text: str, rules: _Rules) -> bool:
-    """Whether a rule of ftfy's may change `text`, other than those of `_settle`."""
+    """Whether an ftfy rule other than those of `_settle` may change `text`."""
     if _NEEDS_FTFY.search(text) is not None or is_bad(text):
         return True
     return _WIDTH not in rules.without and _OF_OTHER_WIDTH.search(text) is not None
 
 
 def _settle(text: str, rules: _Rules) -> str:
-    """The two rules that remain where no other applies: curly quotes, and normalization."""
+    """Apply the two rules that remain: curly quotes and normalization."""
     if text.isascii():
         return text
     if "uncurl_quotes" not in rules.without:
@@ -135,24 +134,24 @@ def _config(rules: _Rules, has_markup: bool) -> ftfy.TextFixerConfig:
     return ftfy.TextFixerConfig(explain=explain, normalization=normalization, **switches)
 
 
-# Spaces of other widths (Unicode category Zs); a tab stays, it may be code or a table.
+# Spaces of other widths (Unicode category Zs); tabs are kept, as they may be code or a table.
 _SPACES = re.compile("[\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
-# What has no width and joins nothing: zero-width space, soft hyphen, word joiner, byte order mark.
+# Characters without width or joining effect: zero-width space, soft hyphen, word joiner, byte order mark.
 _INVISIBLE = re.compile("[\u200b\xad\u2060\ufeff]")
 _LINE_END = re.compile(r"(?<![ \t\f])[ \t\f]+$", re.MULTILINE)
 _EMPTY_LINES = re.compile(r"\n{3,}")
 
 
 def tidy(text: str) -> str:
-    """`text` with its white space as a reader sees it; a tidy text stays as it is.
+    """`text` with normalised white space: one kind of space, none at line ends, at most one empty line in a row.
 
-    That is one kind of space, no space at a line's end, at most one empty line in a row.
+    Idempotent.
     """
     if not text.isascii():
         text = _INVISIBLE.sub("", _SPACES.sub(" ", text))
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if any(blank in text for blank in (" \n", "\t\n", "\f\n")):  # the expression looks at every space
+    if any(blank in text for blank in (" \n", "\t\n", "\f\n")):  # saves the slow expression
         text = _LINE_END.sub("", text)
     return _EMPTY_LINES.sub("\n\n", text).strip()
 
@@ -164,15 +163,15 @@ IPV6 = "2001:db8::1"
 _EMAIL = re.compile(r"(?<![\w.+%-])[\w.+%-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![\w-])", re.ASCII)
 _IP = re.compile(
     r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)"
-    r"|(?<![\w.:])[23][0-9A-Fa-f]{3}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])",  # the internet's, 2000::/3
+    r"|(?<![\w.:])[23][0-9A-Fa-f]{3}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])",  # public IPv6 addresses, 2000::/3
     re.ASCII,
 )
 
 
 def mask(text: str) -> tuple[str, int]:
-    """`text` with its e-mail and IP addresses replaced, and how many there were; IP addresses only if they are public.
+    """(`text` with e-mail addresses and public IP addresses replaced, number of replacements).
 
-    What replaces them is nobody's: RFC 2606, RFC 5737, RFC 3849.
+    The replacements are reserved for documentation: RFC 2606, RFC 5737, RFC 3849.
     """
     count = 0
     if "@" in text:

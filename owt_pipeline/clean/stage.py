@@ -1,4 +1,4 @@
-"""`clean`: each document repaired, and judged by itself."""
+"""clean: repair and filter each document."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def prepare(run: StageRun) -> None:
 
 
 def checked_sets(options: Options) -> EvaluationSets | None:
-    """The evaluation sets of the options; raises UserError for options that cannot be, or a file that is not one."""
+    """The evaluation sets of the options; raises UserError for invalid options or an unreadable file."""
     from owt_pipeline.clean.contamination import n_grams_of
     from owt_pipeline.clean.documents import ALL, known_languages
 
     asked = set(options.languages) - {ALL, "en"}
-    if asked and (unknown := sorted(asked - set(known_languages()))):  # which loads the model
+    if asked and (unknown := sorted(asked - set(known_languages()))):  # loads the model
         raise UserError(
             f"languages: {unknown[0]!r} is not a known language{did_you_mean(unknown[0], known_languages())}"
         )
     changing = [name for name in ("mask_addresses", "uncurl_quotes") if getattr(options, name)]
     changing += ["the filter c4"] if "c4" in options.filters else []
     if options.unaltered and changing:
-        raise UserError(f"unaltered leaves text as it is, but {changing[0]} changes it; leave one of them out")
+        raise UserError(f"unaltered keeps text as it is, but {changing[0]} changes it; turn one of them off")
     if (sets := _evaluation_sets(options)) is not None:
-        n_grams_of(sets)  # an unreadable file is an error here, and not of a worker
+        n_grams_of(sets)  # report an unreadable file here, not in a worker
     return sets
 
 
@@ -63,7 +63,7 @@ def _evaluation_sets(options: Options) -> EvaluationSets | None:
 
 
 def _sources(options: Options) -> list[dict[str, Any]]:
-    """The evaluation sets, by their content."""
+    """Digests of the evaluation sets."""
     sets = _evaluation_sets(options)
     return [{"kind": "evaluation", "sha256": digest} for digest in sets.digests] if sets is not None else []
 
@@ -81,6 +81,6 @@ STAGE = Stage(
     shard_local=True,
     preload=lambda _: _MODELS,
     libraries=("ftfy", "py3langid", "tiktoken"),
-    help="Repair each document's text; reject those in other languages, too short or long, or against rules you name.",
+    help="Repair each document's text; reject documents in other languages, of the wrong length, or failing a filter.",
     example="owt clean --workdir run --languages en --min_tokens 128",
 )

@@ -1,1 +1,1 @@
-"""Near-duplicates: sketches, candidates, and the proof of each removal. No Beam here: plain functions over arrays."""
+"""Near-duplicates: sketches, candidates and verified removals, as plain functions over arrays, without Beam."""

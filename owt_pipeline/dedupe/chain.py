@@ -1,17 +1,17 @@
-"""The chain of dedupe's steps: what each part does with what was sent to it, and to whom it sends what it finds.
+"""The steps of dedupe: what each part receives and what it sends on.
 
-    sketch      a part's texts       -> hashes of texts and of bands, by ranges of the hashes
-    buckets     a range of hashes    -> edges from the least document of each bucket to its others, and to documents of
-                                        earlier corpora that are in it
-    forests     edges of some ranges -> a forest of them; exact copies pass as they are
-    join        all forests          -> a part's documents that have candidates, and the groups they are decided on in
+    sketch      a part's texts       -> hashes of texts and of bands, by hash range
+    buckets     a range of hashes    -> edges from each bucket's lowest-numbered document to the others in it and to
+                                        matching documents of earlier corpora
+    forests     edges of some ranges -> a forest of them; exact copies are passed through
+    join        all forests          -> a part's documents that have candidates, with their groups
     shingle     a part's candidates  -> their shingle sets, by group
-    verify      a group's candidates -> decisions, by the shard of the document that goes
+    verify      a group's candidates -> decisions, by the shard of the removed document
     shards      a shard's decisions  -> duplicates/
 
-Text is read in two of them: `sketch`, and of candidates alone `shingle`. Only `join` has one part. Documents go
-by their numbers (`collection.py`). Of earlier corpora, `buckets` looks into what they keep (`past.py`), and only the
-documents that are found there go through the steps after it.
+Only `sketch` and `shingle` read text, `shingle` that of candidates alone. Only `join` has a single part. Documents are
+identified by number (`collection.py`). `buckets` looks hashes up in the sketches that earlier corpora keep (`past.py`);
+only the matching documents enter the later steps.
 """
 
 from __future__ import annotations
@@ -73,16 +73,16 @@ _SENT_DECISIONS = pa.schema(
     [*_DECISIONS, ("document", pa.uint32()), ("kept_document", pa.uint32()), ("superseding", pa.bool_())]
 )
 
-_FORESTS = 4  # that the one worker of `join` reads
-_GROUP_SHINGLES = 1 << 23  # at most, of the components verified together: 64 MB of hashes
-_LEAST_SHINGLES = 1 << 20  # of a group that is worth a file
-_GROUPS = 16  # or fewer, smaller groups: for more workers than one
-_SHINGLE_BYTES = {"words": 2.5, "characters": 0.4}  # of a compressed file, more or less
-_EVERYTHING = 0  # the key of the one part of `join`; before it, of the exact copies
+_FORESTS = 4  # number of forests that `join` reads
+_GROUP_SHINGLES = 1 << 23  # most shingles of components verified together: 64 MB of hashes
+_LEAST_SHINGLES = 1 << 20  # fewest shingles of a group that is worth a file
+_GROUPS = 16  # target number of groups, to occupy several workers
+_SHINGLE_BYTES = {"words": 2.5, "characters": 0.4}  # approximate bytes of compressed file per shingle
+_EVERYTHING = 0  # key of the single part of `join`; in `forests`, of what is passed through
 
 
 def sketcher_of(options: Options) -> Sketcher:
-    """How documents are sketched; raises UserError for options that cannot be."""
+    """The sketcher of these options; raises UserError for invalid options."""
     return Sketcher(banding_of(options), options.ngram, options.shingles)
 
 
@@ -93,14 +93,14 @@ def banding_of(options: Options) -> Banding:
 
 
 def worth_compiling(options: Options, clean: DatasetReader, workers: int) -> bool:
-    """Whether each worker has so much to sign that it should begin with numba's compiler."""
+    """Whether each worker has enough to sign to make up for numba's compile time."""
     return _shingles(options, clean) >= COMPILED_FROM * workers
 
 
 def sketch(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Sketch a part's texts, and send their hashes to the ranges they are in.
+    """Sketch a part's texts and send their hashes to the parts of `buckets`, by hash range.
 
-    Of copies within the part, one sends the hashes of its bands: the others are found by the hash of their text.
+    Among exact copies within the part, only one sends band hashes; the text hash finds the others.
     """
     options: Options = run.options
     collection, sketcher = read_collection(run), sketcher_of(options)
@@ -119,7 +119,7 @@ def sketch(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) 
 def send_hashes(
     sketches: pa.RecordBatch, document: pa.Array, first: np.ndarray, ranges: Ranges, writer: ShardWriter
 ) -> None:
-    """Send the hashes of documents to the ranges they are in: of their texts, and of the bands of those at `first`."""
+    """Send the text hashes of all documents and the band hashes of those at `first` to their ranges."""
     high = sketches["text_high"]
     texts = pa.RecordBatch.from_arrays([high, sketches["text_low"], document], schema=_SENT_TEXTS)
     writer.send(partition_of(high.to_numpy(), ranges.of_band), texts)
@@ -132,7 +132,7 @@ def send_hashes(
 
 
 def find_edges(run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Send the edges that the buckets of a range give, and count the buckets; keep the range for later runs."""
+    """Send the edges within the buckets of a hash range, count the buckets and write the range for later runs."""
     options: Options = run.options
     collection = read_collection(run)
     ranges = collection.corpora[0].ranges
@@ -160,13 +160,13 @@ def find_edges(run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWr
 
 
 def forest_key(ranges: Ranges, key: int) -> int:
-    """The key of the forest that the edges of a range of bands go to."""
+    """The key of the forest that receives the edges of a hash range."""
     number, of_all = key - ranges.of_band, ranges.keys - ranges.of_band
     return 1 + number * min(_FORESTS, of_all) // of_all
 
 
 def _send_copies(own: np.ndarray, past: np.ndarray, others: np.ndarray, least: np.ndarray, writer: ShardWriter) -> None:
-    """Send documents of earlier corpora as copies of the least of the run's own that has the same text."""
+    """Send documents of earlier corpora as copies of the run's lowest-numbered document with the same text."""
     order, is_copy = np.argsort(others), np.isin(own, others)
     own[is_copy] = least[order[np.searchsorted(others, own[is_copy], sorter=order)]]
     _, first = np.unique(past, return_index=True)
@@ -174,7 +174,7 @@ def _send_copies(own: np.ndarray, past: np.ndarray, others: np.ndarray, least: n
 
 
 def merge_forests(run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Send a forest of edges; pass on exact copies, which are one already, and what repeats earlier corpora."""
+    """Send a forest of the edges; pass on exact copies, which form one already, and pairs with earlier corpora."""
     if key == _EVERYTHING:
         for slice in slices:
             writer.forward(_EVERYTHING, slice)
@@ -186,10 +186,10 @@ def merge_forests(run: StageRun, key: int, slices: Sequence[Slice], writer: Shar
 
 
 def join_components(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Send each part its documents that have candidates, and the group that each is decided on in.
+    """Send each part its documents that have candidates, each with the group that verifies it.
 
-    Of earlier corpora, the documents that may be repeated are numbered here as if they followed on the run's own, so
-    that what this part holds does not grow with the past.
+    Only matching documents of earlier corpora get numbers here, directly after the run's own, so memory does not grow
+    with the size of earlier corpora.
     """
     collection = read_collection(run)
     own = collection.own_documents
@@ -220,9 +220,9 @@ _Ends: TypeAlias = tuple[np.ndarray, np.ndarray]
 def _join_past(
     collection: Collection, copies: Sequence[_Ends], repeats: Sequence[_Ends]
 ) -> tuple[list[_Ends], list[_Ends], np.ndarray]:
-    """(copies, edges, documents of earlier corpora): those documents by their numbers among them, after the run's own.
+    """(copies, edges, documents of earlier corpora): copies and edges number the latter directly after the run's own.
 
-    In place of a document that does not stay comes the one that does: whoever repeats the one may repeat the other.
+    A removed document is replaced by the one kept in its place: what resembles the former may resemble the latter.
     """
     own = collection.own_documents
     own_copies = [(copy[copy < own], text[copy < own]) for copy, text in copies]
@@ -245,7 +245,7 @@ def _join_past(
 
 
 def shingle(run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Send a part's candidates to their groups, with the shingle sets of those that may have to be compared."""
+    """Send a part's candidates to their groups, with shingle sets where a comparison may be needed."""
     planned = gather(run.work, slices, _PLANNED)
     if read_collection(run).parts[number].corpus:
         _shingle_past(run, number, planned, writer)
@@ -254,7 +254,7 @@ def shingle(run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWr
 
 
 def _shingle_own(run: StageRun, number: int, planned: pa.Table, writer: ShardWriter) -> None:
-    """Of the copies of one text, the first by precedence is compared, which no other of this part can be before."""
+    """Among copies of one text, only the first by precedence within the part is compared."""
     collection, sketcher = read_collection(run), sketcher_of(run.options)
     documents = planned["document"].to_numpy()
     known = collection.sketches(run, number, ["url_id", "precedence", *sketcher.band_columns])
@@ -302,7 +302,7 @@ def _shingle_past(run: StageRun, number: int, planned: pa.Table, writer: ShardWr
 def _send_candidates(
     known: pa.Table, bands: Sequence[np.ndarray] | None, sets: Sequence[np.ndarray] | None, writer: ShardWriter
 ) -> None:
-    """Send rows to their groups, with the hashes of their bands and their shingle sets where they are compared."""
+    """Send rows to their groups, with band hashes and shingle sets for documents to compare."""
     if not len(known):
         return
     nothing = [np.empty(0, np.uint64)] * len(known)
@@ -312,7 +312,7 @@ def _send_candidates(
 
 
 def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Send the shards their decisions on a group of components."""
+    """Decide on the components of a group; send each shard its decisions."""
     options: Options = run.options
     collection = read_collection(run)
     verifier = Verifier(options.threshold, options.similarity, options.max_comparisons, collection.own_documents)
@@ -345,8 +345,8 @@ def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWrit
 
 
 def write_decisions(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Write a shard's decisions by url_id; count, by themselves, its documents that none of them names; and keep what
-    later runs find its documents by."""
+    """Write a shard's decisions, sorted by url_id, count its remaining documents and write its sketches for later
+    runs."""
     collection = read_collection(run)
     sent = gather(run.work, slices, _SENT_DECISIONS).sort_by("url_id").combine_chunks()
     rows = sent.select(_DECISIONS.names)
@@ -385,7 +385,7 @@ def _write_superseded(shard: int, sent: pa.Table, writer: ShardWriter) -> None:
 
 
 def _shingles(options: Options, clean: DatasetReader) -> float:
-    """Shingles of the run's own texts, more or less."""
+    """An estimate of the shingles in the run's own texts."""
     return clean.manifest.total("data").bytes / _SHINGLE_BYTES[options.shingles]
 
 
@@ -401,7 +401,7 @@ def _pairs(left: np.ndarray, right: np.ndarray, schema: pa.Schema) -> pa.RecordB
 
 
 def _ends(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Both ends of the edges of a table."""
+    """The two columns of a table of edges."""
     return table.column(0).to_numpy(), table.column(1).to_numpy()
 
 

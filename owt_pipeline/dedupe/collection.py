@@ -1,9 +1,8 @@
-"""The documents that dedupe looks at, numbered through, and the parts in which they are read.
+"""The documents that dedupe reads, with consecutive numbers, and the parts in which they are read.
 
-They are the run's own, shard by shard and row by row, and after them those of earlier corpora that it is only compared
-with. A document's number finds its text without a join, and costs four bytes wherever one number a document is held.
-Of an earlier corpus, only the documents that one of the run may repeat are ever looked at: what it keeps (`past.py`)
-says which.
+The run's own documents come first, by shard and row, then those of the earlier corpora that it is compared with. A
+document's number takes four bytes and locates its text without a join. Documents of an earlier corpus are read only
+if its stored sketches (`past.py`) match a document of the run.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ from owt_pipeline.engine.storage import Storage
 from schemas.manifest import Manifest, ShardFile
 
 SKETCH = "sketch"
-"""The step that writes the sketches of the parts."""
+"""Name of the step that writes the sketches."""
 
 _NAME = "collection.msgpack"
 _MOST_DOCUMENTS = 1 << 32
-_PART_BYTES = 3 << 20  # at least, as compressed: a row group as we write them, or several smaller ones
-_MOST_PARTS = 1024  # or so, of a large corpus: each sends rows to each range of hashes
+_PART_BYTES = 3 << 20  # least compressed size of a part: one row group as our stages write them, or several smaller
+_MOST_PARTS = 1024  # approximate: every part sends rows to every hash range
 _BATCH_ROWS = 1024
-_REQUESTS_TOGETHER = 16  # each waits for a bucket
+_REQUESTS_TOGETHER = 16  # concurrent requests to a bucket
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """Consecutive rows of a shard: all, or some of its row groups.
+    """Consecutive rows of a shard: the complete file or some of its row groups.
 
     Attributes:
-      shard: its number in the collection.
-      path: of its file, in its working directory.
+      shard: the shard's number in the collection.
+      path: its file, relative to the working directory.
       row: the first row.
-      rows: how many there are.
+      rows: the number of rows.
     """
 
     shard: int
@@ -57,9 +56,9 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     """Documents of one corpus with consecutive numbers, read by one worker.
 
     Attributes:
-      corpus: 0 for the run's own; or the number of an earlier one, from 1.
+      corpus: 0 for the run's own; earlier corpora count from 1.
       first: the number of the first document.
-      pieces: where they are.
+      pieces: where the documents are stored.
     """
 
     corpus: int
@@ -76,9 +75,9 @@ class Corpus(msgspec.Struct, frozen=True):
 
     Attributes:
       workdir: its working directory.
-      first_shard: the number of its first shard among those of all corpora.
-      ranges: of the hashes of its documents.
-      kept: what it keeps of its sketches; None of the run's own.
+      first_shard: the number of its first shard; shards are numbered across all corpora.
+      ranges: the ranges of its documents' hashes.
+      kept: its stored sketches; None for the run's own corpus.
     """
 
     workdir: str
@@ -88,11 +87,11 @@ class Corpus(msgspec.Struct, frozen=True):
 
 
 class Collection(msgspec.Struct, frozen=True):
-    """The run's own documents and those of earlier corpora, which stay whatever comes, and before any of the run's own.
+    """The run's own documents and those of earlier corpora; the latter are never removed and always take precedence.
 
     Attributes:
-      corpora: the run's own, and the earlier ones.
-      first_of_shard: the number of each shard's first document, and how many documents there are.
+      corpora: the run's own, then the earlier ones.
+      first_of_shard: the number of each shard's first document, then the number of documents.
       parts: all documents in order.
     """
 
@@ -102,12 +101,12 @@ class Collection(msgspec.Struct, frozen=True):
 
     @property
     def own_documents(self) -> int:
-        """Documents of this number and greater ones are those of earlier corpora."""
+        """The number of own documents; numbers from here on belong to earlier corpora."""
         return self.first_of_shard[self.own_shards]
 
     @property
     def own_shards(self) -> int:
-        """Shards of this number and greater ones are those of earlier corpora."""
+        """The number of own shards; numbers from here on belong to earlier corpora."""
         return self.corpora[1].first_shard if len(self.corpora) > 1 else len(self.first_of_shard) - 1
 
     @property
@@ -117,12 +116,12 @@ class Collection(msgspec.Struct, frozen=True):
     def find_past(
         self, key: int, hashes: np.ndarray, further: np.ndarray | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(number of the hash, document of an earlier corpus that has it too) of hashes of the run's range `key`.
+        """(index into `hashes`, document of an earlier corpus with that hash) for hashes in the run's range `key`.
 
         Args:
-          key: of the range.
+          key: key of the range.
           hashes: uint64.
-          further: uint64, the other halves of the hashes of texts; None for bands.
+          further: uint64, the other halves of text hashes; None for bands.
         """
         for corpus in self.corpora[1:]:
             assert corpus.kept is not None
@@ -131,8 +130,8 @@ class Collection(msgspec.Struct, frozen=True):
                 yield asked, documents + self.first_of_shard[corpus.first_shard]
 
     def who_stays(self, documents: np.ndarray) -> np.ndarray:
-        """For each document of earlier corpora, sorted: itself if it stays, else the one of its corpus that stays in
-        its place, or -1 where that is of another corpus (which finds it by its own sketches)."""
+        """For each document of earlier corpora (sorted): itself if kept, else the document of its corpus kept in its
+        place, or -1 if that belongs to another corpus, whose own sketches find it."""
         found = documents.astype(np.int64)
         shards = self.shard_of(documents)
         first = [corpus.first_shard for corpus in self.corpora]
@@ -149,13 +148,13 @@ class Collection(msgspec.Struct, frozen=True):
         return found
 
     def shard_of(self, documents: np.ndarray) -> np.ndarray:
-        """The shard of each document."""
+        """The shard number of each document."""
         return np.searchsorted(np.array(self.first_of_shard), documents, side="right") - 1
 
     def read(
         self, number: int, columns: Sequence[str], documents: np.ndarray | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of part `number` in batches: all, or those of some `documents` (sorted, all of this part)."""
+        """The rows of part `number` in batches: all, or only `documents` (sorted, within this part)."""
         part = self.parts[number]
         folder = Storage(self.corpora[part.corpus].workdir)
         for piece in part.pieces:
@@ -169,10 +168,10 @@ class Collection(msgspec.Struct, frozen=True):
                     yield from _rows(pq.ParquetFile(file), piece, list(columns), rows)
 
     def sketches(self, run: StageRun, number: int, columns: Sequence[str] = ()) -> pa.Table:
-        """The sketches of part `number` of the run's own with the numbers of their documents: all columns, or some."""
+        """The sketches of own part `number` and their documents' numbers; `columns` selects columns, empty for all."""
         record = read_record(run.records(SKETCH), record_name(number))
         (file,) = (file for file in record.files if file.kind == SKETCHES)
-        with reading(run.work.path(file.path)):  # mapped into memory where it is on this machine
+        with reading(run.work.path(file.path)):  # memory-mapped if local
             source = pa.memory_map(run.work.path(file.path)) if run.work.is_local else run.work.open(file.path)
             with source, pa.ipc.open_file(source) as reader:
                 table = reader.read_all()
@@ -182,7 +181,7 @@ class Collection(msgspec.Struct, frozen=True):
 
 
 class Earlier(msgspec.Struct, frozen=True):
-    """The corpus of another run, to be compared with: its documents, and what it keeps of their sketches."""
+    """The corpus of another run to compare with: its documents and their stored sketches."""
 
     clean: DatasetReader
     kept: Kept
@@ -197,9 +196,9 @@ def open_earlier(
       workdir: its working directory.
       decisions: its duplicates/.
       clean: its clean/.
-      made_with: what its sketches must have been made with: options, properties and version of the stage.
+      made_with: the options, properties and stage version that its sketches must have been made with.
 
-    Raises UserError where it kept no sketches, or made them otherwise, or has changed since.
+    Raises UserError if it has no sketches, made them with other options, or has changed since.
     """
     check_sketches(workdir, decisions.manifest, made_with)
     if decisions.manifest.inputs["clean"] != clean.manifest.digest:
@@ -212,20 +211,20 @@ def open_earlier(
 
 
 def check_sketches(workdir: str, decisions: Manifest, made_with: Mapping[str, object]) -> None:
-    """Raise UserError where the sketches that a corpus keeps are not made as those it is to be compared by."""
+    """Raise UserError unless the stored sketches of a corpus were made with `made_with`."""
     theirs = {**decisions.options, **decisions.properties, "stage_version": decisions.stage_version}
     for name, value in made_with.items():
         if theirs.get(name) != value:
             raise UserError(
                 f"the sketches of {workdir} were made with {name}={theirs.get(name)!r}, not {value!r}: "
-                "give that here, or run dedupe there again"
+                "use the same value, or run dedupe there again"
             )
 
 
 def write_collection(run: StageRun, earlier: Sequence[Earlier], bands: int) -> Collection:
-    """Number the documents and cut them into parts, which follow from the files alone; for all processes of the stage.
+    """Number the documents, cut them into parts and write the result for all processes of the stage.
 
-    Raises UserError for more documents than have numbers.
+    Numbers and parts depend on the files alone. Raises UserError for more documents than 32-bit numbers.
     """
     corpora = [run.inputs["clean"], *(corpus.clean for corpus in earlier)]
     rows = [count for corpus in corpora for count in corpus.rows_of_shards()]
@@ -245,17 +244,17 @@ def write_collection(run: StageRun, earlier: Sequence[Earlier], bands: int) -> C
 
 
 def read_collection(run: StageRun) -> Collection:
-    """What `write_collection` wrote."""
+    """The collection that `write_collection` wrote."""
     return _read_collection(run.work, run.started)
 
 
-@functools.lru_cache(maxsize=1)  # a process works on part after part
+@functools.lru_cache(maxsize=1)  # every part of a process reads it
 def _read_collection(work: Storage, started: float) -> Collection:
     return msgspec.msgpack.decode(work.read(_NAME), type=Collection)
 
 
 def _cut(corpora: Sequence[DatasetReader], first_of_shard: Sequence[int]) -> list[Part]:
-    """Parts of about the same size: some row groups of a large file, or several small files."""
+    """Parts of similar size: some row groups of a large file, or several small files."""
     files = [corpus.files("data") for corpus in corpora]
     own, past = (
         max(_PART_BYTES, sum(file.bytes for some in among for file in some) // _MOST_PARTS)
@@ -290,7 +289,7 @@ def _cut(corpora: Sequence[DatasetReader], first_of_shard: Sequence[int]) -> lis
 
 
 def _row_groups(folder: Storage, file: ShardFile) -> list[int]:
-    """Rows of each row group of a file."""
+    """The number of rows in each row group."""
     with reading(folder.path(file.path)), folder.open(file.path) as opened:
         metadata = pq.read_metadata(opened)
     return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
@@ -299,8 +298,8 @@ def _row_groups(folder: Storage, file: ShardFile) -> list[int]:
 def _rows(
     file: pq.ParquetFile, piece: Piece, columns: list[str], wanted: np.ndarray | None
 ) -> Iterator[pa.RecordBatch]:
-    """A piece's rows, all or those `wanted`, by their numbers in the file; other row groups are not read."""
-    # By this thread: where all cores are busy, Arrow's own threads would only make it wait.
+    """A piece's rows, all or those `wanted` (row numbers in the file); other row groups are not read."""
+    # Without Arrow's threads: when all cores are busy, they only add waiting.
     batches = partial(file.iter_batches, _BATCH_ROWS, columns=columns, use_threads=False)
     bounds = np.cumsum([0, *(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups))])
     groups = range(*np.searchsorted(bounds, [piece.row, piece.row + piece.rows]))

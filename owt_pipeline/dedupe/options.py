@@ -1,4 +1,4 @@
-"""Options of dedupe: what makes a near-duplicate, which the library takes too, and what the stage does about it."""
+"""Options of dedupe: the definition of a near-duplicate, shared with the library, and the stage's own options."""
 
 from __future__ import annotations
 
@@ -9,30 +9,28 @@ from schemas import option
 
 @dataclass(frozen=True)
 class Comparison:
-    """What makes a near-duplicate, and how it is looked for."""
+    """What counts as a near-duplicate and how near-duplicates are found."""
 
-    threshold: float = option(
-        0.8, "exact similarity from which a document is removed", minimum=0.05, maximum=1.0, metavar="S"
-    )
+    threshold: float = option(0.8, "least exact similarity of a near-duplicate", minimum=0.05, maximum=1.0, metavar="S")
     similarity: str = option(
         "jaccard",
-        "jaccard, |A & B| / |A | B|; or containment, the share of the removed document that the kept one holds",
+        "jaccard, |A & B| / |A | B|; or containment, the share of the removed document found in the kept one",
         choices=("jaccard", "containment"),
     )
-    shingles: str = option("words", "what n-grams are made of", choices=("words", "characters"))
-    ngram: int = option(5, "words, or characters, in an n-gram", minimum=1, maximum=1000)
-    num_perm: int = option(128, "MinHash permutations to spend", minimum=1, maximum=4096)
-    bands: int | None = option(None, "LSH bands; with --rows, in place of the optimiser's choice", minimum=1)
+    shingles: str = option("words", "unit of the n-grams", choices=("words", "characters"))
+    ngram: int = option(5, "words or characters in an n-gram", minimum=1, maximum=1000)
+    num_perm: int = option(128, "most MinHash permutations to use", minimum=1, maximum=4096)
+    bands: int | None = option(None, "LSH bands; with --rows, overrides the optimiser's choice", minimum=1)
     rows: int | None = option(None, "MinHash values in a band", minimum=1)
     false_negative_weight: float = option(
         0.999,
-        "what a missed pair weighs when bands and rows are chosen; a candidate in vain, which costs only its "
-        "verification, weighs the rest",
+        "weight of missed pairs when bands and rows are chosen; the rest is the weight of false candidates, which "
+        "only cost a verification",
         minimum=0.0,
         maximum=1.0,
     )
     max_comparisons: int = option(
-        64, "documents each one is compared with, at most; those that share most rare n-grams first", minimum=1
+        64, "most documents to compare each one with, those sharing most rare n-grams first", minimum=1
     )
 
 
@@ -41,21 +39,23 @@ class Options(Comparison):
     """Options of the stage."""
 
     survivor: str = option(
-        "longest", "which of several duplicates stays; ties by url_id", choices=("longest", "highest_score", "earliest")
+        "longest",
+        "which of several duplicates to keep; ties by url_id",
+        choices=("longest", "highest_score", "earliest"),
     )
     against: tuple[str, ...] = option(
         (),
-        "working directories of other corpora, such as an evaluation set: what repeats a document of theirs goes too",
-        shapes_bytes=False,  # what is in them does, and is among the sources
+        "working directories of other corpora, such as evaluation sets: duplicates of their documents are removed",
+        shapes_bytes=False,  # their content does, and is among the sources
         metavar="DIR",
     )
     supersede: bool = option(
         False, "write also which documents of the bases would go for one of this run, for the next full export"
     )
-    oversized_bucket: int = option(1000, "buckets of more documents are counted as oversized", minimum=2)
+    oversized_bucket: int = option(1000, "count buckets of more documents as oversized", minimum=2)
     max_cluster_share: float = option(
-        0.05, "share of the corpus that may repeat one document", minimum=0.0, maximum=1.0, shapes_bytes=False
+        0.05, "most of the corpus that may repeat one document", minimum=0.0, maximum=1.0, shapes_bytes=False
     )
     max_host_share: float = option(
-        0.1, "share of the corpus that may be duplicates of one host", minimum=0.0, maximum=1.0, shapes_bytes=False
+        0.1, "most of the corpus that may be duplicates from one host", minimum=0.0, maximum=1.0, shapes_bytes=False
     )

@@ -1,19 +1,19 @@
-"""What a corpus keeps for later runs, by which they find what repeats a document of it without reading its texts.
+"""Sketches that a corpus stores so that later runs find duplicates of its documents without reading its texts.
 
-All hashes of texts and of bands, sorted, with the documents they are of: some 160 bytes a document with 21 bands. The
-first two bytes of each entry lie apart from the rest, so a later run reads two bytes an entry, whatever few documents
-it looks for, and five more only where the first two agree. A file a shard:
+They hold all text and band hashes, sorted, with their documents: about 160 bytes per document at 21 bands. Two bytes
+of each entry are stored apart from the rest, so a later run reads two bytes per entry, and five more only where the
+two match. Each shard has one file:
 
     sections    one for each range of hashes whose key is the shard's modulo the number of shards:
                   starts      <u4[buckets + 1]  where each bucket's entries begin; a bucket is an interval of hashes
-                  remainders  <u2[n]            the 16 bits of the hash below those of its bucket, ascending in it
-                  entries     n times (document <u4, further): 8 bits more of a band's hash; of a text's, its other half
-    gone        (row, kept) <u4 each            the shard's documents that do not stay, and in favour of which
-    contents    as MessagePack: of each section its key, offset and n; of `gone`, offset and n
+                  remainders  <u2[n]            the 16 bits of the hash below its bucket's, ascending within the bucket
+                  entries     n times (document <u4, further): 8 more bits of a band hash, or a text hash's other half
+    gone        (row, kept) <u4 each            the shard's removed documents, and the documents kept in their place
+    contents    MessagePack: key, offset and n of each section; offset and n of `gone`
     tail        length of the contents, <u8
 
-A band's hash is compared by 16 + 8 bits and by the number of its bucket, 15 bits for a million documents; what is found
-by chance costs the reading of a text, and no more: similarities are computed from texts.
+Band hashes match if their bucket (15 bits at a million documents) and 16 + 8 further bits are equal. A chance match
+only costs reading a text: similarities are computed from texts.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from owt_pipeline.engine.stage import StageRun, read_record
 from owt_pipeline.engine.storage import Storage
 
 SKETCHES = "sketches"
-"""Kind of the files with sketches: of a part while dedupe works; of a shard, those kept for later runs."""
+"""Kind of files with sketches: a part's while dedupe runs; a shard's, kept for later runs."""
 
 NOBODY = 0xFFFFFFFF
-"""Of a document that does not stay: it goes in favour of one of another corpus."""
+"""Stands for a kept document that belongs to another corpus."""
 
-RANGE_ROWS = 1 << 21  # of one range of a band's hashes, of which one worker holds a few at 16 bytes a row
-LEAST_RANGE_ROWS = 1 << 18  # bands of fewer go to one part together
+RANGE_ROWS = 1 << 21  # hashes in a range; a worker holds a few ranges at 16 bytes per hash
+LEAST_RANGE_ROWS = 1 << 18  # bands with fewer hashes share a part
 
-_BUCKET_ENTRIES = 128  # or half as many
-_NEAR = 1024  # entries between two that are read at once
-_REQUESTS_TOGETHER = 16  # each waits for a bucket
+_BUCKET_ENTRIES = 128  # most entries per bucket, on average; at least half as many
+_NEAR = 1024  # places at most this many entries apart are read by one request
+_REQUESTS_TOGETHER = 16  # concurrent requests to a bucket
 _COPY_BYTES = 1 << 20
 _TAIL = struct.Struct("<Q")
 _BAND_ENTRY = np.dtype([("document", "<u4"), ("further", "u1")])
@@ -52,13 +52,12 @@ _GONE = np.dtype([("row", "<u4"), ("kept", "<u4")])
 
 
 class Ranges(msgspec.Struct, frozen=True):
-    """How hashes are cut into ranges, each with a key: those of texts come first, then those of one band, or of several
-    bands together.
+    """Ranges of hashes, each with a key: first the ranges of text hashes, then those of one band or several together.
 
     Attributes:
-      bands: of a sketch.
-      of_band: ranges of the hashes of each band, and of the texts.
-      together: bands whose hashes are looked at together.
+      bands: bands of a sketch.
+      of_band: number of ranges per band, and of text hashes.
+      together: number of bands that share a range.
     """
 
     bands: int
@@ -67,13 +66,13 @@ class Ranges(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, documents: int, bands: int) -> Ranges:
-        """The ranges for a number of documents."""
+        """The ranges for this number of documents."""
         together = min(bands, max(1, LEAST_RANGE_ROWS // max(documents, 1)))
         return cls(bands, max(1, documents // RANGE_ROWS), together)
 
     @property
     def keys(self) -> int:
-        """How many ranges there are."""
+        """The number of ranges."""
         return self.first_of(self.bands - 1) + self.of_band
 
     def first_of(self, band: int) -> int:
@@ -84,12 +83,12 @@ class Ranges(msgspec.Struct, frozen=True):
         return key < self.of_band
 
     def span(self, key: int) -> tuple[int, int]:
-        """The least hash of a range, and the least after it, both by their upper halves."""
+        """The upper 32 bits of the first hash of a range, and of the first hash after it."""
         number = key % self.of_band
         return tuple(-(-(at << 32) // self.of_band) for at in (number, number + 1))  # type: ignore[return-value]
 
     def that_meet(self, other: Ranges, key: int) -> Iterator[int]:
-        """The keys of these ranges that may have hashes in common with range `key` of `other`."""
+        """The keys of the ranges that may share hashes with range `key` of `other`."""
         first, number = divmod(key, other.of_band)
         numbers = range(number * self.of_band // other.of_band, -(-(number + 1) * self.of_band // other.of_band))
         if not first:
@@ -101,26 +100,26 @@ class Ranges(msgspec.Struct, frozen=True):
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """What a file holds: (offset, entries) of each section by its key, and of `gone`."""
+    """The contents of a file: (offset, entries) of each section by key, and of `gone`."""
 
     sections: dict[int, tuple[int, int]]
     gone: tuple[int, int]
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What an earlier corpus keeps: the file of each shard, in its working directory, and its ranges."""
+    """The stored sketches of an earlier corpus: each shard's file in its working directory, and the hash ranges."""
 
     workdir: str
     files: list[str]
     ranges: Ranges
 
     def find(self, key: int, hashes: np.ndarray, further: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """(number of the hash, number of the document that has it), int64, for each of range `key` that is there.
+        """(index into `hashes`, number of the document with that hash), int64, for each hash found in range `key`.
 
         Args:
-          key: of one of `ranges`.
-          hashes: uint64, those of other ranges among them are not found.
-          further: uint64, the other halves of the hashes of texts; None for bands.
+          key: key of one of `ranges`.
+          hashes: uint64; hashes outside the range are not found.
+          further: uint64, the other halves of text hashes; None for bands.
         """
         nothing = np.zeros(0, np.int64)
         name = self.files[key % len(self.files)]
@@ -149,7 +148,7 @@ class Kept(msgspec.Struct, frozen=True):
         return asked[same], found["document"][same].astype(np.int64)
 
     def gone(self, shard: int) -> tuple[np.ndarray, np.ndarray]:
-        """(row, number of the document that stays in its place or NOBODY) of a shard's documents that do not stay."""
+        """(row, document kept in its place or NOBODY) for each removed document of a shard."""
         name = self.files[shard]
         offset, rows = _contents(self.workdir, name).gone
         folder = Storage(self.workdir)
@@ -161,16 +160,16 @@ class Kept(msgspec.Struct, frozen=True):
 def write_section(
     file: HashingFile, span: tuple[int, int], hashes: np.ndarray, documents: np.ndarray, further: np.ndarray | None
 ) -> None:
-    """Write what is kept of a range of hashes.
+    """Write the section of a hash range.
 
     Args:
-      file: where to.
-      span: of the range.
-      hashes: uint64, of texts or bands.
-      documents: uint32, what they are of.
-      further: uint64, the other halves of the hashes of texts; None for bands.
+      file: the file to write to.
+      span: the span of the range.
+      hashes: uint64, text or band hashes.
+      documents: uint32, the document of each hash.
+      further: uint64, the other halves of text hashes; None for bands.
     """
-    order = np.argsort(hashes, kind="stable")  # another sort may order equal ones as the processor suggests
+    order = np.argsort(hashes, kind="stable")  # other sorts order equal hashes differently by processor
     place = _Place(len(hashes), span)
     bucket, remainder, last = place.cut(hashes[order])
     file.write(np.searchsorted(bucket, np.arange(place.buckets + 1)).astype("<u4").tobytes())
@@ -184,15 +183,15 @@ def write_section(
 def keep_sketches(
     run: StageRun, shard: int, writer: ShardWriter, ranges: Ranges, rows: np.ndarray, kept: np.ndarray
 ) -> None:
-    """Write what the run's corpus keeps in the file of a shard, from the sections that the step `buckets` made.
+    """Write a shard's file of sketches from the sections that the step `buckets` made.
 
     Args:
-      run: dedupe at work.
+      run: the running stage.
       shard: the shard.
-      writer: of the shard.
-      ranges: of the hashes of the run's own documents.
-      rows: those of the shard's documents that do not stay, ascending.
-      kept: for each, the number of the document that stays among all of the run; NOBODY for one of another corpus.
+      writer: the shard's writer.
+      ranges: hash ranges of the run's own documents.
+      rows: rows of the shard's removed documents, ascending.
+      kept: the number of the document kept in place of each; NOBODY if it belongs to another corpus.
     """
     file = writer.open_file(".sketches", SKETCHES)
     sections: dict[int, tuple[int, int]] = {}
@@ -200,7 +199,7 @@ def keep_sketches(
         try:
             record = read_record(run.records("buckets"), record_name(key))
         except FileNotFoundError:
-            continue  # nothing has a hash in this range
+            continue  # the range is empty
         (made,) = (made for made in record.files if made.kind == SKETCHES)
         sections[key] = file.bytes, made.rows
         with run.work.open(made.path) as source:
@@ -216,7 +215,7 @@ def keep_sketches(
     file.write(_TAIL.pack(len(encoded)))
 
 
-@functools.lru_cache(maxsize=4096)  # a part looks into a file for several ranges
+@functools.lru_cache(maxsize=4096)  # a part reads several ranges of a file
 def _contents(workdir: str, name: str) -> Contents:
     folder = Storage(workdir)
     with reading(folder.path(name)):
@@ -226,7 +225,7 @@ def _contents(workdir: str, name: str) -> Contents:
 
 
 class _Place:
-    """How the hashes of a section are cut: into the number of a bucket, 16 bits, 8 bits, and bits that are dropped."""
+    """Splits the hashes of a section into bucket number, 16 bits, 8 bits, and bits that are dropped."""
 
     def __init__(self, entries: int, span: tuple[int, int]):
         self.low, self.high = span
@@ -241,7 +240,7 @@ class _Place:
         return (upper >= self.low) & (upper < self.high)
 
     def cut(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(bucket int64, remainder uint16, further uint8) of hashes of the span."""
+        """(bucket int64, remainder uint16, further uint8) of hashes within the span."""
         hashes = hashes - np.uint64(self.low << 32)
         bucket = (hashes >> np.uint64(self.shift)).astype(np.int64)
         remainder = (hashes >> np.uint64(self.shift - 16)).astype(np.uint16)
@@ -249,7 +248,7 @@ class _Place:
 
 
 def _read_entries(folder: Storage, name: str, start: int, at: np.ndarray, kind: np.dtype) -> np.ndarray:
-    """The entries at these places, those close together by one request."""
+    """The entries at these places; one request reads neighbouring ones."""
     found = np.empty(len(at), kind)
     order = np.argsort(at, kind="stable")
     near = np.split(order, np.flatnonzero(np.diff(at[order]) > _NEAR) + 1) if len(order) else []

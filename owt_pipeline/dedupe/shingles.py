@@ -1,5 +1,5 @@
-"""Words and shingles of many texts at once: words as byte ranges of one normalised buffer, without a loop over words or
-texts; and n-grams of words, or of characters, as 64-bit hashes."""
+"""Words and shingles of many texts at once, without a Python loop over words or texts: words are byte ranges of one
+normalised buffer, shingles are 64-bit hashes of n-grams of words or characters."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 import xxhash
 
 PADDING = 8
-"""Bytes after the last text, so that eight bytes can be read from any word's start."""
+"""Bytes after the last text, so that eight bytes can be read from the start of any word."""
 
 _SPACE = 0x20
 _CHUNK_BYTES = 1 << 19
 
-# For bytes.translate: ASCII letters in lower case, digits as they are, other ASCII a space, the rest as it is.
+# For bytes.translate: lower-cases ASCII letters, turns ASCII other than letters and digits into spaces.
 _LOWER_ASCII = bytes(
     code if code >= 0x80 else ord(chr(code).lower()) if chr(code).isalnum() else _SPACE for code in range(256)
 )
@@ -31,7 +31,7 @@ class Folded:
     """A batch of texts in lower case.
 
     Attributes:
-      letters: uint8, the texts' UTF-8 in lower case, what separates words as spaces, PADDING spaces at the end.
+      letters: uint8, the texts' UTF-8 in lower case, word separators as spaces, PADDING spaces at the end.
       bounds: int64, text i has the bytes bounds[i] to bounds[i + 1].
       ideographs: int64, the first byte of each character that is a word of its own.
       after: int64, the byte after each of these.
@@ -48,7 +48,7 @@ class Words:
     """The words of a batch of texts, in order.
 
     Attributes:
-      letters: of the folded texts.
+      letters: `letters` of the folded texts.
       starts: int64, first byte of each word in `letters`.
       ends: int64, the byte after each word.
       offsets: int64, text i has the words offsets[i] to offsets[i + 1].
@@ -61,7 +61,7 @@ class Words:
 
 
 def chunked(texts: pa.Array) -> Iterator[pa.Array]:
-    """`texts` in slices of some _CHUNK_BYTES, whose words' arrays stay in the processor's second-level cache.
+    """Slices of `texts` of about _CHUNK_BYTES, so that their arrays of words fit the second-level cache.
 
     A longer text is a slice of its own.
     """
@@ -73,7 +73,7 @@ def chunked(texts: pa.Array) -> Iterator[pa.Array]:
 
 
 def fold(texts: pa.Array) -> Folded:
-    """A string array without nulls in lower case, with what the two functions below need to know of it."""
+    """A string array without nulls in lower case, as `find_words` and `hash_texts` take it."""
     data, bounds = _text_bytes(texts)
     padded = bytearray(len(data) + PADDING)
     padded[: len(data)] = data.data
@@ -82,7 +82,7 @@ def fold(texts: pa.Array) -> Folded:
 
 
 def find_words(folded: Folded) -> Words:
-    """The words of texts: maximal runs of letters, marks and numbers, in lower case.
+    """The words of the texts: maximal runs of letters, marks and numbers, in lower case.
 
     Each ideograph, and each letter of a script written without spaces, is a word of its own.
     """
@@ -97,20 +97,20 @@ def find_words(folded: Folded) -> Words:
     is_start[0] = is_word[0]
     np.greater(is_word[1 : size + 1], is_word[:size], out=is_start[1:])
     np.less(is_word[1 : size + 1], is_word[:size], out=is_end[1:])
-    # Texts lie end to end, and ideographs side by side: there too, a word ends and the next one starts.
+    # Words also end and start where two texts or two ideographs meet.
     cuts = np.concatenate([bounds[1:-1], folded.ideographs, folded.after])
     is_start[cuts] = is_word[cuts]
-    is_end[cuts] = is_word[cuts - 1]  # before the first byte, that is the padding: no letter
+    is_end[cuts] = is_word[cuts - 1]  # cut 0 reads the padding, which is no letter
     starts, ends = np.flatnonzero(is_start), np.flatnonzero(is_end)
     return Words(letters, starts, ends, np.searchsorted(starts, bounds))
 
 
 def hash_texts(texts: pa.Array, folded: Folded) -> list[bytes]:
-    """XXH3-128 of each normalised text; of the text itself, with a byte before it, where it has no words.
+    """XXH3-128 of each normalised text; without words, of the text itself with a byte before it.
 
     Args:
       texts: the texts.
-      folded: the same.
+      folded: the same texts, folded.
     """
     letters, starts, ends = _normalised(folded)
     return [
@@ -120,21 +120,21 @@ def hash_texts(texts: pa.Array, folded: Folded) -> list[bytes]:
 
 
 def _normalised(folded: Folded) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(uint8 of the normalised texts, starts, ends of each in them).
+    """(uint8 of the normalised texts, start and end of each).
 
-    A normalised text is its words with a space between, but none next to an ideograph: so two are equal exactly
-    where the texts have the same words in the same order. A text without words is empty.
+    A normalised text is its words separated by spaces, without spaces next to ideographs. Two are equal if and only if
+    the texts have the same words in the same order. A text without words is empty.
     """
     letters, bounds, ideographs, after = folded.letters, folded.bounds, folded.ideographs, folded.after
     is_word = letters != _SPACE
     keep = is_word.copy()
-    keep[1:] |= is_word[:-1]  # of several separators, the first
+    keep[1:] |= is_word[:-1]  # the first of several separators
     before = ideographs[~is_word[ideographs - 1]]
     if len(before):
         spaces = np.flatnonzero(keep & ~is_word)
-        first = np.searchsorted(spaces, before) - 1  # of the separators right before each, the one kept so far
+        first = np.searchsorted(spaces, before) - 1  # the kept separator before each ideograph
         keep[spaces[first[first >= 0]]] = False
-    for cuts in (bounds[:-1], after):  # what begins a text, or follows an ideograph, separates no two words
+    for cuts in (bounds[:-1], after):  # drop spaces at the start of a text or after an ideograph
         keep[cuts] = is_word[cuts]
     keep[bounds[-1] :] = False
     kept = letters[keep]
@@ -148,7 +148,7 @@ def _normalised(folded: Folded) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _text_bytes(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """(uint8 of all texts end to end, int64 bounds of each in them) of a string array, without a copy of the text."""
+    """(uint8 of all texts end to end, int64 bounds) of a string array, without copying the text."""
     wide = pa.types.is_large_string(texts.type)
     _, offsets_buffer, data_buffer = texts.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int64 if wide else np.int32)
@@ -158,7 +158,7 @@ def _text_bytes(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lower_beyond_ascii(letters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fold the characters beyond ASCII in place; returns the first byte of each ideograph, and the byte after it."""
+    """Fold non-ASCII characters in place; return the first byte of each ideograph and the byte after it."""
     lead = np.flatnonzero(letters >= 0xC0)
     if not len(lead):
         return lead, lead
@@ -182,7 +182,7 @@ def _lower_beyond_ascii(letters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _write_utf8(letters: np.ndarray, at: np.ndarray, size: np.ndarray, code: np.ndarray) -> None:
-    """Write code points of 2 to 4 bytes each over those at `at`."""
+    """Overwrite the characters at `at` with code points of the same size, 2 to 4 bytes."""
     for length, mark in ((2, 0xC0), (3, 0xE0), (4, 0xF0)):
         of_length = size == length
         where, rest = at[of_length], code[of_length]
@@ -194,7 +194,7 @@ def _write_utf8(letters: np.ndarray, at: np.ndarray, size: np.ndarray, code: np.
 
 SEPARATOR, LETTER, IDEOGRAPH = 0, 1, 2
 
-# Scripts written without spaces: each character is a word of its own, as a run of them would be a complete sentence.
+# Scripts written without spaces: each character is a word, since a run of them is a complete sentence.
 _UNSPACED = (
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x1000, 0x109F),  # Myanmar
@@ -221,13 +221,13 @@ class CharacterTable:
     lower: np.ndarray
 
 
-@functools.cache  # 10 MB and some 50 ms, needed in every process that sketches
+@functools.cache  # 10 MB and about 50 ms; every process that sketches needs it
 def character_table() -> CharacterTable:
     """The table, from Python's Unicode database.
 
-    Letters, marks and numbers are LETTER; so is what the database does not know, since most of what Unicode
-    adds are letters, and another Python should not change a decision. A letter whose lower case has another
-    length in UTF-8 (a dozen of them, such as U+212A) is its own lower case: words are folded in place.
+    Letters, marks and numbers are LETTER. So are code points that the database does not know: most additions to
+    Unicode are letters, and another Python version should not change decisions. A letter whose lower case has another
+    length in UTF-8 (a dozen, such as U+212A) is left as it is, since words are folded in place.
     """
     kind = np.full(0x110000, SEPARATOR, np.uint8)
     lower = np.arange(0x110000, dtype=np.int64)
@@ -247,7 +247,7 @@ def character_table() -> CharacterTable:
     return CharacterTable(kind, lower)
 
 
-_LONG_WORD = 64  # bytes; rarer ones are hashed one by one
+_LONG_WORD = 64  # bytes; longer words are rare and hashed one by one
 
 _MIX_1, _MIX_2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)  # MurmurHash3's finalizer
 _CHAIN = np.uint64(0x9E3779B97F4A7C15)
@@ -259,25 +259,25 @@ class Shingles:
     """The shingles of a batch of texts, repeats included.
 
     Attributes:
-      hashes: uint64, one a shingle.
-      offsets: int64, text i has the shingles offsets[i] to offsets[i + 1]; none where it has no word.
+      hashes: uint64, one per shingle.
+      offsets: int64, text i has the shingles offsets[i] to offsets[i + 1]; a text without words has none.
     """
 
     hashes: np.ndarray
     offsets: np.ndarray
 
     def sets(self) -> list[np.ndarray]:
-        """The shingles of each text as a set: sorted, each once."""
+        """The distinct shingles of each text, sorted."""
         return [sorted_set(self.hashes[a:b]) for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
 
 
 def shingle(texts: Folded, n: int, kind: str = "words") -> Shingles:
-    """The n-grams of the words of texts; a text of fewer than n words has one shingle of all of them.
+    """The n-grams of the texts; a text of fewer than n words or characters has one shingle of all of them.
 
     Args:
       texts: the texts.
-      n: words, or characters, in a shingle.
-      kind: `words`; or `characters`, of the words with a space after each.
+      n: words or characters in a shingle.
+      kind: `words`, or `characters` of the words with a space after each.
     """
     words = find_words(texts)
     if kind == "characters":
@@ -286,10 +286,10 @@ def shingle(texts: Folded, n: int, kind: str = "words") -> Shingles:
 
 
 def hash_words(words: Words) -> np.ndarray:
-    """uint64 of each word's bytes: for words of up to eight bytes, no two have the same."""
+    """uint64 hash of each word's bytes; distinct for words of up to eight bytes."""
     lengths = words.ends - words.starts
-    # Eight bytes from each start, as one number; the bytes behind the word are masked off. Words of more bytes
-    # are few, and take another round for every eight.
+    # Read eight bytes from each start as one number and mask off those after the word. The few longer words take
+    # another round for every eight bytes.
     windows = np.ndarray((len(words.letters) - PADDING + 1,), "V8", words.letters, strides=(1,))
     hashes = windows[words.starts].view("<u8") & _BYTE_MASKS[np.minimum(lengths, 8)]
     left = np.flatnonzero((lengths > 8) & (lengths <= _LONG_WORD))
@@ -311,7 +311,7 @@ def ngrams(units: np.ndarray, offsets: np.ndarray, n: int) -> tuple[np.ndarray, 
     Args:
       units: uint64, the texts' units end to end.
       offsets: int64, text i has the units offsets[i] to offsets[i + 1].
-      n: units in an n-gram. A text of fewer has one, of all its units.
+      n: units in an n-gram. A text of fewer units has one n-gram of all of them.
     """
     total, lengths = len(units), np.diff(offsets)
     grams = np.zeros(total, np.uint64)
@@ -321,7 +321,7 @@ def ngrams(units: np.ndarray, offsets: np.ndarray, n: int) -> tuple[np.ndarray, 
             hashes *= _CHAIN
             hashes += units[k : total - n + 1 + k]
         grams[: total - n + 1] = hashes
-    # An n-gram is there for each unit but the last n - 1 of a text: from those it would reach into the next one.
+    # An n-gram starts at each unit except the last n - 1 of a text, where it would reach into the next text.
     keep = np.ones(total, bool)
     for k in range(1, n):
         keep[offsets[1:][lengths > k] - k] = False
@@ -332,7 +332,7 @@ def ngrams(units: np.ndarray, offsets: np.ndarray, n: int) -> tuple[np.ndarray, 
 
 
 def sorted_set(values: np.ndarray) -> np.ndarray:
-    """The values, sorted, each once: np.unique, which from NumPy 2.3 on hashes and is twenty times as slow here."""
+    """The distinct values, sorted. np.unique hashes since NumPy 2.3, which takes twenty times as long here."""
     values = np.sort(values)
     keep = np.ones(len(values), bool)
     np.not_equal(values[1:], values[:-1], out=keep[1:])
@@ -340,7 +340,7 @@ def sorted_set(values: np.ndarray) -> np.ndarray:
 
 
 def mix(hashes: np.ndarray) -> np.ndarray:
-    """MurmurHash3's 64-bit finalizer: a bijection after which each bit depends on all."""
+    """MurmurHash3's 64-bit finalizer: a bijection in which every output bit depends on every input bit."""
     hashes = hashes ^ (hashes >> np.uint64(33))
     hashes *= _MIX_1
     hashes ^= hashes >> np.uint64(33)
@@ -350,7 +350,7 @@ def mix(hashes: np.ndarray) -> np.ndarray:
 
 
 def _complete_texts(units: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """One hash of all units of each text; the texts have few."""
+    """One hash of all units of each text, for texts of few units."""
     hashes = lengths.astype(np.uint64)
     for k in range(int(lengths.max(initial=0))):
         longer = lengths > k
@@ -359,10 +359,10 @@ def _complete_texts(units: np.ndarray, starts: np.ndarray, lengths: np.ndarray) 
 
 
 def _characters(words: Words) -> tuple[np.ndarray, np.ndarray]:
-    """(hash of each character, offsets) of the texts as their words with a space after each."""
+    """(hash of each character, offsets) of the texts' words with a space after each."""
     lengths = words.ends - words.starts + 1  # with the space after it
     bounds = np.concatenate([[0], np.cumsum(lengths)])
-    # Byte i of the joined texts is byte i - bounds[w] + starts[w] of the letters, w being the word it is in.
+    # Byte i of the joined texts is byte i - bounds[w] + starts[w] of the letters, where w is its word.
     source = np.arange(bounds[-1]) + np.repeat(words.starts - bounds[:-1], lengths)
     joined = words.letters[source]
     joined[bounds[1:] - 1] = 0x20

@@ -1,9 +1,9 @@
-"""Sketches: all that is known of a document once its text has been read: its text's hash, and its bands' hashes.
+"""Sketches: what is kept of a document after its text has been read, namely the hashes of its text and of its bands.
 
-Signatures are MinHash by datasketch 2's `affine32` scheme, for a complete batch of texts at once:
-h_k(x) = a_k * fmix32(x) + b_k mod 2^32, a_k odd: see datasketch/minhash.py for why these are permutations and what is
-known of them. For the same 32-bit hashes the signatures are datasketch's own. They are cut into bands, whose hashes
-fall into buckets: locality-sensitive hashing, chapter 3 of Leskovec, Rajaraman and Ullman, Mining of Massive Datasets.
+Signatures are MinHash by datasketch 2's `affine32` scheme, computed for a batch of texts at once:
+h_k(x) = a_k * fmix32(x) + b_k mod 2^32, a_k odd; datasketch/minhash.py explains why these are permutations and how
+good they are. Equal 32-bit hashes give datasketch's signatures. Signatures are cut into bands, whose hashes fall into
+buckets: locality-sensitive hashing, chapter 3 of Leskovec, Rajaraman and Ullman, Mining of Massive Datasets.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from owt_pipeline.dedupe.shingles import Folded, Shingles, chunked, fold, hash_t
 from owt_pipeline.engine.errors import UserError
 
 COMPILED_FROM = 1 << 25
-"""Hashes from which numba is worth its import and its compiler, 0.5 s, to a process: numpy takes 0.6 s for them."""
+"""Hashes per process from which numba pays: it takes 0.5 s to import and compile; numpy signs them in 0.6 s."""
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 _KEPT_BYTES = 128 << 20
-_ARRAY_BYTES = 32 << 20  # the most that glibc takes
+_ARRAY_BYTES = 32 << 20  # the largest threshold that glibc accepts
 
-_BLOCK = 1 << 16  # hashes worked on at once: with the product they fit the second-level cache
+_BLOCK = 1 << 16  # hashes per step: with their products they fit the second-level cache
 
 
 @functools.cache
 def permutations(num_perm: int) -> tuple[np.ndarray, np.ndarray]:
-    """(a, b), uint32[num_perm] each: datasketch's."""
+    """datasketch's (a, b), uint32[num_perm] each."""
     generator = np.random.RandomState(1)
     a = generator.randint(0, 1 << 31, num_perm, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
     b = generator.randint(0, 1 << 32, num_perm, dtype=np.uint32)
@@ -41,13 +41,13 @@ def permutations(num_perm: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def signatures(hashes: np.ndarray, offsets: np.ndarray, num_perm: int, *, compiled: bool = False) -> np.ndarray:
-    """uint32[num_perm, texts]: the least value of each permutation over each text's shingles.
+    """uint32[num_perm, texts]: the minimum of each permutation over each text's shingles.
 
     Args:
       hashes: uint32, the shingles of all texts end to end.
       offsets: int64, text i has the shingles offsets[i] to offsets[i + 1]. A text without any gets 2^32 - 1.
-      num_perm: permutations.
-      compiled: by a loop that numba compiles, where it is there, a sixth of numpy's time; the values are the same.
+      num_perm: number of permutations.
+      compiled: use a loop compiled by numba, if installed, which takes a sixth of numpy's time; the result is the same.
     """
     result = np.full((num_perm, len(offsets) - 1), 0xFFFFFFFF, np.uint32)
     a, b = permutations(num_perm)
@@ -71,24 +71,24 @@ def signatures(hashes: np.ndarray, offsets: np.ndarray, num_perm: int, *, compil
 
 @functools.cache
 def least_values() -> Callable[..., None] | None:
-    """The loop of `signatures`, compiled for the processor at hand; None where numba is not there.
+    """The loop of `signatures`, compiled for this processor; None without numba.
 
-    `least_values()(mixed, offsets, a, b, result)` puts into result[k, i] the least of a[k] * x + b[k] modulo 2^32 over
+    `least_values()(mixed, offsets, a, b, result)` sets result[k, i] to the minimum of a[k] * x + b[k] modulo 2^32 over
     the values x of text i.
     """
     try:
         from numba import njit
-    except ImportError:  # it is an extra, and lags behind new versions of numpy
+    except ImportError:  # an extra, and late to support new versions of numpy
         return None
 
-    # Not cached on disk: that saves 0.1 s, and fails where neither this folder nor a home may be written.
+    # Not cached on disk: that saves 0.1 s but fails if neither this folder nor the home is writable.
     @njit("void(uint32[::1], int64[::1], uint32[::1], uint32[::1], uint32[:, ::1])")
     def loop(mixed: np.ndarray, offsets: np.ndarray, a: np.ndarray, b: np.ndarray, result: np.ndarray) -> None:
         for i in range(len(offsets) - 1):
             values = mixed[offsets[i] : offsets[i + 1]]
             for k in range(len(a)):
                 factor, term, least = a[k], b[k], np.uint32(0xFFFFFFFF)
-                for j in range(len(values)):  # by number, and without min(): only so it becomes vector instructions
+                for j in range(len(values)):  # an index and no min(): otherwise numba does not vectorise
                     value = np.uint32(values[j] * factor + term)
                     least = value if value < least else least
                 result[k, i] = least
@@ -107,7 +107,7 @@ def fmix32(hashes: np.ndarray) -> np.ndarray:
 
 
 def _blocks(offsets: np.ndarray, texts: np.ndarray) -> list[np.ndarray]:
-    """`texts` in runs of some _BLOCK shingles; a longer text is a run of its own."""
+    """`texts` in runs of about _BLOCK shingles; a longer text is a run of its own."""
     if not len(texts):
         return []
     block_of = offsets[texts] // _BLOCK
@@ -116,10 +116,10 @@ def _blocks(offsets: np.ndarray, texts: np.ndarray) -> list[np.ndarray]:
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Let this process keep up to 128 MB of what it frees, for the arrays of the next texts.
+    """Let this process keep up to 128 MB of freed memory for the arrays of the next texts.
 
-    They are of a megabyte or so and come and go by the dozen; glibc returns each to the system and takes it again,
-    page by page. In worker processes that was a sixth of their time. Another C library goes its own way.
+    Otherwise glibc returns these arrays of about a megabyte to the system and gets them back page by page, which took
+    a sixth of the workers' time. No effect with another C library.
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")
@@ -130,19 +130,19 @@ def keep_freed_memory() -> None:
 _CHAIN = np.uint64(0x9E3779B97F4A7C15)
 
 SIMILARITIES = tuple(round(0.05 * step, 2) for step in range(21))
-"""Where the S-curve is given."""
+"""Similarities at which the S-curve is evaluated."""
 
 
 @dataclass(frozen=True)
 class Banding:
-    """How signatures are cut: `bands` bands of `rows` values; two documents are candidates if one band is equal."""
+    """`bands` bands of `rows` signature values each; two documents are candidates if they agree in one band."""
 
     num_perm: int
     bands: int
     rows: int
 
     def probability(self, similarity: float) -> float:
-        """That two documents of this Jaccard similarity are candidates."""
+        """The probability that two documents of this Jaccard similarity are candidates."""
         return float(1 - (1 - similarity**self.rows) ** self.bands)
 
     def curve(self) -> list[tuple[float, float]]:
@@ -153,32 +153,32 @@ class Banding:
 def choose_banding(
     threshold: float, num_perm: int, false_negative_weight: float, bands: int | None = None, rows: int | None = None
 ) -> Banding:
-    """The banding that is given, or the one that costs least at the threshold: datasketch's choice.
+    """The given banding, or the cheapest one at the threshold, as datasketch chooses it.
 
     Args:
-      threshold: Jaccard similarity from which documents are duplicates.
-      num_perm: permutations to spend.
-      false_negative_weight: from 0 to 1, what a missed pair weighs; a pair found in vain, which only costs its
-        verification, weighs the rest.
-      bands: with `rows`, given outright.
-      rows: with `bands`.
+      threshold: least Jaccard similarity of duplicates.
+      num_perm: most permutations to use.
+      false_negative_weight: weight of missed pairs, from 0 to 1; the rest is the weight of false candidates, which
+        only cost a verification.
+      bands: with `rows`, the banding to use.
+      rows: see `bands`.
 
-    Raises UserError where only one of bands and rows is given, or they need more permutations than there are.
+    Raises UserError if only one of bands and rows is given, or if they need more than `num_perm` permutations.
     """
     if bands is None and rows is None:
         return _cheapest(threshold, num_perm, false_negative_weight)
     if bands is None or rows is None:
-        raise UserError(f"dedupe: bands={bands} and rows={rows}: give both, or neither")
+        raise UserError(f"dedupe: bands={bands} and rows={rows}: give both or neither")
     if bands * rows > num_perm:
         raise UserError(f"dedupe: bands={bands} times rows={rows} is {bands * rows}, more than num_perm={num_perm}")
     return Banding(num_perm, bands, rows)
 
 
-@functools.cache  # asked for by every part
+@functools.cache  # every part calls it
 def _cheapest(threshold: float, num_perm: int, false_negative_weight: float) -> Banding:
-    """The banding whose areas below and above the S-curve, left and right of the threshold, weigh least.
+    """The banding with the least weighted sum of false positives and false negatives, as areas of the S-curve.
 
-    As datasketch's `_optimal_param` has it, which integrates by scipy: half a second to import.
+    datasketch's `_optimal_param`, but without scipy, which takes half a second to import.
     """
     bands, rows = np.array([(b, r) for b in range(1, num_perm + 1) for r in range(1, num_perm // b + 1)]).T
     nodes, weights = np.polynomial.legendre.leggauss(64)
@@ -194,7 +194,7 @@ def _cheapest(threshold: float, num_perm: int, false_negative_weight: float) -> 
 
 
 def band_hashes(signatures: np.ndarray, banding: Banding) -> np.ndarray:
-    """uint64[bands, texts] of uint32[num_perm, texts]: equal where all of a band's rows are."""
+    """uint64[bands, texts] from uint32[num_perm, texts]: hashes are equal if all rows of a band are."""
     result = np.empty((banding.bands, signatures.shape[1]), np.uint64)
     for band in range(banding.bands):
         hashes = np.full(signatures.shape[1], band + 1, np.uint64)
@@ -209,16 +209,16 @@ def band_hashes(signatures: np.ndarray, banding: Banding) -> np.ndarray:
 def star_edges(
     hashes: np.ndarray, documents: np.ndarray, oversized: int, further: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, Mapping[str, int]]:
-    """Edges from each bucket's least document to its others: m - 1 for a bucket of m, where pairs are m(m - 1) / 2.
+    """Edges from each bucket's lowest-numbered document to the others: m - 1 for a bucket of m, not m(m - 1) / 2.
 
     Args:
-      hashes: uint64, of some bands (hashes of different bands are different).
-      documents: uint32, the numbers of the documents they are of.
-      oversized: buckets of more documents are counted as such.
-      further: uint64, the second half of hashes of 128 bits.
+      hashes: uint64, hashes of some bands (hashes of different bands differ).
+      documents: uint32, the document of each hash.
+      oversized: buckets of more documents are counted as oversized.
+      further: uint64, the second half of 128-bit hashes.
 
-    Returns: the other documents; for each, the least one of its bucket; and counts: buckets (of two or more),
-    oversized_buckets, pairs.
+    Returns: the other documents; for each, the lowest-numbered one of its bucket; and the counts `buckets` (of two or
+    more documents), `oversized_buckets` and `pairs`.
     """
     order = np.argsort(hashes) if further is None else np.lexsort((further, hashes))
     is_first = np.ones(len(order), bool)
@@ -242,7 +242,7 @@ def star_edges(
 
 
 COLUMNS = ["url_id", "text", "score", "created_utc"]
-"""What is read of each document."""
+"""Columns of a document that sketching reads."""
 
 _KNOWN = [
     ("url_id", pa.uint64()),
@@ -255,13 +255,13 @@ _KNOWN = [
 
 @dataclass(frozen=True)
 class Sketcher:
-    """How documents are sketched.
+    """Makes sketches of documents.
 
     Attributes:
-      banding: of the signatures.
+      banding: the banding of signatures.
       n: words or characters in a shingle.
-      kind: of shingles, `words` or `characters`.
-      compiled: whether signatures are worth numba's compiler; they are the same without.
+      kind: unit of the shingles, `words` or `characters`.
+      compiled: whether to compute signatures with numba; the result is the same.
     """
 
     banding: Banding
@@ -275,21 +275,21 @@ class Sketcher:
 
     @property
     def schema(self) -> pa.Schema:
-        """A document: its id, its precedence among duplicates, the two halves of its text's hash, how many shingles
-        its text has, repeats included, and the hash of each band."""
+        """A document's id, precedence among duplicates, two halves of its text hash, number of shingles (repeats
+        included), and the hash of each band."""
         return pa.schema([*_KNOWN, *((name, pa.uint64()) for name in self.band_columns)])
 
     def sketch(self, documents: Iterable[pa.RecordBatch], survivor: str) -> tuple[pa.RecordBatch, np.ndarray]:
-        """(rows of `schema`, numbers of those whose text is none of an earlier row) of documents with COLUMNS.
+        """(rows of `schema`, numbers of the rows with a new text) for documents with COLUMNS.
 
-        A text that several of them have is signed once.
+        A repeated text is signed once.
         """
         keep_freed_memory()
         ids: list[pa.Array] = []
         precedences: list[pa.Array] = []
         digests: list[bytes] = []
         sizes, bands = [np.empty(0, np.uint32)], [np.empty((self.banding.bands, 0), np.uint64)]
-        slots: dict[bytes, int] = {}  # of each text, its number among those that were signed
+        slots: dict[bytes, int] = {}  # text hash → its number among the signed texts
         slot_of_row: list[int] = []
         first: list[int] = []
         for batch in documents:
@@ -329,11 +329,11 @@ class Sketcher:
         return shingle(texts, self.n, self.kind)
 
     def shingle_sets(self, texts: pa.Array) -> list[np.ndarray]:
-        """The shingles of each text, sorted, each once."""
+        """The distinct shingles of each text, sorted."""
         return [one for chunk in chunked(texts) for one in self.shingle(fold(chunk)).sets()]
 
     def bands(self, texts: pa.Array) -> np.ndarray:
-        """uint64[texts, bands]: the hashes of their bands."""
+        """uint64[texts, bands]: the band hashes of the texts."""
         signed = [self._sign(self.shingle(fold(chunk))) for chunk in chunked(texts)]
         return band_hashes(np.concatenate(signed, axis=1), self.banding).T
 
@@ -344,7 +344,7 @@ class Sketcher:
 
 
 def precedence(documents: pa.RecordBatch, survivor: str) -> pa.Array:
-    """int64 a document: of duplicates, the one with the least stays; ties by url_id.
+    """int64 per document: among duplicates, the one with the lowest is kept; ties by url_id.
 
     `longest`: most characters first; `highest_score`: highest Reddit score first, documents without one last;
     `earliest`: earliest submission first, documents without one last.

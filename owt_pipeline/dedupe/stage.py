@@ -1,4 +1,4 @@
-"""dedupe: which documents repeat which, each case proven."""
+"""dedupe: find exact and near-duplicates; every near-duplicate is verified."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 
 LEAST_DOCUMENTS = 1000
-"""Fewer raise no alarm, whatever their share."""
+"""Below this count, a cluster or host raises no alarm."""
 
 _SHOWN_CHARACTERS = 100
 
 
 def sources(options: Options) -> list[dict[str, Any]]:
-    """The corpora compared with, as their digests; raises UserError for options that cannot be, and for corpora that
-    cannot be compared with, before an earlier run's decisions are deleted."""
+    """Digests of the corpora named by --against; raises UserError for invalid options and for corpora that cannot be
+    compared with, before existing decisions are deleted."""
     if options.supersede and options.similarity == "containment":
         raise UserError(
             "--supersede turns decisions round, which --similarity containment forbids: it is not symmetric"
@@ -65,9 +65,9 @@ def prepare(run: StageRun) -> None:
     for workdir in options.against:
         digest = require_manifest(Storage(workdir), "clean").digest
         if digest == run.inputs["clean"].manifest.digest:
-            raise UserError(f"--against names this very run, or one of the same documents: {workdir}")
+            raise UserError(f"--against names this run, or one with the same documents: {workdir}; remove it")
         if digest in bases:
-            raise UserError(f"--against names {workdir}, a base of this run, with which it is compared anyway")
+            raise UserError(f"--against names {workdir}, a base of this run, which is compared anyway; remove it")
     if workers > 1 and worth_compiling(options, run.inputs["clean"], workers):
         start_server(["owt_pipeline.dedupe.sketches:least_values"])
     earlier = [
@@ -78,7 +78,7 @@ def prepare(run: StageRun) -> None:
 
 
 def fits(options: Options, base: Base) -> None:
-    """Raise UserError where the sketches of a base are not made as these options make them."""
+    """Raise UserError unless the base's sketches were made with these options."""
     check_sketches(base.workdir.uri, base.manifests["duplicates"], _made_with(options))
 
 
@@ -89,7 +89,7 @@ def _open_other(workdir: str, made_with: Mapping[str, object]) -> Earlier:
 
 
 def finish(run: StageRun, records: Sequence[ShardRecord]) -> None:
-    """Count, and name the largest clusters; raises UserError where a cluster or a host exceeds its share."""
+    """Sum up the counts and record the largest clusters; raises UserError if a cluster or host exceeds its share."""
     options: Options = run.options
     collection, banding = read_collection(run), banding_of(options)
     verified = run.read_records("verify")
@@ -101,7 +101,7 @@ def finish(run: StageRun, records: Sequence[ShardRecord]) -> None:
     rejected = {reason: count for reason, count in rejected.items() if count}
     run.counts = Counts(collection.own_documents, written["stay"], rejected)
     run.stats.update(_summed([*verified, *(r for step in (SKETCH, "buckets", "join") for r in run.read_records(step))]))
-    # Where the documents of greater shards than the run's own are.
+    # Where to find documents whose kept_shard is beyond the run's own shards.
     bases = [
         {"uri": relative_uri(run.workdir, base.workdir), "shards": base.manifests["clean"].num_shards}
         for base in run.bases
@@ -124,7 +124,7 @@ def finish(run: StageRun, records: Sequence[ShardRecord]) -> None:
 
 
 def _raise_alarm(options: Options, collection: Collection, largest: Largest) -> None:
-    """Raise UserError for a cluster, or a host, so large that it is rather a mistake than duplicates."""
+    """Raise UserError for a cluster or host so large that it is probably a mistake."""
     corpus = collection.own_documents
     found = [
         (f"the cluster of url_id {cluster.kept_url_id}", "max_cluster_share", cluster.documents - 1, cluster.sample)
@@ -142,14 +142,14 @@ def _raise_alarm(options: Options, collection: Collection, largest: Largest) -> 
         )
         raise UserError(
             f"dedupe: {what} has {documents:,} documents that repeat others, {documents / corpus:.1%} of the corpus, "
-            f"more than --{name} {share:g} allows. Often that is one page under many URLs (an error, a consent form) "
-            f"that should have been rejected earlier. Some of them:{shown}\n"
-            f"If they are to go, give a greater --{name} (1 allows all); the run continues from here."
+            f"more than --{name} {share:g} allows. Often this is one page under many URLs (an error, a consent form) "
+            f"that should have been rejected earlier. Examples:{shown}\n"
+            f"To remove them anyway, raise --{name} (1 allows all); the run continues from here."
         )
 
 
 def _read_sample(collection: Collection, documents: list[int]) -> list[tuple[str, str]]:
-    """(URL, text) of some documents, for a person to see."""
+    """(URL, text) of some documents, for the error message."""
     first = [part.first for part in collection.parts]
     found = []
     for document in documents:
@@ -160,7 +160,7 @@ def _read_sample(collection: Collection, documents: list[int]) -> list[tuple[str
 
 
 def _made_with(options: Options) -> dict[str, object]:
-    """What sketches that are to be compared must have in common."""
+    """What sketches must agree on to be comparable."""
     sketcher = sketcher_of(options)
     return {
         "ngram": sketcher.n,
@@ -178,7 +178,7 @@ def _summed(records: Sequence[ShardRecord]) -> dict[str, int]:
     return dict(total)
 
 
-# No lambdas: `owt flatten` makes another stage of this one, which is pickled.
+# No lambdas: `owt flatten` derives a stage from this one, and stages are pickled.
 def _parts(run: StageRun) -> range:
     return range(len(read_collection(run).own_parts))
 
@@ -188,7 +188,7 @@ def _rows_of_parts(run: StageRun) -> list[int]:
 
 
 def _preload(_: Options) -> list[str]:
-    """What every worker would make before its first part: a table, and modules that numpy imports on first use."""
+    """What every worker needs before its first part: a table, and modules that numpy imports on first use."""
     return ["owt_pipeline.dedupe.shingles:character_table", "numpy.ma", "numpy.polynomial", "numpy.random"]
 
 
@@ -214,9 +214,9 @@ STAGE = Stage(
     module="owt_pipeline.dedupe.stage",
     sources=sources,
     preload=_preload,
-    help="Decide which documents repeat which: exact copies by a hash of the normalised text, then near-duplicates:\n"
-    "candidates by MinHash LSH, each verified by the exact similarity of the shingle sets. Nothing is deleted:\n"
-    "duplicates/ names each document to remove, the one that stays, and how similar they are; export applies it.",
+    help="Find exact copies by a hash of the normalised text, then near-duplicates by MinHash LSH, each verified by\n"
+    "the exact similarity of the shingle sets. Nothing is deleted: duplicates/ names each document to remove, the\n"
+    "one to keep and their similarity; export applies these decisions.",
     libraries=("numpy", "xxhash"),
     example="owt dedupe --workdir runs/2013 --threshold 0.85 --survivor highest_score",
 )

@@ -1,11 +1,10 @@
-"""Verification: a document is removed only if its exact similarity with a document that stays reaches the threshold.
+"""Verification: a document is removed only if its exact similarity with a kept document reaches the threshold.
 
-In a large component, not all pairs are compared, but those that can be similar enough (prefix filtering). Order all
-shingles by how few documents of the component have them. Two sets of a given similarity share so many shingles that
-they must share one among the first, rarest ones of each (Chaudhuri, Ganti and Kaushik 2006); and where the first shared
-one is far behind, too few are left (the positional filter of PPJoin, Xiao et al. 2008). So a document made of a
-template and a text of its own is compared with none of the others of that template: what it shares with them is not
-rare. Nothing that reaches the threshold is lost.
+In a large component, only pairs that can reach the threshold are compared. Prefix filtering (Chaudhuri, Ganti and
+Kaushik 2006) orders shingles by their frequency in the component, rarest first: two sets of a given similarity must
+share one of the first few shingles of each. The positional filter of PPJoin (Xiao et al. 2008) drops pairs whose first
+shared shingle comes so late that too few can follow. Documents that share only a template are therefore not compared,
+since the template's shingles are not rare. No pair that reaches the threshold is missed.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ import numpy as np
 import pyarrow as pa
 
 Similarity = Callable[[np.ndarray, "int | np.ndarray", np.ndarray], np.ndarray]
-"""(shingles in common, shingles of the document that goes, of the one that stays) -> similarity"""
+"""(shingles in common, shingles of the removed document, shingles of the kept one) -> similarity"""
 
-_MAX_ENTRIES = 1 << 16  # looked at for one document: 2 ms
+_MAX_ENTRIES = 1 << 16  # most entries read for one document: 2 ms
 
-_COUNT_SLOTS = 1 << 22  # at most, of the table that counts documents per shingle: 32 MB
+_COUNT_SLOTS = 1 << 22  # most slots of the table that counts documents per shingle: 32 MB
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 class PrefixIndex:
-    """The documents of a component that stay so far, by their rarest shingles."""
+    """Index of a component's kept documents by their rarest shingles."""
 
     def __init__(self, sets: Sequence[np.ndarray], similarity: Similarity, threshold: float):
         """An empty index.
 
         Args:
           sets: the shingle set of each document, sorted; one or more.
-          similarity: how it follows from the sizes.
-          threshold: what is looked for.
+          similarity: the similarity as a function of set sizes.
+          threshold: least similarity to find.
         """
         self.sizes = np.array([len(one) for one in sets], np.int64)
         self.similarity, self.threshold = similarity, threshold
@@ -53,14 +52,14 @@ class PrefixIndex:
         self.offsets = np.concatenate([[0], np.cumsum([len(at) for at in positions])])
         self.positions = np.concatenate(positions)
         _, self.shingles, counts = np.unique(np.concatenate(shingles), return_inverse=True, return_counts=True)
-        # The entries of each shingle lie side by side, with room for all documents that have it in their prefix.
+        # Entries of one shingle are adjacent, with room for all documents that have it in their prefix.
         self.start = np.concatenate([[0], np.cumsum(counts)])[:-1]
         self.filled = np.zeros(len(counts), np.int64)
         self.documents = np.empty(len(self.shingles), np.int64)
         self.at = np.empty(len(self.shingles), np.int64)
 
     def add(self, i: int) -> None:
-        """Document i stays."""
+        """Add document i, which is kept."""
         mine = slice(self.offsets[i], self.offsets[i + 1])
         shingles = self.shingles[mine]
         entry = self.start[shingles] + self.filled[shingles]
@@ -69,8 +68,8 @@ class PrefixIndex:
         self.filled[shingles] += 1
 
     def rivals(self, i: int) -> tuple[np.ndarray, int]:
-        """The documents that stay and may be similar enough to document i, those first that share most of its rarest
-        shingles; and how many entries were left out because there are more than a document's share of work."""
+        """(kept documents that may be similar enough to document i, those sharing most of its rarest shingles first;
+        number of entries not read because of _MAX_ENTRIES)."""
         mine = slice(self.offsets[i], self.offsets[i + 1])
         shingles, positions = self.shingles[mine], self.positions[mine]
         counts = self.filled[shingles]
@@ -78,7 +77,7 @@ class PrefixIndex:
         total = int(ends[-1]) if len(ends) else 0
         if total == 0:
             return np.empty(0, np.int64), 0
-        if total > _MAX_ENTRIES:  # the rarest shingles say most
+        if total > _MAX_ENTRIES:  # keep the entries of the rarest shingles
             counts = np.minimum(counts, np.maximum(_MAX_ENTRIES - (ends - counts), 0))
             ends = np.cumsum(counts)
         entry = np.arange(ends[-1]) + np.repeat(self.start[shingles] - (ends - counts), counts)
@@ -89,10 +88,10 @@ class PrefixIndex:
         return found[np.argsort(-shared, kind="stable")], total - int(ends[-1])
 
     def _prefix_length(self, size: int, smallest: int, largest: int) -> int:
-        """How many of a document's rarest shingles can be the first it shares with one that is similar enough.
+        """How many of a document's rarest shingles can be the first that it shares with a similar enough document.
 
-        If the first one is at position p, at most size - p are shared; it does not matter whether the document
-        goes or stays, nor with which other size, from `smallest` to `largest`, this is enough.
+        If the first is at position p, at most size - p are shared. That must reach the threshold for some size of the
+        other document, from `smallest` to `largest`, whichever of the two is removed.
         """
         common = np.minimum(size - np.arange(size), largest)
         other = np.maximum(common, smallest)
@@ -104,9 +103,9 @@ class PrefixIndex:
 
 
 class _Frequencies:
-    """In how many documents each shingle is: never too few, sometimes too many, where two fall into one slot.
+    """An upper bound on the number of documents with each shingle: shingles that share a slot are counted together.
 
-    The order of shingles may be any; this one need only be the same for all documents, and put rare ones first.
+    Any order of shingles that is the same for all documents gives correct results; this one puts rare ones first.
     """
 
     def __init__(self, sets: Sequence[np.ndarray]):
@@ -132,7 +131,7 @@ class _Frequencies:
         return (shingles * _MULTIPLIER >> self.bits).astype(np.int64)
 
     def rarest(self, shingles: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """(shingles, positions) of the `length` rarest that are in more than one document."""
+        """(shingles, positions) of those among the `length` rarest that are in more than one document."""
         counts = self.counts[self._slot(shingles)]
         order = np.argsort(counts, kind="stable")[:length]
         positions = np.flatnonzero(counts[order] > 1)
@@ -151,21 +150,21 @@ CANDIDATES = pa.schema(
         ("shingles", pa.list_(pa.uint64())),
     ]
 )
-"""A document of a component; with its bands' hashes and its shingle set, sorted, where it may have to be compared."""
+"""A document of a component; band hashes and sorted shingle set only where a comparison may be needed."""
 
-_SMALL = 8  # documents: in a component of no more, all are compared
+_SMALL = 8  # most documents of a component in which all pairs are compared
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """The documents that go, as rows of the candidates.
+    """Removed documents, by row of the candidates.
 
     Attributes:
-      gone: int64, who goes.
-      kept: int64, in favour of whom, who stays.
-      near: whether as a near-duplicate; else as an exact one.
-      similarity: float32, of the two shingle sets.
-      shared_bands: uint16, in which the two agree.
+      gone: int64, the removed document.
+      kept: int64, the document kept in its place.
+      near: bool, true for a near-duplicate, false for an exact copy.
+      similarity: float32, similarity of the two shingle sets.
+      shared_bands: uint16, number of bands in which the two agree.
     """
 
     gone: np.ndarray
@@ -176,21 +175,20 @@ class Decisions:
 
     @property
     def cluster_size(self) -> np.ndarray:
-        """uint32, documents in the cluster of each, the one that stays included."""
+        """uint32, documents in each one's cluster, including the kept document."""
         _, cluster, sizes = np.unique(self.kept, return_inverse=True, return_counts=True)
         return (sizes[cluster] + 1).astype(np.uint32)
 
 
 @dataclass(frozen=True)
 class Verifier:
-    """What makes a near-duplicate, and how much is compared.
+    """Decides which candidates are duplicates.
 
     Attributes:
-      threshold: least similarity.
-      measure: `jaccard`, |A & B| / |A | B|; or `containment`, |A & B| / |A| with A the document that goes.
-      max_comparisons: with how many documents that stay each one is compared, at most. Those that share most
-        rare shingles come first.
-      own_documents: documents of this number and greater ones stay in any case, and come before all others.
+      threshold: least similarity of near-duplicates.
+      measure: `jaccard`, |A & B| / |A | B|; or `containment`, |A & B| / |A| with A the removed document.
+      max_comparisons: most kept documents to compare each one with, those sharing most rare shingles first.
+      own_documents: documents with this number or a higher one are never removed and take precedence.
     """
 
     threshold: float = 0.8
@@ -199,13 +197,13 @@ class Verifier:
     own_documents: int = 1 << 32
 
     def decide(self, candidates: pa.RecordBatch | pa.Table) -> tuple[Decisions, Mapping[str, int]]:
-        """Decide over complete components, rows of CANDIDATES in any order; returns who goes, and counts.
+        """Decide on complete components, given as rows of CANDIDATES in any order; returns decisions and counts.
 
-        In a component, documents are taken by (precedence, url_id), those that stay in any case first. Of those with
-        one text, the first is left; each of the others goes in its favour. Each that is left is compared with those
-        that stay so far and can be similar enough, whether or not they share a band. It goes if one of them is, in
-        favour of the most similar; else it stays. A copy of a document that goes as a near-duplicate goes in favour of
-        the same one: its shingles are the same, so the similarity is. So none goes in favour of one that goes itself.
+        Documents of a component are processed by (precedence, url_id), documents of earlier corpora first. Exact
+        copies of an earlier one are removed in its favour. Every other document is compared with the documents kept so
+        far that can be similar enough, whether or not they share a band. It is removed in favour of the most similar
+        one that reaches the threshold, or else kept. Copies of a removed near-duplicate are removed in favour of the
+        same document, with the same similarity. So no kept document is itself removed.
         """
         columns = {
             name: candidates[name].to_numpy() for name in ("component", "text", "document", "url_id", "precedence")
@@ -215,7 +213,7 @@ class Verifier:
         order = np.lexsort([columns["document"], columns["url_id"], before, own, columns["component"]])
         component, text, document = (columns[name][order] for name in ("component", "text", "document"))
         _, first, of_text = np.unique(text, return_index=True, return_inverse=True)
-        kept = first[of_text]  # by order, as all below
+        kept = first[of_text]  # positions in `order`, as below
         is_own = document < self.own_documents
         is_copy = (kept != np.arange(len(order))) & is_own
         bands, shingles = (_Lists(candidates[name]) for name in ("bands", "shingles"))
@@ -252,7 +250,7 @@ class Verifier:
         return is_first & earlier & (document[kept] >= self.own_documents)
 
     def _split(self, sets: list[np.ndarray], stays: np.ndarray, counts: Counter[str]) -> list[tuple[int, int, float]]:
-        """(who goes, in favour of whom, similarity) of one component, its documents in the order of precedence."""
+        """(removed, kept, similarity) of one component, whose documents are in order of precedence."""
         index = (_All if len(sets) <= _SMALL else PrefixIndex)(sets, self.from_sizes, self.threshold)
         removed = []
         for i in range(len(sets)):
@@ -270,7 +268,7 @@ class Verifier:
         return removed
 
     def _most_similar(self, i: int, rivals: np.ndarray, sets: list[np.ndarray]) -> tuple[float, int]:
-        """(similarity, document) of the most similar rival, the first of several; (0, -1) where none reaches."""
+        """(similarity, document) of the most similar rival, the first of equals; (0, -1) if none is similar enough."""
         best, kept = 0.0, -1
         for rival in rivals.tolist():
             similarity = self.similarity(sets[i], sets[rival])
@@ -279,7 +277,7 @@ class Verifier:
         return best, kept
 
     def similarity(self, gone: np.ndarray, kept: np.ndarray) -> float:
-        """Of two shingle sets, each sorted; 0 where either is empty."""
+        """The similarity of two sorted shingle sets; 0 if either is empty."""
         if not len(gone) or not len(kept):
             return 0.0
         both = np.sort(np.concatenate([gone, kept]), kind="stable")
@@ -287,12 +285,12 @@ class Verifier:
         return float(self.from_sizes(common, len(gone), len(kept)))
 
     def from_sizes(self, common: Any, gone: Any, kept: Any) -> Any:
-        """The similarity of sets of these sizes that have `common` shingles in common; grows with `common`."""
+        """The similarity of sets of sizes `gone` and `kept` with `common` shared shingles; grows with `common`."""
         return common / (gone + kept - common if self.measure == "jaccard" else gone)
 
 
 class _Lists:
-    """The items of a column of lists of uint64."""
+    """Random access to a column of lists of uint64."""
 
     def __init__(self, column: pa.Array | pa.ChunkedArray):
         column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -305,7 +303,7 @@ class _Lists:
 
 
 class _All:
-    """The documents of a small component that stay so far: a rival is any of like enough size."""
+    """PrefixIndex for small components: every kept document of suitable size is a rival."""
 
     def __init__(self, sets: Sequence[np.ndarray], similarity: Similarity, threshold: float):
         self.sizes = np.array([len(one) for one in sets])
@@ -324,17 +322,17 @@ class _All:
 
 _SAMPLE = 5
 _CLUSTERS = 10
-_HOSTS = 1000  # of a group: so a thousandth of the corpus at most is missing where hosts are added up
+_HOSTS = 1000  # hosts kept per group: a host's total is short of at most a thousandth of the corpus
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """Documents that repeat one.
+    """Duplicates of one document.
 
     Attributes:
-      kept_url_id: of the document that stays.
-      kept_shard: of that document.
-      documents: how many there are, it included.
-      sample: the numbers of some that go.
+      kept_url_id: url_id of the kept document.
+      kept_shard: its shard.
+      documents: number of documents, including the kept one.
+      sample: numbers of some removed documents.
     """
 
     kept_url_id: int
@@ -344,7 +342,7 @@ class Cluster(msgspec.Struct, frozen=True):
 
 
 class Host(msgspec.Struct, frozen=True):
-    """A host, how many documents of its go, and the numbers of some of them."""
+    """A host, how many of its documents are removed, and the numbers of some of them."""
 
     host: str
     documents: int
@@ -352,7 +350,7 @@ class Host(msgspec.Struct, frozen=True):
 
 
 class Largest(msgspec.Struct, frozen=True):
-    """The largest clusters, and the hosts of most documents that go, largest first."""
+    """The largest clusters and the hosts with most removed documents, largest first."""
 
     clusters: list[Cluster]
     hosts: list[Host]
@@ -361,7 +359,7 @@ class Largest(msgspec.Struct, frozen=True):
 def find_largest(
     documents: np.ndarray, hosts: Sequence[str], kept_url_id: np.ndarray, kept_shard: np.ndarray
 ) -> Largest:
-    """Of the documents that go, each by its number (in order) and host, in favour of which other document."""
+    """The largest clusters and hosts among removed documents, given by number (ascending), host and kept document."""
     kept, first, cluster, gone = np.unique(kept_url_id, return_index=True, return_inverse=True, return_counts=True)
     clusters = [
         Cluster(int(kept[i]), int(kept_shard[first[i]]), int(gone[i]) + 1, documents[cluster == i][:_SAMPLE].tolist())
@@ -377,7 +375,7 @@ def find_largest(
 
 
 def merge_largest(found: Iterable[Largest]) -> Largest:
-    """The largest of all components, from those of some each."""
+    """Merge the results of all groups."""
     clusters: list[Cluster] = []
     count: Counter[str] = Counter()
     sample: dict[str, list[int]] = {}
@@ -392,5 +390,5 @@ def merge_largest(found: Iterable[Largest]) -> Largest:
 
 
 def host_of(url: str | None) -> str:
-    """The URL's host without `www.`; nothing for none."""
+    """The URL's host without `www.`; empty for None."""
     return (urlsplit(url).hostname or "").removeprefix("www.") if url else ""

@@ -45,7 +45,7 @@ def test_an_evaluation_set_that_cannot_be_read_is_one_clear_error(tmp_path: Path
     with pytest.raises(UserError, match=r"set\.jsonl, line 2: not a JSON value"):
         n_grams_of(evaluation_sets([str(tmp_path / "set.jsonl")], 13))
     (tmp_path / "set.txt.gz").write_bytes(b"no gzip")
-    with pytest.raises(UserError, match=r"set\.txt\.gz: not a complete file of gzip"):
+    with pytest.raises(UserError, match=r"set\.txt\.gz: damaged or incomplete gzip file"):
         n_grams_of(evaluation_sets([str(tmp_path / "set.txt.gz")], 13))
 
 

@@ -89,7 +89,7 @@ def test_unaltered_text_is_passed_on_byte_for_byte(tmp_path: Path) -> None:
     ("also", "name"), [({"mask_addresses": True}, "mask_addresses"), ({"filters": ("c4",)}, "the filter c4")]
 )
 def test_unaltered_and_what_alters_text_exclude_each_other(workdir: Path, also: dict, name: str) -> None:
-    with pytest.raises(UserError, match=f"unaltered leaves text as it is, but {name} changes it; leave one"):
+    with pytest.raises(UserError, match=f"unaltered keeps text as it is, but {name} changes it; turn one"):
         run_stage(STAGE, Options(unaltered=True, **also), Runtime(Storage(str(workdir))))
 
 

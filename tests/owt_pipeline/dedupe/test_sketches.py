@@ -36,7 +36,7 @@ def test_the_default_banding_finds_what_is_at_the_threshold() -> None:
 def test_a_banding_that_needs_more_permutations_than_there_are_is_refused() -> None:
     with pytest.raises(UserError, match="bands=20 times rows=10 is 200, more than num_perm=128"):
         choose_banding(0.8, 128, 0.5, 20, 10)
-    with pytest.raises(UserError, match="give both, or neither"):
+    with pytest.raises(UserError, match="give both or neither"):
         choose_banding(0.8, 128, 0.5, 20)
 
 
