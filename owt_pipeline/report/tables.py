@@ -48,7 +48,7 @@ _COLUMNS = {
     ),
     "tokens": ("n_tokens", ""),
 }
-"""Of each dataset the columns that are read, and what becomes of them where they do not become columns as they are."""
+"""Of each dataset the columns that are read, and what its table takes of them where that is not all."""
 
 _ROWS = 1 << 16
 
