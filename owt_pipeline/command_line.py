@@ -170,7 +170,7 @@ def add_output_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that say how much to say."""
     group = parser.add_argument_group("output")
     loudness = group.add_mutually_exclusive_group()
-    loudness.add_argument("--quiet", action="store_true", help="say nothing but warnings and errors")
+    loudness.add_argument("--quiet", action="store_true", help="log only warnings and errors")
     loudness.add_argument(
         "--verbose", action="store_true", help="say more: options, times of each step, Beam's own log"
     )

@@ -362,7 +362,7 @@ class ExitCode(IntEnum):
         member.meaning = meaning
         return member
 
-    DONE = 0, "done; of verify: everything holds"
+    DONE = 0, "done; of verify: no problems found"
     ERROR = 1, "an error, in one line; of verify: something does not hold"
     USAGE = 2, "wrong usage: an unknown command, flag or setting, or a value that it does not take"
     NOT_FOUND = (

@@ -75,5 +75,5 @@ class Options:
         "robots.txt that could not be read",
     )
     retry_after_days: float = option(
-        7.0, "with --retry_bases: those that were asked for at least so many days ago", minimum=0.0
+        7.0, "with --retry_bases: retry only URLs last requested at least this many days ago", minimum=0.0
     )

@@ -201,7 +201,7 @@ def open_source(name: str) -> Source:
     if read_manifest(parent, tail) is not None:
         return _dataset(name, DatasetReader.open(parent, tail), "data")
     if not parent.exists(tail):
-        raise NotFound(f"there is no {name}: name a dataset's folder (runs/2013/corpus) or a file")
+        raise NotFound(f"{name}: not found; name a dataset's folder (runs/2013/corpus) or a file")
     if os.path.isdir(name):
         inside = [dataset for dataset in DATASETS if read_manifest(Storage(name), dataset) is not None]
         hint = f"; it is a run: look into {', '.join(f'{name}/{dataset}' for dataset in inside)}" if inside else ""

@@ -331,13 +331,13 @@ def _print(arguments: argparse.Namespace) -> int:
 def _report(findings: Iterator[Finding], damaged: str) -> int:
     failed = marked = 0
     for finding in findings:
-        verdict = "holds" if not finding.problems else f"{len(finding.problems)} problem(s)"
+        verdict = "ok" if not finding.problems else f"{len(finding.problems)} problem(s)"
         print(f"{finding.name}: {verdict}", flush=True)
         for line in (*finding.problems, *finding.notes):
             print(f"  {line}")
         failed += bool(finding.problems)
         marked += len(finding.damaged)
-    print("everything holds" if not failed else f"{failed} dataset(s) do not hold")
+    print("no problems found" if not failed else f"problems in {failed} dataset(s)")
     if marked:
         print(f"{marked} file(s) {damaged}; `owt run` with the same settings then makes them again")
     return ExitCode.ERROR if failed else ExitCode.DONE

@@ -128,7 +128,7 @@ def _verdict(found: dict[str, Any]) -> str:
         return f"rejected by {last['stage']}: {last.get('reason', 'a duplicate')}"
     if found["verdict"] == "pending":
         return f"kept by {last['stage']}; the stages after it have not run"
-    return "kept, to its tokens"
+    return "kept; its tokens are in tokens/"
 
 
 def columns(segments: Sequence[Segment], titles: tuple[str, str], width: int) -> Iterator[str]:

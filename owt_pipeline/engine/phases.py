@@ -50,7 +50,7 @@ failures: list[BaseException] = []
 """What was raised in this process, before Beam wrapped it."""
 
 seconds: dict[str, float] = {}
-"""That each stage took which was published in this process, by name."""
+"""Seconds each stage took, by stage name, for stages published by this process."""
 
 
 class Prepared(msgspec.Struct, frozen=True):

@@ -172,7 +172,7 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build
             if later:
                 return []
             if detached:
-                raise JobRuns(f"job {job.id} is at work on {workdir}; run the same command again for what comes of it")
+                raise JobRuns(f"job {job.id} is at work on {workdir}; run the same command again for its outcome")
             with watch.following():
                 result.wait_until_finish()
     except (submission.JobLost, JobRuns):

@@ -34,7 +34,7 @@ class Browser:
         return self._wait(self._call(method, parameters))
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression; of a promise, what it comes to."""
+        """The value of a JavaScript expression; of a promise, its result."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
