@@ -21,7 +21,7 @@ def test_a_runner_that_repeats_and_drops_makes_the_same_bytes(
     monkeypatch.setattr(RepeatingRunner, "seed", seed)
     ask_owt("run", small_config, "--workdir", tmp_path, FLAG)
     counts = RepeatingRunner.counts
-    assert counts["bundles"] > 40
+    assert counts["bundles"] > 30
     assert counts["late"] > 5
     assert counts["dropped"] > 3
     ask_owt("run", small_config, "--workdir", tmp_path)  # removes what late attempts have left
