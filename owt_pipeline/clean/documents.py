@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 ALL = "all"
-"""Stands for every language in `--languages`."""
+"""Represents every language in `--languages`."""
 
 
 @dataclass

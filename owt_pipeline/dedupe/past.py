@@ -36,7 +36,7 @@ SKETCHES = "sketches"
 """Kind of files with sketches: a part's while dedupe runs; a shard's, kept for later runs."""
 
 NOBODY = 0xFFFFFFFF
-"""Stands for a kept document that belongs to another corpus."""
+"""Represents a kept document that belongs to another corpus."""
 
 RANGE_ROWS = 1 << 21  # hashes in a range; a worker holds a few ranges at 16 bytes per hash
 LEAST_RANGE_ROWS = 1 << 18  # bands with fewer hashes share a part
