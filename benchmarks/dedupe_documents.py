@@ -139,8 +139,8 @@ def _edited(rng: random.Random, words: list[str], share: float) -> list[str]:
 
 def write_clean(workdir: Path, texts: Iterator[str], count: int, num_shards: int = 4, first_id: int = 0) -> None:
     """Write `count` texts as `clean/`, with url_ids from `first_id` on, end to end in shards of like length."""
-    from owt_pipeline.engine.commit import ShardWriter, publish, record_name, work_of  # peers' environments lack them
-    from owt_pipeline.engine.storage import Storage
+    from owt_pipeline.ledger.commit import ShardWriter, publish, record_name, work_of  # peers' environments lack them
+    from owt_pipeline.storage.folder import Storage
     from schemas.manifest import Counts, ShardRecord
 
     run = Storage(str(workdir))

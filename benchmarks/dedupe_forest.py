@@ -31,17 +31,18 @@ import numpy as np
 import pyarrow as pa
 from dedupe_documents import long_documents, write_clean
 
+from owt_pipeline import progress
 from owt_pipeline.dedupe import chain, collection
 from owt_pipeline.dedupe.collection import Collection, Corpus, Part
 from owt_pipeline.dedupe.past import Ranges
 from owt_pipeline.dedupe.shingles import mix
 from owt_pipeline.dedupe.stage import STAGE, Options
-from owt_pipeline.engine import parts, progress
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.exchange import SLICES, Slice, read_index
+from owt_pipeline.engine import parts
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.exchange import SLICES, Slice, read_index
+from owt_pipeline.storage.folder import Storage
 
 MOST, SIMILARITY = 0.02, 0.85
 PARTS = 1024

@@ -29,13 +29,13 @@ from dedupe import PEER_PYTHON, PEERS, ask_peer
 from dedupe_documents import Planted, jsonl, planted, write_clean
 from scipy.sparse import csr_array
 
+from owt_pipeline import progress
 from owt_pipeline.dedupe.shingles import fold, shingle
 from owt_pipeline.dedupe.stage import STAGE, Options
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.storage.folder import Storage
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 THRESHOLD, NGRAM = 0.8, 5

@@ -23,8 +23,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.storage.folder import Storage
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PEER = REPOSITORY / "benchmarks" / "peers" / "datatrove_end_to_end.py"

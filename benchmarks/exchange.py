@@ -33,9 +33,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from dedupe import look
 
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.exchange import SLICES, Slice, gather, partition_of, read_index
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.exchange import SLICES, Slice, gather, partition_of, read_index
+from owt_pipeline.storage.folder import Storage
 
 ROWS = pa.schema([("hash", pa.uint64()), ("document", pa.uint32())])
 WAYS = ("exchange", "GroupByKey")

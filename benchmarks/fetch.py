@@ -40,11 +40,11 @@ from pydoc_data.topics import topics
 from statistics import median
 from typing import Any
 
-from owt_pipeline.engine import progress
+from owt_pipeline import progress
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import load
+from owt_pipeline.storage.folder import Storage
 
 CONNECTIONS = 200
 THREADS = 64

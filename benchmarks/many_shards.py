@@ -19,11 +19,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from owt_pipeline import progress
 from owt_pipeline.commands.verify import verify
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.commit import publish
-from owt_pipeline.engine.plan import look_at
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.ledger.commit import publish
+from owt_pipeline.ledger.plan import look_at
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, REJECTS
 from schemas.manifest import Counts, ShardFile, ShardRecord
 

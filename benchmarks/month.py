@@ -92,15 +92,15 @@ def run_stages(folder: str, *bases: str) -> dict[str, float]:
     """Run dedupe, export and tokenize over a working directory, in this process."""
     import apache_beam as _  # noqa: F401
 
+    from owt_pipeline import progress
     from owt_pipeline.dedupe.stage import STAGE as DEDUPE
     from owt_pipeline.dedupe.stage import Options
-    from owt_pipeline.engine import progress
-    from owt_pipeline.engine.bases import pin
     from owt_pipeline.engine.runner import run_stages
     from owt_pipeline.engine.stage import Runtime
-    from owt_pipeline.engine.storage import Storage
     from owt_pipeline.export.stage import STAGE as EXPORT
     from owt_pipeline.export.stage import ExportOptions
+    from owt_pipeline.ledger.bases import pin
+    from owt_pipeline.storage.folder import Storage
     from owt_pipeline.tokenize.stage import STAGE as TOKENIZE
     from owt_pipeline.tokenize.stage import TokenizeOptions
 

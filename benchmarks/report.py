@@ -22,7 +22,7 @@ from pathlib import Path
 
 from synthetic_run import write_run
 
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.storage.folder import Storage
 
 QUERIES = """
 select reason, count(*) from '{run}/ledger/*/rejects/*.parquet' group by 1;

@@ -51,17 +51,17 @@ import zstandard
 from synthetic_run import write_run
 
 from owt_pipeline.commands.estimate import FOREST_SECONDS, Work, forecast, rate_of, table
-from owt_pipeline.engine import storage
-from owt_pipeline.engine.bucket_clients import PIECE_BYTES, Failure
-from owt_pipeline.engine.commit import publish, record_name
-from owt_pipeline.engine.disk import Disk
-from owt_pipeline.engine.exchange import SLICE_BYTES, SliceWriter
 from owt_pipeline.engine.phases import plan_stage, publish_stage, read_log
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import SHARDS, Runtime, StageRun
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.submission import Machines, Prices
+from owt_pipeline.ledger.commit import publish, record_name
+from owt_pipeline.ledger.exchange import SLICE_BYTES, SliceWriter
 from owt_pipeline.stages import ORDER, load
+from owt_pipeline.storage import folder as storage
+from owt_pipeline.storage.buckets import PIECE_BYTES, Failure
+from owt_pipeline.storage.disk import Disk
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.manifest import Counts, FileTable, Manifest, ShardFile, ShardRecord, ledger_of
 from schemas.settings import from_table

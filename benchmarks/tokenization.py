@@ -29,10 +29,10 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import Outcome, require_manifest
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats import encoding as encodings
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import Outcome, require_manifest
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from synthetic_run import write_run
 
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import url_id
+from owt_pipeline.storage.folder import Storage
 
 LIMIT_SECONDS = 2.0
 

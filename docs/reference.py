@@ -23,8 +23,8 @@ TRAINER = {"train": TrainConfig, "sample": SampleOptions, "evaluate": EvaluateOp
 API = {
     "Run a pipeline": ["owt_pipeline.pipeline:Run", "owt_pipeline.pipeline:build", "owt_pipeline.stages:load"],
     "Read datasets": [
-        "owt_pipeline.engine.storage:Storage",
-        "owt_pipeline.engine.dataset:DatasetReader",
+        "owt_pipeline.storage.folder:Storage",
+        "owt_pipeline.ledger.dataset:DatasetReader",
         "schemas.manifest:Manifest",
         "schemas.reasons:Reason",
         "owt_pipeline.commands.history:readers_of",

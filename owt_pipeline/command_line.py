@@ -21,8 +21,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO
 
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.errors import LedgerError, UsageError, UserError, explain_os_error
+from owt_pipeline import progress
+from owt_pipeline.errors import LedgerError, UsageError, UserError, explain_os_error
 from schemas.settings import ExitCode, FlagFormatter, shortened
 
 

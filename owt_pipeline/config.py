@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from owt_pipeline.command_line import add_output_flags, at_least
-from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.stage import Stage
-from owt_pipeline.engine.storage import folder_of
+from owt_pipeline.errors import UsageError
+from owt_pipeline.storage.folder import folder_of
 from schemas import SettingsError
 from schemas.settings import did_you_mean, from_table
 

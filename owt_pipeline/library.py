@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from owt_pipeline.engine.storage import Storage
     from owt_pipeline.extract.extractor import Extracted
     from owt_pipeline.extract.pages import Rejected
+    from owt_pipeline.storage.folder import Storage
     from schemas import Reason
     from schemas.manifest import Manifest, ShardRecord
 
@@ -182,7 +182,7 @@ class Cleaner:
     def __init__(self, **options: Any):
         from owt_pipeline.clean.options import Options
         from owt_pipeline.clean.stage import checked_sets
-        from owt_pipeline.engine.errors import UserError
+        from owt_pipeline.errors import UserError
         from schemas.settings import from_table
 
         self.options = from_table(Options, options, "clean")
@@ -246,11 +246,11 @@ def find_duplicates(
 
     from owt_pipeline.dedupe.options import Comparison, Options
     from owt_pipeline.dedupe.stage import STAGE
-    from owt_pipeline.engine.dataset import DatasetReader
-    from owt_pipeline.engine.errors import UserError
     from owt_pipeline.engine.parts import make_here
     from owt_pipeline.engine.stage import Runtime
-    from owt_pipeline.engine.storage import Storage
+    from owt_pipeline.errors import UserError
+    from owt_pipeline.ledger.dataset import DatasetReader
+    from owt_pipeline.storage.folder import Storage
     from schemas.settings import from_table
 
     asked = vars(from_table(Comparison, options, "near_duplicates"))
@@ -328,9 +328,9 @@ def texts_of_files(paths: Sequence[str], text_field: str) -> Iterator[pa.Array]:
     Raises ValueError for a record without the field, or whose field is no text; UserError for a file that cannot be
     read.
     """
-    from owt_pipeline.engine.storage import expand_globs
     from owt_pipeline.import_text.records import format_of, read_records
     from owt_pipeline.import_text.stage import field_value
+    from owt_pipeline.storage.folder import expand_globs
 
     columns = {text_field, text_field.partition(".")[0]}
     waiting: list[str | None] = []
@@ -372,7 +372,7 @@ def write_documents(workdir: Storage, shard: int, texts: Iterable[tuple[int, pa.
     import numpy as np
     import pyarrow as pa
 
-    from owt_pipeline.engine.commit import ShardWriter
+    from owt_pipeline.ledger.commit import ShardWriter
     from schemas import DATASETS
 
     schema = DATASETS["clean"].schema
@@ -389,7 +389,7 @@ def write_documents(workdir: Storage, shard: int, texts: Iterable[tuple[int, pa.
 
 def publish_documents(workdir: Storage, records: Sequence[ShardRecord]) -> Manifest:
     """Publish the shards that `write_documents` wrote."""
-    from owt_pipeline.engine.commit import publish
+    from owt_pipeline.ledger.commit import publish
     from schemas import DATASETS
     from schemas.manifest import Counts
 

@@ -23,8 +23,8 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from owt_pipeline import config
 from owt_pipeline.engine.graph import Dataset, End, RunStage, Start, plain_labels
 from owt_pipeline.engine.stage import Runtime, Stage
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import ORDER, load
+from owt_pipeline.storage.folder import Storage
 
 
 class Collect(RunStage):

@@ -25,12 +25,12 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 
 from owt_pipeline.dedupe.options import Comparison, Options
 from owt_pipeline.dedupe.stage import STAGE as DEDUPE
-from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.graph import Dataset, RunStage, Stopped
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.extract.pages import Rejected
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.library import Cleaner, Extractor, as_strings, publish_documents, write_documents
+from owt_pipeline.storage.folder import Storage
 from schemas.manifest import ShardRecord
 from schemas.settings import from_table
 

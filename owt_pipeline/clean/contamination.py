@@ -18,8 +18,8 @@ import orjson
 import pyarrow as pa
 import xxhash
 
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import open_source
+from owt_pipeline.errors import UserError
+from owt_pipeline.storage.folder import open_source
 
 _WORD = re.compile(r"\w+")
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}

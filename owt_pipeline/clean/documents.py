@@ -19,7 +19,7 @@ from owt_pipeline.clean.contamination import EvaluationSets, n_grams_of, shared_
 from owt_pipeline.clean.filters import FILTERS, Limit
 from owt_pipeline.clean.judgement import TextView
 from owt_pipeline.clean.repair import fix_text, mask, tidy
-from owt_pipeline.engine.dataset import Outcome, rejects_batch, replace_columns
+from owt_pipeline.ledger.dataset import Outcome, rejects_batch, replace_columns
 from schemas import DATASETS, Reason
 
 if TYPE_CHECKING:

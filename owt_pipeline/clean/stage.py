@@ -7,11 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.clean.options import Options
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
-from owt_pipeline.engine.storage import expand_globs
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.storage.folder import expand_globs
 from schemas.settings import did_you_mean
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.collect.spread import Spread, home_bucket
-from owt_pipeline.engine.bases import Base
-from owt_pipeline.engine.dataset import DatasetReader, is_discarded
 from owt_pipeline.formats.urls import host_of
+from owt_pipeline.ledger.bases import Base
+from owt_pipeline.ledger.dataset import DatasetReader, is_discarded
 from schemas import DATASETS, Reason
 from schemas.manifest import Manifest
 

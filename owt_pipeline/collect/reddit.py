@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from owt_pipeline.collect.submissions import Submission
-from owt_pipeline.engine.errors import UsageError, UserError
+from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.formats.lines import Block
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from itertools import chain
 import numpy as np
 import xxhash
 
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import open_source
+from owt_pipeline.errors import UserError
 from owt_pipeline.formats.lines import LineReader
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of
+from owt_pipeline.storage.folder import open_source
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline.collect.rules import Rules
 from owt_pipeline.collect.submissions import SUBMISSIONS, RowMaker, read_block
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.errors import UserError
 from owt_pipeline.formats import lines
 from owt_pipeline.formats.captures import COMPLETE, Broken, captures, what_else
 from owt_pipeline.formats.lines import Block

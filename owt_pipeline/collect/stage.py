@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from owt_pipeline import progress
 from owt_pipeline.collect.earlier import AGAIN, KNOWN, BaseReader, Earlier, accepted_by
 from owt_pipeline.collect.merge import merge_submissions
 from owt_pipeline.collect.options import Options
@@ -30,11 +31,13 @@ from owt_pipeline.collect.sources import (
 )
 from owt_pipeline.collect.spread import HOSTS, HostCounter, Spread, plan_spread
 from owt_pipeline.collect.submissions import ROWS
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.bases import Base
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.exchange import (
+from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part, what_was_sent
+from owt_pipeline.engine.workers import map_batches
+from owt_pipeline.errors import UserError
+from owt_pipeline.formats import lines
+from owt_pipeline.ledger.bases import Base
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.exchange import (
     SLICE_BYTES,
     Slice,
     SliceWriter,
@@ -43,10 +46,7 @@ from owt_pipeline.engine.exchange import (
     read_index,
     read_slices,
 )
-from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part, what_was_sent
-from owt_pipeline.engine.storage import Storage, describe_source, expand_globs, open_source
-from owt_pipeline.engine.workers import map_batches
-from owt_pipeline.formats import lines
+from owt_pipeline.storage.folder import Storage, describe_source, expand_globs, open_source
 from schemas import Reason
 from schemas.manifest import ShardRecord
 

@@ -12,9 +12,11 @@ from typing import Any
 
 from owt_pipeline.command_line import Command, CommandParser, aligned
 from owt_pipeline.commands.estimate import duration, size
-from owt_pipeline.engine.bases import dependents_of, folders_of_chain, out_of_date
-from owt_pipeline.engine.commit import Listing
-from owt_pipeline.engine.dataset import (
+from owt_pipeline.engine.phases import read_log
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.bases import dependents_of, folders_of_chain, out_of_date
+from owt_pipeline.ledger.commit import Listing
+from owt_pipeline.ledger.dataset import (
     DatasetReader,
     is_discarded,
     mark_discarded,
@@ -22,10 +24,8 @@ from owt_pipeline.engine.dataset import (
     require_manifest,
     require_run,
 )
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.lease import hold, running
-from owt_pipeline.engine.phases import read_log
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.lease import hold, running
 from schemas import DATASETS
 
 

@@ -28,11 +28,15 @@ from owt_pipeline.commands.estimate import (
     rate_of,
     size,
 )
-from owt_pipeline.engine.bases import Base
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.phases import read_log
-from owt_pipeline.engine.plan import (
+from owt_pipeline.engine.stage import Runtime, Stage, make_plan, with_shards
+from owt_pipeline.engine.submission import Prices, machines_of
+from owt_pipeline.errors import UserError
+from owt_pipeline.formats.captures import Capture, captures
+from owt_pipeline.formats.urls import BadURL, canonicalize, url_id
+from owt_pipeline.ledger.bases import Base
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.plan import (
     INTERRUPTED,
     Output,
     Plan,
@@ -40,11 +44,7 @@ from owt_pipeline.engine.plan import (
     look_at,
     usable_manifest,
 )
-from owt_pipeline.engine.stage import Runtime, Stage, make_plan, with_shards
-from owt_pipeline.engine.storage import Storage, expand_globs, open_source
-from owt_pipeline.engine.submission import Prices, machines_of
-from owt_pipeline.formats.captures import Capture, captures
-from owt_pipeline.formats.urls import BadURL, canonicalize, url_id
+from owt_pipeline.storage.folder import Storage, expand_globs, open_source
 from schemas import Reason
 from schemas.manifest import Manifest
 from schemas.reasons import TEMPORARY

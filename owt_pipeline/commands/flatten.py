@@ -23,23 +23,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from owt_pipeline import progress
 from owt_pipeline.collect.earlier import TEMPORARY
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, at_least, configure_output
 from owt_pipeline.commands.run import REMADE, check_folder, recorded_options, recorded_stages, run_stages
 from owt_pipeline.dedupe.chain import SUPERSEDED
 from owt_pipeline.dedupe.collection import read_collection
 from owt_pipeline.dedupe.past import NOBODY, keep_sketches
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.bases import open_chain, place_of
-from owt_pipeline.engine.commit import WARC, ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader, read_manifest, replace_columns, require_manifest, require_run
-from owt_pipeline.engine.errors import UsageError, UserError
-from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, rows_of_input
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.export.takedowns import read_takedowns, takedowns_of_chain, write_takedowns
 from owt_pipeline.fetch.shards import sorted_urls
+from owt_pipeline.ledger.bases import open_chain, place_of
+from owt_pipeline.ledger.commit import WARC, ShardWriter
+from owt_pipeline.ledger.dataset import DatasetReader, read_manifest, replace_columns, require_manifest, require_run
+from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.stages import load
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import Counts, Manifest, ShardRecord
 

@@ -15,14 +15,14 @@ import pyarrow as pa
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, at_least, configure_output
 from owt_pipeline.commands.history import readers_of
 from owt_pipeline.commands.run import REMADE, recorded_stages, run_stages
-from owt_pipeline.engine.bases import begin_revision, dependents_of
-from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.lease import hold
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
 from owt_pipeline.export.takedowns import Takedown, Takedowns, read_takedowns, write_takedowns
 from owt_pipeline.formats.urls import BadURL, canonicalize, url_id
+from owt_pipeline.ledger.bases import begin_revision, dependents_of
+from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest
+from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.lease import hold
 
 logger = logging.getLogger("owt")
 

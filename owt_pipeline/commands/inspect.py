@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser, aligned, at_least
 from owt_pipeline.commands.history import find_id, readers_of
-from owt_pipeline.engine.dataset import DatasetReader, arrow_batches, read_manifest, reading
-from owt_pipeline.engine.errors import NotFound, UsageError, UserError
-from owt_pipeline.engine.lease import mention_running
-from owt_pipeline.engine.storage import Storage, folder_of
+from owt_pipeline.errors import NotFound, UsageError, UserError
+from owt_pipeline.ledger.dataset import DatasetReader, arrow_batches, read_manifest, reading
+from owt_pipeline.storage.folder import Storage, folder_of
+from owt_pipeline.storage.lease import mention_running
 from schemas import DATASETS, Reason
 from schemas.settings import did_you_mean
 

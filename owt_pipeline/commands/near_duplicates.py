@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.dedupe.options import Comparison
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import folder_of
+from owt_pipeline.errors import UserError
 from owt_pipeline.library import find_duplicates, texts_of_files
+from owt_pipeline.storage.folder import folder_of
 from schemas.settings import add_flags, flags_given
 
 EXAMPLES = 3

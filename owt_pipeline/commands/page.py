@@ -13,14 +13,14 @@ from typing import Any
 
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.config import stage_options
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.errors import NotFound
 from owt_pipeline.engine.parts import make_here
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage, folder_of
+from owt_pipeline.errors import NotFound
 from owt_pipeline.extract.pages import Found, Result, extract_all, extract_body, extract_row
 from owt_pipeline.formats.warc import pages
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages import load
+from owt_pipeline.storage.folder import Storage, folder_of
 from schemas.settings import add_flags, flags_given
 
 _FETCH = ("user_agent", "allow_private_hosts", "allowed_ports", "proxy")

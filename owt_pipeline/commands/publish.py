@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.engine.dataset import DatasetReader, read_manifest
-from owt_pipeline.engine.errors import UsageError, UserError
-from owt_pipeline.engine.lease import mention_running
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.export.card import rendered
+from owt_pipeline.ledger.dataset import DatasetReader, read_manifest
+from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.lease import mention_running
 from schemas import DATASETS
 from schemas.datasets import is_validation
 from schemas.manifest import Manifest, ShardFile

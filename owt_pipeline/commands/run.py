@@ -15,17 +15,17 @@ from typing import Any
 from owt_pipeline import config
 from owt_pipeline.command_line import CommandParser, aligned, configure_output, reporting_errors
 from owt_pipeline.engine import runner, submission
-from owt_pipeline.engine.bases import BASES, FORGOTTEN, dependents_of, end_revision, folders_of_chain, pin
-from owt_pipeline.engine.dataset import require_run
-from owt_pipeline.engine.errors import UsageError, UserError
-from owt_pipeline.engine.lease import hold
 from owt_pipeline.engine.phases import RUN_LOG, Result
-from owt_pipeline.engine.plan import recorded_plan, usable_manifest
 from owt_pipeline.engine.runner import check_beam_flags
 from owt_pipeline.engine.stage import Runtime, Stage
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.submission import Prices
+from owt_pipeline.errors import UsageError, UserError
+from owt_pipeline.ledger.bases import BASES, FORGOTTEN, dependents_of, end_revision, folders_of_chain, pin
+from owt_pipeline.ledger.dataset import require_run
+from owt_pipeline.ledger.plan import recorded_plan, usable_manifest
 from owt_pipeline.stages import ORDER, load
+from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.lease import hold
 from schemas import DATASETS, SettingsError
 from schemas.datasets import LEDGER
 from schemas.settings import add_flags, flags_given, from_table, to_toml

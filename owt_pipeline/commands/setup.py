@@ -11,7 +11,7 @@ from typing import Any
 from owt_pipeline.cli import COMMANDS, STAGES, command_of
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.commands.run import build_parser, stage_parser
-from owt_pipeline.engine.errors import UsageError, UserError
+from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.stages import ORDER, load
 from schemas.settings import describe, did_you_mean
 

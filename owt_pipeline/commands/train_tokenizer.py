@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.errors import UsageError
-from owt_pipeline.engine.storage import Storage, folder_of
+from owt_pipeline.errors import UsageError
 from owt_pipeline.formats.encoding import END_OF_TEXT
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.storage.folder import Storage, folder_of
 from schemas import SettingsError, option
 from schemas.datasets import is_validation
 from schemas.settings import add_flags, flags_given, from_table

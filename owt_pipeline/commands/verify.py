@@ -17,15 +17,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from owt_pipeline import progress
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.commands.history import keeper_of
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.bases import BASES, open_chain, out_of_date
-from owt_pipeline.engine.commit import Listing
-from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, require_run
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.lease import hold, mention_running
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.bases import BASES, open_chain, out_of_date
+from owt_pipeline.ledger.commit import Listing
+from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest, require_run
+from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.lease import hold, mention_running
 from schemas import DATASETS, REJECTS
 from schemas.manifest import MANIFEST_NAME, Manifest, ShardFile, ledger_of
 from schemas.settings import ExitCode

@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.commands.history import asked_for, cut, history, in_bases, nearest, readers_of
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.errors import NotFound, UsageError
-from owt_pipeline.engine.lease import mention_running
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import NotFound, UsageError
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.report.side_by_side import Segment
+from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.lease import mention_running
 from schemas import DATASETS
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")

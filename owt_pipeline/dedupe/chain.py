@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from owt_pipeline import progress
 from owt_pipeline.dedupe.collection import Collection, read_collection
 from owt_pipeline.dedupe.components import find_candidates, forest_of
 from owt_pipeline.dedupe.past import NOBODY, SKETCHES, Ranges, keep_sketches, write_section
@@ -38,15 +39,14 @@ from owt_pipeline.dedupe.sketches import (
     star_edges,
 )
 from owt_pipeline.dedupe.verification import CANDIDATES, Verifier, find_largest, host_of
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.exchange import Slice, gather, partition_of, read_slices
+from owt_pipeline.ledger.exchange import Slice, gather, partition_of, read_slices
 from schemas import DATASETS
 
 if TYPE_CHECKING:
     from owt_pipeline.dedupe.options import Options
-    from owt_pipeline.engine.commit import ShardWriter
-    from owt_pipeline.engine.dataset import DatasetReader
     from owt_pipeline.engine.stage import StageRun
+    from owt_pipeline.ledger.commit import ShardWriter
+    from owt_pipeline.ledger.dataset import DatasetReader
 
 LARGEST = "largest"
 """Kind of the files with the largest clusters and hosts of a group."""

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from owt_pipeline.dedupe.past import NOBODY, SKETCHES, Kept, Ranges
-from owt_pipeline.engine.commit import record_name
-from owt_pipeline.engine.dataset import DatasetReader, reading
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import StageRun, read_record
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.commit import record_name
+from owt_pipeline.ledger.dataset import DatasetReader, reading
+from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest, ShardFile
 
 SKETCH = "sketch"

@@ -26,11 +26,11 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import numpy as np
 
-from owt_pipeline.engine.commit import ShardWriter, record_name
-from owt_pipeline.engine.dataset import reading
-from owt_pipeline.engine.disk import HashingFile
 from owt_pipeline.engine.stage import StageRun, read_record
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.ledger.commit import ShardWriter, record_name
+from owt_pipeline.ledger.dataset import reading
+from owt_pipeline.storage.disk import HashingFile
+from owt_pipeline.storage.folder import Storage
 
 SKETCHES = "sketches"
 """Kind of files with sketches: a part's while dedupe runs; a shard's, kept for later runs."""

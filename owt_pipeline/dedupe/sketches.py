@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.dedupe.shingles import Folded, Shingles, chunked, fold, hash_texts, mix, shingle
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.errors import UserError
 
 COMPILED_FROM = 1 << 25
 """Hashes per process from which numba pays: it takes 0.5 s to import and compile; numpy signs them in 0.6 s."""

@@ -22,12 +22,12 @@ from owt_pipeline.dedupe.collection import (
 )
 from owt_pipeline.dedupe.options import Options
 from owt_pipeline.dedupe.verification import Largest, merge_largest
-from owt_pipeline.engine.bases import Base, relative_uri
-from owt_pipeline.engine.dataset import DatasetReader, require_manifest
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part, rows_of_input, what_was_sent
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import start_server
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.bases import Base, relative_uri
+from owt_pipeline.ledger.dataset import DatasetReader, require_manifest
+from owt_pipeline.storage.folder import Storage
 from schemas import Reason
 from schemas.manifest import Counts
 

@@ -34,9 +34,9 @@ from owt_pipeline.demo.inputs import (
 from owt_pipeline.demo.server import serving
 from owt_pipeline.demo.site import DOMAIN, Expectation, Site, build_site
 from owt_pipeline.engine import workers
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import BadURL, canonical_url
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.storage.folder import Storage
 from schemas import Reason
 from schemas.settings import to_toml
 

@@ -33,14 +33,14 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from owt_pipeline.engine.bases import end_revision, pin
-from owt_pipeline.engine.errors import Superseded, UserError
-from owt_pipeline.engine.exchange import Slice
-from owt_pipeline.engine.lease import is_in_sight, keeping, release, take
 from owt_pipeline.engine.parts import Done, Work, do_locally
 from owt_pipeline.engine.phases import Outcome, failures, plan_stage, publish_work, write_outcome
 from owt_pipeline.engine.stage import Runtime, Stage
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import Superseded, UserError
+from owt_pipeline.ledger.bases import end_revision, pin
+from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.lease import is_in_sight, keeping, release, take
 from schemas.manifest import Manifest
 
 logger = logging.getLogger("owt")

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.commit import ShardWriter, find_record, record_name
-from owt_pipeline.engine.errors import Superseded
-from owt_pipeline.engine.exchange import SLICES, Slice, read_index
-from owt_pipeline.engine.lease import RENEW_SECONDS, renew
+from owt_pipeline import progress
 from owt_pipeline.engine.phases import open_run, plan_stage, publish_stage, superseding
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Step, read_record
 from owt_pipeline.engine.workers import WorkerDied, WorkerError, shared_pool
+from owt_pipeline.errors import Superseded
+from owt_pipeline.ledger.commit import ShardWriter, find_record, record_name
+from owt_pipeline.ledger.exchange import SLICES, Slice, read_index
+from owt_pipeline.storage.lease import RENEW_SECONDS, renew
 from schemas import DATASETS
 from schemas.manifest import Manifest, ShardRecord
 

@@ -18,12 +18,13 @@ from typing import Any
 
 import msgspec
 
-from owt_pipeline.engine.bases import open_chain
-from owt_pipeline.engine.commit import publish, record_name, version_of_manifest, work_of
-from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest, require_manifest
-from owt_pipeline.engine.errors import LedgerError, Superseded, UserError, explain_os_error
-from owt_pipeline.engine.lease import LeaseLost, is_held, is_in_sight, out_of_sight, renew
-from owt_pipeline.engine.plan import (
+from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, make_plan, with_shards
+from owt_pipeline.engine.workers import keep_pandas_out
+from owt_pipeline.errors import LedgerError, Superseded, UserError, explain_os_error
+from owt_pipeline.ledger.bases import open_chain
+from owt_pipeline.ledger.commit import publish, record_name, version_of_manifest, work_of
+from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest, require_manifest
+from owt_pipeline.ledger.plan import (
     INTERRUPTED,
     Output,
     Plan,
@@ -33,9 +34,8 @@ from owt_pipeline.engine.plan import (
     read_plan,
     read_records,
 )
-from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, make_plan, with_shards
-from owt_pipeline.engine.storage import Storage
-from owt_pipeline.engine.workers import keep_pandas_out
+from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.lease import LeaseLost, is_held, is_in_sight, out_of_sight, renew
 from schemas.manifest import Counts, Manifest, ShardFile
 
 logger = logging.getLogger("owt")

@@ -19,11 +19,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from owt_pipeline.engine import parts, progress, submission
-from owt_pipeline.engine.commit import record_name, work_of
-from owt_pipeline.engine.dataset import require_manifest
-from owt_pipeline.engine.errors import JobRuns, UsageError, UserError
-from owt_pipeline.engine.lease import name_job, out_of_sight
+from owt_pipeline import progress
+from owt_pipeline.engine import parts, submission
 from owt_pipeline.engine.phases import (
     Outcome,
     Result,
@@ -36,10 +33,14 @@ from owt_pipeline.engine.phases import (
     results_of,
     seconds,
 )
-from owt_pipeline.engine.plan import read_plan
 from owt_pipeline.engine.stage import Runtime, Stage, Step, read_record, records_of
-from owt_pipeline.engine.storage import Storage, at_once, in_thread
 from owt_pipeline.engine.workers import WorkerError, close_shared_pool, importing, start_server
+from owt_pipeline.errors import JobRuns, UsageError, UserError
+from owt_pipeline.ledger.commit import record_name, work_of
+from owt_pipeline.ledger.dataset import require_manifest
+from owt_pipeline.ledger.plan import read_plan
+from owt_pipeline.storage.folder import Storage, at_once, in_thread
+from owt_pipeline.storage.lease import name_job, out_of_sight
 from schemas.manifest import MANIFEST_NAME, Manifest, ledger_of
 
 logger = logging.getLogger("owt")

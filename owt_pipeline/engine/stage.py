@@ -27,15 +27,15 @@ from typing import Any, Literal
 import msgspec
 import pyarrow as pa
 
-from owt_pipeline.engine.bases import Base, described, open_chain
-from owt_pipeline.engine.commit import ShardWriter, version_of_manifest
-from owt_pipeline.engine.dataset import DatasetReader, Outcome
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.exchange import Slice
-from owt_pipeline.engine.lease import Job
-from owt_pipeline.engine.plan import Plan, version_skew, versions_of, versions_of_everything
-from owt_pipeline.engine.storage import Storage, at_once
 from owt_pipeline.engine.workers import map_batches
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.bases import Base, described, open_chain
+from owt_pipeline.ledger.commit import ShardWriter, version_of_manifest
+from owt_pipeline.ledger.dataset import DatasetReader, Outcome
+from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.ledger.plan import Plan, version_skew, versions_of, versions_of_everything
+from owt_pipeline.storage.folder import Storage, at_once
+from owt_pipeline.storage.lease import Job
 from schemas import DATASETS
 from schemas.manifest import Counts, Manifest, ManifestError, ShardFile, ShardRecord, ledger_of
 from schemas.settings import shaping_options

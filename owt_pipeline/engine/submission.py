@@ -13,10 +13,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from owt_pipeline.engine.errors import UsageError, UserError
-from owt_pipeline.engine.lease import Job
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerError
+from owt_pipeline.errors import UsageError, UserError
+from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.lease import Job
 from schemas.settings import did_you_mean
 
 if TYPE_CHECKING:

@@ -44,8 +44,8 @@ from typing import Any, NoReturn, TypeVar
 
 import pyarrow as pa
 
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.errors import LedgerError, Superseded, UserError
+from owt_pipeline import progress
+from owt_pipeline.errors import LedgerError, Superseded, UserError
 
 R = TypeVar("R")
 T = TypeVar("T")

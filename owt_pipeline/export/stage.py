@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.engine.bases import FORGOTTEN
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import Outcome, read_manifest, rejects_batch
-from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.export.card import LANGUAGE, card
 from owt_pipeline.export.takedowns import Takedowns, forgotten_in_shards, takedowns_of_chain
+from owt_pipeline.ledger.bases import FORGOTTEN
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import Outcome, read_manifest, rejects_batch
+from owt_pipeline.ledger.exchange import Slice
 from schemas import DATASETS, Reason, option
 from schemas.manifest import Counts, ShardRecord
 from schemas.settings import shaping_options

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.engine.bases import FORGOTTEN, folders_of_chain
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
 from owt_pipeline.formats.urls import host_of
+from owt_pipeline.ledger.bases import FORGOTTEN, folders_of_chain
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.storage.folder import Storage
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from owt_pipeline.engine.dataset import Outcome, empty, rejects_batch, replace_columns
 from owt_pipeline.engine.workers import TIMEOUT_SIGNAL, WorkerDied, shared_pool
 from owt_pipeline.extract import extractor as extractors
 from owt_pipeline.extract.charset import decode
 from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
 from owt_pipeline.extract.not_pages import what_instead
 from owt_pipeline.formats.warc import read_record
+from owt_pipeline.ledger.dataset import Outcome, empty, rejects_batch, replace_columns
 from schemas import DATASETS, Reason
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
+from owt_pipeline.errors import UserError
 from owt_pipeline.extract.extractor import BUILT_IN, ExtractorError, describe
 from owt_pipeline.extract.model import digest
 from owt_pipeline.extract.options import Options
@@ -15,9 +15,9 @@ from owt_pipeline.extract.options import Options
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from owt_pipeline.engine.commit import ShardWriter
-    from owt_pipeline.engine.dataset import DatasetReader
-    from owt_pipeline.engine.exchange import Slice
+    from owt_pipeline.ledger.commit import ShardWriter
+    from owt_pipeline.ledger.dataset import DatasetReader
+    from owt_pipeline.ledger.exchange import Slice
 
 
 ROWS = 64  # pages a batch of documents is made of; workers get them one by one, so that load balances

@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohappyeyeballs import AddrInfoType
 
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.errors import UserError
 from owt_pipeline.fetch.manners import Slots
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from yarl import URL
 
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.errors import UserError
 from owt_pipeline.fetch.answers import Answer, NoPage, Received
 from owt_pipeline.fetch.client import Client
 from owt_pipeline.fetch.connections import Stop

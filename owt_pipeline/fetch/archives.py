@@ -13,22 +13,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import batch_of
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import open_source
+from owt_pipeline.errors import UserError
 from owt_pipeline.fetch.answers import EARLIEST, Answer, NoPage, Origin, Page, judge, wanted_moment
 from owt_pipeline.formats.captures import COMPLETE, Broken, absolute, captures, what_else
 from owt_pipeline.formats.messages import MAX_HEAD_BYTES, REDIRECTS, TooLarge, header
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, url_id
 from owt_pipeline.formats.warc import BadRecord, Response, read_record, rewritten, single_member
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import batch_of
+from owt_pipeline.storage.folder import open_source
 from schemas import Reason
 from schemas.manifest import ShardRecord
 
 if TYPE_CHECKING:
-    from owt_pipeline.engine.exchange import Slice
     from owt_pipeline.engine.stage import StageRun
     from owt_pipeline.fetch.stage import Options
+    from owt_pipeline.ledger.exchange import Slice
 
 BUCKETS = 256
 """Parts of a file's index, by hash of the host: a shard reads those of its hosts only."""

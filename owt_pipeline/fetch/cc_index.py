@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from owt_pipeline.engine.dataset import batch_of
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import Entry, Storage
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.dataset import batch_of
+from owt_pipeline.storage.folder import Entry, Storage
 
 KEY = "url_surtkey"
 NEEDED = ("url", "fetch_time", "fetch_status", "content_mime_detected",

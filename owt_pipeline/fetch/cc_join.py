@@ -25,9 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.dataset import batch_of
-from owt_pipeline.engine.exchange import Slice, gather, read_slices
+from owt_pipeline import progress
 from owt_pipeline.fetch.answers import NoPage, wanted_moment
 from owt_pipeline.fetch.archives import Redirect, canonical_or_none, followed
 from owt_pipeline.fetch.cc_index import (
@@ -45,11 +43,13 @@ from owt_pipeline.fetch.cc_records import CAPTURE, BulkClient, Unreadable, readi
 from owt_pipeline.fetch.surt import surt_key
 from owt_pipeline.formats.messages import REDIRECTS, is_html
 from owt_pipeline.formats.urls import tracking_pattern, unescaped, url_id
+from owt_pipeline.ledger.dataset import batch_of
+from owt_pipeline.ledger.exchange import Slice, gather, read_slices
 from schemas import Reason
 
 if TYPE_CHECKING:
-    from owt_pipeline.engine.commit import ShardWriter
     from owt_pipeline.engine.stage import StageRun
+    from owt_pipeline.ledger.commit import ShardWriter
 
 WANTED = pa.schema(
     [

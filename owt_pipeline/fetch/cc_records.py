@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import pyarrow as pa
 from yarl import URL
 
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
 from owt_pipeline.fetch.archive_client import (
     BUSY,
@@ -37,6 +36,7 @@ from owt_pipeline.fetch.lookups import Capture, below
 from owt_pipeline.fetch.manners import Failed, Slots
 from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.fetch.sources import Crawl, Source, shared_loop
+from owt_pipeline.storage.folder import Storage
 from schemas import Reason
 
 if TYPE_CHECKING:

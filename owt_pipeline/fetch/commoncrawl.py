@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from yarl import URL
 
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.errors import UserError
 from owt_pipeline.fetch.answers import Answer, NoPage, Received
 from owt_pipeline.fetch.archive_client import BUSY, FIRST_TRIES, ArchiveClient
 from owt_pipeline.fetch.archives import Redirect, redirect_of_record

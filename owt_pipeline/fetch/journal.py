@@ -18,10 +18,10 @@ import msgspec
 import numpy as np
 from isal import isal_zlib
 
-from owt_pipeline.engine.disk import Process
-from owt_pipeline.engine.lease import Holder, read_holder, rewrite
-from owt_pipeline.engine.storage import Storage, at_once
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
+from owt_pipeline.storage.disk import Process
+from owt_pipeline.storage.folder import Storage, at_once
+from owt_pipeline.storage.lease import Holder, read_holder, rewrite
 from schemas.reasons import TEMPORARY
 
 R = TypeVar("R")

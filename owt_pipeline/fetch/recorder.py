@@ -24,13 +24,13 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from owt_pipeline.engine import workers
-from owt_pipeline.engine.disk import Process, this_process
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerDied, WorkerError
+from owt_pipeline.errors import UserError
 from owt_pipeline.fetch.answers import Answer, Page
 from owt_pipeline.fetch.journal import SegmentWriter
 from owt_pipeline.fetch.live import Fetched
+from owt_pipeline.storage.disk import Process, this_process
+from owt_pipeline.storage.folder import Storage
 
 SEGMENT_SECONDS = 5.0
 BUCKET_SECONDS = 30.0  # each segment is a request there, which costs money and half a second

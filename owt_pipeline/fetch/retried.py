@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from isal import isal_zlib
 
-from owt_pipeline.engine.bases import RETRIED, begin_revision
-from owt_pipeline.engine.dataset import DatasetReader, is_discarded, read_manifest
-from owt_pipeline.engine.errors import Superseded, UserError
-from owt_pipeline.engine.plan import Plan
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import Superseded, UserError
 from owt_pipeline.fetch.answers import INDEXED, Answer, NoPage, Page
+from owt_pipeline.ledger.bases import RETRIED, begin_revision
+from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest
+from owt_pipeline.ledger.plan import Plan
+from owt_pipeline.storage.folder import Storage
 from schemas import Reason
 from schemas.reasons import TEMPORARY
 

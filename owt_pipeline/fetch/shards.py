@@ -16,11 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.commit import ShardWriter, record_name, shard_name
-from owt_pipeline.engine.dataset import DatasetReader, rejects_batch, replace_columns
-from owt_pipeline.engine.exchange import Slice, gather
-from owt_pipeline.engine.storage import expand_globs
+from owt_pipeline import progress
 from owt_pipeline.fetch.answers import INDEXED, Answer, NoPage, Page
 from owt_pipeline.fetch.archive_client import FIRST_TRIES
 from owt_pipeline.fetch.archives import Archives, Lookup, summary
@@ -33,6 +29,10 @@ from owt_pipeline.fetch.retried import outcomes_that_stay
 from owt_pipeline.fetch.sources import LiveClient, Source, ask_under_claim, shared_loop
 from owt_pipeline.fetch.wayback import WaybackClient
 from owt_pipeline.formats.warc import warcinfo_record
+from owt_pipeline.ledger.commit import ShardWriter, record_name, shard_name
+from owt_pipeline.ledger.dataset import DatasetReader, rejects_batch, replace_columns
+from owt_pipeline.ledger.exchange import Slice, gather
+from owt_pipeline.storage.folder import expand_globs
 from schemas import DATASETS, Reason
 from schemas.reasons import TEMPORARY
 

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.disk import this_process
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline import progress
 from owt_pipeline.fetch.answers import NoPage, Page
 from owt_pipeline.fetch.journal import Claim, Journal
 from owt_pipeline.fetch.live import Fetcher
 from owt_pipeline.fetch.manners import tried_once
 from owt_pipeline.fetch.recorder import Recorder, Recording, start_recording
+from owt_pipeline.storage.disk import this_process
+from owt_pipeline.storage.folder import Storage
 
 if TYPE_CHECKING:
     from owt_pipeline.fetch.stage import Options

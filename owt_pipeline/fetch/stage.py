@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from owt_pipeline.engine.bases import RETRIED
-from owt_pipeline.engine.commit import record_name
-from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.stage import SHARDS, Stage, StageRun, Step, rows_of_input, what_was_sent
-from owt_pipeline.engine.storage import describe_source, expand_globs
+from owt_pipeline.errors import UsageError
+from owt_pipeline.ledger.bases import RETRIED
+from owt_pipeline.ledger.commit import record_name
+from owt_pipeline.storage.folder import describe_source, expand_globs
 from schemas import option
 
 _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")

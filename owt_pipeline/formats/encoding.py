@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import in_thread, open_source
+from owt_pipeline.errors import UserError
+from owt_pipeline.storage.folder import in_thread, open_source
 
 if TYPE_CHECKING:
     import tiktoken

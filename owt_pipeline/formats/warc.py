@@ -23,9 +23,9 @@ import pyarrow as pa
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 from isal import isal_zlib
 
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.errors import UserError
 from owt_pipeline.formats.messages import BadMessage, Headers, TooLarge, charset_of, decode_body, header, split_response
+from owt_pipeline.ledger.dataset import DatasetReader
 from schemas import DATASETS
 
 MAX_BODY_BYTES = 1 << 30

@@ -14,9 +14,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import open_source
+from owt_pipeline.errors import UserError
 from owt_pipeline.formats.lines import Decompressor
+from owt_pipeline.storage.folder import open_source
 
 MAX_RECORD_BYTES = 256 << 20
 """A longer line or text file is rejected as a bad record, since records are held in memory."""

@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import Outcome
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.exchange import Slice, read_slices
+from owt_pipeline import progress
 from owt_pipeline.engine.stage import Stage, StageRun, Step
-from owt_pipeline.engine.storage import describe_source, expand_globs, folder_of, open_source
+from owt_pipeline.errors import UserError
 from owt_pipeline.formats.urls import BadURL, canonical_url, url_id
 from owt_pipeline.import_text.records import Record, format_of, read_records
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import Outcome
+from owt_pipeline.ledger.exchange import Slice, read_slices
+from owt_pipeline.storage.folder import describe_source, expand_globs, folder_of, open_source
 from schemas import DATASETS, REJECTS, Reason, option
 from schemas.manifest import ShardRecord
 

@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 import numpy as np
 
-from owt_pipeline.engine.bases import Base, open_chain, place_of, relative_uri
-from owt_pipeline.engine.dataset import read_manifest
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import Storage, open_source
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.bases import Base, open_chain, place_of, relative_uri
+from owt_pipeline.ledger.dataset import read_manifest
 from owt_pipeline.report.tables import Row, Tables
+from owt_pipeline.storage.folder import Storage, open_source
 from schemas.manifest import Manifest
 from schemas.settings import shaping_options
 from schemas.stats import STATS_VERSION

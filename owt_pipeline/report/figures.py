@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.submission import Machines, Prices
+from owt_pipeline.errors import UsageError
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.report import shown
 from owt_pipeline.report.comparisons import Reference, likeness, share
 from owt_pipeline.report.losses import duplicates, fetching, filters

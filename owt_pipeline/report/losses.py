@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.report import shown
 from owt_pipeline.report.comparisons import share
 from owt_pipeline.report.side_by_side import side_by_side

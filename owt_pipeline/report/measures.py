@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader
+from owt_pipeline import progress
 from owt_pipeline.formats import encoding
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import DatasetReader
 
 MEASURES = {
     "lengths": pa.schema([("characters", pa.int64()), ("bytes", pa.int64())]),

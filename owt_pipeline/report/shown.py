@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from lxml_html_clean import Cleaner
 
-from owt_pipeline.engine.dataset import DatasetReader, reading
 from owt_pipeline.formats.warc import Response, read_record
+from owt_pipeline.ledger.dataset import DatasetReader, reading
 from owt_pipeline.report.tables import Row, Tables
 
 _EXCERPT_CHARACTERS, _TEXT_CHARACTERS = 3000, 20_000

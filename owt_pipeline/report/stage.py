@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.phases import read_log
 from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part
-from owt_pipeline.engine.storage import describe_source
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.report.comparisons import (
     TRAINING_METRICS,
     Reference,
@@ -33,6 +32,7 @@ from owt_pipeline.report.figures import figures, times
 from owt_pipeline.report.measures import measure_shard, rows_of_shards
 from owt_pipeline.report.page import page
 from owt_pipeline.report.tables import open_tables
+from owt_pipeline.storage.folder import describe_source
 from schemas import DATASETS, option
 from schemas.manifest import Counts, ShardRecord
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.dataset import DatasetReader, arrow_batches, reading
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline import progress
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.dataset import DatasetReader, arrow_batches, reading
 from owt_pipeline.report.measures import MEASURES
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, REJECTS
 from schemas.manifest import ShardFile
 

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.engine.bases import Base, relative_uri
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import Outcome, rejects_batch
-from owt_pipeline.engine.errors import LedgerError, UserError
-from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
+from owt_pipeline.errors import LedgerError, UserError
 from owt_pipeline.formats.encoding import Encoding, load, tokenizer_file
+from owt_pipeline.ledger.bases import Base, relative_uri
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import Outcome, rejects_batch
+from owt_pipeline.ledger.exchange import Slice
 from schemas import DATASETS, Reason, option
 from schemas.datasets import is_validation
 from schemas.manifest import ShardRecord

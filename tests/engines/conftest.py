@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from owt_pipeline.engine.phases import read_log
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.storage.folder import Storage
 from tests.engines.cloud import Cloud, cloud
 from tests.engines.engines import Engine, Flink, WorkerPool, flink, prism, spark, worker_pool
 from tests.owt_pipeline.runs import is_same_in_all_runs, manifest_of, owt, run_owt, snapshot

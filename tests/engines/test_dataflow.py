@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.storage.folder import Storage
 from tests.engines.conftest import Jobs, Sent, contents
 from tests.owt_pipeline.runs import snapshot
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.storage.folder import Storage
 from tests.engines.cloud import IMAGE, Cloud
 from tests.engines.conftest import Sent
 from tests.engines.environments import REPOSITORY

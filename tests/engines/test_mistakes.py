@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.storage.folder import Storage
 from tests.engines.conftest import Jobs
 from tests.engines.engines import Engine, worker_pool
 from tests.engines.environments import install, wheel

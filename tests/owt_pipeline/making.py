@@ -10,11 +10,11 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from owt_pipeline.engine.commit import ShardWriter, publish, version_of_manifest
-from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.ledger.commit import ShardWriter, publish, version_of_manifest
+from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, REJECTS
 from schemas.manifest import Manifest
 

@@ -13,10 +13,10 @@ import pytest
 import zstandard
 
 from owt_pipeline.cli import main
-from owt_pipeline.engine.bases import pin
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import canonicalize, url_id
+from owt_pipeline.ledger.bases import pin
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.making import publish_rows
 from tests.owt_pipeline.runs import manifest_of, snapshot
 

@@ -16,8 +16,8 @@ import pytest
 from owt_pipeline.cli import COMMANDS, STAGES, main
 from owt_pipeline.commands.run import check_folder
 from owt_pipeline.commands.setup import SHELLS, full_parser
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.warc import response_record
+from owt_pipeline.storage.folder import Storage
 from schemas.settings import ExitCode
 from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, owt, run_owt, write_sources
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.stages import ORDER, load
+from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.runs import (
     ask_owt,
     copy_of,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.runs import is_same_in_all_runs, owt, run_owt, snapshot
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket

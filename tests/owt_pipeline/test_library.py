@@ -21,9 +21,9 @@ import pytest
 import owt_pipeline as owt
 from owt_pipeline.clean.documents import clean_batch
 from owt_pipeline.clean.options import Options as CleanOptions
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.extract.extractor import Page, Settings
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, write_clean
 

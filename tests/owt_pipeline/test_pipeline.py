@@ -16,12 +16,12 @@ from google.protobuf.message import Message
 
 from owt_pipeline.clean.options import Options as CleanOptions
 from owt_pipeline.clean.stage import STAGE as CLEAN
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.graph import Start
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
 from owt_pipeline.pipeline import Clean, Run, build
 from owt_pipeline.stages import ORDER, load
+from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.engine.test_graph import ELSEWHERE
 from tests.owt_pipeline.runs import copy_of, differing, run_owt, snapshot
 

@@ -15,10 +15,10 @@ import apache_beam as beam
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.lease import LEASE_NAME
+from owt_pipeline.errors import UserError
 from owt_pipeline.pipeline import Run, build
 from owt_pipeline.stages import ORDER
+from owt_pipeline.storage.lease import LEASE_NAME
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.runs import differing, owt
 

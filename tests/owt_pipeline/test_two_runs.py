@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.engine.lease import LEASE_NAME, TERM_SECONDS
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.lease import LEASE_NAME, TERM_SECONDS
 from tests.owt_pipeline.runs import differing, owt, run_owt, write_sources
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket

@@ -15,7 +15,7 @@ from owt_pipeline.clean import contamination
 from owt_pipeline.clean.contamination import evaluation_sets, n_grams_of, shared_n_gram
 from owt_pipeline.clean.documents import clean_document
 from owt_pipeline.clean.options import Options
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.errors import UserError
 from schemas import Reason
 
 ENGLISH = "The river ran past the old mill, and nobody in the village could say how long it had done so. " * 10

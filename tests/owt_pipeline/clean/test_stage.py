@@ -12,12 +12,12 @@ from owt_pipeline.clean.documents import EDGES
 from owt_pipeline.clean.filters import FILTERS
 from owt_pipeline.clean.options import Options
 from owt_pipeline.clean.stage import STAGE
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.manifest import Manifest
 from tests.owt_pipeline.making import write_dataset

@@ -10,10 +10,10 @@ from typing import Any
 
 from owt_pipeline.collect.options import Options
 from owt_pipeline.collect.stage import STAGE
-from owt_pipeline.engine.dataset import DatasetReader, read_manifest
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.ledger.dataset import DatasetReader, read_manifest
+from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.runs import snapshot
 

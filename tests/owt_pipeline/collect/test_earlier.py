@@ -12,9 +12,9 @@ import pytest
 import zstandard
 
 from owt_pipeline.commands.verify import verify
-from owt_pipeline.engine.bases import pin
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import url_id
+from owt_pipeline.ledger.bases import pin
+from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.collect.collecting import Collected, collect
 from tests.owt_pipeline.collect.test_stage import write_dump
 from tests.owt_pipeline.making import publish_rows

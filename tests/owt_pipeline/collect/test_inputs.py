@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from owt_pipeline.collect.sources import Tally
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.errors import UserError
 from owt_pipeline.formats import lines
 from tests.owt_pipeline.collect.collecting import Collected, collect, start
 from tests.owt_pipeline.collect.test_stage import holds, links, write_dump

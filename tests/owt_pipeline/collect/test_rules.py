@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.collect.rules import DomainSet, Rules, blocked_domains, blocked_extensions, extension_of
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.errors import UserError
 
 
 def test_a_domain_includes_its_subdomains_and_nothing_else() -> None:

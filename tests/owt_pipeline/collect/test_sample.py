@@ -14,7 +14,7 @@ import zstandard
 from owt_pipeline.collect.options import Options
 from owt_pipeline.collect.sample import forecast
 from owt_pipeline.collect.stage import sample
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.collect.collecting import collect
 
 SCHEMA = pa.schema([("url_id", pa.uint64()), ("reason", pa.string()), ("score", pa.int64()), ("host", pa.string())])

@@ -22,11 +22,11 @@ from owt_pipeline.collect.options import Options
 from owt_pipeline.collect.stage import STAGE
 from owt_pipeline.commands.history import asked_for, history, readers_of
 from owt_pipeline.commands.verify import verify
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
 from owt_pipeline.formats.urls import canonical_url, host_of, url_id
+from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.collect.collecting import Collected, collect, collected, start
 from tests.owt_pipeline.engine.test_graph import ELSEWHERE
 

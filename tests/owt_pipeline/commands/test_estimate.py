@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.commands.estimate import REQUEST_SECONDS, Forecast, Work, forecast, table
-from owt_pipeline.engine.errors import UsageError
 from owt_pipeline.engine.submission import Machines, Prices
+from owt_pipeline.errors import UsageError
 from tests.owt_pipeline.runs import ask_owt
 
 FREE = Prices(*(0.0 for _ in range(7)))

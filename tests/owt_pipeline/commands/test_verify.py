@@ -13,12 +13,12 @@ import pytest
 from msgspec.structs import replace
 
 from owt_pipeline.commands.verify import verify
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import Outcome, rejects_batch
-from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import Outcome, rejects_batch
+from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import FileTable
 from tests.owt_pipeline.dedupe.corpora import make_month

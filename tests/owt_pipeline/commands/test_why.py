@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from owt_pipeline.commands.history import asked_for, history, readers_of
 from owt_pipeline.commands.why import columns, main
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import Outcome, rejects_batch
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import url_id
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import Outcome, rejects_batch
 from owt_pipeline.report.side_by_side import side_by_side
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.making import Options, stage_that_writes
 from tests.owt_pipeline.runs import ask_owt, copy_of

@@ -13,14 +13,14 @@ import xxhash
 
 from owt_pipeline.dedupe.stage import STAGE as DEDUPE
 from owt_pipeline.dedupe.stage import Options
-from owt_pipeline.engine.bases import pin
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.export.stage import STAGE as EXPORT
 from owt_pipeline.export.stage import ExportOptions
+from owt_pipeline.ledger.bases import pin
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, option
 from schemas.manifest import Manifest
 from tests.owt_pipeline.making import stage_that_writes

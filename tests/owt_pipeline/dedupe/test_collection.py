@@ -11,12 +11,12 @@ from owt_pipeline.dedupe import collection as module
 from owt_pipeline.dedupe.collection import Collection, Earlier, read_collection, write_collection
 from owt_pipeline.dedupe.past import Kept, Ranges
 from owt_pipeline.dedupe.stage import STAGE, Options
-from owt_pipeline.engine import commit
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.phases import plan_stage
 from owt_pipeline.engine.stage import Runtime, StageRun
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger import commit
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.dedupe.corpora import write_clean
 
 ROWS = 25_000

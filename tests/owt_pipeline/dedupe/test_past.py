@@ -21,14 +21,14 @@ from owt_pipeline.commands.history import asked_for, history, readers_of
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.dedupe import past, stage
 from owt_pipeline.dedupe.past import Kept, Ranges, write_section
-from owt_pipeline.engine.bases import pin
-from owt_pipeline.engine.dataset import DatasetReader, read_manifest
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
 from owt_pipeline.export.stage import STAGE as EXPORT
 from owt_pipeline.export.stage import ExportOptions
+from owt_pipeline.ledger.bases import pin
+from owt_pipeline.ledger.dataset import DatasetReader, read_manifest
+from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.dedupe import plain
 from tests.owt_pipeline.dedupe.corpora import (
     SEPARATE,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.dedupe import chain
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.errors import UserError
 from tests.owt_pipeline.dedupe import plain
 from tests.owt_pipeline.dedupe.corpora import (
     corpus_with_copies,

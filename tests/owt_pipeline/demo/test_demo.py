@@ -17,9 +17,9 @@ from owt_pipeline.demo import command
 from owt_pipeline.demo.command import KEPT, LATER, deviations, run_later, run_stages, verdicts
 from owt_pipeline.demo.inputs import CRAWL, all_expectations
 from owt_pipeline.demo.site import Site
-from owt_pipeline.engine.dataset import DatasetReader, require_manifest
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.urls import canonical_url
+from owt_pipeline.ledger.dataset import DatasetReader, require_manifest
+from owt_pipeline.storage.folder import Storage
 
 
 @pytest.fixture(scope="module")

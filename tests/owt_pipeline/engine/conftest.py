@@ -1,32 +1,7 @@
-"""Places where a working directory may be."""
+"""Fixtures of the storage's tests: a folder on a disk and in each kind of bucket."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from tests.owt_pipeline.storage.conftest import folder, place
 
-import pytest
-
-from owt_pipeline.engine.storage import Storage
-from tests.servers.azure import az_bucket
-from tests.servers.gcs import gcs_bucket
-from tests.servers.s3 import s3_bucket
-
-BUCKETS = {"s3": s3_bucket, "gs": gcs_bucket, "az": az_bucket}
-
-
-@pytest.fixture(scope="module", params=["disk", *(pytest.param(name, marks=pytest.mark.slow) for name in BUCKETS)])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A local folder or a bucket."""
-    if request.param == "disk":
-        yield str(tmp_path_factory.mktemp("disk"))
-    else:
-        with BUCKETS[request.param]() as uri:
-            yield uri
-
-
-@pytest.fixture
-def folder(place: str, request: pytest.FixtureRequest) -> Iterator[Storage]:
-    """An empty folder there, of this test alone."""
-    storage = Storage(f"{place}/{request.node.name.partition('[')[0]}/run") / "pages"
-    yield storage
-    storage.delete_all()
+__all__ = ["folder", "place"]

@@ -16,17 +16,17 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from owt_pipeline.engine import graph
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader, Outcome, read_manifest
-from owt_pipeline.engine.errors import UsageError, UserError
-from owt_pipeline.engine.exchange import Slice, gather
-from owt_pipeline.engine.lease import hold
 from owt_pipeline.engine.phases import Outcome as Noted
 from owt_pipeline.engine.phases import write_outcome
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerError
+from owt_pipeline.errors import UsageError, UserError
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import DatasetReader, Outcome, read_manifest
+from owt_pipeline.ledger.exchange import Slice, gather
+from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.lease import hold
 from schemas import DATASETS, option
 from tests.owt_pipeline.runs import snapshot
 

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from owt_pipeline.engine import phases
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader, Outcome, empty, read_manifest
-from owt_pipeline.engine.errors import LedgerError, Superseded
-from owt_pipeline.engine.exchange import Slice
-from owt_pipeline.engine.lease import LeaseLost
 from owt_pipeline.engine.parts import Work
 from owt_pipeline.engine.phases import open_run, plan_stage, publish_work
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import LedgerError, Superseded
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import DatasetReader, Outcome, empty, read_manifest
+from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.lease import LeaseLost
 from schemas import DATASETS, option
 from schemas.manifest import Manifest
 from tests.servers.gcs import gcs_bucket
@@ -120,7 +120,7 @@ def test_a_publish_that_died_before_it_tidied_is_completed(workdir: Storage, mon
     run = plan(workdir)
     work(run)
     with monkeypatch.context() as patched, pytest.raises(MemoryError):
-        patched.setattr("owt_pipeline.engine.commit.Listing.tidy", lambda *_: (_ for _ in ()).throw(MemoryError))
+        patched.setattr("owt_pipeline.ledger.commit.Listing.tidy", lambda *_: (_ for _ in ()).throw(MemoryError))
         patched.setattr(phases, "look_at", lambda *_: (_ for _ in ()).throw(MemoryError))  # it is dead
         publish(run)
     workdir.write("run-log.jsonl", b"")

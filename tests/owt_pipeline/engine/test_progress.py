@@ -19,7 +19,7 @@ from tests.owt_pipeline.runs import owt, run_owt
 WORK = """
 import argparse, logging, select, sys, time
 from owt_pipeline.command_line import add_output_flags, configure_output
-from owt_pipeline.engine import progress
+from owt_pipeline import progress
 parser = argparse.ArgumentParser()
 add_output_flags(parser)
 configure_output(parser.parse_args())

@@ -16,12 +16,12 @@ import pytest
 from owt_pipeline.commands import run as owt_run
 from owt_pipeline.commands import verify
 from owt_pipeline.commands.datasets import discard_main
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.stages import ORDER
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.runs import copy_of, differing
 

@@ -17,15 +17,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import Outcome
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.exchange import Slice
+from owt_pipeline import progress
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerError, map_batches
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import Outcome
+from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, option
 from tests.owt_pipeline.runs import snapshot
 

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader, Outcome, read_manifest, rejects_batch
-from owt_pipeline.engine.errors import LedgerError, UserError
-from owt_pipeline.engine.exchange import Slice
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, rows_of_input
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.workers import WorkerDied, WorkerPool, map_batches
+from owt_pipeline.errors import LedgerError, UserError
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import DatasetReader, Outcome, read_manifest, rejects_batch
+from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason, option
 from tests.owt_pipeline.runs import differing, snapshot
 

@@ -10,9 +10,6 @@ import grpc
 import pytest
 
 from owt_pipeline.collect.options import Options
-from owt_pipeline.engine.errors import UsageError, UserError
-from owt_pipeline.engine.plan import version_skew, versions_of_everything
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.engine.submission import (
     CACHE_MILLISECONDS,
     JobLost,
@@ -21,6 +18,9 @@ from owt_pipeline.engine.submission import (
     with_absolute_paths,
 )
 from owt_pipeline.engine.workers import WorkerError
+from owt_pipeline.errors import UsageError, UserError
+from owt_pipeline.ledger.plan import version_skew, versions_of_everything
+from owt_pipeline.storage.folder import Storage
 from tests.servers.process import free_port
 
 NOBODY = f"localhost:{free_port()}"

@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.engine import progress, workers
+from owt_pipeline import progress
+from owt_pipeline.engine import workers
 from owt_pipeline.engine.workers import WorkerDied, WorkerError, WorkerPool, map_batches
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.runs import owt

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from owt_pipeline.engine.dataset import DatasetReader
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.export.stage import STAGE, ExportOptions
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, write_clean
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.formats.warc import payload_digest, response_record
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.making import write_dataset
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.engine.dataset import DatasetReader, require_manifest
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
 from owt_pipeline.extract.extractor import Extracted, Page, Settings
 from owt_pipeline.extract.options import Options
 from owt_pipeline.extract.stage import STAGE
+from owt_pipeline.ledger.dataset import DatasetReader, require_manifest
+from owt_pipeline.storage.folder import Storage
 
 HTML = "text/html; charset=utf-8"
 PROSE = "This sentence is prose, and long enough to be taken for a part of an article about something. " * 6

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.cli import main
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
 from owt_pipeline.extract.model import digest
 from owt_pipeline.extract.options import Options
 from owt_pipeline.extract.stage import STAGE
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.runs import differing
 
 Pages = dict[str, tuple[bytes, str]]

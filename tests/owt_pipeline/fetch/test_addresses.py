@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.errors import UserError
 from owt_pipeline.fetch import addresses as addresses_module
 from owt_pipeline.fetch.addresses import Addresses, BlockedAddress, CheckingResolver, Rule, is_public, parse_rules
 from owt_pipeline.fetch.answers import Received

@@ -20,13 +20,13 @@ import pyarrow as pa
 import pytest
 from fastwarc.warc import ArchiveIterator
 
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
 from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.formats.urls import BadURL, canonical_url
 from owt_pipeline.formats.warc import gzip_member, response_record
+from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, capture_row
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
@@ -341,7 +341,7 @@ def test_after_a_kill_no_record_is_read_again_but_those_in_flight(archive: Archi
         "import json, sys\n"
         "from owt_pipeline.engine.runner import run_stage\n"
         "from owt_pipeline.engine.stage import Runtime\n"
-        "from owt_pipeline.engine.storage import Storage\n"
+        "from owt_pipeline.storage.folder import Storage\n"
         "from owt_pipeline.fetch.stage import STAGE, Options\n"
         "given = json.loads(sys.argv[2])\n"
         "given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}\n"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.errors import UserError
 from owt_pipeline.fetch import cc_join
 from owt_pipeline.fetch.cc_index import IndexReader, groups_of, plan_ranges, read_footer, root_of
 from owt_pipeline.fetch.cc_join import (

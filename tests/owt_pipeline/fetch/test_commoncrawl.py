@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.commands.estimate import LOOKUPS_OF_FOUND
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.errors import UserError
 from owt_pipeline.fetch.commoncrawl import CdxClient, Collection, parse_collections
 from owt_pipeline.fetch.lookups import BadIndex, Capture, Found, parse_captures
 from owt_pipeline.fetch.sources import Crawl

@@ -24,11 +24,12 @@ import zstandard
 from fastwarc.warc import ArchiveIterator
 from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
-from owt_pipeline.engine import progress, workers
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline import progress
+from owt_pipeline.engine import workers
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.workers import WorkerError
+from owt_pipeline.errors import UserError
 from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.formats.warc import Response
 from schemas.manifest import Manifest

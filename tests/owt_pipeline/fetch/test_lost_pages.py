@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.commands.datasets import discard
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.errors import UserError
 from owt_pipeline.fetch.stage import STAGE, Options
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import responses

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.errors import UserError
 from owt_pipeline.fetch import live
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import rejects

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.errors import UserError
 from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.formats.warc import response_record
 from schemas.manifest import Manifest

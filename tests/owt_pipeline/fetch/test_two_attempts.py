@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.engine import disk, workers
-from owt_pipeline.engine.dataset import require_manifest
+from owt_pipeline.engine import workers
 from owt_pipeline.engine.parts import Work
 from owt_pipeline.engine.phases import plan_stage, publish_stage
 from owt_pipeline.engine.stage import Runtime, StageRun
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.fetch import journal, recorder
 from owt_pipeline.fetch.stage import STAGE, Options
+from owt_pipeline.ledger.dataset import require_manifest
+from owt_pipeline.storage import disk
+from owt_pipeline.storage.folder import Storage
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.conftest import write_urls_to

@@ -23,11 +23,9 @@ from fastwarc.warc import ArchiveIterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.engine.disk import this_process
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
 from owt_pipeline.fetch import journal, wayback
 from owt_pipeline.fetch.journal import Claim
 from owt_pipeline.fetch.lookups import BadIndex, parse_captures
@@ -35,6 +33,8 @@ from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.fetch.surt import surt_key
 from owt_pipeline.fetch.wayback import WaybackClient, original_headers
+from owt_pipeline.storage.disk import this_process
+from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, timestamp
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched

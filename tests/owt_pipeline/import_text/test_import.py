@@ -21,16 +21,16 @@ from hypothesis import strategies as st
 
 from owt_pipeline import cli
 from owt_pipeline.commands.verify import verify
-from owt_pipeline.engine import exchange
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
 from owt_pipeline.formats.urls import canonical_url, url_id
 from owt_pipeline.import_text import records, stage
 from owt_pipeline.import_text.records import MAX_RECORD_BYTES, open_decompressed, read_records
 from owt_pipeline.import_text.stage import STAGE, ImportOptions
+from owt_pipeline.ledger import exchange
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.manifest import Manifest
 from tests.owt_pipeline.engine.test_graph import ELSEWHERE

@@ -12,9 +12,9 @@ from jsonschema import validate
 
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
 from owt_pipeline.report.stage import STAGE as REPORT
 from owt_pipeline.report.stage import Options
+from owt_pipeline.storage.folder import Storage
 from owt_pipeline.tokenize.stage import STAGE as TOKENIZE
 from owt_pipeline.tokenize.stage import TokenizeOptions
 from schemas.stats import stats_schema

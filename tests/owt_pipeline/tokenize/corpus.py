@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import Outcome
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import Outcome
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.making import write_dataset
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.engine.bases import pin
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
 from owt_pipeline.formats.encoding import gpt2_tokenizer_json
+from owt_pipeline.ledger.bases import pin
+from owt_pipeline.storage.folder import Storage
 from owt_pipeline.tokenize.stage import STAGE, TokenizeOptions
 from schemas.datasets import is_validation
 from tests.owt_pipeline.dedupe.corpora import make_month

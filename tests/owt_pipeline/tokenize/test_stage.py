@@ -13,13 +13,13 @@ import tiktoken
 from tokenizers import Tokenizer
 
 from owt_pipeline.commands.verify import verify
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.dataset import DatasetReader, Outcome
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
 from owt_pipeline.formats import encoding as encodings
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import DatasetReader, Outcome
+from owt_pipeline.storage.folder import Storage
 from owt_pipeline.tokenize.stage import STAGE, TokenizeOptions
 from schemas import DATASETS
 from schemas.manifest import Manifest

@@ -21,9 +21,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.engine.dataset import batch_of, reading
-from owt_pipeline.engine.disk import HashingFile
-from owt_pipeline.engine.storage import REQUESTS_AT_ONCE, Storage, at_once
+from owt_pipeline.ledger.dataset import batch_of, reading
+from owt_pipeline.storage.disk import HashingFile
+from owt_pipeline.storage.folder import REQUESTS_AT_ONCE, Storage, at_once
 
 SLICES = "slices"
 """Kind of the file with what a part sent."""

@@ -17,23 +17,23 @@ import msgspec
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from owt_pipeline.engine import lease
-from owt_pipeline.engine.commit import ShardWriter
-from owt_pipeline.engine.disk import this_process
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.exchange import Slice
-from owt_pipeline.engine.lease import LEASE_NAME, Job, Lease, LeaseLost, hold, name_job, renew, rewrite, running
 from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.storage import lease
+from owt_pipeline.storage.disk import this_process
+from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.lease import LEASE_NAME, Job, Lease, LeaseLost, hold, name_job, renew, rewrite, running
 
 TERM, RENEW = 3.0, 0.5
 
 RUN = f"""
 import sys
-from owt_pipeline.engine import lease
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.storage import lease
+from owt_pipeline.errors import UserError
+from owt_pipeline.storage.folder import Storage
 lease.TERM_SECONDS, lease.RENEW_SECONDS = {TERM}, {RENEW}
 workdir, name = Storage(sys.argv[1]), sys.argv[2]
 try:
@@ -290,8 +290,8 @@ def test_workers_renew_the_lease_of_their_run_only(folder: Storage) -> None:
 
 WORKER = f"""
 import sys, time
-from owt_pipeline.engine import lease
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.storage import lease
+from owt_pipeline.storage.folder import Storage
 folder = Storage(sys.argv[1])
 lease.renew(folder, "other", every={RENEW})
 print("seen", flush=True)

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.engine.commit import Listing, ShardWriter, publish, record_name, work_of
-from owt_pipeline.engine.dataset import DatasetReader
-from owt_pipeline.engine.errors import UserError
 from owt_pipeline.engine.stage import read_record
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.commit import Listing, ShardWriter, publish, record_name, work_of
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Counts, Manifest
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket

@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from owt_pipeline.engine import disk
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.lease import hold, renew
-from owt_pipeline.engine.storage import Storage, at_once, describe_source, expand_globs
-from tests.owt_pipeline.engine.conftest import BUCKETS
+from owt_pipeline.errors import UserError
+from owt_pipeline.storage import disk
+from owt_pipeline.storage.folder import Storage, at_once, describe_source, expand_globs
+from owt_pipeline.storage.lease import hold, renew
+from tests.owt_pipeline.storage.conftest import BUCKETS
 from tests.servers.flaky import FlakyWay
 from tests.servers.process import free_port
 from tests.servers.s3 import s3_bucket
@@ -142,7 +142,7 @@ class TestStorage:
 
     def test_one_of_many_creating_processes_wins(self, folder: Storage) -> None:
         code = (
-            "import sys; from owt_pipeline.engine.storage import Storage; folder = Storage(sys.argv[1])\n"
+            "import sys; from owt_pipeline.storage.folder import Storage; folder = Storage(sys.argv[1])\n"
             "folder.names(); sys.stdin.read()\n"
             "print(sum(folder.create(f'record-{i}', sys.argv[2].encode()) for i in range(20)))"
         )
@@ -194,7 +194,7 @@ class TestStorage:
 
     def test_a_killed_upload_leaves_nothing_under_the_name(self, folder: Storage) -> None:
         code = (
-            "import sys, os; from owt_pipeline.engine.storage import Storage; folder = Storage(sys.argv[1])\n"
+            "import sys, os; from owt_pipeline.storage.folder import Storage; folder = Storage(sys.argv[1])\n"
             "folder.names()\n"
             "with folder.spool() as file:\n"
             "    for i in range(50): file.write(os.urandom(1 << 20))\n"
@@ -234,9 +234,9 @@ def test_a_process_that_is_stopped_while_it_swaps_is_an_error_of_the_others_and_
     folder.write("file", b"before")
     _, version = folder.read_version("file") or pytest.fail("the file is gone")
     stopping = (
-        "import os, signal, sys; from owt_pipeline.engine import disk, storage; "
+        "import os, signal, sys; from owt_pipeline.storage import disk, folder; "
         "disk._version = lambda _: os.kill(os.getpid(), signal.SIGSTOP); "
-        "storage.Storage(sys.argv[1]).swap('file', b'late', sys.argv[2])"
+        "folder.Storage(sys.argv[1]).swap('file', b'late', sys.argv[2])"
     )
     with subprocess.Popen([sys.executable, "-c", stopping, str(tmp_path), version]) as process:
         os.waitpid(process.pid, os.WUNTRACED)
@@ -268,8 +268,8 @@ def test_spool_files_of_live_processes_and_recent_ones_of_other_hosts_are_kept(t
 
 def test_a_full_disk_is_one_line_that_names_the_folder(tmp_path: Path) -> None:
     code = (
-        "import sys; from owt_pipeline.engine.storage import Storage\n"
-        "from owt_pipeline.engine.errors import UserError\n"
+        "import sys; from owt_pipeline.storage.folder import Storage\n"
+        "from owt_pipeline.errors import UserError\n"
         "import pyarrow as pa, pyarrow.parquet as pq\n"
         "folder = Storage(sys.argv[1])\n"
         "try:\n"

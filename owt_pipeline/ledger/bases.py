@@ -23,9 +23,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from owt_pipeline.engine.dataset import DatasetReader, read_manifest, require_run
-from owt_pipeline.engine.errors import UsageError, UserError
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import UsageError, UserError
+from owt_pipeline.ledger.dataset import DatasetReader, read_manifest, require_run
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.datasets import SCHEMA_VERSION
 from schemas.manifest import MANIFEST_NAME, Manifest, ManifestError, ledger_of, seal, unseal

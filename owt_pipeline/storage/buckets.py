@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import pyarrow.fs
 
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.errors import UserError
 
 T = TypeVar("T")
 

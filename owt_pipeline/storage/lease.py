@@ -31,9 +31,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from owt_pipeline.engine.disk import Process, this_process
-from owt_pipeline.engine.errors import JobRuns, UserError
-from owt_pipeline.engine.storage import Storage, in_thread
+from owt_pipeline.errors import JobRuns, UserError
+from owt_pipeline.storage.disk import Process, this_process
+from owt_pipeline.storage.folder import Storage, in_thread
 
 logger = logging.getLogger("owt")
 

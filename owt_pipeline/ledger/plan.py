@@ -24,10 +24,10 @@ from typing import Any
 import msgspec
 
 import schemas
-from owt_pipeline.engine.commit import Listing, find_record, record_name, work_of
-from owt_pipeline.engine.dataset import DISCARDED, DatasetReader, is_discarded, read_manifest
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import Storage, at_once
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.commit import Listing, find_record, record_name, work_of
+from owt_pipeline.ledger.dataset import DISCARDED, DatasetReader, is_discarded, read_manifest
+from owt_pipeline.storage.folder import Storage, at_once
 from schemas.datasets import SCHEMA_VERSION
 from schemas.manifest import MANIFEST_NAME, FileTable, Manifest, ManifestError, ShardRecord, ledger_of, seal, unseal
 

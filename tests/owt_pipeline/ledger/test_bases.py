@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.engine.bases import (
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.bases import (
     begin_revision,
     dependents_of,
     described,
@@ -18,8 +19,7 @@ from owt_pipeline.engine.bases import (
     pin,
     read_pinned,
 )
-from owt_pipeline.engine.errors import UserError
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.making import publish_rows
 from tests.servers.s3 import s3_bucket
 

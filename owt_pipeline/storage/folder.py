@@ -25,9 +25,9 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from owt_pipeline.engine.bucket_clients import REQUESTS_AT_ONCE, Bucket, Failure, GoogleBucket, ObstoreBucket
-from owt_pipeline.engine.disk import Disk, HashingFile, check_utf8, remove_dead_spools, spool_file
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.errors import UserError
+from owt_pipeline.storage.buckets import REQUESTS_AT_ONCE, Bucket, Failure, GoogleBucket, ObstoreBucket
+from owt_pipeline.storage.disk import Disk, HashingFile, check_utf8, remove_dead_spools, spool_file
 
 _SCHEMES = ("gs", "s3", "az")
 

@@ -22,7 +22,7 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 import pyarrow.fs
 
-from owt_pipeline.engine.errors import UserError
+from owt_pipeline.errors import UserError
 
 SPOOL_FOLDER = ".tmp"
 """Folder, below the one that is written to, for files that are being written; no part of any dataset."""

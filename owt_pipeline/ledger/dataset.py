@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from owt_pipeline.engine.errors import NotFound, UserError
-from owt_pipeline.engine.storage import Storage
+from owt_pipeline.errors import NotFound, UserError
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, REJECTS, Reason
 from schemas.datasets import LEDGER
 from schemas.manifest import MANIFEST_NAME, FileTable, Manifest, ManifestError, ShardFile, ledger_of

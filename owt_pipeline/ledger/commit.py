@@ -26,12 +26,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from owt_pipeline.engine import progress
-from owt_pipeline.engine.dataset import Outcome
-from owt_pipeline.engine.disk import HashingFile
-from owt_pipeline.engine.errors import LedgerError, Superseded, UserError
-from owt_pipeline.engine.exchange import SLICES, Slice, SliceWriter
-from owt_pipeline.engine.storage import Entry, Storage, at_once
+from owt_pipeline import progress
+from owt_pipeline.errors import LedgerError, Superseded, UserError
+from owt_pipeline.ledger.dataset import Outcome
+from owt_pipeline.ledger.exchange import SLICES, Slice, SliceWriter
+from owt_pipeline.storage.disk import HashingFile
+from owt_pipeline.storage.folder import Entry, Storage, at_once
 from schemas import REJECTS, Reason
 from schemas.manifest import (
     MANIFEST_NAME,
