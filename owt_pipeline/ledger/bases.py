@@ -38,9 +38,6 @@ REVISIONS = "revisions.jsonl"
 FORGOTTEN = "forgotten.jsonl"
 """A run's list of what was taken down, which holds for the runs that build on it too."""
 RETRIED = "retried.json"
-"""The shards that `owt fetch --retry_failed` has asked for again, with the number of times."""
-
-RETRIED = "retried.json"
 """A run's list of shards whose URLs without a page were asked for again."""
 
 _NEEDED = ("clean", "duplicates", "corpus")
