@@ -9,12 +9,11 @@ The pages are those of two labelled sets (`$OWT_TESTDATA/web`), without every fi
     datatrove    trafilatura, FineWeb's filters and MinHash deduplication, as datatrove has them (`peers/`)
     visible      all visible text, by Resiliparse; then as `default`: English, at least 128 tokens, no near-duplicates
 
-`python -m trainer.compare` trains a model of a few million parameters on the bytes of each, with several seeds, and
-judges all by the beginnings of what people marked as main content: of WCXB's pages on the hosts left out, and of all of
-Mozilla Readability's pages, none of which is in a corpus. Left out are texts in other languages than English, and those
-of which a tenth of the runs of 13 words occurs in the visible text of a training page. Our extractor was fitted on
-labels of these same pages, those left out included; the others were not.
-"""
+`python -m trainer.tools.compare` trains a model of a few million parameters on the bytes of each, with several seeds,
+and judges all by the beginnings of what people marked as main content: of WCXB's pages on the hosts left out, and of
+all of Mozilla Readability's pages, none of which is in a corpus. Left out are texts in other languages than English,
+and those of which a tenth of the runs of 13 words occurs in the visible text of a training page. Our extractor was
+fitted on labels of these same pages, those left out included; the others were not."""
 
 from __future__ import annotations
 
@@ -75,7 +74,7 @@ def main() -> int:
         return 0
     texts = leave_out_known(folder, arguments.excerpt)
     data = [flag for name in arguments.corpora for flag in ("--data", str(folder / name / "tokens"))]
-    compare = [sys.executable, "-m", "trainer.compare", *data, "--out", str(folder / "comparison")]
+    compare = [sys.executable, "-m", "trainer.tools.compare", *data, "--out", str(folder / "comparison")]
     compare += ["--tokens", str(arguments.tokens), "--seeds", str(arguments.seeds), *MODEL, *TRAINING]
     compare += ["--no_eval_val", "--eval_tokens", "0", "--eval_text", *map(str, texts), "--points", "1"]
     compare += ["--dtype", "bfloat16" if bfloat16_here() else "float32"]

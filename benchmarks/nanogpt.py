@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from trainer.export_tokens import export_tokens
 from trainer.metrics import memory_gb
+from trainer.tools.export_tokens import export_tokens
 
 
 class Block(nn.Module):

@@ -255,7 +255,7 @@ def train_characters(arguments: argparse.Namespace) -> int:
         subprocess.run([*command, *flags, "--tracker", "none"], check=True, cwd=REPOSITORY)
         seconds = time.perf_counter() - start
         loss = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["val_loss"]
-        subprocess.run([sys.executable, "-m", "trainer.sample", str(run), "--max_tokens", "200"], check=True)
+        subprocess.run([sys.executable, "-m", "trainer.tools.sample", str(run), "--max_tokens", "200"], check=True)
     print(f"characters of {arguments.text.name}: validation loss {loss:.4f} in {seconds:.0f} s; nanoGPT's is 1.88")
     return int(loss > 1.88)
 

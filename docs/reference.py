@@ -11,9 +11,9 @@ from typing import Any
 from owt_pipeline.stages import ORDER, load
 from schemas.settings import describe
 from trainer.config import TrainConfig
-from trainer.evaluate import EvaluateOptions
-from trainer.export import ExportOptions
-from trainer.sample import SampleOptions
+from trainer.tools.evaluate import EvaluateOptions
+from trainer.tools.export import ExportOptions
+from trainer.tools.sample import SampleOptions
 
 DOCS = Path(__file__).resolve().parent
 

@@ -110,6 +110,17 @@ def test_stages_do_not_import_each_other() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_a_training_step_needs_none_of_the_trainers_tools() -> None:
+    wrong = [
+        f"{found.importer} imports {found.module}"
+        for found in own_imports()
+        if found.importer.startswith("trainer.")
+        and not found.importer.startswith("trainer.tools")
+        and found.module.startswith("trainer.tools")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize(
     ("package", "forbidden"),
     [

@@ -21,15 +21,15 @@ from schemas import SettingsError
 from trainer.config import TrainConfig
 from trainer.data import Corpora, DocumentBlocks, Loader, open_corpora, url_ids_by_sample
 from trainer.distributed import Ranks, autocast_of, averaging, in_bfloat16, shard
-from trainer.evaluate import validation_loss, validation_windows, windows_of_text
-from trainer.export import Publisher, open_destination
+from trainer.generation import write_texts
 from trainer.head import best_chunk, check_float8
 from trainer.metrics import LossWatch, Metrics, StepLog, open_tracker
 from trainer.model import GPT, use_fastest_attention
 from trainer.optimizers import make_optimizers
 from trainer.preflight import Passes, micro_batch_that_fits, optimizer_bytes, report
+from trainer.publishing import Publisher, open_destination
 from trainer.resume import RunCheckpoints
-from trainer.sample import write_texts
+from trainer.validation import validation_loss, validation_windows, windows_of_text
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ def _train(data: Path, out: Path) -> int:
     if problem := training_problem(code, stopped, reached):
         _say(problem)
         return 1
-    command = ["trainer.sample", str(out), "--prompt", "The object is", "--max_tokens", "60"]
+    command = ["trainer.tools.sample", str(out), "--prompt", "The object is", "--max_tokens", "60"]
     _say(f"python -m {' '.join(command)}")
     return _python(command)[0]
 

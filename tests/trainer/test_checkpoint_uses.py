@@ -15,12 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._dynamo.utils import counters
 
-from trainer import checkpoint, evaluate, export, sample
+from trainer import checkpoint
 from trainer.config import TrainConfig
-from trainer.evaluate import EvaluateOptions, score_text, text_windows
+from trainer.generation import generate, stream_text
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Tokenizer, load_huggingface
-from trainer.sample import SampleOptions, generate, stream_text
+from trainer.tools import evaluate, export, sample
+from trainer.tools.evaluate import EvaluateOptions, score_text, text_windows
+from trainer.tools.sample import SampleOptions
 from trainer.train import train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -204,7 +206,7 @@ def test_two_ranks_evaluate_as_one(
     arguments += ("--lambada", tmp_path / "lambada_test.jsonl")
     capsys.readouterr()
     assert evaluate.main([*map(str, arguments)]) == 0
-    ranks = trainer.run(*arguments, ranks=2, module="trainer.evaluate")
+    ranks = trainer.run(*arguments, ranks=2, module="trainer.tools.evaluate")
     results = [json.loads(printed) for printed in (capsys.readouterr().out, ranks.stdout)]
     for key in ("val_loss", "lambada_perplexity", "lambada_acc"):
         assert results[0][key] == pytest.approx(results[1][key], rel=1e-6)

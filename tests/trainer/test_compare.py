@@ -15,14 +15,14 @@ import pytest
 import torch
 
 from schemas import SettingsError
-from trainer import compare
 from trainer.data import DocumentBlocks
-from trainer.differences import as_text, difference, difference_table
 from trainer.distributed import Ranks
-from trainer.evaluate import hellaswag, lambada, score_documents, score_text, text_windows
-from trainer.evaluations import ACCURACY, BITS, Evaluation, Score
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Pretrained, Tokenizer
+from trainer.tools import compare
+from trainer.tools.differences import as_text, difference, difference_table
+from trainer.tools.evaluate import hellaswag, lambada, score_documents, score_text, text_windows
+from trainer.tools.evaluations import ACCURACY, BITS, Evaluation, Score
 
 from .conftest import REPOSITORY, TrainerProcess, WriteTokens
 from .test_page import Checked
@@ -72,7 +72,7 @@ def test_a_corpus_with_its_characters_shuffled_comes_out_as_worse(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "comparison"
-    done = trainer.run(*command(corpora, out, "--seeds", "3", "--max_steps", "30"), module="trainer.compare")
+    done = trainer.run(*command(corpora, out, "--seeds", "3", "--max_steps", "30"), module="trainer.tools.compare")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split("|") for line in (out / "comparison.md").read_text().splitlines() if "mixed − plain" in line]
     wanted = {
@@ -96,7 +96,7 @@ def test_a_corpus_with_its_characters_shuffled_comes_out_as_worse(
     assert len({record["lr"] for record in first}) == 1
     # A second call makes nothing again, and a further seed only its own runs.
     times = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/*/checkpoints/*/model.safetensors")}
-    again = trainer.run(*command(corpora, out, "--seeds", "3", "--max_steps", "30"), module="trainer.compare")
+    again = trainer.run(*command(corpora, out, "--seeds", "3", "--max_steps", "30"), module="trainer.tools.compare")
     assert "6 of 6 runs are finished" in again.stdout
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert compare.main(command(corpora, out, "--max_steps", "31")) == 2
@@ -113,7 +113,7 @@ def test_the_same_corpus_twice_is_no_difference(
     copy = tmp_path / "copy" / "tokens"
     subprocess.run(["cp", "-r", str(corpora["plain"].parent), str(copy.parent)], check=True)
     done = trainer.run(
-        *command(corpora | {"mixed": copy}, out, "--seeds", "2", "--max_steps", "8"), module="trainer.compare"
+        *command(corpora | {"mixed": copy}, out, "--seeds", "2", "--max_steps", "8"), module="trainer.tools.compare"
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = scores(out)
@@ -128,15 +128,15 @@ def test_a_killed_comparison_continues_to_the_same_scores(
 ) -> None:
     wanted, killed = tmp_path / "wanted", tmp_path / "killed"
     flags = ["--seeds", "1", "--max_steps", "60", "--points", "3"]
-    assert trainer.run(*command(corpora, wanted, *flags), module="trainer.compare").returncode == 0
-    own = trainer.command(*command(corpora, killed, *flags), module="trainer.compare")
+    assert trainer.run(*command(corpora, wanted, *flags), module="trainer.tools.compare").returncode == 0
+    own = trainer.command(*command(corpora, killed, *flags), module="trainer.tools.compare")
     # In the middle of a training, and while the second run is being judged.
     for ready in ("runs/plain/seed-1337/checkpoints/step-00000020", "runs/mixed/seed-1337/scores/step-00000020.json"):
         process = subprocess.Popen(own, env=trainer.environment(), stdout=subprocess.DEVNULL, start_new_session=True)
         _wait_for(killed / ready)
         process.kill()
         process.wait()
-    done = trainer.run(*command(corpora, killed, *flags), module="trainer.compare")
+    done = trainer.run(*command(corpora, killed, *flags), module="trainer.tools.compare")
     assert done.returncode == 0, done.stdout + done.stderr
     assert scores(killed) == scores(wanted)
     assert (killed / "comparison.md").read_text() == (wanted / "comparison.md").read_text()
@@ -147,7 +147,10 @@ def test_a_stopped_comparison_ends_its_run_and_says_how_to_continue(
 ) -> None:
     own = command(corpora, tmp_path / "out", "--seeds", "2", "--max_steps", "5000")
     process = subprocess.Popen(
-        trainer.command(*own, module="trainer.compare"), env=trainer.environment(), stdout=subprocess.PIPE, text=True
+        trainer.command(*own, module="trainer.tools.compare"),
+        env=trainer.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
     )
     run = tmp_path / "out/runs/plain/seed-1337"
     _wait_for(run / "metrics.jsonl")

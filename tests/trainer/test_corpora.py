@@ -19,10 +19,10 @@ from schemas import SettingsError
 from tests.trainer.conftest import TOKENIZER, add_bases, write_token_dataset
 from trainer.config import TrainConfig
 from trainer.data import Corpora, Loader, Phase, open_corpora, url_ids_by_sample
-from trainer.evaluate import validation_windows
 from trainer.manifest import Base, ShardError
 from trainer.optimizers import SCHEDULES
 from trainer.train import main
+from trainer.validation import validation_windows
 
 CONTEXT = 16
 WriteTokens = Callable[..., Path]

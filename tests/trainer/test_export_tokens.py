@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from trainer.export_tokens import main
 from trainer.shards import open_dataset
+from trainer.tools.export_tokens import main
 
 DOCUMENTS = [[1, 2, 3], [], [4], [5, 6, 7, 8], [9, 10], [11] * 7, [12]]
 EOT = 399

@@ -16,10 +16,10 @@ import torch
 from schemas import SettingsError
 from trainer import checkpoint
 from trainer.config import TrainConfig
-from trainer.evaluate import windows_of_text
 from trainer.pretrained import Tokenizer
 from trainer.shards import TokenizerInfo, open_dataset
 from trainer.train import train
+from trainer.validation import windows_of_text
 
 Run = Callable[..., str]
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -79,7 +79,7 @@ def test_a_model_of_hugging_faces_is_finetuned_on_imported_text_and_goes_back(
     assert [record["lr"] for record in records] == pytest.approx(rates)
     assert records[-1]["loss"] < records[0]["loss"] - 0.3
 
-    run("trainer.export", "tuned", "folder")
+    run("trainer.tools.export", "tuned", "folder")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "folder").eval()
     encode = transformers.AutoTokenizer.from_pretrained(tmp_path / "folder")
     speech = verse.split("\n\n")[3]
@@ -87,11 +87,11 @@ def test_a_model_of_hugging_faces_is_finetuned_on_imported_text_and_goes_back(
     ids = torch.tensor([[499, *encode(speech).input_ids]])
     with torch.no_grad():
         theirs = model(ids, labels=ids).loss.item()
-    ours = json.loads(run("trainer.evaluate", "tuned", "--data", "verse/tokens", "--text", "speech.txt"))
+    ours = json.loads(run("trainer.tools.evaluate", "tuned", "--data", "verse/tokens", "--text", "speech.txt"))
     assert ours["tokens"] == ids.shape[1] - 1 <= 64
     assert ours["loss"] == pytest.approx(theirs, rel=1e-4)
     assert ours["val_loss"] < records[0]["loss"] - 0.3
-    assert run("trainer.sample", "tuned", "--prompt", "ROMEO:", "--max_tokens", 20).startswith("ROMEO:")
+    assert run("trainer.tools.sample", "tuned", "--prompt", "ROMEO:", "--max_tokens", 20).startswith("ROMEO:")
 
 
 def test_windows_of_a_text_are_contiguous_and_evenly_spaced(tmp_path: Path, tokenizer_file: Path) -> None:

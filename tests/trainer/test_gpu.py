@@ -15,17 +15,17 @@ import torch
 from torch._dynamo.utils import counters
 
 from schemas import SettingsError
-from trainer import evaluate, sample
 from trainer.config import TrainConfig
 from trainer.data import DocumentBlocks, Loader, block_mask, document_numbers, open_corpora
 from trainer.distributed import Ranks
-from trainer.evaluate import EvaluateOptions
 from trainer.head import float8_linear
 from trainer.model import GPT, ModelConfig
 from trainer.optimizers import orthogonalize_shared
 from trainer.preflight import Passes, pass_bytes
 from trainer.resume import BackgroundSaver, load_training_state, training_state
-from trainer.sample import SampleOptions
+from trainer.tools import evaluate, sample
+from trainer.tools.evaluate import EvaluateOptions
+from trainer.tools.sample import SampleOptions
 from trainer.train import train
 
 REPOSITORY = Path(__file__).resolve().parents[2]

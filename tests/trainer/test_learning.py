@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from trainer.generation import generate
 from trainer.model import GPT, ModelConfig
 from trainer.optimizers import learning_rate, make_optimizers
-from trainer.sample import generate
 
 
 @pytest.mark.slow

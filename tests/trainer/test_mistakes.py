@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 import torch
 
-from trainer import checkpoint, evaluate, export, export_tokens, sample
+from trainer import checkpoint
 from trainer.command_line import run_reporting
 from trainer.config import TrainConfig
 from trainer.pretrained import load_huggingface
 from trainer.shards import open_dataset
+from trainer.tools import evaluate, export, export_tokens, sample
 from trainer.train import main, train
 
 WriteTokens = Callable[..., Path]
@@ -267,7 +268,7 @@ def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
         capsys.readouterr()
         assert export.main([str(source), str(folder)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"trainer.export: {folder} {message}")
+        assert line.startswith(f"trainer.tools.export: {folder} {message}")
     assert export_tokens.main([config.data[0], "s3://bucket/x"]) == 2
     assert "s3://bucket/x is not a local folder" in capsys.readouterr().err
     assert contents(tmp_path) == before
@@ -312,7 +313,9 @@ def test_a_hugging_face_model_of_a_kind_that_is_not_implemented_is_refused(
         load_huggingface(folder)
 
 
-@pytest.mark.parametrize("module", ["trainer.train", "trainer.sample", "trainer.evaluate", "trainer.export"])
+@pytest.mark.parametrize(
+    "module", ["trainer.train", "trainer.tools.sample", "trainer.tools.evaluate", "trainer.tools.export"]
+)
 def test_without_torch_a_command_says_how_to_install_it(module: str, tmp_path: Path) -> None:
     shutil.copytree(REPOSITORY / "trainer", tmp_path / "trainer", ignore=shutil.ignore_patterns("__pycache__"))
     # -S leaves out site-packages, and with them torch.

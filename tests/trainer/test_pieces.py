@@ -18,9 +18,9 @@ from schemas import SettingsError
 from trainer import checkpoint
 from trainer.config import TrainConfig, parse
 from trainer.data import DocumentBlocks, attention_mask, block_mask
+from trainer.generation import generate
 from trainer.head import check_float8, float8_linear
 from trainer.model import GPT, PRESETS, KVCache, ModelConfig
-from trainer.sample import generate
 from trainer.train import train
 
 SHAPE = ModelConfig(vocab_size=60, context=12, n_layer=4, n_head=2, width=16)

@@ -15,9 +15,9 @@ import pytest
 from schemas import SettingsError
 from tests.servers.hub import environment_of, hub_server
 from tests.servers.s3 import s3_bucket
-from trainer import export
-from trainer.export import Publisher, open_destination
+from trainer.publishing import Publisher, open_destination
 from trainer.remote import open_bucket
+from trainer.tools import export
 
 FLAGS: Sequence[object] = (
     *("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 256, "--max_steps", 4, "--save_every", 2),
@@ -42,7 +42,7 @@ def test_a_hub_gets_every_checkpoint_and_the_page_and_an_export(
         flags = ("--data", text_tokens, "--out", run, "--publish", "hf://someone/gpt2", *FLAGS)
         environment = environment_of(hub, tmp_path / "home")
         done = start(trainer, environment, *flags)
-        sending = trainer.command(run, "hf://someone/exported", "--yes", module="trainer.export")
+        sending = trainer.command(run, "hf://someone/exported", "--yes", module="trainer.tools.export")
         send = {"env": trainer.environment() | environment, "timeout": 240, "check": True}
         sent = subprocess.run(sending, capture_output=True, text=True, **send)
     assert done.returncode == 0, done.stderr

@@ -23,8 +23,8 @@ from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 from tests.trainer.conftest import add_bases
 from trainer.data import Corpora, open_corpora, url_ids_by_sample
-from trainer.export import open_destination
 from trainer.manifest import ShardError
+from trainer.publishing import open_destination
 from trainer.remote import Cache, missing_credentials, open_bucket
 from trainer.samplers import Packed
 from trainer.shards import open_dataset

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from schemas import SettingsError
-from trainer import checkpoint, evaluate, export, sample
+from trainer import checkpoint
 from trainer.checkpoint import SIGNATURE, SignatureError, Signer, Verifier
 from trainer.config import TrainConfig
+from trainer.tools import evaluate, export, sample
 from trainer.train import train
 
 pytest.importorskip("model_signing", reason="an extra: pip install model-signing pyOpenSSL")

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from trainer.distributed import Ranks
-from trainer.evaluate import detokenize, hellaswag, lambada, published_words, score_continuations
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Tokenizer
+from trainer.tools.evaluate import detokenize, hellaswag, lambada, published_words, score_continuations
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 

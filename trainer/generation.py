@@ -1,21 +1,15 @@
-"""Write text with a model:  python -m trainer.sample RUN --prompt "Once upon a time"."""
+"""Text that a model writes, token by token."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-from schemas import option
-from trainer.command_line import CommandParser, read_text, run_command
-from trainer.distributed import device_of, in_bfloat16
 from trainer.model import GPT, KVCache
-from trainer.pretrained import Tokenizer, load_pretrained
+from trainer.pretrained import Tokenizer
 
 
 @torch.no_grad()
@@ -79,57 +73,6 @@ def _choose(
     return int(ids[int(torch.multinomial(probabilities.cpu(), 1, generator=generator))])
 
 
-@dataclass(frozen=True)
-class SampleOptions:
-    """Settings of `trainer.sample`."""
-
-    prompt: tuple[str, ...] = option((), "texts to continue (default: a new document)", metavar="TEXT")
-    prompts: str | None = option(None, "a file of prompts, one a line", metavar="FILE")
-    num_samples: int = option(1, "samples of each prompt", minimum=1)
-    max_tokens: int = option(200, "tokens of a sample at most", minimum=1)
-    temperature: float = option(0.8, "0 takes the likeliest token", minimum=0)
-    top_k: int = option(200, "draw from the k likeliest; 0 for all", minimum=0)
-    top_p: float = option(1.0, "draw from the fewest with this probability together", minimum=0, maximum=1)
-    seed: int = option(1337, "of the draws", minimum=0)
-    device: str = option("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
-    step: int | None = option(None, "the run's checkpoint of this step, where not the newest", minimum=0)
-    verify_key: str | None = option(None, "take a model only if the owner of this public key signed it", metavar="PEM")
-    dtype: str = option("auto", "auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
-    compile: bool = option(False, "torch.compile the model: faster after half a minute")
-
-
-def sample(folder: str, options: SampleOptions) -> Iterator[str]:
-    """Pieces of text as they are written; raises ValueError for a folder or file that does not serve."""
-    device = device_of(options.device)
-    trained = load_pretrained(folder, device, verify_key=options.verify_key, step=options.step)
-    if in_bfloat16(options.dtype, device):
-        trained.model.to(torch.bfloat16)
-    if options.compile:
-        trained.model.next_logits = torch.compile(trained.model.next_logits, dynamic=True)  # type: ignore[method-assign]
-    tokenizer = Tokenizer(trained.tokenizer)
-    prompts = list(options.prompt)
-    if options.prompts:
-        prompts += read_text(options.prompts, "prompts").splitlines()
-    generator = torch.Generator().manual_seed(options.seed)
-    first = True
-    for prompt in prompts or [""]:
-        for _ in range(options.num_samples):
-            yield prompt if first else f"\n---\n{prompt}"
-            first = False
-            ids = generate(
-                trained.model,
-                [trained.eot, *tokenizer.encode(prompt)],  # as in training, where every document follows one
-                options.max_tokens,
-                temperature=options.temperature,
-                top_k=options.top_k,
-                top_p=options.top_p,
-                stop=trained.eot,
-                generator=generator,
-            )
-            yield from stream_text(tokenizer, ids)
-    yield "\n"
-
-
 def write_texts(model: GPT, tokenizer: Path, eot: int, *, count: int, max_tokens: int) -> list[str]:
     """`count` new documents of at most `max_tokens`, by the same draws each time; none without the package tokenizers.
 
@@ -162,20 +105,3 @@ def stream_text(tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
         yield text[len(shown) :]
         shown = text
     yield tokenizer.decode(written)[len(shown) :]
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = CommandParser(prog="python -m trainer.sample", description=__doc__)
-    parser.add_argument(
-        "model", metavar="MODEL", help="a checkpoint, a run's folder for its newest, or a GPT-2 folder of Hugging Face"
-    )
-
-    def work(given: argparse.Namespace, options: SampleOptions) -> None:
-        for piece in sample(given.model, options):
-            print(piece, end="", flush=True)
-
-    return run_command(parser, SampleOptions, work, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -38,15 +38,15 @@ from trainer.checkpoint import CheckpointError, checkpoints, prune, read_record
 from trainer.command_line import CommandParser, run_reporting
 from trainer.config import TrainConfig, changes, parse_with_file
 from trainer.data import check_length, open_corpora
-from trainer.differences import Scores, as_text, difference_table, value_table
 from trainer.distributed import Ranks, StopSignals, autocast_of, device_of
-from trainer.evaluate import TASKS, json_lines
-from trainer.evaluations import Evaluation, Score, read_documents
 from trainer.metrics import Diverged
 from trainer.pretrained import Tokenizer, load_pretrained
 from trainer.remote import sha256_of
 from trainer.setup import sole_writer
 from trainer.shards import check_same_tokenizer
+from trainer.tools.differences import Scores, as_text, difference_table, value_table
+from trainer.tools.evaluate import TASKS, json_lines
+from trainer.tools.evaluations import Evaluation, Score, read_documents
 from trainer.train import train
 
 _OWN = {  # settings of trainer.train that are set here
@@ -58,7 +58,7 @@ _MANY_EPOCHS = 4  # up to about so many, repeated text is worth nearly as much a
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """Settings of `trainer.compare` beyond those of the training."""
+    """Settings of `trainer.tools.compare` beyond those of the training."""
 
     data: tuple[str, ...] = option(
         help="token shards of a corpus, WORKDIR/tokens, for each corpus; the first is what others are compared with. "
@@ -83,9 +83,10 @@ class CompareOptions:
 
 _EXAMPLES = """\
 examples:
-  python -m trainer.compare --data plain/tokens --data filtered/tokens --out which --preset tiny --tokens 20000000
-  python -m trainer.compare --data a/tokens --data b/tokens --data c/tokens --out which --seeds 5 --tokens 2500000000 \\
-      --micro_batch 32 --compile --eval_text articles.jsonl --lambada lambada_test.jsonl --hellaswag hellaswag_val.jsonl
+  python -m trainer.tools.compare --data plain/tokens --data filtered/tokens --out which --preset tiny --tokens 20000000
+  python -m trainer.tools.compare --data a/tokens --data b/tokens --data c/tokens --out which --seeds 5 \\
+      --tokens 2500000000 --micro_batch 32 --compile --eval_text articles.jsonl \\
+      --lambada lambada_test.jsonl --hellaswag hellaswag_val.jsonl
 
 All models start from the same weights for a seed, and take the same number of steps of the same size. The same command
 again continues where it stopped. More seeds, corpora and evaluations can be added later; the model and its steps
@@ -189,7 +190,7 @@ def _in_process(job: Job) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu
     if job.threads:
         torch.set_num_threads(job.threads)
-    sys.exit(run_reporting("trainer.compare", partial(work, job), Diverged))
+    sys.exit(run_reporting("trainer.tools.compare", partial(work, job), Diverged))
 
 
 class Comparison:
@@ -404,7 +405,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = CommandParser(prog="python -m trainer.compare", description=__doc__, epilog=_EXAMPLES)
+    parser = CommandParser(prog="python -m trainer.tools.compare", description=__doc__, epilog=_EXAMPLES)
     add_flags(parser, CompareOptions)
     add_flags(parser.add_argument_group("the training, as of trainer.train"), TrainConfig, without=_OWN)
 
@@ -429,7 +430,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return ExitCode.INTERRUPTED if stop.received == "SIGINT" else ExitCode.TERMINATED
         return ExitCode.ERROR if failed else ExitCode.DONE
 
-    return run_reporting("trainer.compare", compare)
+    return run_reporting("trainer.tools.compare", compare)
 
 
 if __name__ == "__main__":

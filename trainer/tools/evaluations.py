@@ -11,8 +11,8 @@ from schemas import SettingsError
 from trainer.command_line import read_text
 from trainer.data import open_corpora
 from trainer.distributed import Ranks
-from trainer.evaluate import hellaswag, json_lines, lambada, score_documents
 from trainer.pretrained import Pretrained, Tokenizer
+from trainer.tools.evaluate import hellaswag, json_lines, lambada, score_documents
 
 BITS, ACCURACY = "bits per byte", "accuracy"
 _TASKS = {"lambada": lambada, "hellaswag": hellaswag}

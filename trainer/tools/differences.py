@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.evaluations import BITS, Score
+from trainer.tools.evaluations import BITS, Score
 
 # Student's t of a two-sided interval of 95%, for 1, 2, … 30 degrees of freedom.
 _T = (

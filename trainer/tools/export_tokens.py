@@ -1,6 +1,6 @@
 """Write token shards for those who train elsewhere: nanoGPT's train.bin, or Megatron's .bin and .idx.
 
-python -m trainer.export_tokens WORKDIR/tokens FOLDER --format bin
+python -m trainer.tools.export_tokens WORKDIR/tokens FOLDER --format bin
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _write_ids(file: BinaryIO, documents: Documents, eot: int, dtype: np.dtype) 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser(
-        prog="python -m trainer.export_tokens", description="Write token shards in another trainer's layout."
+        prog="python -m trainer.tools.export_tokens", description="Write token shards in another trainer's layout."
     )
     parser.add_argument("tokens", metavar="TOKENS", help="folder of the token shards: WORKDIR/tokens")
     parser.add_argument("folder", metavar="FOLDER", help="where the files go")
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for path in export_tokens(given.tokens, Path(given.folder), given.format):
             print(f"{path}: {path.stat().st_size:,} bytes")
 
-    return run_reporting("trainer.export_tokens", work)
+    return run_reporting("trainer.tools.export_tokens", work)
 
 
 if __name__ == "__main__":

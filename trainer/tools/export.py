@@ -1,0 +1,128 @@
+"""Export a checkpoint as a folder that Hugging Face's transformers loads, here, at the Hub or in a bucket.
+
+python -m trainer.tools.export RUN FOLDER
+python -m trainer.tools.export RUN hf://OWNER/NAME --yes
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from schemas import SettingsError, option
+from trainer.checkpoint import RECORD, Signer
+from trainer.command_line import CommandParser, run_command
+from trainer.pretrained import Pretrained, load_pretrained, save_huggingface
+from trainer.publishing import Content, open_destination
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Settings of `trainer.tools.export`."""
+
+    step: int | None = option(None, "the run's checkpoint of this step, where not the newest", minimum=0)
+    verify_key: str | None = option(None, "take a model only if the owner of this public key signed it", metavar="PEM")
+    sign_key: str | None = option(None, "private key (PEM, elliptic curve) that signs the folder", metavar="PEM")
+    license: str = option("other", "the Hub's name of the model's licence, for its card")
+    yes: bool = option(False, "send to hf:// or a bucket; without it, say what would be sent")
+
+
+def export(source: str, folder: str, options: ExportOptions, uri: str = "") -> None:
+    """Write the model that `source` names to `folder`: weights as safetensors, configuration, tokenizer.
+
+    With `uri`, where the folder is to be sent, it gets a card too.
+
+    Raises:
+      SettingsError: `folder` is a file, or has a model or a run in it that this would write over.
+      ValueError: there is no such model, it is not signed as it should be, or transformers has no class for it.
+    """
+    check_target(Path(folder), source)
+    signer = Signer(options.sign_key) if options.sign_key else None
+    trained = load_pretrained(source, verify_key=options.verify_key, step=options.step, newest=True)
+    save_huggingface(trained.model, Path(folder), trained.tokenizer, trained.eot)
+    if uri:
+        (Path(folder) / "README.md").write_text(card(trained, uri, options.license), encoding="utf-8")
+    if signer:
+        signer.sign(Path(folder))
+
+
+def check_target(folder: Path, source: str) -> None:
+    """Raise SettingsError unless the model may be written to `folder`: not over itself, a run or a checkpoint."""
+    if folder.exists() and not folder.is_dir():
+        raise SettingsError(f"{folder} is a file; give a folder, which is created if need be")
+    if folder.exists() and Path(source).exists() and folder.samefile(source):
+        raise SettingsError(f"{folder} is the model itself; give another folder to export it to")
+    if (folder / "checkpoints").exists() or (folder / RECORD).exists():
+        raise SettingsError(f"{folder} is a run or a checkpoint; give another folder, of its own")
+
+
+def publish(source: str, uri: str, options: ExportOptions) -> None:
+    """Send the exported folder, with a card, to `hf://OWNER/NAME` or a bucket; without `options.yes`, say what it is.
+
+    Raises:
+      ValueError: as `export`, or it could not be sent.
+    """
+    destination = open_destination(uri)
+    with tempfile.TemporaryDirectory() as folder:
+        exported = Path(folder)
+        export(source, folder, options, uri)
+        sent: dict[str, Content] = {
+            path.relative_to(exported).as_posix(): path for path in sorted(exported.rglob("*")) if path.is_file()
+        }
+        for name, path in sent.items():
+            print(f"{name}: {Path(str(path)).stat().st_size:,} bytes")
+        if not options.yes:
+            print(f"Nothing was sent: --yes sends it to {uri}")
+            return
+        try:
+            destination.send(sent, "Export of a checkpoint")
+        except Exception as error:  # of the package, its HTTP client or the file system
+            raise ValueError(f"{uri}: {str(error).splitlines()[0]}; the same command continues") from error
+    print(f"published: {uri}")
+
+
+def card(trained: Pretrained, uri: str, license: str) -> str:
+    """README.md of the model."""
+    config = trained.model.config
+    steps = f" after {trained.step:,} steps" if trained.step is not None else ""
+    return f"""\
+---
+license: {license}
+library_name: transformers
+pipeline_tag: text-generation
+tags: [gpt2]
+---
+
+# {uri.rstrip("/").rpartition("/")[2]}
+
+GPT-2 with {trained.model.n_parameters:,} parameters ({config.n_layer} layers, width {config.width}, context
+{config.context}), trained with owt-pipeline{steps}. It continues text as its training data did, mistakes and
+prejudices of web pages included, and was not taught to follow instructions or to be safe.
+
+    from transformers import pipeline
+
+    print(pipeline("text-generation", model="{uri.removeprefix("hf://")}")("The council"))
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = CommandParser(prog="python -m trainer.tools.export", description=__doc__)
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder for its newest")
+    parser.add_argument("folder", metavar="FOLDER", help="where the model goes: a folder, hf://…, s3://… or gs://…")
+
+    def work(given: argparse.Namespace, options: ExportOptions) -> None:
+        if "://" in given.folder:
+            publish(given.checkpoint, given.folder, options)
+            return
+        export(given.checkpoint, given.folder, options)
+        print(f"{given.folder}: transformers.AutoModelForCausalLM.from_pretrained loads it")
+
+    return run_command(parser, ExportOptions, work, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

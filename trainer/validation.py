@@ -1,0 +1,92 @@
+"""The validation loss: over the same windows always, of the corpora's own val split or of a text."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import nn
+
+from schemas import SettingsError
+from trainer.command_line import read_text
+from trainer.data import Corpora, DocumentBlocks, check_length
+from trainer.distributed import Ranks
+from trainer.pretrained import Tokenizer
+from trainer.samplers import Packed
+from trainer.shards import TokenizerInfo
+
+
+@torch.no_grad()
+def validation_loss(
+    net: nn.Module,
+    windows: torch.Tensor,
+    ranks: Ranks,
+    *,
+    micro_batch: int,
+    autocast: contextlib.AbstractContextManager[Any] | None = None,
+    blocks: DocumentBlocks | None = None,
+) -> float:
+    """The mean loss in nats a token over `windows` (N, T + 1), each seen by one rank; equal on all ranks.
+
+    `blocks` says whether the documents of a window see each other, as when the model was trained.
+    """
+    sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
+    was_training = net.training
+    net.eval()
+    micro_batch = min(micro_batch, -(-len(windows) // ranks.world_size))
+    at_once = ranks.world_size * micro_batch
+    for first in range(0, len(windows), at_once):
+        own = windows[first : first + at_once][ranks.rank :: ranks.world_size]
+        # Every pass has one shape, and a rank without a window makes it too: a model spread over the ranks
+        # needs them all. What fills it counts for nothing.
+        rows = torch.arange(micro_batch)
+        ids = (own if len(own) else windows)[rows % max(1, len(own))].to(ranks.device, torch.int64)
+        inputs, targets = ids[:, :-1], ids[:, 1:].where((rows < len(own)).to(ranks.device)[:, None], -100)
+        with autocast or contextlib.nullcontext():
+            extra = blocks(inputs) if blocks else {}
+            loss = net(inputs, targets, reduction="sum", **extra).double()
+        sums += torch.stack([loss, loss.new_tensor(len(own) * targets.shape[1])])
+        ranks.sync()
+    net.train(was_training)
+    total, count = ranks.sum(sums).tolist()
+    return total / count
+
+
+def validation_windows(corpora: Corpora, context: int, count: int) -> torch.Tensor | None:
+    """The validation set (N, context + 1): the same windows always, about `count`, at most one epoch of `val`.
+
+    Those datasets give windows, by their shares, whose `val` split fills one. None where none has a document in it.
+
+    Raises:
+      ShardError: no split fills a window.
+    """
+    splits = [dataset.documents("val") for dataset in corpora.datasets]
+    tokens = [int(own.lengths.sum()) + len(own) for own in splits]
+    if not any(tokens):
+        return None
+    check_length(max(tokens), context, f"{', '.join(str(dataset.folder) for dataset in corpora.datasets)}, split val")
+    fit = [k for k, own in enumerate(tokens) if own > context]
+    total = sum(corpora.shares[k] for k in fit)
+    parts = []
+    for k in fit:
+        share = corpora.shares[k] / total if total else 1 / len(fit)
+        sampler = Packed(splits[k], context, corpora.tokenizer.eot, seed=0)
+        windows = sampler.windows(0, max(1, min(round(count * share), sampler.first_window(1))))
+        parts.append(torch.from_numpy(windows.astype("int32")))
+    return torch.cat(parts)
+
+
+def windows_of_text(path: str, tokenizer: TokenizerInfo, context: int, count: int) -> torch.Tensor:
+    """`count` of the contiguous windows (N, context + 1) of a text file, evenly spaced; all where it has no more.
+
+    Raises:
+      SettingsError: the file is missing, not UTF-8, or shorter than a window.
+    """
+    text = read_text(path, "val_data")
+    ids = torch.tensor([tokenizer.eot, *Tokenizer(tokenizer.path).encode(text)], dtype=torch.int32)
+    windows = (len(ids) - 1) // context
+    if not windows:
+        raise SettingsError(f"val_data: {path} has {len(ids) - 1} tokens, fewer than the context of {context}")
+    begin = torch.linspace(0, windows - 1, min(windows, count), dtype=torch.float64).round().long() * context
+    return ids[begin[:, None] + torch.arange(context + 1)]
