@@ -56,7 +56,7 @@ row group. The files are 1.4% larger for it."""
 
 _PLAIN_COLUMNS = {"text", "url", "posted_url", "url_id", "kept_url_id", "detail"}
 _LISTING = ".listing"
-_PART = re.compile(r"part-\d{5,}-[0-9a-f]{8}\..+")
+_PART = re.compile(r"(?:\w+|tokens/(?:train|val))/part-\d{5}-[0-9a-f]{8}\.(?:parquet|arrow|warc\.gz)")
 WARC = "warc"
 """Folder of a working directory for the WARC files of pages/, and their kind."""
 
@@ -315,7 +315,7 @@ class Listing:
         return sorted(
             name
             for name in self.entries
-            if name not in known and not name.startswith(ledger) and not _PART.fullmatch(name.rpartition("/")[2])
+            if name not in known and not name.startswith(ledger) and not _PART.fullmatch(name)
         )
 
     def tidy(self, manifest: Manifest, table: FileTable, *more: str) -> None:
@@ -329,7 +329,7 @@ class Listing:
         extra = [
             name
             for name in self.entries
-            if name not in keep and (name.startswith(f"{ledger}/") or _PART.fullmatch(name.rpartition("/")[2]))
+            if name not in keep and (name.startswith(f"{ledger}/") or _PART.fullmatch(name))
         ]
         self._workdir.delete(*extra)
         gone = set(extra)

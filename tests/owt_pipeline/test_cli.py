@@ -19,7 +19,7 @@ from owt_pipeline.commands.setup import SHELLS, full_parser
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.storage.folder import Storage
 from schemas.settings import ExitCode
-from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, owt, run_owt, write_sources
+from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, owt, run_owt, shard_file, write_sources
 
 EVERY = [*COMMANDS, *STAGES]
 
@@ -376,16 +376,26 @@ def test_a_file_that_no_stage_wrote_is_named_by_ls_verify_and_the_run(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
     run = copy_of(small_run, tmp_path / "run")
-    (run / "corpus/notes.txt").write_text("mine")
+    part = shard_file(run, "corpus", 0).name
+    mine = ["corpus/notes.txt", "corpus/part-notes.txt", f"corpus/{part}.bak", f"corpus/{part[:10]}.parquet"]
+    mine += [f"corpus/mine/{part}", f"corpus/old-{part}"]
+    (run / "corpus/mine").mkdir()
+    for name in mine:
+        (run / name).write_text("mine")
     rows = {row["dataset"]: row["foreign"] for row in json.loads(ask_owt("ls", run, "--json"))}
-    assert rows == {name: ["corpus/notes.txt"] if name == "corpus" else [] for name in rows}
-    assert f"written by no stage: {run}/corpus/notes.txt" in ask_owt("ls", run)
-    assert f"{run}/corpus/notes.txt is not in the manifest" in run_owt("verify", "--workdir", run, code=1)
-    said = f"corpus/ holds 1 file(s) that no stage wrote: {run}/corpus/notes.txt"
+    assert rows == {name: sorted(mine) if name == "corpus" else [] for name in rows}
+    shown = [f"{run}/{name}" for name in sorted(mine)]
+    assert f"written by no stage: {', '.join(shown)}" in ask_owt("ls", run)
+    verified = run_owt("verify", "--workdir", run, code=1)
+    assert all(f"{name} is not in the manifest" in verified for name in shown)
+    said = f"corpus/ holds {len(mine)} file(s) that no stage wrote: {', '.join(shown[:3])}, ..."
     command = ("run", small_config, "--workdir", run, "--workers", 1)
+    orphan = run / "corpus" / f"{part[:10]}-00000000.parquet"  # as an earlier attempt may have left it
+    orphan.write_text("")
     assert run_owt(*command).count(said) == 1
     assert run_owt(*command, "--rules", "exact").count(said) == 1  # also where the dataset is made anew
-    assert (run / "corpus/notes.txt").read_text() == "mine"
+    assert all((run / name).read_text() == "mine" for name in mine)
+    assert not orphan.exists()
 
 
 def test_ls_shows_what_is_interrupted_and_what_is_discarded(small_run: Path, tmp_path: Path) -> None:
