@@ -258,7 +258,8 @@ def run_stages(
     """
     if check_later and not replace_base:
         _check_dependents(stages, runtime.workdir)
-    if not bases and not runtime.workdir.exists(""):  # a path that is wrong leaves no folder behind
+    if not runtime.workdir.exists(""):  # a path that is wrong leaves no folder behind
+        pin(runtime.workdir, bases, stages, write=False)
         stages[0][0].sources(stages[0][1])
     with hold(runtime.workdir, take_over, partial(submission.job_runs, runtime.beam_flags)) as lease:
         imported = usable_manifest(runtime.workdir, "documents")

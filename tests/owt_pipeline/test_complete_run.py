@@ -159,6 +159,7 @@ def test_a_wrong_option_is_one_clear_error(small_config: Path, tmp_path: Path) -
     assert "no file matches 'nowhere*.zst'" in ask_owt("collect", "--workdir", run, "--dumps", "nowhere*.zst", code=1)
     nowhere = ("--workdir", run, "--dumps", "nowhere*.zst")
     assert "no file matches 'nowhere*.zst'" in ask_owt("run", small_config, *nowhere, code=1)
+    assert "is not a run" in ask_owt("run", small_config, "--workdir", run, "--base", tmp_path / "nowhere", code=3)
     assert not run.exists()
     assert "unknown command 'tokenise'; did you mean 'tokenize'?" in ask_owt("tokenise", code=2)
 
