@@ -19,7 +19,14 @@ import pyarrow.parquet as pq
 from owt_pipeline.command_line import Command, CommandParser, aligned, at_least
 from owt_pipeline.commands.history import find_id, readers_of
 from owt_pipeline.errors import NotFound, UsageError, UserError
-from owt_pipeline.ledger.dataset import DatasetReader, arrow_batches, read_manifest, reading
+from owt_pipeline.ledger.dataset import (
+    DatasetReader,
+    arrow_batches,
+    read_manifest,
+    reading,
+    require_manifest,
+    require_run,
+)
 from owt_pipeline.storage.folder import Storage, folder_of
 from owt_pipeline.storage.lease import mention_running
 from schemas import DATASETS, Reason
@@ -201,7 +208,11 @@ def open_source(name: str) -> Source:
     if read_manifest(parent, tail) is not None:
         return _dataset(name, DatasetReader.open(parent, tail), "data")
     if not parent.exists(tail):
-        raise NotFound(f"{name}: not found; name a dataset's folder (runs/2013/corpus) or a file")
+        if tail.endswith((*_WARC, ".parquet", ".arrow")):
+            raise NotFound(f"no such file or folder: {name}")
+        if tail in DATASETS:
+            require_manifest(parent, tail)
+        require_run(Storage(name))
     if os.path.isdir(name):
         inside = [dataset for dataset in DATASETS if read_manifest(Storage(name), dataset) is not None]
         hint = f"; it is a run: look into {', '.join(f'{name}/{dataset}' for dataset in inside)}" if inside else ""

@@ -44,12 +44,12 @@ def require_run(workdir: Storage, advice: str = "check the path") -> None:
 
 
 def require_manifest(workdir: Storage, dataset: str) -> Manifest:
-    """The manifest of `dataset`; raises UserError that names the stage to run where there is none."""
+    """The manifest of `dataset`; raises NotFound that names the stage to run where there is none."""
     manifest = read_manifest(workdir, dataset)
     if manifest is None:
         require_run(workdir)
         stage = DATASETS[dataset].stage
-        raise UserError(f"{workdir}/{dataset} is missing or not finished: run `owt {stage} --workdir {workdir}` first")
+        raise NotFound(f"{workdir}/{dataset} is missing or not finished: run `owt {stage} --workdir {workdir}` first")
     return manifest
 
 

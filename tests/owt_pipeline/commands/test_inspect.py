@@ -96,9 +96,17 @@ def test_rejects_single_files_and_warc_records_are_shown(small_run: Path, capsys
     assert {o for (o,) in offsets} <= {record["offset"] for record in records["rows_shown"]}
 
 
-def test_what_cannot_be_inspected_says_what_can(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_inspected_says_what_can(
+    small_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unfinished = tmp_path / "run"
+    (unfinished / "ledger").mkdir(parents=True)
     assert f"look into {small_run}/urls" in inspected(capsys, small_run, code=1)
-    assert "name a dataset's folder" in inspected(capsys, small_run / "nothing", code=3)
+    missing = "is not a run: no stage has written anything there; check the path"
+    for name in (small_run / "nothing", small_run / "nothing/corpus"):
+        assert missing in inspected(capsys, name, code=3)
+    assert "no such file" in inspected(capsys, small_run / "corpus/nothing.parquet", code=3)
+    assert "is missing or not finished: run `owt fetch" in inspected(capsys, unfinished / "pages", code=3)
     assert "neither Parquet" in inspected(capsys, small_run / "ledger/corpus/manifest.json", code=1)
     assert 'Candidate bindings: "score"' in inspected(capsys, small_run / "urls", "--where", "scor=1", code=2)
     assert "did you mean 'score'?" in inspected(capsys, small_run / "urls", "--columns", "scor", code=2)
