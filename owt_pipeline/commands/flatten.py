@@ -2,8 +2,7 @@
 
 the chain        2024-01  2024-02  2024-03
 urls/ .. clean/  the rows of a shard in all runs, by url_id; a URL that was taken up again is there once
-duplicates/      the decisions of all runs: a document that repeats one of an earlier month goes, or that one goes where
-                 the later run was made with --supersede, and says so
+duplicates/      the decisions of all runs: a document that repeats one of an earlier month goes
 corpus/, tokens/ made from these by export and tokenize, with the options of the last run
 """
 
@@ -27,7 +26,6 @@ from owt_pipeline import progress
 from owt_pipeline.collect.earlier import TEMPORARY
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, at_least, configure_output
 from owt_pipeline.commands.run import REMADE, check_folder, recorded_options, recorded_stages, run_stages
-from owt_pipeline.dedupe.chain import SUPERSEDED
 from owt_pipeline.dedupe.collection import read_collection
 from owt_pipeline.dedupe.past import NOBODY, keep_sketches
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, rows_of_input
@@ -55,8 +53,7 @@ _CACHED_SHARDS = 256
 def _flags(parser: CommandParser) -> None:
     """Make one run from a chain of runs (owt run --base): the last run and all that it builds on. The
     URLs are those of one run over all their dumps. Of documents that repeat each other, the earliest month's
-    is kept, or the one that `owt dedupe --supersede` named, if no other document was removed in favour of the
-    earlier one. The runs of the chain are only read. If the command is killed, run it again and it continues.
+    is kept. The runs of the chain are only read. If the command is killed, run it again and it continues.
 
     example:
       owt flatten runs/2024-03 --workdir runs/2024-q1
@@ -303,11 +300,7 @@ def _decide_shard(options: Flattened, run: StageRun, shard: int, _: Sequence[Sli
         kept = pa.array(shards[table["kept_shard"].to_numpy()], pa.uint32())
         found.append(table.set_column(schema.get_field_index("kept_shard"), schema.field("kept_shard"), kept))
     ids = _ids(run.inputs["clean"], shard)
-    turned = _turned_round(options)
-    rows = pa.concat_tables(found)
-    rows = rows.filter(pc.invert(pc.is_in(rows["url_id"], turned["kept_url_id"])))
-    rows = pa.concat_tables([rows, turned.filter(pc.is_in(turned["url_id"], pa.array(ids)))])
-    rows = rows.sort_by("url_id").combine_chunks()
+    rows = pa.concat_tables(found).sort_by("url_id").combine_chunks()
     writer.enter(len(rows))
     for batch in rows.to_batches():
         writer.write(batch)
@@ -323,26 +316,6 @@ def _decide_shard(options: Flattened, run: StageRun, shard: int, _: Sequence[Sli
         kept[mine] = numbers + collection.first_of_shard[other]
     keep_sketches(run, shard, writer, collection.corpora[0].ranges, gone, kept)
     progress.advance(len(ids))
-
-
-@functools.lru_cache(maxsize=1)
-def _turned_round(options: Flattened) -> pa.Table:
-    """The decisions of runs made with --supersede by which a document of an earlier run goes for one of theirs, the
-    first of them for each document: in place of the decision of the run on the one that now stays. A document that
-    others went for stays, since nothing is known of how similar these are to the later one."""
-    found = [DATASETS["duplicates"].schema.empty_table()]
-    for reader in options.readers():
-        batches = [batch for file in reader.files(SUPERSEDED) for batch in reader.batches_of(file)]
-        table = pa.Table.from_batches(batches, found[0].schema)
-        known = pa.concat_tables(found)["url_id"]
-        found.append(table.filter(pc.invert(pc.is_in(table["url_id"], known))))
-    turned = pa.concat_tables(found)
-    kept_for_others = [pa.array([], pa.uint64())]
-    for reader in options.readers() if len(turned) else ():
-        for batch in reader.batches(columns=["url_id", "kept_url_id"], rows=_ROWS):
-            others = batch.filter(pc.invert(pc.is_in(batch["url_id"], turned["kept_url_id"])))
-            kept_for_others.append(others["kept_url_id"].filter(pc.is_in(others["kept_url_id"], turned["url_id"])))
-    return turned.filter(pc.invert(pc.is_in(turned["url_id"], pa.concat_arrays(kept_for_others))))
 
 
 @functools.lru_cache(maxsize=_CACHED_SHARDS)

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from owt_pipeline import progress
 from owt_pipeline.dedupe.collection import Collection, read_collection
@@ -35,7 +34,6 @@ from owt_pipeline.dedupe.sketches import (
     Banding,
     Sketcher,
     choose_banding,
-    precedence,
     star_edges,
 )
 from owt_pipeline.dedupe.verification import CANDIDATES, Verifier, find_largest, host_of
@@ -50,9 +48,6 @@ if TYPE_CHECKING:
 
 LARGEST = "largest"
 """Kind of the files with the largest clusters and hosts of a group."""
-
-SUPERSEDED = "superseded"
-"""Kind of the files with documents of earlier corpora that would go for one of the run, had it all been one run."""
 
 _SENT_TEXTS = pa.schema([("hash", pa.uint64()), ("low", pa.uint64()), ("document", pa.uint32())])
 _SENT_BANDS = pa.schema([("hash", pa.uint64()), ("document", pa.uint32())])
@@ -69,9 +64,7 @@ _PLANNED = pa.schema(
     ]
 )
 _DECISIONS = DATASETS["duplicates"].schema
-_SENT_DECISIONS = pa.schema(
-    [*_DECISIONS, ("document", pa.uint32()), ("kept_document", pa.uint32()), ("superseding", pa.bool_())]
-)
+_SENT_DECISIONS = pa.schema([*_DECISIONS, ("document", pa.uint32()), ("kept_document", pa.uint32())])
 
 _FORESTS = 4  # number of forests that `join` reads
 _GROUP_SHINGLES = 1 << 23  # most shingles of components verified together: 64 MB of hashes
@@ -279,21 +272,19 @@ def _shingle_own(run: StageRun, number: int, planned: pa.Table, writer: ShardWri
 
 
 def _shingle_past(run: StageRun, number: int, planned: pa.Table, writer: ShardWriter) -> None:
-    """Texts are signed again: what a corpus keeps of its sketches is in the order of the hashes. Their precedence
-    counts only where it is asked what they would be superseded by."""
-    options: Options = run.options
-    collection, sketcher = read_collection(run), sketcher_of(options)
+    """Texts are signed again: what a corpus keeps of its sketches is in the order of the hashes. They stay whatever
+    their precedence."""
+    collection, sketcher = read_collection(run), sketcher_of(run.options)
     planned = planned.append_column("host", pa.nulls(len(planned), pa.string()))
     compared = planned["compared"].to_numpy()
     for is_compared, columns in ((False, ["url_id"]), (True, ["url_id", "text"])):
         left = planned.filter(pa.array(compared == is_compared))
         documents = left["document"].to_numpy()
-        columns = COLUMNS if options.supersede else columns
         for batch in _advancing(collection.read(number, columns, documents)) if len(left) else ():
             mine, left = left.slice(0, batch.num_rows), left.slice(batch.num_rows)
             zeros = pa.array(np.zeros(batch.num_rows, np.int64))
             mine = mine.append_column("url_id", batch["url_id"])
-            mine = mine.append_column("precedence", precedence(batch, options.survivor) if options.supersede else zeros)
+            mine = mine.append_column("precedence", zeros)
             bands = list(sketcher.bands(batch["text"])) if is_compared else None
             sets = sketcher.shingle_sets(batch["text"]) if is_compared else None
             _send_candidates(mine, bands, sets, writer)
@@ -331,7 +322,6 @@ def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWrit
         decisions.cluster_size,
         document[gone],
         document[kept],
-        verifier.superseding(candidates, decisions) if options.supersede else np.zeros(len(gone), bool),
     )
     arrays = [pa.array(column, kind) for column, kind in zip(columns, _SENT_DECISIONS.types, strict=True)]
     order = np.argsort(document[gone])
@@ -363,25 +353,12 @@ def write_decisions(run: StageRun, shard: int, slices: Sequence[Slice], writer: 
         if len(collection.corpora) > 1:
             counts[f"past_{rule}"] = int((of_rule & is_past).sum())
     writer.count(counts)
-    if run.options.supersede:
-        _write_superseded(shard, sent.filter(sent["superseding"]), writer)
     sent = sent.sort_by("document")
     gone = sent["document"].to_numpy() - np.uint32(collection.first_of_shard[shard])
     kept = sent["kept_document"].to_numpy()
     kept = np.where(kept < collection.own_documents, kept, NOBODY)
     keep_sketches(run, shard, writer, collection.corpora[0].ranges, gone, kept)
     progress.advance(len(documents))
-
-
-def _write_superseded(shard: int, sent: pa.Table, writer: ShardWriter) -> None:
-    """Write the decisions of a shard turned round: documents of earlier corpora that would go for one of it."""
-    turned = {"url_id": sent["kept_url_id"], "kept_url_id": sent["url_id"]}
-    turned["kept_shard"] = pa.array(np.full(len(sent), shard, np.uint32))
-    rows = pa.table({name: turned.get(name, sent[name]) for name in _DECISIONS.names}, _DECISIONS).sort_by("url_id")
-    file = writer.open_file(".parquet", SUPERSEDED)
-    pq.write_table(rows, file, compression="zstd")
-    file.rows = len(rows)
-    writer.count({"superseded": len(rows)})
 
 
 def _shingles(options: Options, clean: DatasetReader) -> float:

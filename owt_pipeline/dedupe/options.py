@@ -49,9 +49,6 @@ class Options(Comparison):
         shapes_bytes=False,  # their content does, and is among the sources
         metavar="DIR",
     )
-    supersede: bool = option(
-        False, "write also which documents of the bases would go for one of this run, for the next full export"
-    )
     oversized_bucket: int = option(1000, "count buckets of more documents as oversized", minimum=2)
     max_cluster_share: float = option(
         0.05, "most of the corpus that may repeat one document", minimum=0.0, maximum=1.0, shapes_bytes=False

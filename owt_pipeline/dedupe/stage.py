@@ -44,10 +44,6 @@ _SHOWN_CHARACTERS = 100
 def sources(options: Options) -> list[dict[str, Any]]:
     """Digests of the corpora named by --against; raises UserError for invalid options and for corpora that cannot be
     compared with, before existing decisions are deleted."""
-    if options.supersede and options.similarity == "containment":
-        raise UserError(
-            "--supersede turns decisions round, which --similarity containment forbids: it is not symmetric"
-        )
     if options.against or options.bands is not None or options.rows is not None:
         made_with = _made_with(options)
         for workdir in options.against:

@@ -236,19 +236,6 @@ class Verifier:
         gone = np.flatnonzero(is_copy | is_near)
         return Decisions(order[gone], order[kept[gone]], is_near[gone], similarity[gone], shared[gone]), counts
 
-    def superseding(self, candidates: pa.RecordBatch | pa.Table, decisions: Decisions) -> np.ndarray:
-        """Whether each document that goes would stay in place of the one it goes for, which is of an earlier corpus,
-        if precedence alone decided; of several that go for one, at most the first."""
-        document, url_id, precedence = (candidates[name].to_numpy() for name in ("document", "url_id", "precedence"))
-        gone, kept = decisions.gone, decisions.kept
-        order = np.lexsort([url_id[gone], precedence[gone], kept])
-        is_first = np.zeros(len(order), bool)
-        is_first[order[np.flatnonzero(np.diff(kept[order], prepend=-1))]] = True
-        earlier = (precedence[gone] < precedence[kept]) | (
-            (precedence[gone] == precedence[kept]) & (url_id[gone] < url_id[kept])
-        )
-        return is_first & earlier & (document[kept] >= self.own_documents)
-
     def _split(self, sets: list[np.ndarray], stays: np.ndarray, counts: Counter[str]) -> list[tuple[int, int, float]]:
         """(removed, kept, similarity) of one component, whose documents are in order of precedence."""
         index = (_All if len(sets) <= _SMALL else PrefixIndex)(sets, self.from_sizes, self.threshold)

@@ -15,7 +15,6 @@ import zstandard
 from owt_pipeline.cli import main
 from owt_pipeline.formats.urls import canonicalize, url_id
 from owt_pipeline.ledger.bases import pin
-from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.making import publish_rows
 from tests.owt_pipeline.runs import manifest_of, snapshot
@@ -279,26 +278,4 @@ def test_a_retried_url_is_in_a_flattened_chain_once(tmp_path: Path) -> None:
     assert [row["url_id"] for row in rows(tmp_path / "flat", "urls")] == [1, 2, 3, 4]
     assert [row["url_id"] for row in rows(tmp_path / "flat", "corpus")] == [1, 2, 4]
     assert [row["url_id"] for row in rows(tmp_path / "flat", "ledger/pages/rejects")] == [3]
-    owt("verify", "--workdir", tmp_path / "flat", "--quiet")
-
-
-def test_flatten_lets_a_document_stay_that_supersedes_an_earlier_one(runs: Path, tmp_path: Path) -> None:
-    for name in MONTHS:
-        shutil.copytree(runs / name, tmp_path / name)
-    later = tmp_path / MONTHS[2]
-    owt("dedupe", "--workdir", later, "--supersede", "--quiet")
-    owt("export", "--workdir", later, "--quiet")
-    owt("tokenize", "--workdir", later, "--quiet")
-    reader = DatasetReader.open(Storage(str(later)), "duplicates")
-    turned = [
-        row for file in reader.files("superseded") for batch in reader.batches_of(file) for row in batch.to_pylist()
-    ]
-    for_others = {row["kept_url_id"] for name in MONTHS for row in rows(tmp_path / name, "duplicates")
-                  if row["url_id"] not in {other["kept_url_id"] for other in turned}}  # fmt: skip
-    alone = [row for row in turned if row["url_id"] not in for_others]
-    assert alone
-    owt("flatten", later, "--workdir", tmp_path / "flat", "--quiet")
-    corpus = {row["url_id"] for row in rows(tmp_path / "flat", "corpus")}
-    assert {row["kept_url_id"] for row in alone} <= corpus
-    assert corpus.isdisjoint(row["url_id"] for row in alone)
     owt("verify", "--workdir", tmp_path / "flat", "--quiet")

@@ -27,7 +27,7 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.export.stage import STAGE as EXPORT
 from owt_pipeline.export.stage import ExportOptions
 from owt_pipeline.ledger.bases import pin
-from owt_pipeline.ledger.dataset import DatasetReader, read_manifest
+from owt_pipeline.ledger.dataset import read_manifest
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.dedupe import plain
 from tests.owt_pipeline.dedupe.corpora import (
@@ -157,28 +157,6 @@ def test_texts_of_the_past_are_read_only_to_verify_a_candidate(tmp_path: Path) -
     _, rows = dedupe(tmp_path / "new")
     assert essence(rows) == {url_id(SEPARATE + i): url_id(i) for i in range(20)}
     assert {row["rule"] for row in rows} == {"exact"}
-
-
-def test_superseding_decisions_are_written_as_data(tmp_path: Path) -> None:
-    """The longer of two stays in one run; of two months, the older; --supersede says where these differ."""
-    rng = random.Random(2)
-    old = [" ".join(prose(rng, 100)) for _ in range(6)]
-    make_month(tmp_path / "old", 0, old)
-    longer = [text + " and more" for text in old[:3]]
-    longest = [text + " and more of it" for text in old[:2]]
-    shorter = [text.rsplit(" ", 2)[0] for text in old[3:5]]
-    new = [*longer, *longest, *shorter, old[5] + "!"]
-    manifest, rows = make_month(tmp_path / "new", 1, new, [tmp_path / "old"], supersede=True)
-    assert len(rows) == len(new)
-    reader = DatasetReader(Storage(str(tmp_path / "new")), manifest)
-    superseded = [row for file in reader.files("superseded") for row in reader.batches_of(file)]
-    found = {row["url_id"]: row["kept_url_id"] for batch in superseded for row in batch.to_pylist()}
-    assert found == {url_id(old): url_id(SEPARATE + new) for old, new in ((0, 3), (1, 4), (2, 2), (5, 7))}
-    assert manifest.stats["superseded"] == 4
-    assert not any(finding.problems for finding in verify(Storage(str(tmp_path / "new"))))
-    without, again = make_month(tmp_path / "without", 1, new, [tmp_path / "old"])
-    assert again == rows
-    assert without.total("superseded").files == 0
 
 
 @settings(deadline=None, max_examples=60)
@@ -315,12 +293,6 @@ def test_a_run_is_not_compared_with_itself_nor_with_a_base_twice(other: tuple[Pa
     pin(Storage(str(new)), [str(folder)])
     with pytest.raises(UserError, match=r"--against names .*other, a base of this run"):
         dedupe(new, against=(again,))
-
-
-def test_a_turned_decision_needs_a_similarity_that_is_symmetric(tmp_path: Path) -> None:
-    write_clean(tmp_path, ["a text"], 1)
-    with pytest.raises(UserError, match="--supersede turns decisions round, which --similarity containment forbids"):
-        dedupe(tmp_path, supersede=True, similarity="containment")
 
 
 def test_sketches_are_files_of_the_dataset_and_damaged_ones_are_made_again(other: tuple[Path, list[str]]) -> None:
