@@ -23,7 +23,7 @@ def test_a_runner_that_repeats_and_drops_makes_the_same_bytes(
     counts = RepeatingRunner.counts
     assert counts["bundles"] > 30
     assert counts["late"] > 5
-    assert counts["dropped"] > 3
+    assert counts["dropped"] > 0
     ask_owt("run", small_config, "--workdir", tmp_path)  # removes what late attempts have left
     assert differing(tmp_path, small_run) == []
 

@@ -46,7 +46,7 @@ def test_a_users_mistake_is_one_line_and_not_a_traceback(tmp_path: Path, capsys:
 
 def test_the_trainer_needs_torch_numpy_pyarrow_and_safetensors_alone() -> None:
     heavy = ["apache_beam", "owt_pipeline", "tokenizers", "tiktoken", "transformers", "tensorboard"]
-    modules = ", ".join(f"trainer.{name}" for name in ("train", "sample", "evaluate", "export"))
+    modules = ", ".join(f"trainer.{name}" for name in ("train", "tools.sample", "tools.evaluate", "tools.export"))
     code = f"import sys, {modules}; print([name for name in {heavy} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert result.stdout.strip() == "[]"

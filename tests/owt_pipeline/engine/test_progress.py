@@ -102,7 +102,7 @@ def test_log_json_is_an_object_a_line_errors_too(small_config: Path, tmp_path: P
     assert list(stages) == ["collect", "fetch"]
     assert stages["fetch"]["entered"] == stages["fetch"]["left"] + sum(stages["fetch"]["rejected"].values())
     assert all(entry["level"] == "info" and entry["time"] for entry in entries)
-    broken = run_owt("clean", "--workdir", run, "--log_json", code=1)
+    broken = run_owt("clean", "--workdir", run, "--log_json", code=3)
     (error,) = map(json.loads, broken.splitlines())
     assert error["level"] == "error"
     assert "run `owt extract" in error["message"]
