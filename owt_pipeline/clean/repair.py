@@ -63,12 +63,13 @@ def fix_text(text: str, form: str = "NFC", without: Collection[str] = ()) -> str
         return _settle(text, rules)
     if _WIDTH in rules.without:
         return _fix_lines(text, rules)
-    fixed = _fix_lines(text, _Rules(form, rules.without | {_WIDTH}))
+    as_wide = _Rules(form, rules.without | {_WIDTH})
+    fixed = _fix_lines(text, as_wide)
     if _OF_OTHER_WIDTH.search(fixed) is None:
         return fixed
     if _CJK.search(fixed) is None:
         return _fix_lines(text, rules)
-    return _settle(fixed.translate(_TO_USUAL_WIDTH), rules)
+    return _fix_lines(fixed.translate(_TO_USUAL_WIDTH), as_wide)  # again: usual width may complete mojibake
 
 
 @dataclass(frozen=True)

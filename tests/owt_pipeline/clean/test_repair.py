@@ -65,6 +65,7 @@ def test_any_text_is_repaired_as_by_ftfy(text: str, form: str) -> None:
 @settings(max_examples=600, deadline=None)
 @given(TEXTS.map("".join), st.sampled_from(FORMS), st.sets(st.sampled_from(RULES)))
 @example("‘café’ ﬁne", "NFC", {"uncurl_quotes"})
+@example("⺀aÂ\u3000", "NFC", set())
 def test_rules_of_ftfy_can_be_left_out(text: str, form: str, without: set[str]) -> None:
     assert fix_text(text, form, without) == plainly(text, form, without)
 
