@@ -109,7 +109,7 @@ def timed(fn: Callable[[str], Any], texts: Sequence[str]) -> tuple[list[Any], fl
 
 
 def read_texts(warc: Path, count: int) -> list[str]:
-    extract = load("blocks", Settings())
+    extract = load(Settings())
     texts = []
     with open(warc, "rb") as file:
         for record in islice(ArchiveIterator(file, record_types=WarcRecordType.response), count):

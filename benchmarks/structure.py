@@ -115,7 +115,7 @@ def depth_kept(kind: str, wanted: list[Pieces], found: list[Pieces], both: int) 
 
 
 def ours() -> Callable[[str], str]:
-    extract = load("blocks", Settings(text_format="markdown"))
+    extract = load(Settings(text_format="markdown"))
 
     def write(page: str) -> str:
         found = extract(Page("http://page.example/", page, FETCHED_AT))

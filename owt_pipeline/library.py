@@ -84,7 +84,7 @@ class Extractor:
     """
 
     def __init__(self, *, isolated: bool = False, workers: int | None = None, **options: Any):
-        from owt_pipeline.extract.extractor import ExtractorError
+        from owt_pipeline.errors import UserError
         from owt_pipeline.extract.options import Options
         from owt_pipeline.extract.pages import load_extractor
         from schemas.settings import from_table
@@ -93,7 +93,7 @@ class Extractor:
         self.isolated, self.workers = isolated, workers or _cores()
         try:
             self._extract = load_extractor(self.options)
-        except ExtractorError as error:
+        except UserError as error:
             raise ValueError(str(error)) from error
 
     def __call__(self, html: Html, url: str = "") -> Extracted | None:

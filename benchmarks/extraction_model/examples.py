@@ -18,7 +18,7 @@ from rapidfuzz.distance import LCSseq
 
 from owt_pipeline.extract.blocks import DISPLAY, FORMULA, PREFORMATTED, UNMARKED, Block, read_blocks
 from owt_pipeline.extract.features import PageView, view
-from owt_pipeline.extract.head import SAYS_ARTICLE, read_head
+from owt_pipeline.extract.head import read_head
 from owt_pipeline.extract.names import WORDS_OF_NAME
 from owt_pipeline.extract.tree import parse
 
@@ -92,7 +92,7 @@ def _kind(page: LabelledPage, kinds: int) -> tuple[bool, float]:
         return page.kind == "article", 1.0
     if page.set == "readability":
         return True, 1.0
-    return bool(kinds & SAYS_ARTICLE), SELF_DECLARED if kinds else 0.0
+    return bool(kinds & 1), SELF_DECLARED if kinds else 0.0
 
 
 def without_formulas(block: Block) -> str:

@@ -87,7 +87,7 @@ def justext() -> Extract:
 def ours() -> Extract:
     from owt_pipeline.extract.extractor import Page, Settings, load
 
-    extract_page = load("blocks", Settings())
+    extract_page = load(Settings())
 
     def extract(html: str, url: str) -> str:
         found = extract_page(Page(url, html, fetched_at=1_767_225_600))  # with its metadata

@@ -28,14 +28,7 @@ from owt_pipeline import progress
 from owt_pipeline.dedupe.collection import Collection, read_collection
 from owt_pipeline.dedupe.components import find_candidates, forest_of
 from owt_pipeline.dedupe.past import NOBODY, SKETCHES, Ranges, keep_sketches, write_section
-from owt_pipeline.dedupe.sketches import (
-    COLUMNS,
-    COMPILED_FROM,
-    Banding,
-    Sketcher,
-    choose_banding,
-    star_edges,
-)
+from owt_pipeline.dedupe.sketches import COLUMNS, COMPILED_FROM, Banding, Sketcher, choose_banding, star_edges
 from owt_pipeline.dedupe.verification import CANDIDATES, Verifier, find_largest, host_of
 from owt_pipeline.ledger.exchange import Slice, gather, partition_of, read_slices
 from schemas import DATASETS

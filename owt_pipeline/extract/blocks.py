@@ -1,15 +1,15 @@
-"""A page as blocks of text, in order, each in the container it is in.
+"""A page as blocks of text, in order, each in its container.
 
-A block is what a reader sees as one: a paragraph, a heading, an item of a list, a row of a table, a piece of code.
-Containers are the block-level elements around them, numbered in document order, so a container's parent comes before
-it. Nothing is judged here: every text that a browser shows is in a block.
+A block is a paragraph, a heading, an item of a list, a row of a table or a piece of code. Containers are the
+block-level elements around them, numbered in document order, so a container's parent comes before it. Nothing is
+filtered here: every text that a browser shows is in a block.
 
     <div class="post"><h1>Title</h1><p>One <b>two</b></p></div>
 
     containers   0 body    1 div.post (in 0)    2 h1 (in 1)    3 p (in 1)
     blocks       "Title" heading, in 2          "One two" paragraph, in 3
 
-How deep a block is in lists and quotes follows from its containers; `rendering` reads it there.
+`rendering` derives the depth of lists and quotes from the containers.
 """
 
 from __future__ import annotations
@@ -20,29 +20,15 @@ from lxml import etree
 
 from owt_pipeline.extract.containers import Container, container_of, forget_title, misnamed, words_of
 from owt_pipeline.extract.formulas import formula_of, is_drawn
-from owt_pipeline.extract.layout import (
-    code_of,
-    code_of_table,
-    is_preformatted,
-    language_of,
-    rows_of_data,
-)
-from owt_pipeline.extract.names import (
-    BLOCK,
-    HEADINGS,
-    INLINE,
-    LINES_OF_CODE,
-    NOT_TEXT,
-    has_hidden_class,
-    is_hidden,
-)
+from owt_pipeline.extract.layout import code_of, code_of_table, is_preformatted, language_of, rows_of_data
+from owt_pipeline.extract.names import BLOCK, HEADINGS, INLINE, LINES_OF_CODE, NOT_TEXT, has_hidden_class, is_hidden
 from owt_pipeline.extract.scripts import CONTEXT, link_of, subscript, superscript
 from owt_pipeline.extract.shortcodes import opens_shortcode, without_markup, without_spanning
 from owt_pipeline.extract.tree import PERMALINK, text_of
 
 MAX_DEPTH = 250
-"""Elements within elements that are distinguished; what lies deeper is text of the last one: Python's recursion has a
-limit, and beyond a hundred or so only tags that were never closed go on."""
+"""Nesting depth at which elements are distinguished; deeper text belongs to the element at this depth. Python limits
+recursion, and beyond a depth of about a hundred there are only tags that were never closed."""
 
 HEADING, ITEM, ROW, PREFORMATTED, CELL, PARAGRAPH, CAPTION, OTHER = (
     "heading", "item", "row", "pre", "cell", "paragraph", "caption", "other",
@@ -59,12 +45,12 @@ _FORMS = dict.fromkeys(HEADINGS, HEADING) | {
 }
 
 CODE, FORMULA, DISPLAY, NOTE, NOTE_END = "\x01", "\x02", "\x03", "\x04", "\x05"
-"""Marks within a block's `marked` text: around code, formulas (in a line, or on their own), references to notes."""
+"""Marks in a block's `marked` text: around code, inline formulas, displayed formulas, and references to notes."""
 _MARK = re.compile("[\x00-\x05]")
-_BREAK = "\x00"  # in place of <br> until a block is complete; no parsed text has it
+_BREAK = "\x00"  # represents <br> until a block is complete; parsed text has no zero characters
 UNMARKED = str.maketrans({CODE: None, FORMULA: None, DISPLAY: None, NOTE: "[", NOTE_END: "]"})
 
-# What the walk does at an element, by its tag; 0 for an unknown one.
+# How the walk treats an element, by its tag; 0 for unknown tags.
 _IS_BLOCK, _IS_INLINE, _IS_BREAK, _MAY_BE_FORMULA, _IS_NO_TEXT, _IS_BUTTON = 1, 2, 3, 4, 5, 6
 _ROLES = {
     **dict.fromkeys(NOT_TEXT, _IS_NO_TEXT),
@@ -79,7 +65,7 @@ _SCRIPTS = frozenset(("sup", "sub"))
 _SPECIAL_TAGS = frozenset(("ol", "li", "table", "pre", "listing", "xmp", "plaintext"))
 _LINKS_TO_SELF = frozenset((PERMALINK, "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
 
-_LONGEST_LINE = 120  # of lines whose indentation says something; a longer one is a paragraph
+_LONGEST_LINE = 120  # of lines whose indentation is kept; a longer line is a paragraph
 _NOTE_LABEL = re.compile(r"\[?\s*(\d{1,4}|[a-z]{1,2}|[*†‡§¶]{1,3}|[a-z]+[ .]\d{1,3})\s*\]?", re.IGNORECASE)
 _NOTE_CLASS = re.compile(r"footnote|noteref|fn-?ref", re.IGNORECASE)
 
@@ -89,16 +75,16 @@ class Block:
 
     Attributes:
       form: HEADING, ITEM, ROW, PREFORMATTED, CELL, PARAGRAPH, CAPTION or OTHER.
-      text: what it reads, with a newline for each `<br>`; a row's cells are separated by tabs.
-      marked: `text` with the marks of code, formulas and notes, and empty lines between paragraphs; of preformatted
-        text, the name of its language. None where there is nothing to say beyond `text`.
-      cells: of a row, its cells, marked as above and with a newline between paragraphs; else None.
-      is_header: of a row, whether all its cells are headers.
-      link_chars: how many of its characters are within links.
-      container: index of the container it is in.
+      text: its text, with a newline for each `<br>`; a row's cells are separated by tabs.
+      marked: `text` with the marks of code, formulas and notes, and empty lines between paragraphs; for preformatted
+        text, the name of its language. None if there is nothing to add to `text`.
+      cells: for a row, its cells, marked as above and with a newline between paragraphs; else None.
+      is_header: for a row, whether all its cells are headers.
+      link_chars: number of its characters within links.
+      container: index of its container.
       chars: length of `text`.
-      links: how many links begin in it.
-      images: how many images are between it and the text before it.
+      links: number of links that begin in it.
+      images: number of images between it and the text before it.
     """
 
     __slots__ = ("cells", "chars", "container", "form", "images", "is_header", "link_chars", "links", "marked", "text")
@@ -111,13 +97,13 @@ class Block:
         self.links = self.images = 0
 
     def cut(self, text: str) -> None:
-        """Leave a part of its text."""
+        """Reduce it to a part of its text."""
         self.text, self.marked, self.chars = text, None, len(text)
         self.link_chars = min(self.link_chars, self.chars)
 
     @property
     def is_formula(self) -> bool:
-        """Whether it is a formula and nothing else but a mark of punctuation."""
+        """Whether it is a single formula, apart from punctuation after it."""
         if self.marked is None:
             return False
         marked = self.marked.rstrip(" .,;")
@@ -125,7 +111,7 @@ class Block:
 
 
 def read_blocks(root: etree._Element) -> tuple[list[Block], list[Container]]:
-    """The blocks of a page, and the containers they are in; the first container is the body."""
+    """The blocks of a page and their containers, of which the first is the body."""
     body = root.find("body")
     reader = _Reader({}, root)
     reader.read_container(root if body is None else body, "body", -1, OTHER, 0)
@@ -137,14 +123,14 @@ def read_blocks(root: etree._Element) -> tuple[list[Block], list[Container]]:
 
 
 class _Reader:
-    """The walk over the tree; the text since the last end of a block is in `_pieces`."""
+    """The walk over the tree; `_pieces` is the text since the end of the last block."""
 
     def __init__(self, notes: dict[str, str], root: etree._Element | None = None) -> None:
         self.blocks: list[Block] = []
         self.containers: list[Container] = []
-        self.open_shortcodes: list[int] = []  # blocks that one begins in and does not end
+        self.open_shortcodes: list[int] = []  # blocks in which a shortcode begins but does not end
         self._root = root
-        self._title: str | None = None  # the words of its title, once they are asked for
+        self._title: str | None = None  # the words of the page's title, once needed
         self._notes = notes  # id of an element → the label of the first reference to it
         self._pieces: list[str] = []
         self._has_marks = False
@@ -158,7 +144,7 @@ class _Reader:
         index = len(self.containers)
         if tag not in _SPECIAL_TAGS and not len(element):
             text = element.text
-            if not text or text.isspace():  # holds no text, so nobody asks what it is called
+            if not text or text.isspace():  # without text, its names are not needed
                 self.containers.append(Container(tag, parent, 0, False, "", index + 1))
                 return
         container = container_of(element, tag, parent)
@@ -230,14 +216,14 @@ class _Reader:
                     self.read_container(child, tag, container, form, depth + 1)
             elif role == _IS_NO_TEXT:
                 if tag == "noscript" and next(child.iter("p", "article"), None) is not None:
-                    self.read_container(child, tag, container, form, depth + 1)  # a page for browsers without scripts
+                    self.read_container(child, tag, container, form, depth + 1)  # the page for browsers without scripts
             elif role == 0:
                 if self._is_within_text(child, tag):
                     self._read_inline(child, tag, container, form, depth)
                 else:
                     self.read_container(child, tag, container, form, depth + 1)
             text = child.tail
-            if text and (self._pieces or not text.isspace()):  # between two blocks: as good as none, and half of all
+            if text and (self._pieces or not text.isspace()):  # half of all texts are white space between two blocks
                 self._add(text)
 
     def _read_inline(self, element: etree._Element, tag: str, container: int, form: str, depth: int) -> None:
@@ -283,14 +269,14 @@ class _Reader:
             self._add(text)
 
     def _is_within_text(self, element: etree._Element, tag: str) -> bool:
-        """Whether an element of an unknown tag is part of a sentence: it has text around it and no blocks in it."""
+        """Whether an element with an unknown tag is part of a sentence: text around it and no blocks in it."""
         if len(element) and next(element.iter(*BLOCK), None) is not None:
             return False
         return bool(self._pieces) or ":" in tag or bool(element.tail and not element.tail.isspace())
 
     def _is_in_sentence(self, button: etree._Element, form: str) -> bool:
-        """Whether a button is a word of its sentence, or a heading that opens what is below it."""
-        if len(button) and next(button.iter(*BLOCK), None) is not None:  # one that is never closed has all that follows
+        """Whether a button is part of a sentence, or a heading that opens the text below it."""
+        if len(button) and next(button.iter(*BLOCK), None) is not None:  # never closed, it holds the rest of the page
             return False
         if form == HEADING:
             return not self._pieces
@@ -319,7 +305,7 @@ class _Reader:
             return
         latex, is_display = found
         if self._pieces and self._pieces[-1].strip(FORMULA + DISPLAY) == latex:
-            return  # the same again: as MathML and as an image
+            return  # the same formula as MathML and as an image
         mark = DISPLAY if is_display else FORMULA
         self._pieces.append(f"{mark}{latex}{mark}")
         self._has_marks = True
@@ -340,7 +326,7 @@ class _Reader:
                 pieces[start:] = [superscript(text, before, after, in_link=link_of(element) is not None)]
 
     def _read_note(self, element: etree._Element) -> bool:
-        """Read a reference to a note, and say whether it is one."""
+        """Read a reference to a note; returns whether it is one."""
         link = element if element.tag == "a" else link_of(element)
         target = link.get("href", "").partition("#")[2] if link is not None else ""
         label = _NOTE_LABEL.fullmatch("".join(element.itertext()).strip()) if target else None
@@ -377,7 +363,7 @@ class _Reader:
                 self.blocks.append(block)
 
     def _read_cell(self, cell: etree._Element, depth: int) -> tuple[str, str, int]:
-        """A cell's text in one line, the same with marks and lines, and how many characters of it are links'."""
+        """A cell's text in one line, the same with marks and lines, and the number of its characters in links."""
         if not len(cell):
             text = " ".join((cell.text or "").split())
             return text, text, 0
@@ -400,7 +386,7 @@ class _Reader:
     def _end_block(self, form: str, container: int) -> None:
         joined = "".join(self._pieces)
         marked = None
-        self._has_marks = self._has_marks or CODE in joined  # of code that continues in the next block
+        self._has_marks = self._has_marks or CODE in joined  # code may continue in the next block
         if _BREAK in joined:
             lines = [" ".join(line.split()) for line in joined.split(_BREAK)]
             if "\xa0" in joined:
@@ -418,20 +404,19 @@ class _Reader:
             marked = marked or text
             if marked.count(CODE) % 2:  # around several blocks
                 marked = marked.replace(CODE, "")
-            text = text.translate(UNMARKED).strip()  # nothing, where code begins or ends around other blocks
+            text = text.translate(UNMARKED).strip()  # empty if code begins or ends around other blocks
         if text:
             block = Block(form, text, min(self._link_chars, len(text)), container, marked)
             block.links, block.images = self._links, self._images
-            if not (
-                self._has_marks and block.is_formula and self.blocks and self.blocks[-1].text == text
-            ):  # again, as an image
+            is_again = self._has_marks and block.is_formula and self.blocks and self.blocks[-1].text == text
+            if not is_again:  # a formula, followed by its image
                 self.blocks.append(block)
             self._images = 0
         self._pieces, self._link_chars, self._links, self._has_marks = [], 0, 0, False
 
 
 def _refers_to_note(link: etree._Element, classes: str | None) -> bool:
-    """Whether a link says that it leads to a note: by a class, or as EPUB and ARIA have it."""
+    """Whether a link is marked as a reference to a note: by a class, EPUB's type or ARIA's role."""
     return (
         (classes is not None and _NOTE_CLASS.search(classes) is not None)
         or link.get("epub:type") == "noteref"
@@ -440,7 +425,7 @@ def _refers_to_note(link: etree._Element, classes: str | None) -> bool:
 
 
 def _without_markup(text: str) -> str:
-    """`text` without markup that the page shows as text, except in code."""
+    """`text` without markup that the page shows as text; code is left alone."""
     parts = text.split(CODE)
     parts[::2] = map(without_markup, parts[::2])
     found = CODE.join(parts)
@@ -454,7 +439,7 @@ def _in_cell(block: Block) -> str:
 
 
 def _indented(lines: list[str], raw: list[str]) -> list[str]:
-    """`lines` with the `&nbsp;` before them, where some are indented below others: code and verse in plain `<br>`."""
+    """`lines` with their relative indentation by `&nbsp;`: code and verse written with `<br>`."""
     if max(map(len, lines)) > _LONGEST_LINE:
         return lines
     before = (len(line.lstrip(" \t\r\n")) - len(line.lstrip()) for line in raw)

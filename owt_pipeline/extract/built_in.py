@@ -1,13 +1,13 @@
-"""The extractors that `--extractor` knows by name: ours, `blocks`, and two public ones.
+"""The built-in extractors: our own, `blocks`, and two public ones.
 
-`blocks` is one parse, one walk over the tree, and a model that was fitted on labelled pages. On three sets of labelled
-pages, hosts that it was not fitted on, its F1 is above that of the public extractors that `benchmarks/extraction.py`
-measures, but for documentation and for Readability's own test pages. Its
-features take their clues from boilerpipe (Kohlschütter et al., WSDM 2010: blocks of text and their link density),
-readability and trafilatura (names of elements) and Resiliparse (what is no content).
+`blocks` parses a page, walks over the tree once and applies a model fitted on labelled pages. Measured on three sets of
+labelled pages, on hosts that were left out of the fit, its F1 is higher than that of the public extractors in
+`benchmarks/extraction.py`, except on documentation and on Readability's own test pages. Its features are based on
+boilerpipe (Kohlschütter et al., WSDM 2010: blocks of text and their link density), readability and trafilatura (names
+of elements) and Resiliparse (elements that are not content).
 
-The metadata are read by `metadata.py` whatever finds the text: trafilatura's own take as long as its text, most of it
-looking for a date.
+Every extractor uses the metadata of `metadata.py`. trafilatura's own metadata take as long as its text, mostly for the
+date.
 """
 
 from __future__ import annotations
@@ -22,30 +22,29 @@ from lxml import etree
 from owt_pipeline.extract.blocks import ROW, Block, read_blocks
 from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
 from owt_pipeline.extract.head import embedded_text, read_head
-from owt_pipeline.extract.main_content import BALANCED, MOST_BLOCKS, PRECISION, RECALL, main_content, without_notice
+from owt_pipeline.extract.main_content import FAVORS, MOST_BLOCKS, main_content, without_notice
 from owt_pipeline.extract.metadata import read_metadata
 from owt_pipeline.extract.model import Model, load
 from owt_pipeline.extract.rendering import markdown, plain_text
 from owt_pipeline.extract.tree import parse
 
-logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # what it finds wrong with a page becomes a reject row
+logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # its problems with a page become reject rows
 
-_LITTLE_TEXT = 250  # characters; with fewer, the page may be one that its script fills
-_MUCH_SHOWN = 3000  # characters in all blocks, from which on nobody finds a longer text elsewhere
-_FAVORS = {"balanced": BALANCED, "precision": PRECISION, "recall": RECALL}
+_LITTLE_TEXT = 250  # characters; a page with less text may be filled by a script
+_MUCH_SHOWN = 3000  # characters in all blocks; such a page has no longer text elsewhere
 
 
 def blocks(settings: Settings) -> Extract:
-    """Our own extractor; `settings.fast` changes nothing."""
+    """Our own extractor; it ignores `settings.fast`."""
     return with_model(load(), settings)
 
 
 def with_model(model: Model, settings: Settings) -> Extract:
-    """Our own extractor with another model than the one it comes with."""
+    """Our own extractor with another model than the packaged one."""
 
     def extract(page: Page) -> Extracted | None:
         collecting = gc.isenabled()
-        gc.disable()  # a page is ten thousand objects and no cycle: to look for one would take a twentieth of the time
+        gc.disable()  # a page is ten thousand objects without a cycle; collecting would take 5% of the time
         try:
             return _extract(page, settings, model)
         finally:
@@ -62,10 +61,10 @@ def _extract(page: Page, settings: Settings, model: Model) -> Extracted | None:
     found, containers = read_blocks(root)
     if not settings.include_tables:
         found = [block for block in found if block.form != ROW]
-    favor, comments = _FAVORS[settings.favor], settings.include_comments
+    favor, comments = FAVORS[settings.favor], settings.include_comments
     content = without_notice(main_content(found, containers, head, model, favor, comments=comments))
     text = plain_text(content)
-    # By the plain text, whichever is written: both have the same content.
+    # Decided by the plain text for both formats, so that they have the same content.
     elsewhere = _from_elsewhere(page, root, head.data, found, settings) if len(text) < _LITTLE_TEXT else ""
     text = elsewhere or (markdown(content, containers) if settings.text_format == "markdown" else text)
     left_out = max(len(found) - MOST_BLOCKS, 0) or None
@@ -73,14 +72,14 @@ def _extract(page: Page, settings: Settings, model: Model) -> Extracted | None:
 
 
 def _from_elsewhere(page: Page, root: etree._Element, data: list[Any], found: list[Block], settings: Settings) -> str:
-    """The text that a page has as data, or that trafilatura finds, where that is more than all its blocks have."""
+    """The page's text from embedded data or by trafilatura, if longer than all its blocks together; else ""."""
     shown = sum(block.chars for block in found)
     if shown > _MUCH_SHOWN:
         return ""
     least, as_markdown = max(_LITTLE_TEXT, shown), settings.text_format == "markdown"
     text = embedded_text(root, data, partial(_all_text, as_markdown), "\n\n" if as_markdown else "\n")
     if len(text) <= least:
-        from trafilatura import extract  # takes as long to import as a hundred pages, and few need it
+        from trafilatura import extract  # rarely needed, and importing it takes as long as a hundred pages
 
         output_format = "markdown" if as_markdown else "txt"
         text = extract(page.html, output_format=output_format, fast=True, include_comments=False) or ""
@@ -107,7 +106,7 @@ def trafilatura(settings: Settings) -> Extract:
             recall=settings.favor == "recall",
             comments=settings.include_comments,
             tables=settings.include_tables,
-            dedup=False,  # a page's text must not depend on the pages before it
+            dedup=False,  # it would make a page's text depend on earlier pages
             url=page.url,
             with_metadata=False,
         )
@@ -118,7 +117,7 @@ def trafilatura(settings: Settings) -> Extract:
 
 
 def resiliparse(settings: Settings) -> Extract:
-    """Main text by Resiliparse (Bevendorff et al., ECIR 2018): several times as fast, and rather less exact."""
+    """Main text by Resiliparse (Bevendorff et al., ECIR 2018): several times as fast, but less accurate."""
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree
 
@@ -136,8 +135,8 @@ def resiliparse(settings: Settings) -> Extract:
 
 
 def _with_metadata(page: Page, text: str | None) -> Extracted | None:
-    root = parse(page.html)
     if not text:
         return None
+    root = parse(page.html)
     metadata = read_metadata(root, read_head(root), page.url, page.fetched_at)
     return Extracted(text, **metadata, blocks_left_out=None)

@@ -1,4 +1,4 @@
-"""The block-level elements of a page, and what their tags, names, roles and styles say of them."""
+"""The block-level elements of a page, and their kinds by tag, names, role and style."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ class Container:
     """A block-level element.
 
     Attributes:
-      tag: its name.
-      names: its classes, id, role and `itemprop`, as the page gives them; without an id that a heading gave it.
-      parent: index of the container it is in; -1 for the body.
+      tag: its tag.
+      names: its classes, id, role and `itemprop` as written, without an id made from a heading.
+      parent: index of the container around it; -1 for the body.
       end: one more than the index of the last container in it.
-      kind: what its names say it is.
-      names_content: whether its names say that it holds the content.
-      number: of an item in a numbered list, its number; of such a list, that of its next item; else -1.
-      step: of a numbered list, what its next number is more: -1 where it counts down.
-      note: the label by which an earlier text refers to it; "" if none does.
+      kind: its kind by its names, flags of `names`.
+      names_content: whether its names mark it as holding the content.
+      number: for an item of a numbered list, its number; for such a list, the number of its next item; else -1.
+      step: for a numbered list, the difference of consecutive numbers: 1, or -1 if it counts down.
+      note: the label of an earlier reference to it; "" if there is none.
     """
 
     __slots__ = ("end", "kind", "names", "names_content", "note", "number", "parent", "step", "tag")
 
     @property
     def is_body_of_article(self) -> bool:
-        """Whether its markup says that it holds the text of the page's article."""
+        """Whether its markup marks it as the text of the page's article."""
         return "articleBody" in self.names
 
     def __init__(self, tag: str, parent: int, kind: int, content: bool, names: str, end: int = 0):
@@ -53,12 +53,12 @@ class Container:
 
 
 def misnamed(container: Container) -> bool:
-    """Whether its names could be the page's title, and say what the element is not."""
+    """Whether its kind may come from names that are only the page's title."""
     return bool(container.kind & (CHROME | COMMENT | HIDDEN)) and "-" in container.names
 
 
 def forget_title(container: Container, title: str) -> None:
-    """Take names out that are the page's title as a slug: `the-modal-verbs` says nothing of a modal."""
+    """Remove names that are the page's title as a slug: `the-modal-verbs` is not a modal dialog."""
     names = container.names.split()
     kept = [name for name in names if not is_slug(name, title)]
     if len(kept) < len(names):
@@ -73,9 +73,9 @@ def words_of(text: str) -> str:
 
 
 def container_of(element: etree._Element, tag: str, parent: int) -> Container:
-    """`element`, of this tag, in the container number `parent`."""
-    items = element.items()  # one call into lxml; `element.get` would be seven
-    if tag not in ("figure", "footer"):  # most have no attribute, or classes alone
+    """The container of `element`, which has this tag and is in the container with the index `parent`."""
+    items = element.items()  # one call of lxml instead of seven of `element.get`
+    if tag not in ("figure", "footer"):  # most elements have no attributes, or only classes
         if not items:
             kind, content = read_name(tag, "", "")
             return Container(tag, parent, kind, content, "")
@@ -84,7 +84,7 @@ def container_of(element: etree._Element, tag: str, parent: int) -> Container:
             kind, content = read_name(tag, classes, "")
             return Container(tag, parent, kind, content, classes)
     if tag == "footer" and next(element.iterancestors("blockquote"), None) is not None:
-        tag = "p"  # whose words they are
+        tag = "p"  # the source of the quote
     get = dict(items).get
     classes, identifier = get("class") or "", get("id") or ""
     if identifier and (
@@ -117,9 +117,9 @@ def container_of(element: etree._Element, tag: str, parent: int) -> Container:
 
 
 def _is_anchor(element: etree._Element, identifier: str) -> bool:
-    """Whether a section's id is only there for links to it, as documentation has it: it repeats the heading's words."""
+    """Whether a section's id is only a target for links: it repeats the words of the heading, as in documentation."""
     heading = next(iter(element), None)
-    if heading is not None and heading.tag == "span":  # further names of the section
+    if heading is not None and heading.tag == "span":  # another id of the section
         heading = heading.getnext()
     if heading is None or heading.tag not in HEADINGS:
         return False

@@ -1,9 +1,9 @@
-"""What an extractor is: a function from a decoded page to its main text and metadata.
+"""The interface of an extractor: a function from a decoded page to its main text and metadata.
 
-`--extractor` takes the name of one of ours, or `module:factory` for one's own: `factory(settings)` is called once
-in each worker process and returns a function `extract(page) -> Extracted | None`, None where the page has no main
-text. It may raise (the page is rejected as `extract_crash`), run forever (`extract_timeout`) or use up memory
-(`extract_memory`); it must not remember anything from one page to the next.
+`--extractor` takes the name of a built-in extractor, or `module:factory` for your own. `factory(settings)` is called
+once in each worker process and returns a function `extract(page) -> Extracted | None`; None means that the page has no
+main text. It may raise (the page is rejected as `extract_crash`), run forever (`extract_timeout`) or run out of memory
+(`extract_memory`). It must not keep state from one page to the next.
 
     # my_extractors.py
     from owt_pipeline.extract.extractor import Extracted, Page, Settings
@@ -29,43 +29,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from owt_pipeline.errors import UserError
 from owt_pipeline.extract.model import digest
+from owt_pipeline.extract.options import Settings as Settings
 
 BUILT_IN = {"blocks": "lxml", "trafilatura": "trafilatura", "resiliparse": "resiliparse"}
-"""The extractors of `built_in`, and the library whose version decides what they find."""
-
-
-class ExtractorError(ValueError):
-    """`--extractor` names none that can be loaded."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a user can ask of an extractor; one that has no use for a setting ignores it.
-
-    Attributes:
-      favor: `balanced`, `precision` (rather lose text than keep boilerplate) or `recall` (the reverse).
-      fast: skip the second opinions, of which only trafilatura has any.
-      include_comments: readers' comments belong to the text.
-      include_tables: tables belong to the text.
-      text_format: `plain`, or `markdown` that keeps headings, lists, tables, code and formulas.
-    """
-
-    favor: str = "balanced"
-    fast: bool = False
-    include_comments: bool = False
-    include_tables: bool = True
-    text_format: str = "plain"
+"""The extractors of `built_in`, each with the library whose version affects its results."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page as an extractor sees it.
+    """The input of an extractor.
 
     Attributes:
       url: the URL that answered.
       html: the decoded body.
-      fetched_at: when, in seconds since 1970 in UTC: nothing on the page is younger.
+      fetched_at: time of the fetch, in seconds since 1970 in UTC; no date on the page can be later.
     """
 
     url: str
@@ -75,15 +54,15 @@ class Page:
 
 @dataclass(frozen=True)
 class Extracted:
-    """What was found on a page.
+    """The main text and metadata of a page.
 
     Attributes:
       text: the main text, paragraphs separated by newlines.
-      title, author, site_name: as the page gives them.
-      date: of publication, YYYY-MM-DD.
-      language: the ISO 639-1 code the page declares.
-      license: the licence it declares, Creative Commons' by their SPDX identifiers.
-      blocks_left_out: how many blocks were not judged, since the page has too many; None where all were.
+      title, author, site_name: as stated on the page.
+      date: date of publication, YYYY-MM-DD.
+      language: the ISO 639-1 code that the page declares.
+      license: the licence that the page declares; Creative Commons licences by SPDX identifier.
+      blocks_left_out: number of blocks ignored because the page has too many; None if there are none.
     """
 
     text: str
@@ -99,23 +78,22 @@ class Extracted:
 Extract = Callable[[Page], Extracted | None]
 
 
-@functools.lru_cache(maxsize=1)  # one a process: making one may read stop lists and compile expressions
-def load(name: str, settings: Settings) -> Extract:
-    """The extractor `name` (one of BUILT_IN, or `module:factory`); raises ExtractorError."""
-    extract: Extract = _factory(name)(settings)
-    return extract
+@functools.lru_cache(maxsize=1)  # creating an extractor may read stop lists and compile expressions
+def load(settings: Settings) -> Extract:
+    """The extractor `settings.extractor` (one of BUILT_IN, or `module:factory`); raises UserError."""
+    return _factory(settings.extractor)(settings)
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Name and version of the extractor `name`, for the manifest; raises ExtractorError.
+    """Name and version of the extractor `name`, for the manifest; raises UserError.
 
-    `blocks` has the digest of its model, too. One's own has the digest of its module's file in place of a version.
+    `blocks` also has the digest of its model; your own has the digest of its module's file instead of a version.
     """
     if library := BUILT_IN.get(name):
         try:
             known = {"name": name, "version": importlib.metadata.version(library)}
         except importlib.metadata.PackageNotFoundError:
-            raise ExtractorError(f"extractor: {name} is not installed: pip install {library}") from None
+            raise UserError(f"extractor: {name} is not installed: pip install {library}") from None
         return known | ({"sha256": digest()} if name == "blocks" else {})
     module = sys.modules[_factory(name).__module__]
     if not getattr(module, "__file__", None):
@@ -129,11 +107,11 @@ def _factory(name: str) -> Callable[[Settings], Extract]:
     module_name, colon, attribute = target.partition(":")
     if not colon:
         known = ", ".join(sorted(BUILT_IN))
-        raise ExtractorError(f"extractor: {name!r} is none of {known}, nor a `module:factory` of your own")
+        raise UserError(f"extractor: {name!r} is none of {known}, nor a `module:factory` of your own")
     try:
         factory: Callable[[Settings], Extract] = getattr(importlib.import_module(module_name), attribute)
     except ImportError as error:
-        raise ExtractorError(f"extractor: {name} cannot be imported ({error})") from error
+        raise UserError(f"extractor: {name} cannot be imported ({error})") from error
     except AttributeError:
-        raise ExtractorError(f"extractor: module {module_name} has no {attribute!r}") from None
+        raise UserError(f"extractor: module {module_name} has no {attribute!r}") from None
     return factory

@@ -1,7 +1,7 @@
-"""What the model of main text sees of a page: numbers for each block, from its text, its neighbours and its markup.
+"""The features of the model of main text: numbers for each block, from its text, its neighbours and its markup.
 
-Everything is counts, shares of counts, and comparisons:
-no function whose last bit depends on the processor, so that the same page gives the same text everywhere.
+All features are counts, shares of counts and comparisons. No function is used whose last bit depends on the processor,
+so that a page gives the same text everywhere.
 """
 
 from __future__ import annotations
@@ -14,17 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from owt_pipeline.extract.blocks import (
-    CAPTION,
-    CELL,
-    HEADING,
-    ITEM,
-    OTHER,
-    PARAGRAPH,
-    PREFORMATTED,
-    ROW,
-    Block,
-)
+from owt_pipeline.extract.blocks import CAPTION, CELL, HEADING, ITEM, OTHER, PARAGRAPH, PREFORMATTED, ROW, Block
 from owt_pipeline.extract.containers import Container
 from owt_pipeline.extract.head import KINDS, Head
 from owt_pipeline.extract.names import CHROME, COMMENT, HEADER, HEADINGS, HIDDEN, UNSHOWN, Remembered, heads_afterwards
@@ -42,33 +32,33 @@ _DIGITS = re.compile(r"\d+")
 _ENDS = tuple(".!?…。！？:;\"”»'’)")
 _SENTENCE_ENDS = (". ", "? ", "! ", "。")
 _TEXT_WORD = re.compile(r"\w+")
-_ASCII_TEXT_WORD = re.compile("[a-z0-9_]+")  # the same of text in lower case
+_ASCII_TEXT_WORD = re.compile("[a-z0-9_]+")  # the same for ASCII text in lower case
 _SHORT = 160  # characters up to which a text's words are looked up
 _FAR = 1000
 
 Columns = list[Any]
-"""Features: of each an array with a number a block, or one number for the page; or an array of several, in rows."""
+"""Features: for each an array of one number per block, or one number for the page; or an array of several, in rows."""
 
 
 @dataclass(frozen=True)
 class PageView:
-    """A page as arrays; n blocks, m containers that hold any.
+    """A page as arrays: n blocks, and m containers that hold at least one.
 
     Attributes:
-      weight (n): how much a block counts: its words.
-      chars, link_chars (n): the length of its text, and how much of it is within links.
-      prose (n): whether it is long enough for a sentence or two, and no list of links: what articles are made of.
-      container (n): the container each is in.
-      parent, end, depth (m): of containers; the descendants of c are c + 1 to end[c] - 1.
-      signatures (kinds, n): for each kind of signature, one number a block: equal where the markup around is.
-      names: what containers are called: tag, classes, id; each name once.
-      name_of (m): which of these each container has.
+      weight (n): the number of words, by which blocks are weighted.
+      chars, link_chars (n): characters, and how many of them are within links.
+      prose (n): whether the text is as long as a sentence or two and is not mostly links, as in articles.
+      container (n): the container of each block.
+      parent, end (m): of containers; the descendants of c are c + 1 to end[c] - 1.
+      signatures (kinds, n): for each kind of signature, a number that is equal for blocks with the same markup around.
+      names: the distinct names of containers: tag, classes, id.
+      name_of (m): the index in `names` of each container's name.
       words (n): the lower-case words of each short text.
-      texts, lowered (n): what each block reads, as it is and in lower case.
-      heading (n): the heading that each block is under, by its number; -1 for none.
-      in_comments (n): whether the names around a block say that it is a reader's comment.
-      unshown (n): whether a block is hidden by a style or an attribute around it.
-      static (n, features): what does not depend on the model.
+      texts, lowered (n): the text of each block, unchanged and in lower case.
+      heading (n): the index of the heading above each block; -1 for none.
+      in_comments (n): whether the names around a block mark it as a reader's comment.
+      unshown (n): whether a style or an attribute around a block hides it.
+      static (n, features): the features that do not depend on the model.
     """
 
     weight: np.ndarray
@@ -78,7 +68,6 @@ class PageView:
     container: np.ndarray
     parent: np.ndarray
     end: np.ndarray
-    depth: np.ndarray
     signatures: np.ndarray
     names: list[str]
     name_of: list[int]
@@ -92,7 +81,7 @@ class PageView:
 
 
 def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -> PageView:
-    """The page with these blocks; `head` is what it says of itself."""
+    """The page with these blocks and this metadata."""
     tree, filled, siblings = _tree(blocks, containers)
     home = tree.home
     depth, around_bits, kinds, chrome_depth, content_depth = _inherited(filled, tree.parent.tolist())
@@ -122,7 +111,6 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -
         container=home,
         parent=tree.parent,
         end=tree.end,
-        depth=depth,
         signatures=signatures,
         names=names,
         name_of=name_of,
@@ -137,7 +125,7 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -
 
 
 def _tree(blocks: Sequence[Block], containers: Sequence[Container]) -> tuple[Tree, list[Container], np.ndarray]:
-    """The containers that hold text, which are numbered anew, and how many containers each one's parent holds."""
+    """The containers that hold text, renumbered, and for each the number of containers in its parent."""
     home = np.array([block.container for block in blocks], dtype=np.intp)
     parent = np.array([container.parent for container in containers], dtype=np.intp)
     end = np.array([container.end for container in containers], dtype=np.intp)
@@ -156,7 +144,7 @@ def _tree(blocks: Sequence[Block], containers: Sequence[Container]) -> tuple[Tre
 
 @dataclass(frozen=True)
 class _Counts:
-    """Of each block: characters, words, characters in links, the number of its form, and what follows from these."""
+    """For each block: characters, words, characters in links, the number of its form, and two flags."""
 
     chars: np.ndarray
     words: np.ndarray
@@ -174,7 +162,7 @@ def _count_texts(blocks: Sequence[Block]) -> _Counts:
     heading = form == _FORMS[HEADING]
     return _Counts(
         chars,
-        np.maximum(words, np.floor(chars / 12)),  # some scripts have no spaces
+        np.maximum(words, np.floor(chars / 12)),  # for scripts without spaces
         links,
         form,
         heading,
@@ -183,7 +171,7 @@ def _count_texts(blocks: Sequence[Block]) -> _Counts:
 
 
 def _small(values: Iterable[int]) -> np.ndarray:
-    """Numbers below 256, or flags, as an array: through bytes, in a third of the time."""
+    """Numbers below 256, or flags, as an array; through bytes, since np.array takes three times as long."""
     return np.frombuffer(bytes(values), dtype=np.uint8)
 
 
@@ -205,7 +193,7 @@ def _of_texts(
         after[index] = level < 7 and heads_afterwards(texts[index])
     in_heading = levels < 7
     titles = np.flatnonzero((levels == 1) | (in_heading & (in_title != 0)))
-    turns = _last(after | (levels <= 2), position)  # where text that follows the article may begin or end
+    turns = _last(after | (levels <= 2), position)  # headings at which text after the article may begin or end
     since_after = np.where((turns >= 0) & after[turns], position - turns, _FAR)
     ends = _small([text.endswith(_ENDS) for text in texts])
     firsts = [text[0] for text in texts]
@@ -234,13 +222,13 @@ def _of_texts(
 
 
 def _last(mask: np.ndarray, position: np.ndarray, otherwise: int = -1) -> np.ndarray:
-    """For each block the position of the last one up to it of which `mask` holds."""
+    """For each block the position of the last block up to it where `mask` is true."""
     found: np.ndarray = np.maximum.accumulate(np.where(mask, position, otherwise))
     return found
 
 
 def _of_head(blocks: Sequence[Block], texts: Sequence[str], counts: _Counts, head: Head) -> Columns:
-    """Where the page shows what its head says: the description, and the text that it gives as data."""
+    """Where the page shows its own description, and the text that it also has as data."""
     count = len(blocks)
     position = np.arange(count)
     keys = [description[:60] for description in head.descriptions]
@@ -273,7 +261,7 @@ def _of_head(blocks: Sequence[Block], texts: Sequence[str], counts: _Counts, hea
 
 
 def _of_order(counts: _Counts) -> Columns:
-    """Where a block is on the page, and what is next to it."""
+    """The position of a block on the page, and its neighbours."""
     chars, links, prose = counts.chars, counts.links, counts.prose
     count = len(chars)
     before = np.cumsum(chars)
@@ -296,7 +284,7 @@ def _of_order(counts: _Counts) -> Columns:
 
 
 def _of_containers(counts: _Counts, tree: Tree, siblings: np.ndarray) -> Columns:
-    """What the containers around a block hold."""
+    """The contents of the containers around a block."""
     chars = tree.below(counts.chars)
     links = tree.below(counts.links)
     prose = tree.below(counts.chars * counts.prose)
@@ -309,7 +297,7 @@ def _of_containers(counts: _Counts, tree: Tree, siblings: np.ndarray) -> Columns
 
 
 def _of_kinds(counts: _Counts, of_kind: np.ndarray) -> Columns:
-    """Where the page's prose is, by what the names around it say."""
+    """How much of the page's prose is in containers of each kind, and in none."""
     prose = counts.chars * counts.prose
     elsewhere = float(prose[~of_kind[:3].any(axis=0)].sum())
     shares = [float(prose[kind].sum()) / max(float(prose.sum()), 1.0) for kind in of_kind[:3]]
@@ -317,7 +305,7 @@ def _of_kinds(counts: _Counts, of_kind: np.ndarray) -> Columns:
 
 
 def _of_signatures(counts: _Counts, signatures: np.ndarray) -> Columns:
-    """What the blocks with the same markup around them are, taken together."""
+    """Sums over the blocks with the same markup around them."""
     prose = counts.chars * counts.prose
     all_prose, total = max(prose.sum(), 1.0), counts.chars.sum()
     columns: Columns = []
@@ -331,7 +319,8 @@ def _of_signatures(counts: _Counts, signatures: np.ndarray) -> Columns:
 
 
 def _inherited(containers: Sequence[Container], parents: Sequence[int]) -> np.ndarray:
-    """Of each container: depth, the tags around it, what the names around it say, levels below such names (5, m)."""
+    """For each container (5, m): its depth, the tags and the kinds around it (bits), and its levels below boilerplate
+    and below content."""
     depth: list[int] = []
     bits: list[int] = []
     kinds: list[int] = []
@@ -359,7 +348,7 @@ def _inherited(containers: Sequence[Container], parents: Sequence[int]) -> np.nd
 def _signatures(
     parents: Sequence[int], name_of: Sequence[int], tags: Sequence[str], names: Sequence[str]
 ) -> np.ndarray:
-    """Of each container a number of the tags from the body to it, of tags and names, of the last two (3, m)."""
+    """For each container (3, m), numbers for the tags from the body to it, tags with names, and the last two names."""
     tag_of = _numbered(tags)
     plain = _numbered(map(_WITHOUT_DIGITS.__getitem__, names))
     count = len(names)
@@ -374,7 +363,7 @@ def _signatures(
             above_path = above_named = above = -1
         else:
             above_path, above_named, above = paths[around], named[around], plain[name_of[around]]
-        # A pair as one integer, since a tuple would take twice as long.
+        # A pair as one integer, since a tuple takes twice as long.
         paths.append(path_of(above_path * count + tag_of[name], len(known[0])))
         named.append(named_of(above_named * count + own, len(known[1])))
         local.append(local_of(above * count + own, len(known[2])))
@@ -382,7 +371,7 @@ def _signatures(
 
 
 def _numbered(texts: Iterable[str]) -> list[int]:
-    """A number for each text, equal where they are."""
+    """A number for each text, the same for equal texts."""
     numbers: dict[str, int] = {}
     return [numbers.setdefault(text, len(numbers)) for text in texts]
 
@@ -403,14 +392,14 @@ class Tree:
         self._up = np.maximum(parent, 0)
 
     def below(self, values: np.ndarray) -> np.ndarray:
-        """For each container the sum of `values` over the blocks in it, at any depth."""
+        """For each container, the sum of `values` over the blocks in it, at any depth."""
         running = np.zeros(len(self.parent) + 1)
         np.cumsum(np.bincount(self.home, values, minlength=len(self.parent)), out=running[1:])
         sums: np.ndarray = running[self.end] - running[:-1]
         return sums
 
     def levels(self, count: int) -> list[np.ndarray]:
-        """For each block its container, that one's parent, and so on; the body has none and stays."""
+        """For each block its container, that container's parent, and so on; the body counts as its own parent."""
         found = [self.home]
         for _ in range(count - 1):
             found.append(self._up[found[-1]])
@@ -429,7 +418,7 @@ def matrix(columns: Columns, count: int) -> np.ndarray:
 
 
 def shifts(values: np.ndarray, steps: Sequence[int]) -> list[np.ndarray]:
-    """Of rows of values, those so many blocks before (after, where negative); -1 beyond the page's ends."""
+    """Rows of values shifted by each of `steps` blocks (negative: from following blocks); -1 beyond the page's ends."""
     most, count = max(map(abs, steps)), values.shape[1]
     padded = np.full((len(values), count + 2 * most), -1.0)
     padded[:, most : most + count] = values
@@ -437,7 +426,7 @@ def shifts(values: np.ndarray, steps: Sequence[int]) -> list[np.ndarray]:
 
 
 def windows(values: np.ndarray, reaches: Sequence[int]) -> list[np.ndarray]:
-    """Of rows of values, the sums over the blocks up to so many before and after."""
+    """Sums of rows of values over windows of blocks: for each of `reaches`, that many before and after."""
     most, count = max(reaches), values.shape[1]
     running = np.zeros((len(values), count + 2 * most + 1))
     np.cumsum(values, axis=1, out=running[:, most + 1 : most + 1 + count])

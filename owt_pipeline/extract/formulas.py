@@ -1,8 +1,8 @@
-"""Formulas of a page as LaTeX, from whatever a page holds them in.
+"""Formulas of a page as LaTeX, from:
 
 - MathML with its source: KaTeX, LaTeXML, Wikipedia, MathJax 3 with assistive markup (`<annotation>`, `alttext`);
-- MathML without: written as LaTeX element by element;
-- scripts of MathJax 2 (`<script type="math/tex">`), next to what MathJax drew of them;
+- MathML without its source, converted to LaTeX element by element;
+- scripts of MathJax 2 (`<script type="math/tex">`), whose drawings are skipped;
 - images with the source as alternative text (Wikipedia, WordPress, CodeCogs).
 """
 
@@ -24,7 +24,7 @@ _LATEX = re.compile(r"[\\^_=]")
 _STYLE = re.compile(r"^\{\s*\\(?:display|text)style\s*(.*)\}$|^\\(?:display|text)style\b\s*(.*)$", re.DOTALL)
 _SPACE = re.compile(r"\s+")
 
-# MathML's operators and letters that LaTeX writes as commands; what is not here is written as it is.
+# MathML's operators and letters that are commands in LaTeX; others are copied.
 _COMMANDS = dict(
     map(str.split, resources.files("owt_pipeline.extract").joinpath("latex.txt").read_text("utf-8").splitlines())
 )
@@ -36,7 +36,7 @@ _FUNCTIONS = frozenset("sin cos tan cot sec csc log ln exp lim max min sup inf d
 
 
 def formula_of(element: etree._Element, tag: str) -> tuple[str, bool] | None:
-    """The LaTeX that `element` (`math`, `script` or `img`) shows and whether on lines of its own; None if none."""
+    """(LaTeX of `element`, a `math`, `script` or `img`; whether it is displayed on its own lines); None if none."""
     get = element.get
     if tag == "math":
         return _clean(_of_math(element)), _is_display(element)
@@ -54,7 +54,7 @@ def formula_of(element: etree._Element, tag: str) -> tuple[str, bool] | None:
 
 
 def is_drawn(element: etree._Element) -> bool:
-    """Whether `element`, of a class of MathJax 2, is what was drawn of the formula in a script right after it."""
+    """Whether `element`, which has a class of MathJax 2, is the drawing of the formula in the script after it."""
     following = element.getnext()
     while following is not None and (following.get("class") or "").startswith("MathJax"):
         following = following.getnext()
@@ -93,7 +93,7 @@ def _clean(latex: str) -> str:
 
 
 def _joined(parts: list[str]) -> str:
-    """Parts in a row; a command and the letter after it are set apart."""
+    """The parts joined, with a space between a command and a letter."""
     text = ""
     for part in parts:
         if part and text and part[0].isalpha() and re.search(r"\\[A-Za-z]+$", text):
@@ -103,7 +103,7 @@ def _joined(parts: list[str]) -> str:
 
 
 def _write(element: etree._Element, depth: int) -> str:
-    """One MathML element as LaTeX; of an unknown one, its content."""
+    """A MathML element as LaTeX; the content of an unknown element."""
     if depth > _MAX_DEPTH:
         return "".join(element.itertext())
     tag = element.tag

@@ -1,6 +1,6 @@
-"""What a page says of itself as data: its `<meta>` elements, and linked data (schema.org), which may hold its text.
+"""A page's own metadata: its `<meta>` elements and its linked data (schema.org), which may hold its text.
 
-Some pages carry text as data for their script to show, and have next to none in their markup.
+Some pages have their text only as data, which a script displays, and almost none in their markup.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ARTICLES = ("Article", "NewsArticle", "BlogPosting", "ReportageNewsArticle", "T
              "SocialMediaPosting", "DiscussionForumPosting", "QAPage", "Report", "OpinionNewsArticle")  # fmt: skip
 _TAG = re.compile(r"<[^<>]*>")
 _MAX_DEPTH = 6
-# What pages that were once XHTML put around a script's content.
+# Written around a script's content for XHTML.
 _WRAPPING = re.compile(
     r"^\s*(?://|/\*)?\s*(?:<!\[CDATA\[|<!--)\s*(?:\*/)?|(?://|/\*)?\s*(?:\]\]>|-->)\s*(?:\*/)?\s*$|;\s*$"
 )
@@ -42,22 +42,21 @@ KINDS = (
     frozenset(("person", "profilepage", "profile")),
     frozenset(("webpage", "aboutpage", "contactpage")),
 )
-"""Kinds of pages, by what they call themselves: bits of `Head.kinds`, by Open Graph's and schema.org's types."""
-SAYS_ARTICLE = 1
+"""Kinds of pages by the types of Open Graph and schema.org that they declare: bits of `Head.kinds`, articles first."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """What a page says of itself.
+    """A page's own metadata.
 
     Attributes:
       data: its linked data, parsed.
       metas: content of each `<meta>` by its name in lower case.
-      nodes: the things that its linked data describes, articles first.
+      nodes: the objects that its linked data describes, articles first.
       titles, descriptions: in lower case, each once.
-      body: the text of the article or thread that the linked data has, in lower case.
-      kinds: what the page is, bits by KINDS.
-      is_dated, is_signed: whether it says when it was published, and by whom.
+      body: the text of the article or thread in the linked data, in lower case.
+      kinds: the kinds of page that it declares, bits by KINDS.
+      is_dated, is_signed: whether it states a date of publication, and an author.
     """
 
     data: list[Any]
@@ -72,8 +71,8 @@ class Head:
 
 
 def read_head(root: etree._Element) -> Head:
-    """What the page says of itself."""
-    data, metas = linked_data(root), _metas(root)
+    """The metadata of the page `root`."""
+    data, metas = _linked_data(root), _metas(root)
     nodes = sorted(_nodes(data, 0), key=lambda node: not is_article(node))
     title = next(root.iter("title"), None)
     titles = [text_of(title) if title is not None else "", *map(metas.get, TITLE_NAMES)]
@@ -98,7 +97,7 @@ def read_head(root: etree._Element) -> Head:
 
 
 def _plain(texts: list[Any], least: int) -> tuple[str, ...]:
-    """`texts` without markup, in lower case, each once; shorter ones than `least` left out."""
+    """`texts` of at least `least` characters, without markup, in lower case, each once."""
     found: dict[str, None] = {}
     for text in texts:
         if isinstance(text, str) and len(text) >= least:
@@ -109,7 +108,7 @@ def _plain(texts: list[Any], least: int) -> tuple[str, ...]:
 
 
 def _metas(root: etree._Element) -> dict[str, str]:
-    """Content of each `<meta>` by its name in lower case; the first of several."""
+    """Content of each `<meta>` by its name in lower case; the first one wins."""
     metas: dict[str, str] = {}
     for meta in root.iter("meta"):
         content = meta.get("content")
@@ -117,13 +116,13 @@ def _metas(root: etree._Element) -> dict[str, str]:
         if content and name:
             content = " ".join(content.split())
             if content:
-                for single in name.lower().split():  # some give several in one
+                for single in name.lower().split():  # some elements have several names
                     metas.setdefault(single.replace("dc:", "dc.").replace("dcterms:", "dcterms."), content)
     return metas
 
 
 def _nodes(value: Any, depth: int) -> Iterator[dict[str, Any]]:
-    """The things that linked data describes, a page's own before what they contain."""
+    """The objects that linked data describes, each before its parts."""
     if isinstance(value, list) and depth < 6:
         for item in value:
             yield from _nodes(item, depth + 1)
@@ -135,13 +134,13 @@ def _nodes(value: Any, depth: int) -> Iterator[dict[str, Any]]:
 
 
 def is_article(node: dict[str, Any]) -> bool:
-    """Whether a thing of linked data is an article, or a thread of a forum."""
+    """Whether an object of linked data is an article or a forum thread."""
     kind = node.get("@type")
     return any(one in _ARTICLES for one in (kind if isinstance(kind, list) else [kind]))
 
 
 def name_of(value: Any) -> str | None:
-    """The name in a value of linked data: a string, something with a name, or several of them."""
+    """The name in a value of linked data: a string, an object with a name, or a list of these."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -152,11 +151,11 @@ def name_of(value: Any) -> str | None:
     return None
 
 
-def linked_data(root: etree._Element) -> list[Any]:
-    """The page's JSON-LD (schema.org), parsed; scripts that are no JSON are passed over."""
+def _linked_data(root: etree._Element) -> list[Any]:
+    """The page's JSON-LD (schema.org), parsed; scripts that are not JSON are skipped."""
     found = []
     for script in root.iter("script"):
-        # Its text last: that of most scripts is long, and copied for each look at it.
+        # The text last, since lxml copies it, and most scripts are long.
         if (script.get("type") or "").strip().lower() == "application/ld+json" and (text := script.text):
             value = _parse(text)
             if value is None:
@@ -172,8 +171,8 @@ def embedded_text(root: etree._Element, data: list[Any], write: Callable[[str], 
     Args:
       root: the page.
       data: its linked data.
-      write: turns a piece of HTML into text.
-      between: what is put between two posts.
+      write: converts a piece of HTML to text.
+      between: the separator of posts.
     """
     posts = list(_discourse_posts(root))
     if posts:
@@ -184,7 +183,7 @@ def embedded_text(root: etree._Element, data: list[Any], write: Callable[[str], 
 
 
 def _discourse_posts(root: etree._Element) -> Iterator[str]:
-    """The HTML of each post; Discourse preloads them as JSON within JSON in an attribute."""
+    """The HTML of each post, which Discourse preloads as JSON within JSON in an attribute."""
     holder = root.find(".//*[@data-preloaded]")
     topics = _parse(holder.get("data-preloaded") or "") if holder is not None else None
     if not isinstance(topics, dict):
@@ -219,6 +218,6 @@ def _parse(text: str) -> Any:
     except orjson.JSONDecodeError:
         pass
     try:
-        return json.loads(text, strict=False)  # many pages have line breaks within strings
+        return json.loads(text, strict=False)  # accepts line breaks within strings, which are common
     except (ValueError, RecursionError):
         return None

@@ -8,22 +8,22 @@ from lxml import etree
 
 from owt_pipeline.extract.names import BLOCK, NOT_TEXT, finder
 
-_LAYS_OUT = ("table", "h1", "h2", "form", "article", "section", "textarea")  # in a cell: this is no table of data
+_LAYS_OUT = ("table", "h1", "h2", "form", "article", "section", "textarea")  # in a cell, they show a layout table
 _PARAGRAPHS = ("p", "div", "ul", "ol", "pre", "dl", "h3", "h4", "h5", "blockquote", "figure", "center")
-_MAX_SPAN = 50  # columns or rows; some pages say 1000 and mean "all"
-_MAX_COLUMNS = 100  # beyond which cells that span several count once
+_MAX_SPAN = 50  # columns or rows; some pages use 1000 for "all"
+_MAX_COLUMNS = 100  # in further columns, cells that span several count once
 
-# The longest cell of a table of data, in characters, by how sure the rest of its markup makes us: with neither
-# headers nor only lines in its cells, it is taken for one only where it is a grid of short cells.
+# The longest cell of a data table in characters, by how certain its other markup is. Without headers and with
+# paragraphs in its cells, a table must be a grid of short cells.
 _LONGEST_IF_SURE, _LONGEST_IF_LIKELY, _LONGEST_IN_GRID = 2000, 800, 250
 
 
 Row = tuple[list[etree._Element | None], bool]
-"""A row of a table: its cells in the table's columns, None where an earlier one spans; whether it is of headers."""
+"""A row of a table: its cells by column, None where an earlier cell spans; and whether it is a header row."""
 
 
 def rows_of_data(table: etree._Element) -> list[Row] | None:
-    """The rows of a table that holds data; None for one that lays out a page."""
+    """The rows of a data table; None for a layout table."""
     below = table.iter(*_LAYS_OUT)
     next(below, None)  # the table itself
     if next(below, None) is not None:
@@ -81,7 +81,7 @@ def _span(cell: etree._Element, name: str) -> int:
 
 
 def _length(cell: etree._Element) -> int:
-    """Characters of a cell's text; white space counts as one."""
+    """Approximate number of characters in a cell."""
     if not len(cell):
         return len(cell.text or "")
     return sum(len(piece.strip()) for piece in cell.itertext())
@@ -115,18 +115,18 @@ _MONOSPACE = re.compile(r"font(?:-family)?\s*:[^;]*(?:monospace|consolas|courier
 
 
 def styled_as_code(style: str) -> bool:
-    """Whether a `<div>` looks like code: what editors put on the clipboard, a line of code in each element."""
+    """Whether a `<div>` has the style of code that editors put on the clipboard, with a line in each element."""
     return _MONOSPACE.search(style) is not None and _PRE.search(style) is not None
 
 
 def is_preformatted(pre: etree._Element) -> bool:
-    """Whether a `<pre>` holds lines of text, and not a part of a page (as where it was never closed)."""
+    """Whether a `<pre>` holds lines of text, not a part of a page (because it was never closed)."""
     below = next(pre.iter(*_STRUCTURE), None)
     return below is None or (below.tag == "table" and code_of_table(below) is not None)
 
 
 def code_of(element: etree._Element, *, keeps_spaces: bool = True) -> str:
-    """The lines of `element`. `keeps_spaces`: white space is text, as in `<pre>`; else only `&nbsp;` indents."""
+    """The lines of `element`. `keeps_spaces`: keep white space, as in `<pre>`; otherwise only `&nbsp;` indents."""
     lines = _Lines(keeps_spaces)
     lines.read(element, 0)
     text = "".join(lines.pieces)
@@ -137,7 +137,7 @@ def code_of(element: etree._Element, *, keeps_spaces: bool = True) -> str:
 
 
 def code_of_table(table: etree._Element) -> str | None:
-    """The code in a table of which all other cells are line numbers; None where the table is no such one."""
+    """The code in a table whose other cells are all line numbers; None for any other table."""
     if next(table.iter("pre", "code"), None) is None and not _CODE.search(table.get("class") or ""):
         return None
     lines, numbered = [], False
@@ -153,7 +153,7 @@ def code_of_table(table: etree._Element) -> str | None:
 
 
 def is_gutter(element: etree._Element) -> bool:
-    """Whether an element holds the numbers of lines and nothing else."""
+    """Whether an element holds only line numbers."""
     classes = element.get("class")
     if classes and _NAMES_GUTTER[classes]:
         return _NUMBERS.fullmatch("".join(element.itertext())) is not None
@@ -169,7 +169,7 @@ def is_gutter(element: etree._Element) -> bool:
 
 
 def language_of(element: etree._Element) -> str:
-    """The language that the classes of a `<pre>`, of the `<code>` in it or of what is around it name; "" if none."""
+    """The language named by the classes of a `<pre>`, its `<code>` or the elements around it; "" if there is none."""
     inner = element.find(".//code")
     around = element.getparent()
     further = around.getparent() if around is not None else None
@@ -180,6 +180,8 @@ def language_of(element: etree._Element) -> str:
 
 
 class _Lines:
+    """The walk over an element that collects its lines."""
+
     def __init__(self, keeps_spaces: bool) -> None:
         self.pieces: list[str] = []
         self._keeps_spaces = keeps_spaces
@@ -208,7 +210,7 @@ class _Lines:
                 if starts_line:
                     self._end_line()
                     if self.pieces and self._after_break == len(self.pieces):
-                        self.pieces.pop()  # it ends the line that the element is
+                        self.pieces.pop()  # the <br> only ends the element's line
                     self._line_ended = True
             if child.tail:
                 self._add(child.tail)

@@ -1,11 +1,11 @@
-"""What a page says of itself: title, author, date, site name, language and licence.
+"""A page's metadata: title, author, date, site name, language and licence.
 
-From its `<meta>` elements (Open Graph, Dublin Core and the names in use before and next to them), its linked data
-(schema.org), and its markup, all on the tree that the text is read from.
+The sources are its `<meta>` elements (Open Graph, Dublin Core and other common names), its linked data (schema.org) and
+its markup.
 
-A licence counts where a page declares it for itself: by `rel="license"`, in its data, or by a link to Creative Commons
-next to words that say what it is for. A link alone does not: most are credits of a picture. Those of Creative Commons
-are given by their SPDX identifier (`CC-BY-SA-4.0`), others as the page names them: by URL, or in words.
+A licence counts only if the page declares it for itself: by `rel="license"`, in its data, or by a link to Creative
+Commons next to a statement about licensing. A link alone does not count, since most are credits of pictures. Creative
+Commons licences are given by SPDX identifier (`CC-BY-SA-4.0`), others as the page names them: by URL or in words.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _DATE_IN_URL = re.compile(r"/((?:19|20)\d\d)[/-](0[1-9]|1[0-2])[/-](0[1-9]|[12]\
 _LANGUAGE = re.compile(r"\s*([a-zA-Z]{2})(?:[-_][\w-]*)?\s*(?:,|$)")
 _SEPARATOR = re.compile(r"\s+(?:[|–—·•»:]+|-+)\s+")
 _NOT_WORDS = re.compile(r"\W+")
-_NUMBER = re.compile(r"\b\d{2}")  # a byline's date, or a member's count of posts: more than a name
+_NUMBER = re.compile(r"\b\d{2}")  # a byline's date or a member's number of posts
 _BY = re.compile(
     r"^(?:(?:written|posted|published|story|words|article|text)\s+)?(?:by|par|por|von)\b:?\s+|^by:", re.IGNORECASE
 )
-# Days in text, as in `2019-05-03`, `May 3rd, 2019`, `3. Mai 2019`, `3 de mayo de 2019`, `3.5.2019`, `2019年5月3日`.
-# `3/5/2019` is left out, which could be either of two days.
+# Dates in text: `2019-05-03`, `May 3rd, 2019`, `3. Mai 2019`, `3 de mayo de 2019`, `3.5.2019`, `2019年5月3日`.
+# `3/5/2019` is ambiguous and ignored.
 _ISO = re.compile(r"(?<!\d)((?:19|20)\d\d)[-/.]?(0[1-9]|1[0-2])[-/.]?(0[1-9]|[12]\d|3[01])(?!\d)")
 _YEAR = r"((?:19|20)\d\d)(?!\d)"
 _MONTHS = [
@@ -45,7 +45,7 @@ _MONTHS = [
 ]  # fmt: skip
 _MONTH_OF = {prefix: number for number, prefixes in enumerate(_MONTHS, 1) for prefix in prefixes.split()}
 MONTH = rf"((?:{'|'.join(sorted(_MONTH_OF, key=len, reverse=True))})[^\W\d_]{{0,7}})"
-"""A month's name, or how it is cut short, in a dozen languages; one group."""
+"""A month's name or abbreviation in a dozen languages; one group."""
 _DAY_FIRST = re.compile(
     rf"(?<!\d)(\d{{1,2}})(?:st|nd|rd|th|er|º|\.)?\s+(?:de\s+|of\s+)?{MONTH}[.,]?\s+(?:de\s+|del\s+)?{_YEAR}",
     re.IGNORECASE,
@@ -54,13 +54,13 @@ _MONTH_FIRST = re.compile(rf"\b{MONTH}\.?\s+(\d{{1,2}})(?:st|nd|rd|th)?,?\s+{_YE
 _DOTTED = re.compile(rf"(?<![\d.])(\d{{1,2}})\.\s?(\d{{1,2}})\.\s?{_YEAR}")
 _SLASHED = re.compile(rf"(?<![\d/])(\d{{1,2}})/(\d{{1,2}})/{_YEAR}")
 _CJK = re.compile(r"((?:19|20)\d\d)\s*[年년]\s*(\d{1,2})\s*[月월]\s*(\d{1,2})\s*[日일]")
-# What follows a name in a byline: a date, a count, a separator.
+# The rest of a byline after the name: a date, a count, a separator.
 _AFTER_NAME = re.compile(
     r"\s*(?:[|·•/\n]|\s[-–—]\s|\bon\s|\b(?:last )?updated\b|\bpublished\b).*$"
     rf"|(?:,\s*|\s+)(?:{MONTH}\.?\s+)?\d.*$",
     re.IGNORECASE | re.DOTALL,
 )
-_HOLDS_MARK = finder(re.compile(r"uthor|yline|[dD]ate|publish|timestamp|posted"))  # what classes of such elements hold
+_HOLDS_MARK = finder(re.compile(r"uthor|yline|[dD]ate|publish|timestamp|posted"))  # in classes of authors and dates
 _NAMES_AUTHOR = re.compile(
     r"(?:^|\s)(?:(?:[a-z]+[-_]+)*(?:by-?line|by-?author|author)(?:s|[-_]+(?:name|link|text|vcard|by-?line))*"
     r"|[A-Za-z]*(?:Byline|Author|AuthorName))(?:\s|$)"
@@ -70,8 +70,8 @@ _NAMES_DATE = re.compile(r"[dD]ate|(?<!status-)publish(?!er)|timestamp|yline|pos
 _NAMES_OTHER_DATE = re.compile(
     r"updat(?!e[ds]?-?publi)|modif|comment|related|copyright|footer|event|birth|valid|review", re.IGNORECASE
 )
-_NO_NAMES = ("author", "admin", "administrator")  # what a template or a system left there
-_LONGEST = 300  # a longer title or name is something else
+_NO_NAMES = ("author", "admin", "administrator")  # defaults of templates and systems
+_LONGEST = 300  # a longer text is not a title or name
 _Marked = Callable[[], list[etree._Element]]
 
 
@@ -85,18 +85,18 @@ _DECLARES = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_LICENSE = 200
-_LINKS = 20  # to Creative Commons that are looked at: a page of pictures has one for each
-_AROUND = 300  # characters of the paragraph that says what a link to a licence is for
+_LINKS = 20  # most links to Creative Commons to check: a page of pictures has one for each
+_AROUND = 300  # most characters of the paragraph around a link to a licence
 
 
 def read_metadata(root: etree._Element, head: Head, url: str, fetched_at: int) -> dict[str, str | None]:
-    """The metadata of a page, by the fields of `Extracted`.
+    """The metadata of a page, as fields of `Extracted`.
 
     Args:
       root: the page.
-      head: what it says of itself, as `read_head` reads it.
-      url: where it was.
-      fetched_at: when, in seconds since 1970: a date after it is none of publication.
+      head: its `<meta>` elements and linked data, from `read_head`.
+      url: its URL.
+      fetched_at: time of the fetch, in seconds since 1970; no date of publication is later.
     """
     metas, nodes = head.metas, head.nodes
     publishers = [node.get("name") for node in nodes if node.get("@type") == "WebSite" and "name" in node][:1]
@@ -114,7 +114,7 @@ def read_metadata(root: etree._Element, head: Head, url: str, fetched_at: int) -
 
 
 def _title(root: etree._Element, metas: dict[str, str], nodes: list[dict[str, Any]], site: str | None) -> str | None:
-    """The heading that the page's own titles agree with, or the title without the site's name."""
+    """The heading that is part of one of the page's titles, or a title without the site's name."""
     element = next(root.iter("title"), None)
     declared = [_short(text_of(element)) if element is not None else None]
     declared += [_short(metas.get(name)) for name in TITLE_NAMES]
@@ -124,7 +124,7 @@ def _title(root: etree._Element, metas: dict[str, str], nodes: list[dict[str, An
     headings = [text for text in headings if _words(text) and _words(text) != _words(site or "")]
     agreed = [text for text in headings if any(_words(text) in _words(title) for title in titles)]
     if agreed:
-        return max(agreed, key=len)  # a shorter one may be the site's name
+        return max(agreed, key=len)  # shorter ones may be the site's name
     if len(headings) == 1:
         return headings[0]
     return _without_site(titles[0], site) if titles else (headings[0] if headings else None)
@@ -138,7 +138,7 @@ def _without_site(title: str, site: str | None) -> str:
 
 
 def _marked(root: etree._Element) -> list[etree._Element]:
-    """The elements of a page whose names say something of an author or a date."""
+    """The elements of a page whose names suggest an author or a date."""
     found = []
     for element in root.iter():  # an XPath takes twice as long
         for name, value in element.items():
@@ -188,7 +188,7 @@ def _is_date(element: etree._Element) -> bool:
 
 
 def _name_of_person(text: str | None) -> str | None:
-    """`text` if it can be a name, without "By"."""
+    """`text` without "By" if it may be a name; else None."""
     name = _BY.sub("", _short(text) or "")
     if (
         2 < len(name) < 100
@@ -204,7 +204,7 @@ def _name_of_person(text: str | None) -> str | None:
 def _date(marked: _Marked, metas: dict[str, str], nodes: list[dict[str, Any]], url: str, fetched_at: int) -> str | None:
     def candidates() -> Iterator[date | None]:
         published = [metas.get("article:published_time"), *(n.get("datePublished") for n in nodes if is_article(n))]
-        yield min(filter(None, map(_stated_date, published)), default=None)  # the later one is a new version's
+        yield min(filter(None, map(_stated_date, published)), default=None)  # a later one is that of a new version
         yield from (_stated_date(metas.get(name)) for name in _DATE_NAMES)
         for key in ("datePublished", "dateCreated", "uploadDate"):
             yield from (_stated_date(node.get(key)) for node in nodes)
@@ -249,13 +249,13 @@ def _words(text: str) -> str:
 
 
 def iso_date(text: str) -> date | None:
-    """The first day in `text` that is written year, month, day."""
+    """The first date in `text` written as year, month, day."""
     match = _ISO.search(text)
     return _day(*match.groups()) if match else None
 
 
 def date_in_text(text: str) -> date | None:
-    """The day that `text` gives in one of the ways above; None without one, or where it could be two."""
+    """The date in `text`, in any of the formats above; None if there is none or it is ambiguous."""
     found = iso_date(text)
     if found is not None:
         return found
@@ -288,12 +288,7 @@ def _day(year: str, month: str | int, day: str | int) -> date | None:
 
 
 def _license(root: etree._Element, metas: dict[str, str], nodes: list[dict[str, Any]]) -> str | None:
-    """The licence of the page `root`; None where it declares none, or several that differ.
-
-    Args:
-      metas: content of its `<meta>` elements by name.
-      nodes: the things that its linked data describes.
-    """
+    """The licence that the page `root` declares; None if it declares none or several different ones."""
     related, linked = [], []
     for element in root.iter("link", "a", "area"):
         relation, target = element.get("rel"), element.get("href")
@@ -328,7 +323,7 @@ def _of_statements(links: list[etree._Element]) -> Iterator[str | None]:
 
 
 def _is_credit(link: etree._Element) -> bool:
-    """Whether a link is below a picture, or in somebody's comment: it is about that."""
+    """Whether a link belongs to a picture or a comment, not to the page."""
     return any(above.tag in ("figure", "figcaption", "blockquote", "li") for above in link.iterancestors())
 
 
@@ -339,7 +334,7 @@ def _of_data(value: Any) -> str | None:
 
 
 def _named(text: str | None) -> str | None:
-    """The licence at a URL or of a name."""
+    """The licence with this URL or name; None if it is not a licence."""
     text = " ".join((text or "").split())
     if match := _CREATIVE_COMMONS.search(text):
         kind, version, country, public, public_version = match.groups()

@@ -1,13 +1,13 @@
-"""The model of main text: how probable it is of each block of a page that it belongs to the page's main text.
+"""The model of main text: for each block of a page, the probability that it belongs to the page's main text.
 
-Two passes of boosted trees. The first sees a block's text, neighbours and markup, and what words say: those in the
-names of the containers around it, in its own text where that is short, and in the heading above it. Each word has its
-log-odds: how much more often than on average a block belongs to the main text where it occurs
-(`benchmarks/extraction_model/fitting.py` counts them). The second pass sees, in addition, what the first found around
-the block: in the same container, in blocks with the same markup, before and after.
+It has two passes of boosted trees. The first uses a block's text, neighbours and markup, and words: those in the names
+of the containers around it, in its own text if short, and in the heading above it. Each word has log-odds: how much
+more often than on average a block with this word belongs to the main text (counted by
+`benchmarks/extraction_model/fitting.py`). The second pass also uses the probabilities of the first around the block: in
+the same container, in blocks with the same markup, before and after.
 
-A forest of pages tells articles from forums, shops, lists and documentation: it sees the mean of all these features in
-the text that the first pass finds likely.
+A separate forest distinguishes articles from forums, shops, lists and documentation by the mean of all these features
+over the text that the first pass finds likely.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATH = Path(__file__).with_name("model.npz")
 
 @dataclass(frozen=True)
 class Model:
-    """Forests of each pass, whose scores are averaged, one of pages, and the log-odds of words in names and texts."""
+    """The forests of each pass, whose scores are averaged, those of pages, and the log-odds of words."""
 
     first: tuple[Forest, ...]
     second: tuple[Forest, ...]
@@ -38,7 +38,7 @@ class Model:
     odds: Odds
 
     def judge(self, page: PageView) -> tuple[np.ndarray, float]:
-        """For each block of the page, how probable it is; and how probable it is that the page is an article."""
+        """(probability of each block, probability that the page is an article)."""
         values = np.concatenate((page.static.T, lexical(page, self.odds).T))
         p = probabilities(self.first, values.T)
         values = np.concatenate((values, contextual(page, p).T))
@@ -48,17 +48,17 @@ class Model:
 
 @lru_cache(maxsize=1)
 def load() -> Model:
-    """The model that comes with the package."""
+    """The packaged model."""
     return read(PATH)
 
 
 def digest() -> str:
-    """SHA-256 of the model's file: it decides what is extracted."""
+    """SHA-256 of the packaged model's file."""
     return hashlib.sha256(PATH.read_bytes()).hexdigest()
 
 
 def read(path: Path) -> Model:
-    """The model in a file that `benchmarks/extraction_model/fitting.py` wrote."""
+    """The model in a file written by `benchmarks/extraction_model/fitting.py`."""
     with np.load(path, allow_pickle=False) as arrays:
         odds = Odds(_odds(arrays, "name"), _odds(arrays, "text"))
         return Model(_forests(arrays, "first"), _forests(arrays, "second"), _forests(arrays, "pages"), odds)
@@ -76,11 +76,11 @@ def _odds(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, float]:
 
 
 _NAMES_KNOWN = 50_000
-_NOTHING_SAID = (0.0, 0.0, 0.0)
+_NO_KNOWN_WORD = (0.0, 0.0, 0.0)
 
 
 def lexical(page: PageView, odds: Odds) -> np.ndarray:
-    """Log-odds that words give: of the names of the containers around a block, and of short texts (n, 13)."""
+    """Features (n, 13) from the log-odds of words in the names of the containers around a block and in short texts."""
     lows: list[float] = []
     highs: list[float] = []
     sums: list[float] = []
@@ -121,15 +121,15 @@ def lexical(page: PageView, odds: Odds) -> np.ndarray:
 
 
 class Odds:
-    """Log-odds of words: of those in containers' names, and of those in short texts.
+    """Log-odds of the words in containers' names and in short texts.
 
-    What a name gives is remembered, and what each class in it does: pages have many containers of the same name.
+    Results are cached by name and by class, since pages have many containers of the same name.
     """
 
     def __init__(self, names: Mapping[str, float], texts: Mapping[str, float]):
         self.names, self.texts = names, texts
         self.of_name = Remembered(self._of_name, _NAMES_KNOWN)
-        """Lowest, highest and mean of the words in what a container is called."""
+        """Lowest, highest and mean log-odds of the words in a container's name."""
         self._of_class = Remembered(self._known_words, _NAMES_KNOWN)
 
     def _of_name(self, name: str) -> tuple[float, float, float]:
@@ -138,7 +138,7 @@ class Odds:
         for full in names.split():
             by_word.update(self._of_class[full])
         values = by_word.values()
-        return (min(values), max(values), sum(values) / len(values)) if by_word else _NOTHING_SAID
+        return (min(values), max(values), sum(values) / len(values)) if by_word else _NO_KNOWN_WORD
 
     def _known_words(self, name: str) -> dict[str, float]:
         """The log-odds of each known word of one class or id."""
@@ -146,7 +146,7 @@ class Odds:
         return {word: odds[word] for word in (name.lower(), *WORDS_OF_NAME[name]) if word in odds}
 
     def of_texts(self, texts: Sequence[tuple[str, ...]]) -> np.ndarray:
-        """Lowest, highest and mean of the words of each text (3, texts); unknown ones count as saying nothing."""
+        """Lowest, highest and mean log-odds of the words of each text (3, texts); 0 for unknown words."""
         counts = np.array(list(map(len, texts)))
         found = np.zeros((3, len(texts)), dtype=np.float32)
         some = np.flatnonzero(counts)
@@ -161,12 +161,12 @@ class Odds:
 
 
 _LONG_WORD = re.compile(r"\w{4,}|[\u3040-\u9fff\uac00-\ud7af]{2}")
-_ASCII_LONG_WORD = re.compile(r"[a-z0-9_]{4,}")  # the same, in half the time, of text in lower case
+_ASCII_LONG_WORD = re.compile(r"[a-z0-9_]{4,}")  # the same for ASCII text in lower case, in half the time
 _START = 300  # characters whose words are looked up
 
 
 def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
-    """What the first pass's probabilities `p` (n) say of a block's surroundings (n, features)."""
+    """Features (n, features) of each block's surroundings from the probabilities `p` (n) of the first pass."""
     weight = page.weight
     mass = weight * p
     tree = Tree(page.container, page.parent, page.end)
@@ -195,13 +195,13 @@ def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
 
 
 def in_likely_text(values: np.ndarray, mass: np.ndarray) -> np.ndarray:
-    """What the page is like: the mean of each feature (rows, features) in the text that is likely to belong to it."""
-    sums: np.ndarray = np.cumsum(values.T * mass, axis=1)[:, -1]  # in order, so that every processor has the same
+    """The mean of each feature (rows, features), weighted by the words that are likely to be main text."""
+    sums: np.ndarray = np.cumsum(values.T * mass, axis=1)[:, -1]  # in order, so the same on every processor
     return (sums / max(float(mass.sum()), 1e-6)).astype(np.float32)
 
 
 def expected_f1(weight: np.ndarray, p: np.ndarray) -> float:
-    """The largest F1 to be expected of any cut: blocks are kept in order of their probability `p`."""
+    """The expected F1 of the best cut, if blocks are kept in order of their probability `p`."""
     order = np.argsort(-p, kind="stable")
     kept = np.cumsum(weight[order])
     found = np.cumsum((weight * p)[order])
@@ -209,7 +209,7 @@ def expected_f1(weight: np.ndarray, p: np.ndarray) -> float:
 
 
 def _of_runs(mass: np.ndarray, p: np.ndarray) -> Columns:
-    """Runs of likely blocks: each one's own, the heaviest, and how far it is."""
+    """Features of runs of likely blocks: the block's own run, the heaviest one and the distance to it."""
     likely = p > 0.5
     starts = np.flatnonzero(np.diff(likely, prepend=~likely[:1]))
     run = np.cumsum(np.bincount(starts, minlength=len(p))) - 1
@@ -247,7 +247,7 @@ def _of_page(weight: np.ndarray, p: np.ndarray) -> Columns:
 
 
 def _overlap(page: PageView, p: np.ndarray) -> np.ndarray:
-    """The share of the words at a block's start that are in other text that surely belongs to the page's."""
+    """The share of the words at a block's start that occur in other blocks that surely are main text."""
     sure = (p > 0.7).tolist()
     in_some: set[str] = set()
     in_two: set[str] = set()
@@ -260,7 +260,7 @@ def _overlap(page: PageView, p: np.ndarray) -> np.ndarray:
             in_two |= in_some & words
             in_some |= words
     known, twice = in_some.__contains__, in_two.__contains__
-    # Of likely text, its own words do not count.
+    # The words of sure blocks must occur in another one.
     return np.array(
         [
             sum(map(twice if likely else known, start)) / len(start) if start else -1.0
@@ -274,7 +274,7 @@ def _long_words(text: str) -> list[str]:
 
 
 def _distance(page: PageView, target: int) -> np.ndarray:
-    """For each container, how many levels above `target` the innermost one is that holds both."""
+    """For each container, how many levels above `target` the innermost container of both is."""
     steps = np.zeros(len(page.parent) + 1, dtype=np.int64)
     around = target
     while around >= 0:
@@ -286,22 +286,22 @@ def _distance(page: PageView, target: int) -> np.ndarray:
 
 
 SCALE = 1 << 12
-"""Scores are integers, log-odds times this: their sums do not depend on the order of addition."""
+"""Scores are log-odds times this as integers, so that their sums do not depend on the order of addition."""
 
-_ROWS = 2048  # evaluated at once: a page of 100,000 blocks must not take a gigabyte
+_ROWS = 2048  # rows evaluated together, so that a page of 100,000 blocks does not take a gigabyte
 _STEP = SCALE >> 6
 _ODDS = np.arange(-16 * SCALE, 16 * SCALE + 1, _STEP) / SCALE
 _PROBABILITIES = np.rint(4096 / (1 + np.exp(-_ODDS))) / 4096
-"""Of scores in steps of 1/64: looked up, and rounded, so that every processor has the same."""
+"""Probabilities of scores in steps of 1/64, rounded so that they are the same on every processor."""
 
 
 @dataclass(frozen=True)
 class Forest:
-    """Trees that each ask `depth` questions of a row; leaf number = sum of 2^i over the questions i answered yes.
+    """Trees that each ask `depth` questions of a row; the leaf number is the sum of 2^i over questions i answered yes.
 
     Attributes:
       features, cuts (trees, depth): question i of a tree is whether that feature is above that value.
-      leaves (trees, 2^depth): what a tree adds to the score.
+      leaves (trees, 2^depth): the scores that a tree adds.
       base: the score without trees.
     """
 
@@ -317,18 +317,18 @@ class Forest:
         leaf = answers.take(numbers[-1], axis=0)
         answer = np.empty_like(leaf)
         for question in numbers[-2::-1]:
-            np.add(leaf, leaf, out=leaf)  # for a shift, numpy has no vector instructions
-            answers.take(question, axis=0, out=answer, mode="clip")  # "clip": "raise" would copy
+            np.add(leaf, leaf, out=leaf)  # numpy does not vectorise shifts
+            answers.take(question, axis=0, out=answer, mode="clip")  # mode "raise" would copy
             np.bitwise_or(leaf, answer, out=leaf)
         index = leaf.astype(np.intp)
         index += np.arange(0, self.leaves.size, self.leaves.shape[1])[:, None]
-        # In 32 bits, which is twice as fast: 500 trees of leaves below 2^20 cannot overflow.
+        # 32 bits are twice as fast, and 500 trees of leaves below 2^20 cannot overflow.
         found: np.ndarray = self.base + self.leaves.ravel().take(index).sum(axis=0, dtype=np.int32)
         return found
 
     @cached_property
     def _questions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Feature and cut of each question, once, and the number of each tree's questions (depth, trees)."""
+        """Feature and cut of each distinct question, and the numbers of each tree's questions (depth, trees)."""
         asked = np.stack((self.features.ravel().astype(np.float64), self.cuts.ravel()))
         unique, numbers = np.unique(asked, axis=1, return_inverse=True)
         numbers = np.ascontiguousarray(numbers.reshape(self.features.shape).T)
@@ -336,7 +336,7 @@ class Forest:
 
 
 def probabilities(forests: Sequence[Forest], values: np.ndarray) -> np.ndarray:
-    """For each row of `values` (rows, features), how probable a positive label is by the mean of the scores."""
+    """For each row of `values` (rows, features), the probability of a positive label by the mean of the scores."""
     return np.concatenate([_of_rows(forests, values[start : start + _ROWS]) for start in range(0, len(values), _ROWS)])
 
 

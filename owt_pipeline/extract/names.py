@@ -1,7 +1,8 @@
-"""What the names and words on pages say: of elements by tag, role, class and id; of headings by what they read.
+"""Kinds of elements by tag, role, class and id, and of headings by their text.
 
-The lists are of the web's habits: WordPress' and other systems' class names, ARIA's roles. A name counts as a complete
-word (`nav` in `main-nav` and `mainNav`, not in `navy`). They decide nothing: the model weighs them with all else.
+The lists hold the conventions of the web: class names of WordPress and other systems, ARIA's roles. Names match as
+complete words (`nav` in `main-nav` and `mainNav`, not in `navy`). They decide nothing alone: to the model, they are
+features like all others.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from typing import TypeVar
 
 
 def _lists(name: str) -> dict[str, list[str]]:
-    """The lines of each paragraph of a file of this package, by its first one."""
+    """The lines of each paragraph of a file of this package, by the paragraph's first line."""
     text = resources.files("owt_pipeline.extract").joinpath(name).read_text("utf-8")
     return {title: lines for title, *lines in map(str.splitlines, text.split("\n\n"))}
 
 
 NAMES = {title: tuple(" ".join(lines).split()) for title, lines in _lists("names.txt").items()}
-"""Names of elements, words in classes, and names of `<meta>` elements, the first to be asked first."""
+"""Names of elements, words in classes, and names of `<meta>` elements in order of preference."""
 
 PHRASES = {title: "|".join(lines) for title, lines in _lists("phrases.txt").items()}
-"""Regular expressions of what texts of some kinds say."""
+"""Regular expressions for texts of certain kinds."""
 
-# What an element is, by its name, other than content. Plain numbers: an IntFlag's operators take a third of the time
-# of the complete extraction.
+# Kinds of elements other than content, by name. Plain numbers, since the operators of IntFlag would take a third of the
+# time of extraction.
 HIDDEN = 1
 CHROME = 2
 """Navigation, sidebars, share buttons, forms, advertisements, captions."""
@@ -34,9 +35,9 @@ HEADER = 8
 UNSHOWN = 16
 """Hidden by its own style or attribute, not only by its name."""
 LINES_OF_CODE = 32
-"""Each element in it is a line of code: that of an editor within the page."""
+"""Each element in it is a line of code, as in an editor within the page."""
 
-NOT_TEXT = frozenset(NAMES["no text"])  # rt says how the characters of a <ruby> are read, which are the text
+NOT_TEXT = frozenset(NAMES["no text"])  # includes rt, the pronunciation of the characters of a <ruby>
 INLINE, BLOCK, CHROME_ROLES = (frozenset(NAMES[kind]) for kind in ("inline", "block", "chrome roles"))
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
@@ -53,7 +54,7 @@ _HIDDEN_NAME = re.compile(
     r"|visually-?hidden|screen-reader(?:-text|-response)?|(?:c-)?offscreen|mw-editsection|mw-cite-backlink)",
     re.IGNORECASE,
 )
-# Every name in lower case that says anything of its element has one of these words.
+# Every lower-case name that has a kind contains one of these words.
 _TELLING_WORDS = frozenset(
     (
         *_KIND_OF_WORD,
@@ -62,15 +63,15 @@ _TELLING_WORDS = frozenset(
         *"hidden invisible hide none noprint print only visuallyhidden reader offscreen editsection backlink".split(),
     )
 )
-# Names that tell of a state, or of the post a wrapper holds (WordPress lists its categories and tags).
-_SAYS_NOTHING = re.compile(
+# Names that describe a state, or the post in a wrapper (WordPress lists its categories and tags).
+_NO_KIND = re.compile(
     r"(?:has|no|with|is|not|tag|category|cat|post|hide|tagged|single|page|logged|right|left|js|wp-embed)[-_]|has[A-Z]"
 )
 _OF_STATE = re.compile(r"-(?:enabled|disabled|active|loaded|open|visible|inactive)$")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LOWER_WORD = re.compile(r"[a-z]+")
 _HIDING_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden")
-STREAMED = re.compile(r"S:[0-9a-f]+")  # React sends parts of a page hidden, for its script to put in their places
+STREAMED = re.compile(r"S:[0-9a-f]+")  # React sends parts of a page hidden, and a script moves them to their places
 
 _CONTENT_NAME = re.compile(
     r"(?:entry|article|art|post|page|story|blog|main|body)[-_]*(?:content|body|text|entry)|articlebody|story-?content"
@@ -84,7 +85,7 @@ _LONGEST_HEADING = 79
 
 
 def read_name(tag: str, classes: str, identifier: str) -> tuple[int, bool]:
-    """What tag, class and id say of an element: its kind, and whether it holds the content."""
+    """(kind of an element, whether it holds the content) by its tag, classes and id."""
     if not identifier and tag not in _OF_TAG:  # most elements
         return _OF_CLASSES[classes]
     kind, content = _OF_TAG.get(tag, (0, False))
@@ -107,13 +108,13 @@ def _read_classes(classes: str) -> tuple[int, bool]:
 
 def _names_content(names: str) -> bool:
     found = names.lower()
-    # One of these is in whatever the expression finds, which takes ten times as long.
+    # Every match contains one of these; the expression takes ten times as long.
     may_be = "content" in found or "body" in found or "text" in found or "entry" in found
     return may_be and _CONTENT_NAME.search(names) is not None
 
 
 def is_hidden(classes: str | None, style: str | None, hidden: str | None, aria_hidden: str | None) -> bool:
-    """Whether an inline element is not shown."""
+    """Whether an inline element is hidden."""
     return (
         hidden is not None
         or aria_hidden == "true"
@@ -127,25 +128,25 @@ def has_hidden_class(classes: str) -> bool:
 
 
 def is_slug(name: str, title: str) -> bool:
-    """Whether a class or an id is words of the page's title (in lower case, each between spaces) in their order."""
+    """Whether a class or an id consists of consecutive words of the page's title, as returned by `words_of`."""
     words = name.lower().replace("_", "-").split("-")
     return len(words) > 1 and f" {' '.join(words)} " in title
 
 
 def heads_afterwards(text: str) -> bool:
-    """Whether a heading is of a part that follows an article without belonging to it."""
+    """Whether a heading introduces a part that follows an article without belonging to it."""
     return len(text) <= _LONGEST_HEADING and _AFTERWARDS.match(text) is not None
 
 
 def _read_single(name: str) -> int:
     words = WORDS_OF_NAME[name]
     if _TELLING_WORDS.isdisjoint(words) and name.isascii() and name.islower():
-        return 0  # what most names are; the expressions below take longer
+        return 0  # true for most names; the expressions below take longer
     if _HIDDEN_NAME.fullmatch(name):
         return HIDDEN
     if name in _CODE_NAMES:
         return LINES_OF_CODE
-    if _SAYS_NOTHING.match(name) or _OF_STATE.search(name):
+    if _NO_KIND.match(name) or _OF_STATE.search(name):
         return 0
     if not _KIND_OF_WORD.keys().isdisjoint(words):
         return next(_KIND_OF_WORD[word] for word in words if word in _KIND_OF_WORD)
@@ -162,10 +163,10 @@ _Value = TypeVar("_Value")
 
 
 class Remembered(dict[str, _Value]):
-    """What a function gives for a text, worked out once: `Remembered(function, most)[text]`.
+    """A cache of a function of a text: `Remembered(function, most)[text]`.
 
-    It forgets everything once it has `most` texts. functools' cache, which forgets the oldest, takes several times
-    as long for a text that it knows, and some are looked up thousands of times a page.
+    It is cleared when it holds `most` texts. A hit of functools' cache takes several times as long, and some texts are
+    looked up thousands of times per page.
     """
 
     def __init__(self, function: Callable[[str], _Value], most: int) -> None:
@@ -179,7 +180,7 @@ class Remembered(dict[str, _Value]):
 
 
 def finder(expression: re.Pattern[str]) -> Remembered[bool]:
-    """Whether `expression` finds something in classes, worked out once."""
+    """Whether `expression` matches anywhere in an element's classes; cached."""
     return Remembered(lambda classes: expression.search(classes) is not None, 1 << 15)
 
 

@@ -1,13 +1,13 @@
-"""Pages that servers send with status 200 in place of what was asked for: a missing page, a parked domain, a wall.
+"""Detects pages that servers send with status 200 instead of the requested one: missing pages, parked domains, walls.
 
-Few signals, each of which says what the page is, and only in a page with little text: precision is what counts, since a
-page rejected here is lost. They are published ones:
+The signals are few and precise, and count only in pages with little text, since a page rejected here is lost. All are
+published:
 
-- soft 404s: the titles of the error pages of Apache, nginx, IIS, WordPress, Drupal and Joomla, as Bar-Yossef et al.,
-  "Sic transit gloria telae", 2004, found them to be most of all soft 404s with a title of their own;
-- parked domains: the hosts that the parking services load their pages from (Vissers et al., "Parking Sensors", 2015);
-- walls: what Cloudflare, Imperva, DataDome, HUMAN, Akamai, AWS and Sucuri document or Wappalyzer knows of their pages,
-  and the consent and login pages of the largest sites.
+- soft 404s: the titles of the error pages of Apache, nginx, IIS, WordPress, Drupal and Joomla, which most soft 404s
+  have (Bar-Yossef et al., "Sic transit gloria telae", 2004);
+- parked domains: the hosts from which parking services load their pages (Vissers et al., "Parking Sensors", 2015);
+- walls: markers documented by Cloudflare, Imperva, DataDome, HUMAN, Akamai, AWS and Sucuri or listed by Wappalyzer, and
+  the consent and login pages of the largest sites.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import re
 from schemas import Reason
 
 MAX_WORDS = 250
-"""Words of all text that the page shows; an article about such pages has more."""
+"""Most words of such a page; an article about such pages has more."""
 
-_HEAD_CHARACTERS = 1 << 16  # in which a title is
-_MAX_CHARACTERS = 1 << 17  # a page that is longer is none of these
+_HEAD_CHARACTERS = 1 << 16  # searched for a title
+_MAX_CHARACTERS = 1 << 17  # longer pages pass
 
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
 _UNSHOWN = re.compile(
     r"<(script|style|noscript|template|svg)\b.*?</\1\s*>|<!--.*?-->|<[^>]*>", re.IGNORECASE | re.DOTALL
 )
 
-_END = r"\W{0,4}(?:\s[|·–—-]\s.*)?$"  # of a title: nothing more, or the site's name
+_END = r"\W{0,4}(?:\s[|·–—-]\s.*)?$"  # the end of a title, or the site's name
 _MISSING_PAGE = (
     r"(?:the |this |that )?(?:page|file|document|url|article)(?: you (?:requested|are looking for))?"
     r" (?:not|(?:was|is|could|can) ?not|(?:was|is|could|ca)n['’]t) (?:be )?(?:found|available)"
@@ -57,7 +57,7 @@ _WALL = re.compile(
     re.IGNORECASE,
 )
 
-_PARKED = (  # where a parked domain's page loads from
+_PARKED = (  # hosts from which parked domains load their pages
     "sedoparking.com",
     "parkingcrew.net",
     "d38psrni17bvxu.cloudfront.net",  # ParkingCrew's
@@ -65,8 +65,8 @@ _PARKED = (  # where a parked domain's page loads from
     "parklogic.com",
     "wsimg.com/parking-lander",
 )
-_LANDER = re.compile(r"""window\.location\.href ?= ?["']/lander["']""")  # GoDaddy's, and nothing else in the page
-_CHECKS = {  # what the HTML of a wall has, and no page behind it
+_LANDER = re.compile(r"""window\.location\.href ?= ?["']/lander["']""")  # GoDaddy's; nothing else is in the page
+_CHECKS = {  # markers in the HTML of walls, which the pages behind them do not have
     "_cf_chl_opt": "Cloudflare's check of the browser",
     "cf-browser-verification": "Cloudflare's check of the browser",
     "cf-error-details": "Cloudflare's error page",
@@ -84,7 +84,7 @@ _CHECKS = {  # what the HTML of a wall has, and no page behind it
 
 
 def what_instead(page: str) -> tuple[Reason, str] | None:
-    """What a page is in place of what was asked for: the reason to reject it, and the signal; None for a page."""
+    """(reason to reject a page sent instead of the requested one, its signal); None for any other page."""
     if len(page) > _MAX_CHARACTERS:
         return None
     found = _by_title(_title(page)) or _by_marker(page.lower())

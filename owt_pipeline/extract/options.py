@@ -1,4 +1,4 @@
-"""Options of extract: which extractor, what belongs to the text, and what a page may use."""
+"""Options of extract: the extractor, what belongs to the text, and the limits of a page."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ from schemas import option
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of the stage."""
+class Settings:
+    """What an extractor is asked for; it ignores settings that it does not support.
+
+    Attributes:
+      extractor: its name.
+      favor: `balanced`, `precision` (prefer losing text to keeping boilerplate) or `recall` (the reverse).
+      fast: skip the fallback algorithms, which only trafilatura has.
+      include_comments, include_tables: whether readers' comments and tables belong to the text.
+      text_format: `plain`, or `markdown`, which keeps headings, lists, tables, code and formulas.
+    """
 
     extractor: str = option(
         "blocks",
@@ -29,6 +37,12 @@ class Options:
         "plain text, or markdown, which keeps headings, lists, tables, code and formulas",
         choices=("plain", "markdown"),
     )
+
+
+@dataclass(frozen=True)
+class Options(Settings):
+    """Options of the stage."""
+
     reject_walls: bool = option(
         True,
         "reject missing pages and parked domains that come with status 200 (soft_404), and logins, requests to consent "

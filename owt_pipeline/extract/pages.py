@@ -1,6 +1,6 @@
-"""Pages in, documents or the reasons why there is none out, in worker processes that a page may kill.
+"""Extraction of pages in worker processes, each page under its own limits of CPU time and memory.
 
-What a page may cost in CPU time and memory is limited in the process that it is at work in.
+The result of a page is a document, or the reason why there is none. A page may kill its worker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow as pa
 from owt_pipeline.engine.workers import TIMEOUT_SIGNAL, WorkerDied, shared_pool
 from owt_pipeline.extract import extractor as extractors
 from owt_pipeline.extract.charset import decode
-from owt_pipeline.extract.extractor import Extract, Extracted, Page, Settings
+from owt_pipeline.extract.extractor import Extracted, Page
 from owt_pipeline.extract.not_pages import what_instead
 from owt_pipeline.formats.warc import read_record
 from owt_pipeline.ledger.dataset import Outcome, empty, rejects_batch, replace_columns
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS = 30.0, 15
-"""Wall clock after which a page is given up that has not used up its CPU time: it sleeps, or ignores the signal. A page
-at work gets there only if fifteen others take its core all the while."""
+"""Wall-clock limit for a page that sleeps or ignores the signal and so never uses up its CPU time. A busy page reaches
+it only if fifteen other processes share its core throughout."""
 
-_NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")  # a control, or what was none before
+_NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")  # controls and undecodable bytes
 
 
 @dataclass(frozen=True)
@@ -50,22 +50,23 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Found:
-    """A page's document, and the charset the page was in."""
+    """A page's document and the charset of the page."""
 
     document: Extracted
     charset: str
 
 
 Result = Found | Rejected
+Extract = Callable[[Page], Extracted | Rejected | None]
 
 
 def extract_all(
     pages: Iterable[T], options: Options, workers: int, work: Callable[[Extract, T], Result]
 ) -> Iterator[tuple[T, Result]]:
-    """Pairs of (page, result), in order; `work(extract, page)` is a function of a module.
+    """Pairs of (page, result), in order; `work(extract, page)` must be a module-level function.
 
-    Also a single worker is a process of its own. One that dies of anything but a timeout may have been killed
-    from outside (by the kernel, for memory that others used), so its page gets a second chance.
+    Even a single worker is a separate process. A worker that dies of anything but a timeout may have been killed from
+    outside (by the kernel, because other processes used up the memory), so its page is tried a second time.
     """
     fn = partial(extract_one, options=options, work=work)
     seconds = max(_LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS * options.page_cpu_seconds)
@@ -75,42 +76,31 @@ def extract_all(
 
 def extract_row(extract: Extract, row: pa.RecordBatch) -> Result:
     """The result for a row of `pages/`: the columns `final_url`, `fetched_at` and `record`, a WARC record's bytes."""
-    return extract_page(extract, _one(row, "final_url"), _one(row, "fetched_at"), _one(row, "record"))
+    response = read_record(_one(row, "record"))
+    return extract_body(extract, _one(row, "final_url"), _one(row, "fetched_at"), response.body, response.charset)
 
 
 def extract_one(page: T, options: Options, work: Callable[[Extract, T], Result]) -> Result:
-    """The result for one page, under limits of its own: where it uses up its CPU time, they kill the process."""
+    """The result for one page under its own limits; if it uses up its CPU time, the process is killed."""
     extract = load_extractor(options)
     try:
         with _limits(options.page_cpu_seconds, options.page_memory_mb << 20):
             return work(extract, page)
     except Exception as error:
-        if isinstance(error, MemoryError) or "memory allocation failed" in str(error).lower():  # as libxml2 says it
+        if isinstance(error, MemoryError) or "memory allocation failed" in str(error).lower():  # libxml2's wording
             return Rejected(Reason.EXTRACT_MEMORY, f"more than {options.page_memory_mb:,} MiB of memory")
         return Rejected(Reason.EXTRACT_CRASH, f"{type(error).__name__}: {error}"[:500])
 
 
 def load_extractor(options: Options) -> Extract:
-    """The extractor of the options, as it is kept in this process; raises ExtractorError."""
-    settings = Settings(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Settings)})
-    extract = extractors.load(options.extractor, settings)
+    """The extractor of the options, loaded once per process; raises UserError."""
+    extract = extractors.load(options)
     return partial(_extract_no_wall, extract) if options.reject_walls else extract
 
 
-class _Instead(Exception):
-    """What came in place of the page: the reason and its detail."""
-
-
-def _extract_no_wall(extract: Extract, page: Page) -> Extracted | None:
-    if (instead := what_instead(page.html)) is not None:
-        raise _Instead(*instead)
-    return extract(page)
-
-
-def extract_page(extract: Extract, url: str, fetched_at: int, record: bytes) -> Result:
-    """The document of the page in the bytes of a WARC record."""
-    response = read_record(record)
-    return extract_body(extract, url, fetched_at, response.body, response.charset)
+def _extract_no_wall(extract: extractors.Extract, page: Page) -> Extracted | Rejected | None:
+    instead = what_instead(page.html)
+    return extract(page) if instead is None else Rejected(*instead)
 
 
 def extract_body(extract: Extract, url: str, fetched_at: int, body: bytes | str, declared: str | None = None) -> Result:
@@ -119,9 +109,9 @@ def extract_body(extract: Extract, url: str, fetched_at: int, body: bytes | str,
     Args:
       extract: the extractor.
       url: the URL that answered; "" for none.
-      fetched_at: when, in seconds since 1970: nothing on the page is younger.
-      body: as bytes in some charset, or as decoded text.
-      declared: the charset of the HTTP header, if one was there.
+      fetched_at: time of the fetch, in seconds since 1970; no date on the page can be later.
+      body: bytes in some charset, or decoded text.
+      declared: the charset in the HTTP header, if any.
     """
     if isinstance(body, str):
         html, charset = body, "utf-8"
@@ -131,10 +121,9 @@ def extract_body(extract: Extract, url: str, fetched_at: int, body: bytes | str,
         html, charset = decode(body, declared)
     if len(_NO_CHARACTER.findall(html[:4096])) > 0.1 * len(html[:4096]):
         return Rejected(Reason.NO_TEXT, "the body is binary data, whatever its content type says")
-    try:
-        document = extract(Page(url, html, fetched_at))
-    except _Instead as instead:
-        return Rejected(*instead.args)
+    document = extract(Page(url, html, fetched_at))
+    if isinstance(document, Rejected):
+        return document
     if document is None or not document.text.strip():
         return Rejected(Reason.NO_TEXT, f"{len(html):,} characters of {charset} without a main text")
     return Found(document, charset)
@@ -150,12 +139,12 @@ def _rejected(death: WorkerDied, options: Options) -> Rejected:
 def _limits(cpu_seconds: float, memory_bytes: int) -> Iterator[None]:
     """Let the block use `cpu_seconds` of CPU time and `memory_bytes` more than the process has now.
 
-    CPU time, not wall clock: a busy machine must not change what comes out. When it is used up, the kernel kills
-    the process by TIMEOUT_SIGNAL, whatever it is at: a handler of ours would wait for C code to return, which may
-    be never. Where memory runs out, allocating fails: a MemoryError, or whatever C code makes of it. Both limits
-    are lifted at the end. Where the system does not tell a process' size (macOS), memory is not limited.
+    CPU time, not wall-clock time: results must not depend on how busy the machine is. At the limit, the kernel kills
+    the process by TIMEOUT_SIGNAL, since a Python handler would wait for C code to return, which may never happen. When
+    memory runs out, allocation fails with a MemoryError, or however C code reports it. Both limits are lifted at the
+    end. Memory is not limited where the system does not report a process' size (macOS).
     """
-    signal.signal(TIMEOUT_SIGNAL, signal.SIG_DFL)  # a page before this one may have changed both
+    signal.signal(TIMEOUT_SIGNAL, signal.SIG_DFL)  # an earlier page may have changed both
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {TIMEOUT_SIGNAL})
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     size = _address_space()
@@ -174,7 +163,7 @@ def _limits(cpu_seconds: float, memory_bytes: int) -> Iterator[None]:
 
 
 def _address_space() -> int | None:
-    """Bytes of address space this process has now."""
+    """The size of this process' address space in bytes; None if unknown."""
     try:
         with open("/proc/self/statm", "rb") as statm:
             return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
@@ -183,13 +172,13 @@ def _address_space() -> int | None:
 
 
 def documents(pages: Sequence[tuple[pa.RecordBatch, Result]]) -> Outcome:
-    """What happened to `pages`: pairs of a row of `pages/` and its result."""
+    """The documents and rejects of `pages`, pairs of a row of `pages/` and its result."""
     found = [(row, result) for row, result in pages if isinstance(result, Found)]
     rejected = [(row, result) for row, result in pages if isinstance(result, Rejected)]
     schema = DATASETS["documents"].schema
     kept = empty(schema)
     if found:
-        # One chunk: the rows are slices of batches that hold complete records.
+        # Copied into one chunk, since the rows are slices of batches with all their records.
         (index,) = pa.Table.from_batches([row for row, _ in found]).combine_chunks().to_batches()
         columns = {
             field.name: [getattr(result.document, field.name) for _, result in found]

@@ -1,9 +1,9 @@
-"""Blocks as text: plain, or Markdown that keeps what they are.
+"""Blocks as plain text or Markdown.
 
-Plain text is one line a block (several with `<br>` and in code), a row's cells separated by tabs, no marks: what the
-words of a page are. Markdown is CommonMark with GitHub's tables and notes, and formulas as `$…$` and `$$…$$`: the same
-content in the same order. Text is not escaped (a line that happens to start with `#` stays as its author wrote it):
-it is for a model to read, not for a browser. Only the bars in tables are, which would move the cells after them.
+Plain text has one line per block (several with `<br>` and in code), with a row's cells separated by tabs and no markup.
+Markdown is CommonMark with GitHub's tables and notes, and formulas as `$…$` and `$$…$$`; it has the same content in the
+same order. Text is not escaped (a line that starts with `#` by chance stays as it is), since models read it, not
+browsers. Only bars in tables are escaped, since they would shift the cells.
 """
 
 from __future__ import annotations
@@ -12,17 +12,7 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
-from owt_pipeline.extract.blocks import (
-    CODE,
-    DISPLAY,
-    FORMULA,
-    HEADING,
-    NOTE,
-    NOTE_END,
-    PREFORMATTED,
-    ROW,
-    Block,
-)
+from owt_pipeline.extract.blocks import CODE, DISPLAY, FORMULA, HEADING, NOTE, NOTE_END, PREFORMATTED, ROW, Block
 from owt_pipeline.extract.containers import Container
 from owt_pipeline.extract.names import HEADINGS
 
@@ -36,7 +26,7 @@ def plain_text(blocks: Sequence[Block]) -> str:
 
 
 def markdown(blocks: Sequence[Block], containers: Sequence[Container]) -> str:
-    """Blocks as Markdown, with the lists, quotes and notes that their containers are."""
+    """Blocks as Markdown, with the lists, quotes and notes of their containers."""
     writer = _Writer(containers)
     for table, some in groupby(blocks, lambda block: block.container if block.form == ROW else None):
         if table is not None:
@@ -61,7 +51,7 @@ def _block(block: Block, containers: Sequence[Container]) -> str:
 
 
 def _table(rows: Sequence[Block]) -> str:
-    """Rows of one table; one whose first row is of no headers gets an empty header, which Markdown demands."""
+    """Rows of one table; without a header row, the table gets an empty one, which Markdown requires."""
     cells = [[_with_marks(cell).replace("|", "\\|").replace("\n", "<br>") for cell in row.cells or ()] for row in rows]
     width = max(map(len, cells))
     if not rows[0].is_header:
@@ -81,12 +71,12 @@ def _note(label: str) -> str:
 
 
 class _Writer:
-    """The lines so far, and the items, quotes and notes that the last of them are in."""
+    """The lines so far, and the items, quotes and notes around the last one."""
 
     def __init__(self, containers: Sequence[Container]) -> None:
         self.lines: list[str] = []
         self._containers = containers
-        self._started: dict[int, int] = {}  # an item or note with text so far → how far its further lines are indented
+        self._started: dict[int, int] = {}  # items and notes with text so far → indentation of their further lines
         self._around: list[int] = []
 
     def write(self, text: str, block: Block) -> None:
@@ -100,7 +90,7 @@ class _Writer:
                 first += self._indentation(index)
             else:
                 container = self._containers[index]
-                if container.note:  # it often starts with a link back, of the same label
+                if container.note:  # often starts with a link back that has the same label
                     text = text.removeprefix(_note(container.note)).lstrip()
                     marker, self._started[index] = f"{_note(container.note)}: ", 4
                 else:
@@ -122,7 +112,7 @@ class _Writer:
         return around[::-1]
 
     def _follows_closely(self, around: list[int]) -> bool:
-        """Whether a block starts an item right below the line before, without an empty line: within a list."""
+        """Whether a block starts another item of the same list, which needs no empty line before it."""
         if not around or around[-1] in self._started or self._containers[around[-1]].tag == "blockquote":
             return False
         return not self._lists(around).isdisjoint(self._lists(self._around))

@@ -1,14 +1,14 @@
-"""What superscripts and subscripts read in plain text: `10<sup>6</sup>` is not 106, `1999<sup>1</sup>` is no power.
+"""Superscripts and subscripts in plain text: `10<sup>6</sup>` is not 106, and `1999<sup>1</sup>` is not a power.
 
-- Powers: `10^6`, `mc^2`, `x^{n+1}`. Unicode has superscripts of digits and of some letters, but GPT-2's tokenizer has a
-  token for ² alone: ⁶ is two tokens, of which the first says nothing, ⁻¹⁰ six, `^-10` three. NFKC turns all of them
-  into plain digits (`mc²` into `mc2`), and `^` is what people type, and what formulas have.
-- References to notes: `[1]`. `blocks` reads those that link to their note; here are the others.
-- Subscripts: `x_n`, `C_nH_{2n+2}`, `log_2`; digits after a capital letter or a bracket as they are typed: `H2O`, `B12`.
-- Ordinals, signs of a trade mark, asterisks, cents of a price and all else: as it is; `TM` is ™.
+- Powers: `10^6`, `mc^2`, `x^{n+1}`. Unicode has superscripts of digits and some letters, but GPT-2's tokenizer has a
+  token only for ²: ⁶ takes two tokens, ⁻¹⁰ six, `^-10` three. NFKC turns them into plain digits (`mc²` into `mc2`).
+  People type `^`, and formulas use it.
+- References to notes: `[1]`. `blocks` reads those with a link to the note, this module the others.
+- Subscripts: `x_n`, `C_nH_{2n+2}`, `log_2`; digits after a capital letter or a bracket are plain: `H2O`, `B12`.
+- Ordinals, asterisks, cents of a price and everything else: unchanged; `TM` becomes ™.
 
 Digits without a link may be a power or a note. A power follows a variable, a unit, a function, 10 or another single
-digit, or is next to an operator; a note follows a word, a year or a mark of punctuation.
+digit, or is next to an operator; a note follows a word, a year or punctuation.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import re
 from lxml import etree
 
 CONTEXT = 40
-"""How many characters before a script decide what it is."""
+"""Number of characters before a script that are considered."""
 
 _LETTER = "A-Za-zα-ωΑ-Ωа-я"
 _TYPED = {"TM": "™", "tm": "™", "SM": "℠", "sm": "℠"}
 _NUMBERS = re.compile(r"\d{1,4}(?:\s*[,;–-]\s*\d{1,4})*")
-_SIGNED = re.compile(r"[-−–+]\d{1,4}|\d[-−–+]")  # no note has a sign: a power, or an ion's charge
+_SIGNED = re.compile(r"[-−–+]\d{1,4}|\d[-−–+]")  # a power or an ion's charge; notes have no sign
 _ORDINAL = re.compile(r"[nr]de?|[eè]me|st|th|ers?|re|[aeoscrdhºª]", re.IGNORECASE)
 _TERM = rf"\(?(?:\d*[{_LETTER}]|\d+)\)?"
 _EXPRESSION = re.compile(rf"[-−–+]?{_TERM}(?:\s?[-−–+*/·^]?\s?{_TERM}){{0,4}}")
@@ -34,7 +34,7 @@ _OPERATOR_BEFORE = re.compile(r"(?:[=×⋅·*/^<>≤≥≈±+−]\s?|\s[-–]\s)
 _TEN = re.compile(r"(?<![\w.,])10$|[×x·⋅*]\s?10$")
 _DIGIT = re.compile(r"(?<![\w.,$€£])[2-9]$")
 _PRICE = re.compile(r"[$€£]\s?\d[\d,]*([.,]?)$")
-# A variable, a unit, a function, or two factors that are no word of English.
+# A variable, a unit, a function, or two factors that are not an English word.
 _VARIABLE = re.compile(
     rf"(?:(?<![^\W_])[{_LETTER}]|[α-ωΑ-Ω][a-z]|\d ?(?:in|[cdk]?м)|(?<![^\W\d_])(?:µm|μm|км|sin|cos|tan|log|sec"
     r"|(?!(?:am|an|as|at|be|by|do|go|he|if|in|is|it|me|my|no|of|on|or|so|to|up|us|we)\b)[a-z][a-z]))$"
@@ -47,7 +47,7 @@ _TAKES_INDEX = re.compile(rf"[{_LETTER})\]}}∑∏∫\d]$")
 
 
 def link_of(script: etree._Element) -> etree._Element | None:
-    """The link in a superscript, or the one that has nothing else in it."""
+    """The link in a superscript, or around it with nothing else."""
     link = script.find(".//a[@href]")
     around = script.getparent()
     if link is None and around is not None and around.tag == "a" and len(around) == 1:
@@ -56,13 +56,13 @@ def link_of(script: etree._Element) -> etree._Element | None:
 
 
 def superscript(text: str, before: str, after: str, *, in_link: bool = False) -> str:
-    """How `text`, set above the line, reads.
+    """A superscript as plain text.
 
     Args:
-      text: of the element.
-      before: what precedes it in its block, CONTEXT characters at most.
-      after: what follows it.
-      in_link: it is all that a link has, as no power is.
+      text: the text of the superscript.
+      before: the text before it in its block, at most CONTEXT characters.
+      after: the text after it.
+      in_link: whether it is the complete text of a link, which a power never is.
     """
     script = text.strip()
     if script in _TYPED:
@@ -92,7 +92,7 @@ def superscript(text: str, before: str, after: str, *, in_link: bool = False) ->
 
 
 def subscript(text: str, before: str, after: str) -> str:
-    """How `text`, set below the line, reads; the arguments are `superscript`'s."""
+    """A subscript as plain text; arguments as for `superscript`."""
     script = text.strip()
     if not _TAKES_INDEX.search(before) or not _INDEX.fullmatch(script):
         return text
@@ -102,7 +102,7 @@ def subscript(text: str, before: str, after: str) -> str:
 
 
 def _is_power(script: str, before: str, after: str) -> bool:
-    """Whether digits above the end of `before` are an exponent, not the number of a note."""
+    """Whether superscript digits after `before` are an exponent, not the number of a note."""
     if _TEN.search(before) or _is_bracketed(before):
         return True
     base = before[-1:]
@@ -119,13 +119,13 @@ def _is_power(script: str, before: str, after: str) -> bool:
 
 
 def _is_bracketed(before: str) -> bool:
-    """Whether `before` ends with a term in brackets, not with a word, an abbreviation or a year."""
+    """Whether `before` ends with a term in brackets, not a word, an abbreviation or a year."""
     found = _BRACKETED.search(before)
     return found is not None and not found[1].isdecimal() and bool(found[1]) and not _WORD.search(found[1])
 
 
 def _marked(mark: str, script: str, after: str) -> str:
-    """`script` behind `mark`, in braces where it could be read otherwise."""
+    """`script` after `mark`, in braces if it would be ambiguous."""
     plain = r"[-−–+]?\d+|[^\W\d_]" if mark == "^" else r"\d+|[^\W\d_]+"
     joins = after[:1].isdigit() or (len(script) > 1 and script[-1].isalpha() and after[:1].isalpha())
     return f"{mark}{script}" if re.fullmatch(plain, script) and not joins else f"{mark}{{{script}}}"

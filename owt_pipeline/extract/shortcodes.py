@@ -1,4 +1,4 @@
-"""Markup that a page shows as text, because it was escaped once too often or its system lacks the plugin."""
+"""Markup that a page shows as text, because it was escaped twice or a plugin is missing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _LITERAL_TAG = re.compile(
     r"<(?:img|iframe|embed|video|audio|source|figure|object)\s+[a-z-]+\s*=[^<>]*>|</(?:iframe|video|audio|figure|object)>",
     re.IGNORECASE,
 )
-_BUILDER = r"(?:vc|et_pb|fusion|mk|nectar|tatsu|cmsmasters)_\w+"  # codes of page builders: no word of any text
+_BUILDER = r"(?:vc|et_pb|fusion|mk|nectar|tatsu|cmsmasters)_\w+"  # codes of page builders, never words of a text
 _OPEN_SHORTCODE = re.compile(rf"\[{_BUILDER}\s[^\[\]]*$")
 _LONGEST_SHORTCODE = 30_000
 _SHORTCODE = re.compile(
-    r"\[vc_raw_\w+[^\[\]]*\][A-Za-z0-9+/=%\s]*(?=\[/)"  # what they hold is encoded
+    r"\[vc_raw_\w+[^\[\]]*\][A-Za-z0-9+/=%\s]*(?=\[/)"  # their content is encoded
     rf"|\[/?{_BUILDER}(?:\s[^\[\]]*)?\]"
     r"|\[/?(?:caption|gallery|embed|playlist|audio|video|soundcloud|youtube|vimeo|contact-form-7|mc4wp_form|wpforms"
     r"|dropcap|pullquote|advanced_iframe|adrotate|sc_\w+|su_\w+|wp_\w+|ngg\w*|av_\w+"
@@ -23,19 +23,19 @@ _SHORTCODE = re.compile(
 
 
 def without_markup(text: str) -> str:
-    """Text without tags of images and the like and without shortcodes."""
+    """Text without shortcodes and without tags of images and other media."""
     return _SHORTCODE.sub("", _LITERAL_TAG.sub("", text))
 
 
 def opens_shortcode(text: str) -> bool:
-    """Whether a shortcode begins in `text` and does not end in it."""
+    """Whether a shortcode begins in `text` but does not end in it."""
     return _OPEN_SHORTCODE.search(text) is not None
 
 
 def without_spanning(texts: Sequence[str], starts: Sequence[int]) -> dict[int, str]:
-    """What is left of texts (by index) without the shortcodes that begin in those of `starts` and end in a later one.
+    """The rest of texts, by index, without shortcodes that begin in the texts `starts` and end in a later one.
 
-    Their attributes are in between. Where none ends within some 30,000 characters, it is taken for text.
+    The texts between hold their attributes. A shortcode that does not end within 30,000 characters counts as text.
     """
     left: dict[int, str] = {}
     for start in starts:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.errors import UserError
-from owt_pipeline.extract.extractor import BUILT_IN, ExtractorError, describe
+from owt_pipeline.extract.extractor import BUILT_IN, describe
 from owt_pipeline.extract.model import digest
 from owt_pipeline.extract.options import Options
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from owt_pipeline.ledger.exchange import Slice
 
 
-ROWS = 64  # pages a batch of documents is made of; workers get them one by one, so that load balances
+ROWS = 64  # pages in a batch of documents; workers receive pages one by one, which balances their load
 
 
 def prepare(run: StageRun) -> None:
     options: Options = run.options
-    run.properties["extractor"] = _described(options)
+    run.properties["extractor"] = describe(options.extractor)
     if options.extractor == "resiliparse" and options.text_format == "markdown":
         raise UserError("text_format: resiliparse writes no Markdown; use the extractor blocks or trafilatura")
 
@@ -46,22 +46,15 @@ def _rows(reader: DatasetReader, shard: int) -> Iterator[pa.RecordBatch]:
             yield batch.slice(index, 1)
 
 
-def _described(options: Options) -> dict[str, Any]:
-    try:
-        return describe(options.extractor)
-    except ExtractorError as error:
-        raise UserError(str(error)) from error
-
-
 def _sources(options: Options) -> list[dict[str, Any]]:
-    """The model of ours, or the code of one's own: the output follows from it."""
+    """The digest of our model, or of the user's own code, since the output depends on it."""
     if options.extractor == "blocks":
         return [{"name": "the model of blocks", "sha256": digest()}]
-    return [] if options.extractor in BUILT_IN else [_described(options)]
+    return [] if options.extractor in BUILT_IN else [describe(options.extractor)]
 
 
 def _preload(options: Options) -> list[str]:
-    """A worker that a page kills is then soon replaced."""
+    """Modules to preload, so that a worker killed by a page is quickly replaced."""
     needed = ["owt_pipeline.extract.pages"]
     if library := BUILT_IN.get(options.extractor):
         needed += ["owt_pipeline.extract.built_in", library]
@@ -81,6 +74,6 @@ STAGE = Stage(
     sources=_sources,
     preload=_preload,
     libraries=("lxml", "trafilatura"),
-    help="Read each page's main text and metadata, in worker processes that no page can harm.",
+    help="Extract each page's main text and metadata, in worker processes with limits for each page.",
     example="owt extract --workdir run --favor precision",
 )

@@ -1,22 +1,22 @@
-"""A page's markup as a tree, once for all that reads it."""
+"""Parsing of a page's markup into a tree."""
 
 from __future__ import annotations
 
 from lxml import etree
 
 PERMALINK = "¶"
-"""The text of the link to itself that Sphinx and MkDocs put behind each heading."""
+"""The text of the link to itself that Sphinx and MkDocs add to each heading."""
 
-# Comments and processing instructions are no one's text. `huge_tree` lifts libxml2's limits on a node's size and
-# on depth: what a page may cost is the sandbox' business, and a page over a limit would be cut, not refused.
+# `huge_tree` lifts libxml2's limits on depth and on a node's size, since libxml2 silently cuts a page at its limits;
+# `pages` limits the time and memory of a page.
 _PARSER = etree.HTMLParser(
     encoding="utf-8", remove_comments=True, remove_pis=True, collect_ids=False, default_doctype=False, huge_tree=True
 )
 
 
 def parse(html: str) -> etree._Element:
-    """The root of the tree, empty where there is no markup at all. lxml mends whatever is wrong with it."""
-    if "\x00" in html:  # libxml2 stops at one; browsers drop them
+    """The root of the tree, empty if there is no markup; lxml repairs invalid markup."""
+    if "\x00" in html:  # libxml2 stops at zero characters; browsers drop them
         html = html.replace("\x00", "")
     try:
         root = etree.fromstring(html.encode("utf-8", "replace"), _PARSER)

@@ -23,7 +23,7 @@ WRAPPERS = (
 
 
 def extract(html: str, **settings: object) -> str:
-    found = load("blocks", Settings(**settings))(Page("http://h/", html, 1_767_225_600))  # type: ignore[arg-type]
+    found = load(Settings(**settings))(Page("http://h/", html, 1_767_225_600))  # type: ignore[arg-type]
     return found.text if found else ""
 
 
@@ -103,7 +103,7 @@ def test_favor_orders_what_is_kept(testdata: Path) -> None:
     pages = read_labelled(testdata / "web", ("readability",))[:20]
     words = []
     for favor in ("precision", "balanced", "recall"):
-        extractor = load("blocks", Settings(favor=favor))
+        extractor = load(Settings(favor=favor))
         found = [extractor(Page(labelled.url, labelled.html, 1_767_225_600)) for labelled in pages]
         words.append([len(document.text.split()) if document else 0 for document in found])
     assert all(less <= balanced <= more for less, balanced, more in zip(*words, strict=True))
@@ -158,7 +158,7 @@ def test_metadata_comes_with_the_text() -> None:
         "<title>Foxes at rest | The Daily Fox</title><meta property='og:site_name' content='The Daily Fox'>"
         "<meta name=author content='By A. Fox'><meta property='article:published_time' content='2019-05-03T10:00:00Z'>"
     )
-    found = load("blocks", Settings())(
+    found = load(Settings())(
         Page("http://h/", f"<html lang=en-GB><head>{head}</head><body><h1>The Daily Fox</h1>{P * 3}", 1_767_225_600)
     )
     assert found == Extracted(

@@ -37,7 +37,7 @@ BANNERS = (
 
 @lru_cache(maxsize=512)
 def extract(html: str) -> str:
-    found = load("blocks", Settings())(Page("http://example.org/page", html, FETCHED_AT))
+    found = load(Settings())(Page("http://example.org/page", html, FETCHED_AT))
     return found.text if found else ""
 
 

@@ -13,10 +13,8 @@ from fastwarc.warc import ArchiveIterator
 from owt_pipeline.extract.charset import decode
 from owt_pipeline.extract.not_pages import MAX_WORDS, what_instead
 from owt_pipeline.extract.options import Options
-from owt_pipeline.extract.pages import Found, Rejected, extract_page, load_extractor
-from owt_pipeline.formats.warc import response_record
+from owt_pipeline.extract.pages import Found, Rejected, extract_body, load_extractor
 
-HTML = [("Content-Type", "text/html; charset=utf-8")]
 MISSING = "<p>Sorry, the page you are looking for could not be found.</p><p>Search:</p>"
 
 INSTEAD = {  # titles and scripts as these servers and services send them
@@ -58,12 +56,11 @@ INSTEAD = {  # titles and scripts as these servers and services send them
 
 
 @pytest.mark.parametrize(("reason", "page"), [(reason, page) for reason, pages in INSTEAD.items() for page in pages])
-def test_what_servers_send_in_place_of_a_page_has_a_reason_of_its_own(reason: str, page: str) -> None:
-    record = response_record("http://a.example/x", 1, "HTTP/1.1 200 OK", HTML, page.encode())
-    found = extract_page(load_extractor(Options()), "http://a.example/x", 1, record)
+def test_missing_pages_parked_domains_and_walls_are_rejected_with_their_reason(reason: str, page: str) -> None:
+    found = extract_body(load_extractor(Options()), "http://a.example/x", 1, page)
     assert isinstance(found, Rejected)
     assert found.reason == reason
-    kept = extract_page(load_extractor(Options(reject_walls=False)), "http://a.example/x", 1, record)
+    kept = extract_body(load_extractor(Options(reject_walls=False)), "http://a.example/x", 1, page)
     assert not isinstance(kept, Rejected) or kept.reason == "no_text"
 
 
@@ -82,13 +79,8 @@ ARTICLES = [
 def test_an_article_about_such_pages_is_a_page(title: str) -> None:
     text = "<p>" + "Many words about something else. " * MAX_WORDS + "</p>"
     assert what_instead(f"<title>{title}</title>{text}") is None
-    assert isinstance(
-        extract_page(
-            load_extractor(Options()), "http://a.example/x", 1,
-            response_record("http://a.example/x", 1, "HTTP/1.1 200 OK", HTML, f"<title>{title}</title>{text}".encode()),
-        ),
-        Found,
-    )  # fmt: skip
+    page = f"<title>{title}</title>{text}"
+    assert isinstance(extract_body(load_extractor(Options()), "http://a.example/x", 1, page), Found)
 
 
 @pytest.mark.parametrize("title", ARTICLES)
