@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # A file's tests run in one process, as they share what their fixtures make.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-.PHONY: demo test test-all test-long test-engines test-dags test-parts test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model clean
+.PHONY: demo environments test test-all test-long test-engines test-dags test-parts test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model clean
 
 demo: $(VENV)/installed  ## the whole job, offline, from a small web it serves itself
 	$(BIN)/owt demo
@@ -41,6 +41,8 @@ lint: $(VENV)/installed  ## lint, formatting, types, and blocks of more than 12 
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pylint owt_pipeline trainer schemas dags
+
+environments: .venv-engines/installed .venv-airflow/installed .venv-docs/installed .venv-parts/installed .venv-peers/installed  ## all that can be installed while tests run
 
 docs: $(VENV)/installed .venv-docs/installed  ## the documentation as web pages, in build/docs/
 	$(BIN)/python -m schemas.reference > docs/data.md
