@@ -184,13 +184,18 @@ async def bare_client(urls: Sequence[str]) -> int:
     """What `owt fetch` makes its requests with, and nothing else of it; the bodies are dropped."""
     from yarl import URL
 
-    from owt_pipeline.fetch.addresses import Addresses, parse_rules
-    from owt_pipeline.fetch.client import Client, ClientOptions, Limits
+    from owt_pipeline.fetch.client import Client, Limits
     from owt_pipeline.fetch.manners import Gate
+    from owt_pipeline.fetch.stage import Options
 
-    addresses = Addresses(parse_rules((f"*.{DOMAIN}=127.0.0.1",)))
-    client = Client(ClientOptions(addresses, "bench/1.0", connections=CONNECTIONS))
-    limits = Limits(connect=15.0, silence=30.0, total=90.0, wire_bytes=10**7, body_bytes=10**7)
+    options = Options(
+        user_agent="bench/1.0",
+        resolve=(f"*.{DOMAIN}=127.0.0.1",),
+        connections=CONNECTIONS,
+        address_connections=CONNECTIONS,
+        address_delay=0.0,
+    )
+    client, limits = Client(options), Limits.of_page(options)
     waiting = iter(urls)
     received = 0
 

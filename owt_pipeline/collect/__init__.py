@@ -1,1 +1,1 @@
-"""From Reddit dumps, Reddit's API, URL lists and WARC files to one row a canonical URL: pure functions, no Beam."""
+"""Reddit dumps, Reddit's API, URL lists and WARC files become one row per canonical URL: pure functions, no Beam."""

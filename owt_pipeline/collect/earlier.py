@@ -1,7 +1,7 @@
-"""What the runs that this one builds on know of URLs: ids, scores and outcomes, one shard of theirs after the other.
+"""What the bases, the earlier runs that this one builds on, know about URLs: ids, scores and outcomes.
 
-A URL that one of them accepted is not collected again; one whose score was too low there is judged by the scores of
-all runs together. What failed for a while (a time limit, an error of the server) can be taken up again.
+A URL that a base accepted is not collected again; one whose score was too low there is judged by its submissions in all
+runs. URLs that failed temporarily (a timeout, a server error) can be collected again.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ KNOWN = pa.schema(
         pa.field("url_id", pa.uint64(), nullable=False),
         pa.field("host", pa.string()),
         pa.field("base", pa.int32(), nullable=False),  # its place in the chain
-        pa.field("outcome", pa.string()),  # of a URL that was accepted there; null for one whose score was too low
-        pa.field("again", pa.bool_(), nullable=False),  # to be taken up again
-        pa.field("submission_id", pa.string()),  # of what was too low
+        pa.field("outcome", pa.string()),  # of a URL that was accepted there; null if its score was too low
+        pa.field("again", pa.bool_(), nullable=False),  # whether it is collected again
+        pa.field("submission_id", pa.string()),  # of a submission with too low a score
         pa.field("score", pa.int64()),
     ]
 )
-"""What a base knows of a URL."""
+"""What a base knows about a URL."""
 
 AGAIN = pa.schema([KNOWN.field("bucket"), KNOWN.field("base"), *DATASETS["urls"].schema])
-"""A row of a base's `urls/` that is taken up again."""
+"""A row of a base's `urls/` that is collected again."""
 
 KEPT = "kept"
 TEMPORARY = frozenset(map(str, (Reason.TIMEOUT, Reason.HTTP_503, Reason.HTTP_5XX, Reason.ROBOTS_UNREACHABLE)))
-"""Reasons of fetch that may not hold another day."""
+"""Reasons of fetch for which a URL may be collected again."""
 
 _LOW = r"^score (?P<score>-?[0-9]+)(?:, -?[0-9]+ with earlier runs)?; (?:submission (?P<id>[^,]+), )?"
 _DUPLICATES = {"exact": Reason.EXACT_DUPLICATE, "near": Reason.NEAR_DUPLICATE}
@@ -48,13 +48,14 @@ _ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class BaseReader:
-    """Reads what a base knows of URLs.
+    """Reads what a base knows about URLs.
 
     Attributes:
       base: the base.
       number: its place in the chain.
-      num_buckets: of this run.
-      failed_before: take up again what failed for a while before this time, in seconds since 1970; None for nothing.
+      num_buckets: number of buckets of this run.
+      failed_before: URLs that failed temporarily before this time, in seconds since 1970, are collected again; None: no
+        URLs are.
     """
 
     base: Base
@@ -63,16 +64,16 @@ class BaseReader:
     failed_before: float | None = None
 
     def known(self, shard: int) -> Iterator[tuple[bool, pa.RecordBatch]]:
-        """(whether they are taken up again, rows) of one of the base's shards: of schema AGAIN, else of KNOWN.
+        """(whether they are collected again, rows) of one of the base's shards: of schema AGAIN, else of KNOWN.
 
-        Raises UserError where the base's URLs were discarded or are damaged.
+        Raises UserError if the base's URLs were discarded or are damaged.
         """
         accepted = self.base.reader(accepted_by(self.base).dataset)
         ids = accepted.ids(shard)
         outcomes = self._outcomes(shard, ids)
         again = self._again(shard, outcomes)
         start = 0
-        names = ["url_id", "host" if accepted.name == "urls" else "url"]  # URLs are not read where ids say enough
+        names = ["url_id", "host" if accepted.name == "urls" else "url"]  # URLs are only read if there is no host
         for batch in accepted.batches(shard, columns=names, rows=_ROWS):
             some = slice(start, start + batch.num_rows)
             start += batch.num_rows
@@ -84,7 +85,7 @@ class BaseReader:
             yield from self._low_scores(shard)
 
     def _outcomes(self, shard: int, ids: np.ndarray) -> pa.DictionaryArray:
-        """What happened to URLs: `kept`, or by which stage they were rejected and why."""
+        """The outcome of URLs: `kept`, or which stage rejected them and why."""
         order = np.argsort(ids)
         texts, codes = [KEPT], np.zeros(len(ids), np.int32)
 
@@ -97,7 +98,7 @@ class BaseReader:
         for name in ("pages", "documents", "clean"):
             manifest = self.base.manifests.get(name)
             if manifest is not None and manifest.stage != "import":
-                reader = DatasetReader(self.base.workdir, manifest)  # even of a discarded one, the rejects are there
+                reader = DatasetReader(self.base.workdir, manifest)  # a discarded dataset still has its rejects
                 for reason, theirs in _by_value(reader, shard, "rejects", "reason"):
                     mark(theirs, f"rejected by {manifest.stage}: {reason}")
         for rule, theirs in _by_value(self.base.reader("duplicates"), shard, "data", "rule"):
@@ -105,7 +106,7 @@ class BaseReader:
         return pa.DictionaryArray.from_arrays(codes, texts)
 
     def _again(self, shard: int, outcomes: pa.DictionaryArray) -> np.ndarray:
-        """Which URLs are to be taken up again."""
+        """Which URLs are collected again."""
         wanted = [text.startswith("rejected by fetch: ") and text.split()[-1] in TEMPORARY
                   for text in outcomes.dictionary.to_pylist()]  # fmt: skip
         again = np.array(wanted)[outcomes.indices.to_numpy()]
@@ -114,7 +115,7 @@ class BaseReader:
         return again
 
     def _asked_last(self, shard: int) -> float:
-        """About when the base asked the web for a shard's URLs; 0 where it cannot be seen."""
+        """About when the base fetched a shard's URLs from the live web; 0 if unknown."""
         if "pages" not in self.base.manifests or is_discarded(self.base.workdir, "pages"):
             return 0.0
         last = 0.0
@@ -162,12 +163,12 @@ class BaseReader:
 
 @dataclass(frozen=True)
 class Earlier:
-    """What the bases know of the URLs of one shard.
+    """What the bases know about the URLs of one shard.
 
     Attributes:
-      seen: of the URLs that were accepted, `url_id` and `note`: by which run, and what happened to them there.
+      seen: `url_id` and `note` of the accepted URLs; the note names the run and the outcome there.
       scores: `url_id`, `submission_id` and `score` of submissions of other URLs.
-      again: rows of `urls/` that are taken up again, ordered by url_id.
+      again: rows of `urls/` that are collected again, ordered by url_id.
     """
 
     seen: pa.Table
@@ -178,7 +179,7 @@ class Earlier:
     def of(cls, known: pa.Table, again: pa.Table, names: Sequence[str], spread: Spread) -> Earlier:
         """From rows of schemas KNOWN and AGAIN in any order; `names` are those of the bases in the chain's order.
 
-        Where several bases accepted a URL, the last one says what happened to it.
+        If several bases accepted a URL, the last one has its outcome.
         """
         is_accepted = known["outcome"].is_valid()
         scores = known.filter(pc.invert(is_accepted)).select(["url_id", "submission_id", "score"])
@@ -202,7 +203,7 @@ class Earlier:
 
 
 def accepted_by(base: Base) -> Manifest:
-    """Of the dataset with the URLs that a base accepted: `urls/`, or `documents/` where text was imported."""
+    """The manifest of the URLs that a base accepted: of `urls/`, or of `documents/` if text was imported."""
     return base.manifests["urls" if "urls" in base.manifests else "documents"]
 
 

@@ -1,8 +1,8 @@
-"""All submissions of a shard's URLs, merged into one row a URL.
+"""Merges the submissions of a shard's URLs into one row per URL.
 
              ordered by URL, then by time
 url_id       7    7    7    |  9    9    | 12
-submission   a    b    b'   |  c    d    |  e        b' is b again, from another dump
+submission   a    b    b'   |  c    d    |  e        b' is b from another dump
 becomes      row            |  row       |  -        the score of e is too low
 rejected     repeated ×2    |  repeated  |  low_score
 """
@@ -25,7 +25,7 @@ _LEAST = np.iinfo(np.int64).min
 _INT32 = np.iinfo(np.int32)
 
 _OF_REJECTS = ["url_id", "url", "submission_id", "source_name", "line"]
-_ORDER = [  # within a URL; nulls last. Ties fall by what does not depend on the order of the sources.
+_ORDER = [  # within a URL; nulls last. The order of the sources does not matter.
     ("url_id", "ascending"),
     ("created_utc", "ascending"),
     ("submission_id", "ascending"),
@@ -47,13 +47,13 @@ def merge_submissions(
     """(URLs, rejects) of all the submissions of some URLs, both ordered by url_id.
 
     Args:
-      rows: of schema ROWS, in any order. A submission that is there twice (in two dumps) counts once.
+      rows: of schema ROWS, in any order. A submission that occurs twice (in two dumps) counts once.
       source_names: name of each source, for the rejects' details.
-      min_score: a URL's least score; one from a list or a WARC file needs none.
+      min_score: the least score of a URL; one from a list or a WARC file needs none.
       score_policy: `max` or `sum` of the scores of a URL's submissions.
-      spread: tells `host_shards`.
-      earlier: what the runs that this one builds on know of these URLs: those they accepted are rejected, the
-        scores of the others count with these.
+      spread: gives `host_shards`.
+      earlier: what the bases know about these URLs: those they accepted are rejected; the scores of the others count
+        with these.
     """
     names = pa.array(source_names, pa.string()).take(rows["source"].combine_chunks())
     rows = rows.drop_columns(["bucket", "source"]).append_column("source_name", names)
@@ -92,7 +92,7 @@ def merge_submissions(
 
 
 def _ordered(rows: pa.Table) -> pa.Table:
-    """By _ORDER. Most URLs have one submission, so sort all by id, and by the rest only those that share an id."""
+    """Sorted by _ORDER: all by id, and by the rest only those that share an id, as most URLs have one submission."""
     ids = rows["url_id"].to_numpy()
     order = np.argsort(ids, kind="stable")
     ids = ids[order]
@@ -104,7 +104,7 @@ def _ordered(rows: pa.Table) -> pa.Table:
 
 
 def _collides(rows: pa.Table) -> np.ndarray:
-    """Which rows have the id of another URL: that of the first row with their id."""
+    """Which rows have another URL than the first row with the same id."""
     if not rows.num_rows:
         return np.zeros(0, bool)
     starts, group = _groups(rows["url_id"].to_numpy())
@@ -121,8 +121,8 @@ def _groups(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _merged(
     rows: pa.Table, min_score: int, score_policy: str, spread: Spread, earlier: Earlier | None
 ) -> tuple[pa.Table, np.ndarray, np.ndarray, pa.Array | None]:
-    """(URLs, which rows are of an accepted URL, first row of each URL, and each row's score over all runs where earlier
-    ones count) of ordered rows."""
+    """(URLs, which rows are of an accepted URL, first row of each URL, each row's score in all runs if earlier ones
+    count) of ordered rows."""
     starts, group = _groups(rows["url_id"].to_numpy())
     submission = rows["submission_id"].combine_chunks()
     same = pc.fill_null(pc.equal(submission[1:], submission[:-1]), False).to_numpy(zero_copy_only=False)
@@ -170,13 +170,13 @@ def _merged(
 
 
 def _over_all_runs(rows: pa.Table, earlier: pa.Table, score_policy: str) -> tuple[np.ndarray, np.ndarray]:
-    """(ids, scores) of the URLs that earlier runs have submissions of: a submission counts once in all runs."""
+    """(ids, scores) of the URLs with submissions in earlier runs; a submission counts once in all runs."""
     names = ["url_id", "submission_id", "score"]
     earlier = earlier.filter(pc.is_in(earlier["url_id"], value_set=rows["url_id"].combine_chunks())).select(names)
     rows = rows.select(names).filter(rows["score"].is_valid())
     rows = rows.filter(pc.is_in(rows["url_id"], value_set=earlier["url_id"].combine_chunks()))
     both = pa.concat_tables([rows, earlier])
-    numbers = pa.array(np.arange(len(both))).cast(pa.string())  # a submission without an id is like no other
+    numbers = pa.array(np.arange(len(both))).cast(pa.string())  # a submission without an id differs from all others
     key = pc.coalesce(both["submission_id"], pc.binary_join_element_wise("", numbers, " "))
     both = both.set_column(1, "submission_id", key)
     best = both.group_by(["url_id", "submission_id"]).aggregate([("score", "max")])
@@ -185,7 +185,7 @@ def _over_all_runs(rows: pa.Table, earlier: pa.Table, score_policy: str) -> tupl
 
 
 def _sorted_lists(group: np.ndarray, num_groups: int, values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The distinct values of each group, sorted; nulls left out."""
+    """The distinct values of each group, sorted, without nulls."""
     encoded = pc.dictionary_encode(values)
     encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
     ranks = pc.rank(encoded.dictionary).to_numpy().astype(np.int64) - 1
@@ -199,7 +199,7 @@ def _sorted_lists(group: np.ndarray, num_groups: int, values: pa.Array | pa.Chun
 
 
 def _rejects(rows: pa.Table, reason: str | pa.ChunkedArray, note: pa.ChunkedArray | None) -> pa.Table:
-    """Reject rows with their place, by which they are ordered: `note; submission ID, FILE:LINE`."""
+    """Reject rows, whose details have a place: `note; submission ID, FILE:LINE`; and the columns they are sorted by."""
     if isinstance(reason, str):
         reason = pa.repeat(pa.scalar(reason), rows.num_rows)
     where = pc.binary_join_element_wise(rows["source_name"], rows["line"].cast(pa.string()), ":")

@@ -1,4 +1,4 @@
-"""Submissions from Reddit's API, by PRAW, in the layout of a monthly dump."""
+"""Submissions from Reddit's API, read with PRAW, in the layout of a monthly dump."""
 
 from __future__ import annotations
 
@@ -26,16 +26,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("owt")
 
 _MOST_WAITS = 5  # for one request
-_LONGEST_WAIT = 600.0  # seconds: the span over which Reddit counts requests
+_LONGEST_WAIT = 600.0  # seconds: the period for which Reddit counts requests
 
-
-_asking = Lock()  # PRAW's session is not for several threads, and Reddit's rate limit holds for all of them
+_asking = Lock()  # PRAW's session is not thread-safe, and Reddit's rate limit holds for all threads
 
 
 class SubredditReader:
-    """The submissions of a subreddit, as a block of lines of JSON.
+    """The submissions of a subreddit, as one block of lines of JSON.
 
-    Attributes are those of `sources.Reader`; the bytes are those of the lines.
+    Its attributes are those of `sources.Reader`; the bytes are those of the lines.
     """
 
     broken, ends_within_line = None, False
@@ -46,14 +45,13 @@ class SubredditReader:
         self.overlong: list[int] = []
 
     def __iter__(self) -> Iterator[Block]:
-        """PRAW keeps to Reddit's rate limits, and where Reddit still says 429, this waits as long as it says.
+        """PRAW obeys Reddit's rate limits; after a 429, this waits as long as Reddit asks for.
 
-        A subreddit that cannot be read (banned, private, misspelt) is logged and yields none. Raises UserError where
+        A subreddit that cannot be read (banned, private, misspelt) is logged and yields nothing. Raises UserError if
         Reddit cannot be reached or the credentials are wrong.
         """
-        lines: list[bytes] = []
         with _asking:
-            lines += self._lines()
+            lines = list(self._lines())
         if lines:
             data = b"\n".join(lines)
             self.bytes_read = self.bytes_decompressed = len(data)
@@ -70,16 +68,16 @@ class SubredditReader:
             logger.warning("r/%s cannot be read, continuing without it: %s", name, error)
         except prawcore.PrawcoreException as error:
             raise UserError(
-                f"Reddit did not answer about r/{name}: {error}. Check the credentials (praw.ini, or "
+                f"Reddit's API fails for r/{name}: {error}. Check the credentials (praw.ini, or "
                 "praw_client_id and praw_client_secret in the environment) and the network; then run the same "
                 "command again: it continues at this subreddit"
             ) from error
 
 
 def days_asked_for(options: Options) -> tuple[float, float]:
-    """The first moment of submissions to take, and the moment before which they end: seconds since 1970.
+    """(first moment, end) of the submissions to read, in seconds since 1970.
 
-    Raises UsageError for a search without a query or the reverse, UserError for what is no date.
+    Raises UsageError for a search without a query or the reverse, UserError for text that is not a date.
     """
     if (options.praw_listing == "search") != (options.praw_query is not None):
         raise UsageError('praw_listing = "search" and praw_query go together: set both or neither')
@@ -94,7 +92,7 @@ def days_asked_for(options: Options) -> tuple[float, float]:
     return found[0], found[1]
 
 
-@lru_cache(1)  # one session: its token and what it knows of the rate limit serve all subreddits
+@lru_cache(1)  # one session for all subreddits: it keeps the token and the state of the rate limit
 def _reddit(site: str | None) -> praw.Reddit:
     import praw
 
@@ -111,7 +109,7 @@ def _reddit(site: str | None) -> praw.Reddit:
 
 
 def _patient_requestor() -> Any:
-    """A prawcore.Requestor that sends a request again after 429; prawcore gives up at once."""
+    """A prawcore.Requestor that retries after 429; prawcore does not."""
     import prawcore
 
     class PatientRequestor(prawcore.Requestor):
@@ -137,13 +135,13 @@ def _listed(reddit: praw.Reddit, name: str, options: Options) -> Iterator[praw.m
     for submission in ask(*query, limit=options.praw_limit, **further):
         if submission.created_utc < after:
             if options.praw_listing == "new":
-                return  # newest first: all that follow are older
+                return  # all that follow are older
         elif submission.created_utc < before:
             yield submission
 
 
 def _record(submission: praw.models.Submission) -> dict[str, Any]:
-    """The fields that `submissions` reads, as the API gave them."""
+    """The fields that `submissions` reads, as the API returned them."""
     fields = vars(submission)
     record = {name: fields[name] for name in Submission.__struct_fields__ if name in fields}
     return {**record, "subreddit": str(fields.get("subreddit", ""))}

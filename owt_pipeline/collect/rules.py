@@ -1,4 +1,4 @@
-"""Which submissions are wanted: the rules that judge one submission by itself. The score is judged by URL, later."""
+"""The rules that accept or reject a single submission. Scores are judged later, by URL."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from owt_pipeline.storage.folder import open_source
 
 @dataclass(frozen=True)
 class Rules:
-    """What is rejected; small, so that it travels to worker processes with each block.
+    """What is rejected; small, as it is sent to worker processes with each block.
 
     Attributes:
-      over_18: keep submissions marked over 18.
+      over_18: keep submissions marked as over 18.
       allow_subreddits: if any, submissions elsewhere are rejected; in lower case.
       deny_subreddits: submissions there are rejected; in lower case.
       deny_domains: domains that are rejected with their subdomains.
-      blocked_domain_files: lists of such domains, each a path with a digest by which a changed one is read again.
-      extensions: endings of paths, in addition to the built-in ones.
-      built_in: whether the built-in lists of media hosts and endings apply.
+      blocked_domain_files: (path, digest) of lists of such domains; a list with another digest is read again.
+      extensions: file extensions, in addition to the built-in ones.
+      built_in: whether the built-in lists of media hosts and extensions apply.
     """
 
     over_18: bool = False
@@ -51,7 +51,7 @@ class Rules:
         return blocked_extensions(self.extensions, self.built_in)
 
     def blocked_extension(self, canonical: str) -> str | None:
-        """The blocked extension of a canonical URL that is served as a file; None where it is none."""
+        """The blocked extension of a canonical URL; None if it has none, or is a page in spite of it."""
         extension = extension_of(canonical)
         if extension not in self.blocked_extensions or is_page(canonical):
             return None
@@ -63,9 +63,9 @@ class Rules:
 
 
 class DomainSet:
-    """A set of domains, which include their subdomains, and of exact hosts, written with `=` before them.
+    """A set of domains, which include their subdomains, and of exact hosts, written as `=HOST`.
 
-    It holds 8 bytes an entry, so that lists of millions fit next to every worker.
+    It takes 8 bytes per entry, so that each worker can hold lists of millions.
     """
 
     def __init__(self, entries: Iterable[str]):
@@ -76,9 +76,9 @@ class DomainSet:
         return len(self._hashes)
 
     def match(self, host: str) -> str | None:
-        """The entry that `host` falls under: the shortest domain, else the host itself, `=HOST`; None for none.
+        """The entry that matches `host`: the shortest domain, else the host itself as `=HOST`, else None.
 
-        A domain is a suffix of `host` in complete labels.
+        A domain matches as a suffix of complete labels.
         """
         labels = host.split(".")
         entries = [".".join(labels[start:]) for start in range(len(labels) - 1, -1, -1)] + [f"={host}"]
@@ -90,13 +90,13 @@ class DomainSet:
         return None
 
 
-@lru_cache(2)  # a process works at one run at a time; reading millions of lines again for each block would cost more
+@lru_cache(2)  # millions of lines, for each block; a process works on one run at a time
 def blocked_domains(lists: tuple[tuple[str, str], ...], built_in: bool, further: tuple[str, ...] = ()) -> DomainSet:
-    """The domains and hosts of files, one a line, of the built-in list, and `further` ones; `lists` are (path, digest).
+    """The domains and hosts in files, one per line, in the built-in list, and `further` ones; `lists`: (path, digest).
 
-    A domain includes its subdomains (`example.com`, `*.example.com`, `||example.com^`); `=example.com` is that
-    host only, and so is a line of `/etc/hosts`. Blank lines and what follows a `#` are skipped. Raises
-    UserError for a file that cannot be read.
+    A domain includes its subdomains (`example.com`, `*.example.com`, `||example.com^`); `=example.com` is only that
+    host, and so is a line of `/etc/hosts`. Blank lines and comments after `#` are skipped. Raises UserError for a file
+    that cannot be read.
     """
     entries = chain(
         _built_in("media_domains.txt") if built_in else [],
@@ -114,9 +114,9 @@ def blocked_extensions(extensions: tuple[str, ...], built_in: bool) -> frozenset
 
 
 def extension_of(canonical: str) -> str:
-    """The file extension of a canonical URL's path in lower case, without its dot; "" where it has none.
+    """The file extension of a canonical URL's path in lower case, without its dot; "" if it has none.
 
-    `File:Tree.jpg` has none: in wikis it is the page about the file. `jpg:large` is `jpg`: Twitter's images.
+    `File:Tree.jpg` has none: in wikis it is the page about the file. `jpg:large` is `jpg`, as of Twitter's images.
     """
     path = _path_of(canonical)
     _, slash, segment = path.rpartition("/")
@@ -125,7 +125,7 @@ def extension_of(canonical: str) -> str:
 
 
 def is_page(canonical: str) -> bool:
-    """Whether the path of a canonical URL names a page whatever it ends in: on hosts that serve no files under it."""
+    """Whether a canonical URL is a page whatever its extension: its host serves no files under such paths."""
     path = "/" + _path_of(canonical).partition("/")[2]
     if _WIKI_PAGE(path):
         return True
@@ -143,7 +143,7 @@ def _path_of(canonical: str) -> str:
 
 @lru_cache(1 << 14)
 def _paths_of_files(host: str) -> re.Pattern[str] | None:
-    """A host's paths under which it serves files; None for a host that serves them under all paths."""
+    """The paths under which a host serves files; None for a host that may serve them under all paths."""
     hosts, labels = _file_hosts(), host.split(".")
     for entry in [f"={host}", *(".".join(labels[start:]) for start in range(len(labels)))]:
         if entry in hosts:
@@ -153,7 +153,7 @@ def _paths_of_files(host: str) -> re.Pattern[str] | None:
 
 @cache
 def _file_hosts() -> Mapping[str, re.Pattern[str]]:
-    """Of hosts that serve pages under names of files; what matches nothing where they serve no files at all."""
+    """The paths of files on hosts whose pages have names of files; a pattern without a match if they serve no files."""
     lines = [line.partition(" ") for line in _built_in("file_hosts.txt")]
     return {host: re.compile(paths or "(?!)") for host, _, paths in lines}
 
@@ -164,8 +164,8 @@ def _entries(path: str) -> Iterator[str]:
         for block in reader:
             for line in block.data.split(b"\n"):
                 yield from _entry(line)
-    if reader.broken is not None:  # half a list would let through what the user wants out
-        raise UserError(f"the blocklist {path} cannot be read: {reader.broken}; get a complete one")
+    if reader.broken is not None:  # a part of the list would accept what the user wants to reject
+        raise UserError(f"the blocklist {path} cannot be read: {reader.broken}; give a complete file")
 
 
 def _entry(line: bytes) -> Iterator[str]:

@@ -1,8 +1,8 @@
-"""A forecast of what collect makes: a few blocks of each source are read as the stage reads them.
+"""A forecast of collect's output, from some blocks of each source.
 
-A compressed stream has no middle that one could jump to, so blocks are read one after the other, the first ones and
-then ever fewer of them, until the time is over. The number of distinct URLs grows as a power of the number of
-submissions (Heaps' law); its exponent is that between half of the sample and all of it.
+A compressed stream can only be read from its beginning, so blocks are decompressed one after the other, and the first
+ones, then ever fewer of them, are parsed until the time is over. The number of distinct URLs grows as a power of the
+number of submissions (Heaps' law); the exponent is estimated from half of the sample and all of it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import pyarrow.compute as pc
 from owt_pipeline.collect.rules import Rules
 from owt_pipeline.collect.sources import Reader, Source, block_batches, rows_of_block
 
-_FIRST = 8  # blocks that are read before others are skipped
+_FIRST = 8  # blocks that are parsed before others are skipped
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What was read of some sources, and what all of them are expected to give.
+    """What was read of some sources, and what is expected of all of them.
 
     Attributes:
       read: submissions that were read.
-      submissions: of all sources.
-      urls: distinct URLs that are accepted.
+      submissions: expected submissions of all sources.
+      urls: expected distinct URLs that are accepted.
       ids: `url_id` of those in the sample, uint64 (n,).
-      busiest: the share of these that the host with the most has, 0 to 1.
+      busiest: the largest share of these that one host has, 0 to 1.
     """
 
     read: int
@@ -42,7 +42,7 @@ class Sample:
     busiest: float = 0.0
 
     def without(self, known: np.ndarray) -> Sample:
-        """The sample without the URLs that an earlier run has."""
+        """The sample without the URLs `known` to an earlier run."""
         ids = self.ids[~np.isin(self.ids, known)]
         return replace(self, ids=ids, urls=self.urls * len(ids) / max(len(self.ids), 1))
 
@@ -50,7 +50,7 @@ class Sample:
 def sample_source(
     reader: Reader, source: Source, size: int, rules: Rules, seconds: float
 ) -> tuple[pa.RecordBatch | None, float]:
-    """(rows of schema ROWS, submissions of the complete source) after `seconds` of one core, or sooner.
+    """(some columns of ROWS, submissions of the complete source), from what is read in `seconds` of one core.
 
     `size` is the file's, in bytes.
     """
@@ -79,7 +79,7 @@ def sample_source(
 
 
 def forecast(rows: Sequence[pa.RecordBatch], submissions: float, min_score: int, score_policy: str) -> Sample:
-    """What to expect of sources of so many `submissions`, of which these `rows` were read."""
+    """The forecast for sources with so many `submissions`, of which these `rows` were read."""
     read = sum(batch.num_rows for batch in rows)
     if not read:
         return Sample(0, submissions, 0.0, np.zeros(0, np.uint64))
@@ -93,7 +93,7 @@ def forecast(rows: Sequence[pa.RecordBatch], submissions: float, min_score: int,
 
 
 def _accepted(table: pa.Table, min_score: int, score_policy: str) -> pa.Table:
-    """The URLs (`url_id`, `host_min`) whose submissions, taken together, are accepted; those without a score are."""
+    """The URLs (`url_id`, `host_min`) that are accepted by the scores of all submissions, or have no score."""
     wanted = table.filter(pc.is_null(table["reason"]))
     of_url = wanted.group_by("url_id").aggregate([("score", score_policy), ("host", "min")])
     score = of_url[f"score_{score_policy}"]

@@ -1,4 +1,4 @@
-"""What collect reads: dumps, URL lists and WARC files, checked, in blocks of lines of which rows are made."""
+"""Reads dumps, URL lists and WARC files in blocks of lines, checks them, and makes rows of the blocks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from schemas import Reason
 BLOCKS = pa.schema(
     [pa.field("data", pa.large_binary()), pa.field("first_line", pa.int64()), pa.field("num_lines", pa.int64())]
 )
-"""A block of lines on its way to a worker process."""
+"""A block of lines, as it is sent to a worker process."""
 
 _BLOCK_URLS = 10_000
 _BEGINNING_BYTES = 1 << 20
@@ -37,9 +37,9 @@ class Source:
 
     Attributes:
       number: its place among all sources.
-      kind: `dump` (submissions as JSON, one a line), `list` (URLs, one a line), `warc` or `subreddit`.
+      kind: `dump` (submissions as JSON, one per line), `list` (URLs, one per line), `warc` or `subreddit`.
       uri: path or URI; name of the subreddit.
-      name: what the ledger calls it: the file's name without its folder, or `r/SUBREDDIT`.
+      name: its name in the ledger: the file's name without its folder, or `r/SUBREDDIT`.
     """
 
     number: int
@@ -49,11 +49,11 @@ class Source:
 
 
 class Reader(Protocol):
-    """What reads a source, in blocks.
+    """Reads a source in blocks.
 
     Attributes:
-      bytes_read: of the file, so far.
-      bytes_decompressed: so far; 0 where unknown.
+      bytes_read: bytes of the file that were read so far.
+      bytes_decompressed: bytes so far; 0 if unknown.
       overlong: numbers of lines that are too long to be records and are in no block.
       ends_within_line: after the last block: whether the last line has no end.
       broken: after the last block: where and why the source ends early, or None.
@@ -73,21 +73,21 @@ class Reader(Protocol):
 
 
 class Tally(msgspec.Struct):
-    """What was found in one source.
+    """Counts of one source.
 
     Attributes:
-      name: of the source.
-      kind: of the source.
+      name: name of the source.
+      kind: kind of the source.
       lines: lines that are not blank (of a WARC file: HTML responses).
-      malformed: lines that are not what a source of its kind has: `bad_line` in dumps, `bad_url` in lists.
-      first_malformed: where the first of them is, and what it is.
-      last_malformed: number of the last line of a block that is one.
-      bytes_read: of the file.
-      bytes_decompressed: 0 where unknown.
+      malformed: lines that a source of its kind must not have: `bad_line` in dumps, `bad_url` in lists.
+      first_malformed: place and problem of the first of them.
+      last_malformed: number of the last line of a block that is malformed.
+      bytes_read: bytes of the file.
+      bytes_decompressed: 0 if unknown.
       broken: where and why the source ends early.
-      overlong: number of the first line that is too long to be a record; 0 where none is.
+      overlong: number of the first line that is too long to be a record; 0 if there is none.
       last_line: number of the last line that was read.
-      rejected: lines by the reason for which they are rejected by themselves.
+      rejected: number of lines that are rejected by themselves, by reason.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Tally(msgspec.Struct):
 
     @property
     def problem(self) -> str | None:
-        """Why the source should not be taken as it is: where, what was found, what was expected, what to do."""
+        """Why the source should not be used as it is: where, what was found, what was expected, what to do."""
         go_on = "or take what can be read with --allow_damaged"
         if self.broken is not None:
             where = f"after line {self.last_line:,}: " if self.kind != "warc" else ""
@@ -142,7 +142,7 @@ class Tally(msgspec.Struct):
 def block_batches(reader: Reader, source: Source) -> Iterator[pa.RecordBatch]:
     """Each block of a reader as a batch of schema BLOCKS, without a copy of its data.
 
-    Raises UserError where the source begins like something else than its kind.
+    Raises UserError if the beginning of the source is not of its kind.
     """
     for block in reader:
         if block.first_line == 1:
@@ -153,7 +153,7 @@ def block_batches(reader: Reader, source: Source) -> Iterator[pa.RecordBatch]:
 
 
 def check_beginning(source: Source, data: bytes) -> None:
-    """Raise UserError where a file is UTF-16, or in place of a dump a JSON array, an API's response, or comments."""
+    """Raise UserError for UTF-16, and for a dump that is a JSON array, an API's response, or comments."""
     if source.kind not in ("dump", "list"):
         return
     found = ""
@@ -174,7 +174,7 @@ def check_beginning(source: Source, data: bytes) -> None:
 
 
 def _is_wide(data: bytes) -> bool:
-    """Whether text without a byte-order mark has a zero in every other byte."""
+    """Whether every other byte of text without a byte-order mark is zero."""
     begin = data[:64]
     return len(begin) >= 8 and (not any(begin[1::2]) or not any(begin[0::2])) and any(begin)
 
@@ -197,19 +197,19 @@ def rows_of_block(batch: pa.RecordBatch, source: Source, rules: Rules, num_bucke
 
 
 def row_of_problem(source: Source, line: int, reason: Reason, note: str, num_buckets: int) -> pa.RecordBatch:
-    """One row, for a line that is not among the blocks or for what is lost where a source breaks off."""
+    """One row, for a line that is in no block, or for what is lost at the end of a broken source."""
     fields = {"line": line, "reason": str(reason), "note": note}
     submissions = pa.Table.from_pylist([fields], schema=SUBMISSIONS)
     return _row_maker(Rules(), num_buckets).rows(submissions, source.number, source.name)
 
 
-@lru_cache(2)  # so that hosts stay known from block to block
+@lru_cache(2)  # it remembers hosts from block to block
 def _row_maker(rules: Rules, num_buckets: int) -> RowMaker:
     return RowMaker(rules, num_buckets)
 
 
 def _read_urls(block: Block) -> pa.Table:
-    """URLs, one a line, of which no submission is known; blank lines and those that begin with `#` are none."""
+    """URLs, one per line, without submissions; blank lines and those that begin with `#` are skipped."""
     urls, lines = [], []
     for line, text in enumerate(bytes(block.data).decode("utf-8-sig", "replace").split("\n"), block.first_line):
         text = text.strip()
@@ -222,9 +222,9 @@ def _read_urls(block: Block) -> pa.Table:
 
 
 class WarcUrlReader:
-    """The target URI of each HTML response that is no redirect, as blocks of one URI a line.
+    """The target URI of each HTML response that is no redirect, in blocks with one URI per line.
 
-    A "line" counts such responses. Attributes are those of `Reader`; broken records are skipped and counted.
+    A "line" is such a response. The attributes are those of `Reader`; broken records are skipped and counted.
     """
 
     def __init__(self, file: Any, size: int):

@@ -1,7 +1,8 @@
-"""Where rows go: the bucket of their host, and over how many shards a host is spread that is too large for one."""
+"""Which shard a row belongs to: by its host's bucket; a host too large for one shard is divided over several."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,41 +16,30 @@ HOSTS = pa.schema([pa.field("host", pa.string(), nullable=False), pa.field("rows
 """The most frequent hosts of one source."""
 
 TOP_HOSTS = 10_000
-"""Kept for each source. A host beyond them is far too rare to fill a shard."""
+"""Hosts that are kept per source; any other is far too rare to fill a shard."""
 
-_MOST_HOSTS = 20 * TOP_HOSTS  # or up to twice as many, that are counted at all
-_TOGETHER = 1 << 17  # hosts that are counted in one go
+_MOST_HOSTS = 20 * TOP_HOSTS  # that stay in the count when there are twice as many
 
 WORTH_SPREADING = 1_000
-"""A host with fewer rows is never spread: one visit a second gets through them in a quarter of an hour."""
+"""A host with fewer rows is never divided: at one request a second they take a quarter of an hour."""
 
 
 class HostCounter:
-    """Counts hosts in bounded memory: when there are too many, the rarest are forgotten."""
+    """Counts hosts in bounded memory: when there are too many, the rarest are dropped."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._waiting: list[pa.Array] = []
+        self._counts = Counter[str]()
 
     def add(self, hosts: pa.Array) -> None:
-        self._waiting.append(hosts)
-        if sum(map(len, self._waiting)) >= _TOGETHER:
-            self._count()
+        found = pc.value_counts(hosts.drop_null()).to_pylist()
+        self._counts.update({each["values"]: each["counts"] for each in found})
+        if len(self._counts) > 2 * _MOST_HOSTS:
+            self._counts = Counter(dict(self._top(_MOST_HOSTS)))
 
     def batch(self) -> pa.RecordBatch:
         """The most frequent hosts, as a batch of schema HOSTS."""
-        self._count()
         top = self._top(TOP_HOSTS)
         return pa.RecordBatch.from_pydict({"host": [h for h, _ in top], "rows": [n for _, n in top]}, schema=HOSTS)
-
-    def _count(self) -> None:
-        found = pc.value_counts(pa.chunked_array(self._waiting, pa.string()))
-        self._waiting = []
-        for host, count in zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True):
-            if host is not None:
-                self._counts[host] = self._counts.get(host, 0) + count
-        if len(self._counts) > 2 * _MOST_HOSTS:
-            self._counts = dict(self._top(_MOST_HOSTS))
 
     def _top(self, n: int) -> list[tuple[str, int]]:
         return sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))[:n]
@@ -57,10 +47,10 @@ class HostCounter:
 
 @dataclass(frozen=True)
 class Spread:
-    """Where rows go: shard k holds bucket k, but for the hosts that are spread from there over the shards after it.
+    """The shard of each row: shard k has bucket k, but hosts in `shards_of` are divided over the shards from there on.
 
     Attributes:
-      num_shards: shards, as many as buckets.
+      num_shards: the number of shards, and of buckets.
       shards_of: number of shards of each host that has more than one.
     """
 
@@ -68,7 +58,7 @@ class Spread:
     shards_of: Mapping[str, int] = field(default_factory=dict)
 
     def shards_of_buckets(self) -> list[set[int]]:
-        """For each bucket, the shards that may have rows of it."""
+        """For each bucket, the shards that may have some of its rows."""
         found = [{bucket} for bucket in range(self.num_shards)]
         for host, spread in self.shards_of.items():
             home = home_bucket(host, self.num_shards)
@@ -77,11 +67,11 @@ class Spread:
 
     @cached_property
     def _divided(self) -> set[int]:
-        """Buckets of which not all rows are in one shard."""
+        """Buckets whose rows are in several shards."""
         return {home_bucket(host, self.num_shards) for host in self.shards_of}
 
     def rows_of(self, shard: int, rows: pa.Table) -> pa.Table:
-        """Those of `rows` (of schema ROWS, of buckets that may have some) that belong to `shard`."""
+        """The rows that belong to `shard`, of `rows` of buckets that may have some."""
         return rows.filter(pa.array(self.shards(rows) == shard)) if self._divided else rows
 
     def shards(self, rows: pa.Table | pa.RecordBatch) -> np.ndarray:
@@ -106,12 +96,12 @@ def home_bucket(host: str, num_buckets: int) -> int:
 
 
 def plan_spread(counts: pa.Table, total: int, num_shards: int, max_share: float) -> Spread:
-    """Spread each host with more rows than `max_share` of a shard's mean, so that no shard has more of it.
+    """Divide each host with more rows than `max_share` of a mean shard, so that no shard has more of its rows.
 
     Args:
-      counts: of schema HOSTS, of all sources.
+      counts: of schema HOSTS, from all sources.
       total: rows of all sources.
-      num_shards: shards.
+      num_shards: number of shards.
       max_share: the largest part of a shard that one host may fill, where 1 is total / num_shards rows.
     """
     rows = counts.group_by("host").aggregate([("rows", "sum")])

@@ -64,14 +64,14 @@ _MANY_ROWS = 4_000_000  # of a shard: some 4 GB of memory
 
 
 def prepare(run: StageRun) -> None:
-    """Fix the sources, in an order that follows from their names."""
+    """List the sources, ordered by their names."""
     options: Options = run.options
     found = _files(options)
     found += [("subreddit", name, f"r/{name}") for name in sorted({_subreddit(name) for name in options.subreddits})]
     sources = [Source(number, *about) for number, about in enumerate(found)]
     run.work.write(_SOURCES_NAME, msgspec.json.encode(sources))
     if options.retry_bases:
-        run.work.create(_AS_OF_NAME, msgspec.json.encode(time.time()))  # once: parts may be made on another day
+        run.work.create(_AS_OF_NAME, msgspec.json.encode(time.time()))  # once, since parts may be made on another day
         run.properties["retried_as_of"] = msgspec.json.decode(run.work.read(_AS_OF_NAME))
 
 
@@ -80,9 +80,9 @@ def _sources(run: StageRun) -> list[Source]:
 
 
 def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 1: a source's rows by bucket, its tally, and how often each host is among them; or what a base knows.
+    """Step 1: a source's rows by bucket, its tally, and the counts of its hosts; or what a base knows.
 
-    This process decompresses, a stream that cannot be split, and the pool's processes parse.
+    This process decompresses the source, which cannot be split; the pool's processes parse it.
     """
     sources = _sources(run)
     if number >= len(sources):
@@ -98,7 +98,7 @@ def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWri
         progress.advance(rows.num_rows)
 
     with _opened(source, run.options) as reader:
-        work = partial(rows_of_block, source=source, rules=_rules(run), num_buckets=run.num_shards)
+        work = partial(rows_of_block, source=source, rules=_rules(run.options), num_buckets=run.num_shards)
         for _, rows in map_batches(work, block_batches(reader, source), run.runtime.workers):
             tally.add(rows)
             write(rows)
@@ -124,7 +124,7 @@ def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWri
 
 
 def _parts_of_bases(run: StageRun) -> list[tuple[int, range]]:
-    """(number of the base, some of its shards) of each part that reads what the bases know."""
+    """(number of the base, some of its shards) for each part that reads what the bases know."""
     found = []
     for number, base in enumerate(run.bases):
         shards = accepted_by(base).num_shards
@@ -155,17 +155,17 @@ def _read_base(run: StageRun, number: int, shards: range, writer: ShardWriter) -
 
 
 def spread_hosts(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 2, one part: which hosts are spread over several shards; handles of each bucket's rows go to its shards.
+    """Step 2, one part: decides which hosts are divided, and sends handles of each bucket's rows to its shards.
 
-    Where those would be many and small, as many sources have few rows for each of many shards, handles of many buckets
-    go to the parts of step 3, which read and write the rows once more.
+    If these were many and small, as with many sources and shards, handles of many buckets are sent to the parts of
+    step 3 instead, which read and write the rows once more.
     """
     kinds = (_ROWS, _KNOWN, _AGAIN)
     files = [file for record in run.read_records(_SUBMISSIONS) for file in record.files if file.kind in kinds]
     total = sum(file.rows for file in files if file.kind != _KNOWN)
     if total > _MANY_ROWS * run.num_shards:
         logger.warning(
-            "collect: %d submissions a shard; a shard is merged in memory, so use more --num_shards if it runs out",
+            "collect: %d submissions per shard; a shard is merged in memory: if it does not fit, use more --num_shards",
             total // run.num_shards,
         )
     spread = plan_spread(gather(run.work, slices, HOSTS), total, run.num_shards, run.options.max_host_share)
@@ -188,7 +188,7 @@ def spread_hosts(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWr
 
 
 def regroup(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 3: the rows of some buckets go to their shards, those of one shard together."""
+    """Step 3: sends the rows of some buckets to their shards, those of one shard together."""
     spread = _spread(run)[0]
     for table in read_slices(run.work, slices):
         for rows in table.to_batches():
@@ -196,11 +196,11 @@ def regroup(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter)
     progress.advance(sum(slice.rows for slice in slices))
 
 
-_known: tuple[StageRun, Spread, list[Source]] | None = None  # of the run that this process works on, read once
+_known: tuple[StageRun, Spread, list[Source]] | None = None  # of the run that this process works on
 
 
 def _spread(run: StageRun) -> tuple[Spread, list[Source]]:
-    """What step 2 has found, and the sources."""
+    """The result of step 2, and the sources."""
     global _known
     if _known is None or _known[0] is not run:
         (path,) = (file.path for record in run.read_records(_SPREAD) for file in record.files if file.kind == _SPREAD)
@@ -209,7 +209,7 @@ def _spread(run: StageRun) -> tuple[Spread, list[Source]]:
 
 
 def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 4: one shard's rows of all sources, merged by URL."""
+    """Step 4: merges one shard's rows from all sources by URL."""
     spread, sources = _spread(run)
     tables = [spread.rows_of(shard, rows) for rows in read_slices(run.work, slices)]
 
@@ -237,14 +237,14 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
 
 
 def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
-    """Tell what was found in each source: in inputs.json, and what is lost of damaged ones in the manifest."""
+    """Write what was found in each source to inputs.json, and what is lost of damaged ones to the manifest."""
     files = [file for record in run.read_records(_SUBMISSIONS) for file in record.files]
     tallies = [msgspec.json.decode(run.work.read(f.path), type=Tally) for f in files if f.kind == _TALLY]
     for tally in tallies:
         if tally.problem is not None:
             logger.warning("%s: %s", tally.name, tally.problem)
         elif not tally.lines:
-            logger.warning("%s holds nothing to collect", tally.name)
+            logger.warning("%s has nothing to collect", tally.name)
     damaged = [
         {"name": tally.name, "problem": tally.problem, "lines": tally.lines} for tally in tallies if tally.problem
     ]
@@ -269,7 +269,7 @@ def _opened(source: Source, options: Options) -> Iterator[Reader]:
 
 
 def _files(options: Options) -> list[tuple[str, str, str]]:
-    """(kind, URI, name) of all files, in an order that follows from their names."""
+    """(kind, URI, name) of all files, ordered by kind and name."""
     return [
         (kind, uri, uri.rpartition("/")[2])
         for kind, patterns in (("dump", options.dumps), ("list", options.url_lists), ("warc", options.warcs))
@@ -283,18 +283,18 @@ def _describe_sources(options: Options) -> list[dict[str, Any]]:
             "collect has nothing to read: give at least one of --dumps, --url_lists, --warcs and --subreddits "
             "(or the same keys in the table [collect])"
         )
-    days_asked_for(options)  # its errors come before anything is deleted
+    days_asked_for(options)  # raises before anything is deleted
     described = [{"kind": kind, **describe_source(uri)} for kind, uri, _ in _files(options)]
     lists = expand_globs(options.blocked_domains, "blocked_domains")
     return described + [{"kind": "blocklist", **describe_source(uri)} for uri in lists]
 
 
 def sample(options: Options, workdir: Storage, bases: Sequence[Base], seconds: float = 2.0) -> Sample | None:
-    """A forecast from a sample of the files, without the URLs that `bases` accepted; None for Reddit's API."""
+    """A forecast from a sample of the files, without the URLs that `bases` accepted; None with Reddit's API."""
     if options.subreddits:
         return None
     files = _files(options)
-    rules = _rules_of(options)
+    rules = _rules(options)
     found: list[pa.RecordBatch] = []
     submissions = 0.0
     for number, (kind, uri, name) in enumerate(files):
@@ -312,11 +312,7 @@ def sample(options: Options, workdir: Storage, bases: Sequence[Base], seconds: f
     return expected
 
 
-def _rules(run: StageRun) -> Rules:
-    return _rules_of(run.options)
-
-
-def _rules_of(options: Options) -> Rules:
+def _rules(options: Options) -> Rules:
     return Rules(
         over_18=options.over_18,
         allow_subreddits=frozenset(_subreddit(name) for name in options.allow_subreddits),

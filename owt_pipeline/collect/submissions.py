@@ -1,7 +1,7 @@
-"""Submissions as dumps and the API have them, judged by what they say of themselves, then by their URL: one row each,
-or one for a line of a URL list, before URLs are merged.
+"""Rows from submissions of dumps or the API, and from lines of URL lists, before they are merged by URL.
 
-Fields come and go, and change their type, with the years of the dumps.
+A submission is judged by its own fields, then by its URL. In the dumps, fields come and go and change their type over
+the years.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ ROWS = pa.schema(
 SUBMISSIONS = pa.schema(
     [field for field in ROWS if field.name not in ("bucket", "url_id", "posted_url", "host", "source")]
 )
-"""What is known before the URL, still as posted, is looked at; `reason` is that of what a submission says itself."""
+"""A submission before its URL, still as posted, is judged; `reason` is from its own fields."""
 
-_OF_WANTED = ("subreddit", "title", "created_utc", "num_comments")  # not kept of the others, as their posted URL
+_OF_WANTED = ("subreddit", "title", "created_utc", "num_comments")  # kept only of submissions without a reason
 _OF_ALL = tuple(name for name in SUBMISSIONS.names if name not in _OF_WANTED)
 
 _REDDIT = "https://www.reddit.com"
 
 
 class Submission(msgspec.Struct, gc=False):
-    """The fields of a submission that are read, of whatever type; the others are skipped unparsed."""
+    """The fields of a submission that are read, of any type; other fields are not parsed."""
 
     id: Any = None
     url: Any = None
@@ -71,7 +71,7 @@ class Submission(msgspec.Struct, gc=False):
 
 
 class FullSubmission(Submission, gc=False):
-    """With the fields that replace others: read where one of those is missing."""
+    """A submission with further fields, read if a field that they replace is missing."""
 
     permalink: Any = None
     domain: Any = None
@@ -82,13 +82,13 @@ class FullSubmission(Submission, gc=False):
 
 
 _Full = Callable[[], Sequence[FullSubmission]]
-_Texts = list[str | None]  # one a record
+_Texts = list[str | None]  # one per record
 
 
 def read_block(block: Block, rules: Rules) -> pa.Table:
-    """The submissions of a block, of schema SUBMISSIONS; blank lines are none.
+    """The submissions of a block, of schema SUBMISSIONS; blank lines are skipped.
 
-    A line that is no JSON object, or has neither id nor URL, or no score, has the reason `bad_line`.
+    A line that is no JSON object, has neither id nor URL, or has no score, gets the reason `bad_line`.
     """
     return pa.Table.from_batches([_read_piece(piece, rules) for piece in block.pieces()])
 
@@ -135,14 +135,14 @@ def _looks_like_self_post(s: FullSubmission) -> bool:
 
 
 def _urls(records: Sequence[Submission], full: _Full, reasons: _Texts, notes: _Texts) -> pa.StringArray:
-    """The URLs; the submission's own page, and a reason, where it has none."""
+    """The URLs; a submission without one gets its own page as URL, and a reason."""
     url = texts([s.url for s in records])
     incomplete = pc.or_(pc.starts_with(url, "/"), pc.equal(url, "")).fill_null(True)
     if not pc.any(incomplete).as_py():
         return url
     urls = url.to_pylist()
     for i in np.flatnonzero(incomplete.to_numpy(zero_copy_only=False)).tolist():
-        if urls[i]:  # newer dumps have crossposts and galleries relative to Reddit
+        if urls[i]:  # in newer dumps, URLs of crossposts and galleries are relative to Reddit
             urls[i] = _REDDIT + urls[i]
             continue
         permalink = full()[i].permalink
@@ -157,7 +157,7 @@ def _urls(records: Sequence[Submission], full: _Full, reasons: _Texts, notes: _T
 
 
 def _scores(records: Sequence[Submission], full: _Full, reasons: _Texts, notes: _Texts) -> pa.Array:
-    """The scores; a reason where there is none."""
+    """The scores; a submission without one gets a reason."""
     score = integers([s.score for s in records])
     if not score.null_count:
         return score
@@ -177,9 +177,9 @@ S = TypeVar("S", bound=Submission)
 
 
 def decode_block(block: Block, kind: type[S]) -> tuple[list[S], np.ndarray, dict[int, str]]:
-    """(submissions, number of the line of each, problems) of a block; blank lines are left out.
+    """(submissions, line number of each, problems) of a block; blank lines are skipped.
 
-    A line that is no JSON object is an empty submission, and `problems` says why at its index.
+    A line that is no JSON object gives an empty submission, with a problem at its index.
     """
     lines = np.arange(block.first_line, block.first_line + block.num_lines)
     try:
@@ -188,7 +188,7 @@ def decode_block(block: Block, kind: type[S]) -> tuple[list[S], np.ndarray, dict
             return submissions, lines, {}
     except _UNDECODABLE:
         pass
-    # There is a bad line, a blank one, or one with two objects: take them one by one.
+    # Some line is malformed or blank, or has two objects: decode them one by one.
     texts = bytes(block.data).split(b"\n")
     kept = [i for i, text in enumerate(texts) if text and not text.isspace()]
     submissions, problems = [], {}
@@ -202,7 +202,7 @@ def decode_block(block: Block, kind: type[S]) -> tuple[list[S], np.ndarray, dict
 
 
 def _is_one_a_line(data: Any) -> bool:
-    """Whether every line end is between two objects: then as many objects as lines are one on each."""
+    """Whether every line end is between two objects: if there are as many objects as lines, each line has one."""
     text = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(text[:-1] == ord("\n"))
     before = np.where(text[ends - 1] == ord("\r"), text[ends - 2], text[ends - 1])
@@ -210,7 +210,7 @@ def _is_one_a_line(data: Any) -> bool:
 
 
 def integers(values: Sequence[Any]) -> pa.Array:
-    """Whole numbers from numbers and strings; null for anything else, and beyond 64 bits."""
+    """Integers from numbers and strings; null for anything else, and beyond 64 bits."""
     try:
         return pa.array(values, pa.int64())
     except (pa.ArrowException, OverflowError):
@@ -230,7 +230,7 @@ def integer(value: Any) -> int | None:
 
 
 def texts(values: Sequence[Any]) -> pa.StringArray:
-    """Strings, and whole numbers as strings; null for anything else."""
+    """Strings, and integers as strings; null for anything else."""
     try:
         return pa.array(values, pa.string())
     except (pa.ArrowException, UnicodeError):
@@ -238,7 +238,7 @@ def texts(values: Sequence[Any]) -> pa.StringArray:
 
 
 def is_true(flag: Any) -> bool:
-    """Whether a flag is set, be it a boolean, a number or a string."""
+    """Whether a flag is set, as a boolean, a number or a string."""
     return flag is True or flag == 1 or (isinstance(flag, str) and flag.lower() in ("true", "1"))
 
 
@@ -248,11 +248,11 @@ def _decoder(kind: type[S]) -> msgspec.json.Decoder[S]:
 
 
 def _decode_any(text: bytes, kind: type[S]) -> S | str:
-    """A submission from a line that strict decoding may refuse, or why it is none."""
+    """The submission in a line, decoded leniently if necessary, or why there is none."""
     try:
         return _decoder(kind).decode(text)
     except _UNDECODABLE as problem:
-        try:  # the standard library reads what other writers of JSON let through: lone surrogates, NaN, a BOM
+        try:  # the standard library accepts lone surrogates and NaN
             fields = json.loads(text.decode("utf-8-sig", "replace"))
         except (ValueError, RecursionError):
             return f"not JSON: {problem}"
@@ -270,7 +270,7 @@ def _text(value: Any) -> str | None:
 
 
 class RowMaker:
-    """Judges submissions by their URL and makes rows of them; remembers the hosts it has seen."""
+    """Judges submissions by their URL and makes rows of them; remembers hosts."""
 
     def __init__(self, rules: Rules, num_buckets: int):
         self._num_buckets = num_buckets
@@ -280,7 +280,7 @@ class RowMaker:
         self._about = lru_cache(1 << 18)(self._look_up)
 
     def rows(self, submissions: pa.Table, source: int, source_name: str) -> pa.RecordBatch:
-        """Rows of schema ROWS of those of schema SUBMISSIONS; a submission that has a reason keeps it."""
+        """Rows of schema ROWS from rows of schema SUBMISSIONS; a submission with a reason keeps it."""
         known = {name: submissions[name].combine_chunks() for name in _OF_ALL}
         urls, canonical, host, problems = canonicalize_column(known["url"])
         buckets, blocked = self._of_hosts(host)
@@ -313,7 +313,7 @@ class RowMaker:
         return pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
 
     def _of_hosts(self, hosts: pa.StringArray) -> tuple[np.ndarray, pa.StringArray]:
-        """(bucket, domain on a blocklist) of each host."""
+        """(bucket, matching entry of a blocklist) of each host."""
         encoded = pc.dictionary_encode(hosts, null_encoding="encode")
         about = [self._about(host) for host in encoded.dictionary.to_pylist()]
         buckets = np.array([bucket for bucket, _ in about], np.uint32)[encoded.indices.to_numpy()]
@@ -338,6 +338,6 @@ class RowMaker:
 def _mark(
     reason: pa.StringArray, note: pa.StringArray, new: Reason, why: pa.StringArray
 ) -> tuple[pa.StringArray, pa.StringArray]:
-    """Give the reason `new`, with `why` as its note, where there is a `why` and no reason yet."""
+    """Set the reason `new`, with `why` as its note, where there is a `why` and no reason yet."""
     where = pc.and_(pc.is_valid(why), pc.is_null(reason))
     return pc.if_else(where, str(new), reason), pc.if_else(where, why, note)

@@ -1,4 +1,4 @@
-"""Names to addresses, and which may be connected to: public ones, on allowed ports, and those that --resolve names."""
+"""Resolves names, and decides which addresses may be connected to: public ones on allowed ports, and --resolve's."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _PRIVATE_DOMAINS = (
     ".local", ".internal", ".localhost", ".localdomain", ".lan", ".home", ".home.arpa", ".corp", ".intranet",
     ".private",
 )  # fmt: skip
-"""Names of machines, home networks and clouds (RFC 6761, 6762, 8375; ICANN reserved .internal in 2024); a cloud's
-metadata are at metadata.google.internal, instance-data.ec2.internal, or at a name without a dot."""
+"""Names in local networks and clouds (RFC 6761, 6762, 8375; ICANN reserved .internal in 2024). Clouds serve their
+metadata at metadata.google.internal, instance-data.ec2.internal, or a name without a dot."""
 
 _THREADS = 512
-"""Lookups at once, a thread each, started as they are needed. A name whose servers are dead occupies one for as long as
-the system's resolver waits, some 20 seconds; were they few, links of ten years ago would keep them all."""
+"""Lookups at once; each needs a thread, started on demand. A name whose servers are dead occupies a thread for as long
+as the system's resolver waits, about 20 seconds; with few threads, the links of ten years ago would occupy them all."""
 
 _KEEP_SECONDS = 600.0
 
 
 class BlockedAddress(OSError):
-    """An address that must not be connected to; the message says which and why."""
+    """An address that must not be connected to; the message names it and the reason."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class Addresses:
-    """What may be connected to.
+    """The addresses that may be connected to.
 
     Attributes:
       rules: from `--resolve`; they permit their address and port.
-      allowed_ports: ports that a URL may name; none given, every one.
+      allowed_ports: ports that a URL may name; if empty, every port.
       allow_private: whether addresses that are not public are allowed.
     """
 
@@ -80,16 +80,16 @@ class Addresses:
             raise BlockedAddress(f"port {port} is not among --allowed_ports")
 
     def check_name(self, host: str) -> None:
-        """Raise BlockedAddress for a host, not from a rule, whose name says that it is not public.
+        """Raise BlockedAddress for a host, not from a rule, whose name shows that it is not public.
 
-        Behind a proxy this is all there is to go by: the proxy may be where such names mean something.
+        Behind a proxy only the name can be checked: the proxy may be in a network where such names resolve.
         """
         if self.allow_private:
             return
         with contextlib.suppress(ValueError):
             self.check_address(str(ipaddress.ip_address(host)))
             return
-        if _IPV4_AS_NUMBERS.fullmatch(host):  # such as 2130706433, which systems take for 127.0.0.1
+        if _IPV4_AS_NUMBERS.fullmatch(host):  # such as 2130706433, which resolvers read as 127.0.0.1
             try:
                 packed = socket.inet_aton(host)
             except OSError:
@@ -122,23 +122,23 @@ def parse_rules(texts: tuple[str, ...]) -> tuple[Rule, ...]:
 
 
 def is_public(ip: IPAddress) -> bool:
-    """Whether an address is one of the public internet, also where it wraps an IPv4 address."""
+    """Whether an address is public; an IPv6 address that wraps an IPv4 address is judged by that."""
     if isinstance(ip, ipaddress.IPv6Address):
         wrapped = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
         if ip in _NAT64:
             wrapped = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
         if wrapped is not None:
             return is_public(wrapped)
-        if ip not in _GLOBAL_UNICAST:  # site-local, a local NAT64's, IPv4 in deprecated forms: global to `ipaddress`
+        if ip not in _GLOBAL_UNICAST:  # `ipaddress` calls site-local and deprecated forms global
             return False
     return ip.is_global and not ip.is_multicast
 
 
 class CheckingResolver:
-    """The system's resolver, behind the rules of `addresses`; it remembers the last names for some minutes.
+    """The system's resolver, after the rules of `addresses`; it remembers names for some minutes.
 
-    The client connects to the addresses that `resolve` returns and resolves no second time, so a name that
-    changes its address between check and connection (DNS rebinding) gains nothing.
+    The client connects to the addresses that `resolve` returns and does not resolve the name again, so changing the
+    address between check and connection (DNS rebinding) is of no use.
     """
 
     def __init__(self, addresses: Addresses, remembered: int = 10_000):
@@ -148,15 +148,15 @@ class CheckingResolver:
         self._lookups: OrderedDict[tuple[str, int], tuple[float, asyncio.Future[list[AddrInfoType]]]] = OrderedDict()
 
     async def resolve(self, host: str, port: int, seconds: float) -> list[AddrInfoType]:
-        """The addresses of `host`; raises OSError where it has none, or no answer came within `seconds` (which do not
-        count while other names are looked up), BlockedAddress where none is allowed."""
+        """The addresses of `host`; raises BlockedAddress if none is allowed, and OSError if it has none or no answer
+        comes within `seconds` (not counting the wait for other lookups)."""
         begun, lookup = self._lookups.get((host, port), (0.0, None))
         if lookup is None or time.monotonic() - begun > _KEEP_SECONDS or (lookup.done() and _failed(lookup)):
             lookup = asyncio.ensure_future(self._resolve(host, port, seconds))
             self._lookups[host, port] = time.monotonic(), lookup
             if len(self._lookups) > self._remembered:
                 self._lookups.popitem(last=False)
-        return lookup.result() if lookup.done() else await asyncio.shield(lookup)  # others may wait for it too
+        return lookup.result() if lookup.done() else await asyncio.shield(lookup)  # others may wait for it, too
 
     async def _resolve(self, host: str, port: int, seconds: float) -> list[AddrInfoType]:
         rule = self._addresses.rule(host)
@@ -176,7 +176,7 @@ class CheckingResolver:
         return allowed
 
     async def look_up(self, host: str, port: int, seconds: float) -> list[AddrInfoType]:
-        """The addresses of `host`, which may be any; raises OSError."""
+        """The addresses of `host`, unchecked; raises OSError."""
         await self._free_threads.acquire()
         lookup = asyncio.get_running_loop().run_in_executor(
             self._threads, socket.getaddrinfo, host, port, 0, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
@@ -190,7 +190,7 @@ class CheckingResolver:
 
     def _end_lookup(self, lookup: asyncio.Future[Any]) -> None:
         self._free_threads.release()
-        _failed(lookup)  # asks for its exception, which nobody may have waited for
+        _failed(lookup)  # retrieves its exception, for which nobody may have waited
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

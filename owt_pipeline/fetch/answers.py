@@ -1,5 +1,4 @@
-"""What happened to a URL: a page, or the reason why there is none; the same judgement for a live response and for one
-from an archive."""
+"""The answer to a URL: a page, or the reason why there is none; live and archived responses are judged by one rule."""
 
 from __future__ import annotations
 
@@ -24,13 +23,13 @@ class Received(NamedTuple):
     """A response as it was received.
 
     Attributes:
-      url: that was asked for.
+      url: the URL that was requested.
       status: its status code.
       headers: its headers, in order.
       head: the bytes of status line and headers.
-      body: decoded, or as sent, as was asked for.
-      ms: from request to last byte.
-      truncated: whether the body is not complete.
+      body: decoded or as sent, as requested.
+      ms: time from the request to the last byte.
+      truncated: whether the body is incomplete.
       address: the server's IP address; "" behind a proxy.
       request: the bytes of the request.
     """
@@ -48,12 +47,16 @@ class Received(NamedTuple):
     def header(self, name: str) -> str | None:
         return header(self.headers, name)
 
+    def beginning(self) -> str:
+        """The first words of the body, for a message."""
+        return " ".join(self.body[:200].decode("utf-8", "replace").split())
+
     def location(self) -> URL:
-        """Where its Location header leads, absolute; raises ValueError where that is no URL."""
+        """The absolute URL of its Location header; raises ValueError if it is no URL."""
         return URL(redirected(self.url, self.header("location") or ""), encoded=True)
 
 
-# What a file begins with that some server calls text/html; a page never begins so.
+# Beginnings of files that some servers send as text/html; no page begins like this.
 _BINARY = (
     (b"%PDF-", "a PDF file"),
     (b"\x89PNG", "a PNG image"),
@@ -81,9 +84,9 @@ class Origin:
 
     Attributes:
       source: the name of the source.
-      crawl: the archive's collection, where it has such.
-      archive_file: the archive's file, where it is known.
-      archive_offset: the first byte of the record in there, where it is known.
+      crawl: the archive's collection, if it has collections.
+      archive_file: the archive's file, if known.
+      archive_offset: the first byte of the record in that file, if known.
     """
 
     source: str
@@ -97,10 +100,10 @@ LIVE = Origin("live")
 
 @dataclass(frozen=True)
 class Page:
-    """A page: its index row, but for what comes from urls/ and from its place in the WARC file, and its record.
+    """A page: its index row, without the columns from urls/ and its place in the WARC file, and its record.
 
     The fields are those of `DATASETS["pages"]`; `record` is the WARC record as one gzip member, `redirects` are the
-    records before it: those of the redirects that led there, and of requests where they are kept.
+    records before it: those of the redirects that led there, and of requests if these are kept.
     """
 
     source: str
@@ -133,7 +136,7 @@ EARLIEST, LATEST = -(1 << 40), 1 << 40
 
 
 def wanted_moment(choice: str, created_utc: int | None, undated: int = LATEST) -> int:
-    """The time to which the capture that is taken is the nearest; `undated` for a submission without a date."""
+    """The time that a capture should be nearest to; `undated` for a submission without a date."""
     if choice == "nearest":
         return undated if created_utc is None else created_utc
     return EARLIEST if choice == "earliest" else LATEST
@@ -144,7 +147,7 @@ INDEXED = tuple(field.name for field in fields(Page) if field.name not in ("reco
 
 
 def judge(response: Response, origin: Origin, fetch_ms: int, record: Callable[[str], bytes]) -> Answer:
-    """The page that a final response is, or why it is none; `record` makes its WARC record, given the body's digest."""
+    """The page of a final response, or why it is none; `record` makes its WARC record, given the body's digest."""
     refusal = refuse_head(response.status, response.content_type) or refuse_body(response.content_type, response.body)
     if refusal is not None:
         return NoPage(*refusal)
@@ -163,7 +166,7 @@ def judge(response: Response, origin: Origin, fetch_ms: int, record: Callable[[s
 
 
 def refuse_head(status: int, content_type: str | None) -> Refusal | None:
-    """Why a final response is no page, judged before its body; None if it may be one."""
+    """Why a final response is no page, judged by its head; None if it may be one."""
     if status == 206:
         return Reason.BAD_RESPONSE, "a part (status 206) where all of it was asked for"
     if status in (204, 205):
@@ -176,7 +179,7 @@ def refuse_head(status: int, content_type: str | None) -> Refusal | None:
 
 
 def refuse_body(content_type: str | None, body: bytes) -> Refusal | None:
-    """Why a response that `refuse_head` let pass is no page after all, judged by its decoded body."""
+    """Why a response that may be a page by its head is none, judged by its decoded body; None if it is one."""
     start = body[:1024].removeprefix(b"\xef\xbb\xbf")
     if not start.strip() and not body.strip():
         return Reason.EMPTY_BODY, f"{len(body)} bytes, all blank" if body else "no bytes"

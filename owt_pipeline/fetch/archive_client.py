@@ -1,7 +1,7 @@
-"""Requests to archives on the web, which are patient: an archive that is busy or down for minutes costs no page.
+"""Patient requests to archives on the web: an archive that is busy or down for some minutes costs no page.
 
-A request is tried again, with growing waits, after all that time may mend. What still fails is the failure of its URL
-while others succeed, and the archive's where many fail in a row: then the run stops, and continues later.
+A request that fails temporarily is retried, with growing waits. If it still fails while others succeed, its URL is
+rejected. If many fail in a row, the archive is down: the run stops, and continues when it is run again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import random
 import time
 from collections import defaultdict, deque
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,9 +19,8 @@ from yarl import URL
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.fetch.answers import Answer, NoPage, Received
-from owt_pipeline.fetch.client import Client
+from owt_pipeline.fetch.client import Client, Limits
 from owt_pipeline.fetch.connections import Stop
-from owt_pipeline.fetch.live import client_options, limits_of
 from owt_pipeline.fetch.manners import Failed, Gate, Gates, retry_after, tried_once
 from owt_pipeline.fetch.recorder import Recorder
 from schemas import Reason
@@ -31,59 +30,58 @@ if TYPE_CHECKING:
     from owt_pipeline.fetch.stage import Options
 
 LONGEST_PAUSE = 3600.0
-"""Seconds that are waited where an archive asks for it (Retry-After); the run ends where it asks for more."""
+"""The longest Retry-After, in seconds, that is waited for; if an archive asks for more, the run ends."""
 
 BUSY = (403, 429, 503)
-"""Statuses by which Common Crawl says that it is asked too often."""
+"""Statuses with which Common Crawl answers too many requests."""
 
-FIRST_TRIES = 3
-"""Retries of the requests that a run begins with: a misspelt host should not take minutes to be one."""
+_FIRST_TRIES = 3
 
 _PASSING = (Reason.DNS, Reason.CONNECT, Reason.PROXY, Reason.TIMEOUT, Reason.BAD_RESPONSE)
 _FIRST_WAIT = 1.0  # seconds; doubled at each retry, and spread by half of it
 
 
 class Refused(Failed):
-    """An answer that no retry mends, such as 404 for a file that the index names."""
+    """An answer that no retry can change, such as 404 for a file that the index names."""
 
 
 class Refusal(NoPage):
-    """Why a URL has no page in an archive that answered."""
+    """Why a URL has no page, where the archive did answer."""
 
 
 def outcome(failure: Failed) -> NoPage:
-    """What a failure is for the URL that was asked for."""
+    """The outcome of the URL whose request failed."""
     return (Refusal if isinstance(failure, Refused) else NoPage)(failure.reason, failure.detail)
 
 
 class ArchiveClient:
-    """Asks an archive; made and used in one event loop, by any number of tasks at once."""
+    """Makes requests to an archive; to be made and used in one event loop, by any number of tasks at once."""
 
     of_page: ClassVar[tuple[Reason, ...]] = ()
-    """Reasons of failures that are not the archive's."""
+    """Reasons that concern the page, and not the archive."""
 
     busy: ClassVar[Collection[int]] = (429, 503)
-    """Statuses by which the archive asks for patience; a 5xx is waited for as well."""
+    """Statuses after which a request is retried, in addition to 5xx."""
 
     least_pause = 0.0
-    """Seconds without any request after a 429 or 503 that does not say for how long."""
+    """Seconds without any request after a busy answer without Retry-After."""
 
     def __init__(self, options: Options, crawl: Crawl, connections: int, delay: float, gate: Gate | None = None):
-        """A client that makes so many requests at once, to index and data each, with `delay` seconds between two of all
-        processes of the crawl: to each host, or through one gate."""
-        live = client_options(options)
-        requests = replace(
-            live,
-            addresses=replace(live.addresses, allowed_ports=(), allow_private=True),  # the user names them
+        """A client for `connections` requests at once to the index, and as many to the data, with `delay` seconds
+        between two requests of all processes of the crawl: to each host, or through one `gate`."""
+        asking = replace(
+            options,
+            allowed_ports=(),
+            allow_private_hosts=True,  # the user names them
             connections=2 * connections,
+            host_delay=delay,
             address_delay=0.0,
             address_connections=2 * connections,
-            keep_alive=max(15.0, 2 * delay),
         )
-        self._options, self._limits, self._crawl, self._gate = options, limits_of(options), crawl, gate
+        self._options, self._limits, self._crawl, self._gate = options, Limits.of_page(options), crawl, gate
         self._connections, self._delay = connections, delay
-        self._client = Client(requests, crawl.may_ask)
-        self._gates = Gates(delay, connections, requests.remembered)
+        self._client = Client(asking, crawl.may_ask)
+        self._gates = Gates(delay, connections, self._client.remembered)
         self._refused: defaultdict[str, float] = defaultdict(float)  # by host and folder, before the first that was not
         self._waiting = ""
 
@@ -103,10 +101,10 @@ class ArchiveClient:
         headers: Mapping[str, str] | None = None,
         cut: bool = False,
     ) -> Received:
-        """The response, of at most `most` bytes (0: as the options have it); `stop`, `headers`, `cut` as `Client.get`.
+        """The response, of at most `most` bytes (0: by the options); `stop`, `headers` and `cut` as in `Client.get`.
 
-        Raises Failed with the reason `archive_failed`, whose detail says `what` was asked for; UserError where the
-        archive asks for more patience than is had.
+        Raises Failed with the reason `archive_failed`, whose detail names `what` was requested; UserError if the
+        archive asks for a wait longer than LONGEST_PAUSE.
         """
         options, limits = self._options, self._limits
         limits = replace(limits, wire_bytes=most, body_bytes=most) if most else limits
@@ -129,15 +127,14 @@ class ArchiveClient:
                     if response.status not in self.busy and response.status < 500:
                         self._waiting = ""
                         return response
-                    about = " ".join(response.body[:200].decode("utf-8", "replace").split())
-                    problem = f"status {response.status} {about}".strip()
+                    problem = f"status {response.status} {response.beginning()}".strip()
                     if response.status in self.busy:
                         asked = retry_after(response) or 0.0
                         pause = asked or max(self.least_pause, min(_FIRST_WAIT, options.archive_retry_wait))
             if asked > LONGEST_PAUSE:
                 raise UserError(
-                    f"{what}: the archive asks to come back in {asked:,.0f} s ({problem}): run again then, "
-                    "it continues where it stopped; and with a longer delay between requests"
+                    f"{what}: the archive asks for a wait of {asked:,.0f} s ({problem}): run the same command again "
+                    "after that, with a longer delay between requests; it continues where it stopped"
                 )
             if attempt < retries:
                 wait = min(_FIRST_WAIT * 2**attempt, options.archive_retry_wait) * random.uniform(0.5, 1.5)
@@ -147,9 +144,9 @@ class ArchiveClient:
         raise archive_failed(what, problem)
 
     async def get_part(self, what: str, url: URL, most: int, span: str) -> Received:
-        """The response with the bytes `span` of a file; raises Failed as `get` does, also where it is another."""
+        """The response with the bytes `span` of a file; raises Failed as `get` does, and for any status but 206."""
         headers = {"Range": f"bytes={span}", "Accept-Encoding": "identity"}
-        # A complete file, sent by a server that knows no ranges, is not read.
+        # The complete file, sent by a server that does not know ranges, is not read.
         response = await self.get(what, url, most, lambda status, _: status != 206, headers=headers)
         if response.status != 206:
             raise self.refused(url, what, f"status {response.status} where a part (206) was asked for")
@@ -157,16 +154,16 @@ class ArchiveClient:
         return response
 
     def accepted(self, url: URL) -> None:
-        """Note that an answer was that of an archive."""
+        """Note that the server answers as an archive does."""
         self._refused[_place(url)] = -math.inf
 
     def refused(self, url: URL, what: str, problem: str) -> Refused:
-        """The failure that an answer is which no retry mends; raises UserError where there were no others."""
+        """The failure for an answer that no retry can change; raises UserError if there were no other answers."""
         self._refused[_place(url)] += 1
         if self._refused[_place(url)] >= self._options.host_failures:
             raise UserError(
-                f"none of {self._options.host_failures} answers was that of an archive, at last {what}: {problem}; "
-                "check the address; the run continues where it stopped"
+                f"none of {self._options.host_failures} answers came from an archive; the last one, {what}: {problem}. "
+                "Check the address and run the same command again: it continues where it stopped"
             )
         return Refused(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
 
@@ -177,53 +174,47 @@ class ArchiveClient:
 
 
 def _place(url: URL) -> str:
-    """What index and data differ in: their host, or their first folder."""
+    """Host and first folder of a URL, by which index and data differ."""
     return f"{url.raw_authority}/{url.raw_path.split('/')[1]}"
+
+
+def first_tries(options: Options) -> Options:
+    """Options for a run's first requests, with few retries: a misspelt host should not take minutes to be reported."""
+    return replace(options, archive_retries=min(options.archive_retries, _FIRST_TRIES))
 
 
 def archive_failed(what: str, problem: str) -> Failed:
     return Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
 
 
-async def at_once(coroutines: Iterable[Coroutine[None, None, None]]) -> None:
-    """Await them all; where one fails, the others end first."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 class HeldBack:
-    """Failures of an archive, held back until it is known whether they are those of their URLs or of the archive.
+    """Failures of requests, held back until it is known whether the archive is down.
 
-    An archive that is down is no reason to turn URLs away: those are asked for again by the next run. A failure is
-    that of its URL once a later request succeeds, or where nothing is left to ask for. URLs that have failed before,
-    and are asked for once more at the end, are no sample of the archive: however many of them fail, that is theirs.
+    If it is, the URLs get no outcome: the next run requests them again. A failure becomes its URL's outcome once a
+    later request succeeds, or when no request is left. URLs that failed before and are retried at the end say nothing
+    about the archive, so all of their failures are outcomes.
     """
 
     def __init__(self, recorder: Recorder, most: int):
-        """Failures that go to `recorder`; `most` in a row are the archive's."""
+        """Outcomes go to `recorder`; after `most` failures in a row, the archive is down."""
         self._recorder, self._most = recorder, math.inf if recorder.is_last else most
         self._held: deque[tuple[float, int, NoPage]] = deque()  # when, and whose
 
     async def take(self, url_id: int, answer: Answer, begun: float) -> None:
-        """Give the answer of a request that was begun then; raises UserError after too many failures in a row."""
+        """Take the answer to a request that began at `begun`; raises UserError after too many failures in a row."""
         if isinstance(answer, NoPage) and answer.reason == Reason.ARCHIVE_FAILED and not isinstance(answer, Refusal):
             self._held.append((time.monotonic(), url_id, answer))
             if len(self._held) >= self._most:
                 raise UserError(
-                    f"the archive failed {self._most} times in a row, each time after all retries, at last: "
-                    f"{answer.detail}; run again later: it continues where it stopped"
+                    f"{self._most} requests in a row to the archive failed after all retries; the last one: "
+                    f"{answer.detail}. Run the same command again later: it continues where it stopped"
                 )
             return
         await self.settle(begun)
         await self._recorder.take(url_id, answer)
 
     async def settle(self, begun: float = math.inf) -> None:
-        """Record the failures before `begun`, when a request that succeeded was begun; at the end, all."""
+        """Record the failures before `begun`, when a request that succeeded began; at the end, all of them."""
         while self._held and self._held[0][0] < begun:
             _, url_id, answer = self._held.popleft()
             await self._recorder.take(url_id, answer)

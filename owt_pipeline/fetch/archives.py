@@ -1,4 +1,4 @@
-"""Archives as a source of pages: an index of every file, and the capture of a URL nearest to its submission."""
+"""Archive files as a source of pages: an index of each file, and the capture of a URL nearest to its submission."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from owt_pipeline.ledger.exchange import Slice
 
 BUCKETS = 256
-"""Parts of a file's index, by hash of the host: a shard reads those of its hosts only."""
+"""Parts of a file's index, by hash of the host: a shard reads only those of its hosts."""
 
 COUNTS = ("responses", "broken", "unusable")
-"""What is counted of a file: responses indexed, broken records skipped, responses whose URL is none."""
+"""What is counted in a file: responses indexed, broken records skipped, responses without a usable URL."""
 
 _CAPTURES = pa.schema(
     [
@@ -52,7 +52,7 @@ _OPEN_FILES = 32
 
 
 def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Index the responses of an archive: an Arrow file of one batch a bucket, and copied records."""
+    """Write the index of an archive's responses, an Arrow file of one batch per bucket, and copied records."""
     path = run.properties["archives"][number]
     copies = writer.open_file(".warc.gz", "copies")
     index = writer.open_file(".index", "index")
@@ -64,7 +64,7 @@ def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: 
         copies.write(record)
         return at
 
-    first = ""  # of what is broken
+    first = ""  # problem
     with open_source(path) as file:
         if what := what_else(file, file.size()):
             first = f"no WARC or ARC file but {what}"
@@ -100,8 +100,8 @@ class Archives:
     Attributes:
       files: their paths or URIs.
       options: those of the stage.
-      folder: what the paths of the records' files are below.
-      records: what the index step wrote, one record a file.
+      folder: the folder of the index step's files.
+      records: the index step's records, one per archive file.
     """
 
     def __init__(self, run: StageRun):
@@ -110,7 +110,7 @@ class Archives:
         self.folder, self.records = run.work, run.read_records("index")
 
     def lookup(self, ids: np.ndarray, hosts: Iterable[str]) -> Lookup:
-        """The captures of the URLs with `ids`, which are on `hosts`, and of what they redirect to."""
+        """The captures of the URLs with `ids`, which are on `hosts`, and of the URLs they redirect to."""
         found = _by_id([])
         asked: set[int] = set(ids.tolist())
         for _ in range(self.options.max_redirects + 1):
@@ -138,7 +138,7 @@ class Archives:
 
 
 def summary(archives: Archives) -> list[dict[str, Any]]:
-    """What each archive held, for the manifest."""
+    """Counts and damage of each archive file, for the manifest."""
     found = []
     for file, record in zip(archives.files, archives.records, strict=True):
         damage = archives.folder.read(_path(record, "damage")).decode()
@@ -148,7 +148,7 @@ def summary(archives: Archives) -> list[dict[str, Any]]:
 
 
 class Lookup:
-    """The captures of some URLs; a context manager that closes the archives it opened."""
+    """The captures of some URLs; a context manager that closes the archive files it opened."""
 
     def __init__(self, archives: Archives, found: pa.Table):
         self._archives = archives
@@ -165,9 +165,9 @@ class Lookup:
         self._files.clear()
 
     def answer(self, wanted: int, created_utc: int | None) -> Answer:
-        """The page of URL `wanted`: its successful capture nearest in time to `created_utc` (the earliest of
-        equally near ones; the earliest of all without a date); or, as the options have it, the earliest or the latest.
-        A capture that is no page makes way for the next.
+        """The page of the URL with the id `wanted`, from its successful capture nearest in time to `created_utc` (the
+        earliest of equally near ones; the earliest of all without a date), or the earliest or latest one, by the
+        options. If a capture turns out to be no page, the next best one is taken.
         """
         return self._answer(wanted, wanted_moment(self._archives.options.archive_choice, created_utc, EARLIEST), set())
 
@@ -204,7 +204,7 @@ class Lookup:
         return page_of_record(self._read(capture), origin, self._archives.options.max_page_bytes, where=where)
 
     def _redirect_record(self, capture: dict[str, Any]) -> Iterator[bytes]:
-        """A redirect's record, so that its page is found again by the URL that led to it; none where it is broken."""
+        """The record of a redirect, by which the page can be found under the original URL; none if it is broken."""
         with contextlib.suppress(BadRecord, TooLarge):
             yield _redirect(self._read(capture), self._archives.options.max_page_bytes)[1]
 
@@ -231,7 +231,10 @@ def page_of_record(
     fetch_ms: int = 0,
     canonical: str | None = None,
 ) -> Answer:
-    """The page in the bytes of an archived record, found `where`; of the URL `canonical`, if one is given."""
+    """The page in the bytes of an archived record, or why there is none.
+
+    `where` describes the record's place. With `canonical`, the record must be of this canonical URL.
+    """
     try:
         member, record = single_member(data, max_page_bytes + MAX_HEAD_BYTES)
         response = read_record(record, max_page_bytes)
@@ -245,7 +248,7 @@ def page_of_record(
 
 
 class Redirect(NamedTuple):
-    """An archived redirect: its status, where it leads to (None: nowhere), and its record as a gzip member."""
+    """An archived redirect: status, target (None: no valid one), and its record as a gzip member."""
 
     status: int
     location: str | None
@@ -253,7 +256,7 @@ class Redirect(NamedTuple):
 
 
 def redirect_of_record(data: bytes, max_page_bytes: int, canonical: str, *, where: str) -> Redirect | NoPage:
-    """The redirect in the bytes of an archived record, found `where`, of the URL `canonical`."""
+    """The redirect from the URL `canonical` in the bytes of an archived record, or why it is none."""
     try:
         response, record = _redirect(data, max_page_bytes)
     except (BadRecord, TooLarge) as error:
@@ -269,8 +272,11 @@ def _redirect(data: bytes, max_page_bytes: int) -> tuple[Response, bytes]:
 
 
 def followed(status: int, target: str | None, origin: int, seen: Collection[int], most: int) -> str | NoPage:
-    """The canonical URL `target` (None: no URL) that an archived redirect from the URL with the id `origin` leads to,
-    or why it is not followed, such as after `most` others or to one that was `seen`."""
+    """The canonical URL `target` of an archived redirect, or why the redirect is not followed.
+
+    It is not where there is no target (None), or the target is the URL it came from (id `origin`), or one that was
+    `seen`, or after `most` redirects.
+    """
     if target is None:
         return NoPage(Reason.BAD_REDIRECT, f"status {status} to no URL that could be archived")
     if url_id(target) == origin:  # from http to https, or to www.
@@ -283,7 +289,7 @@ def followed(status: int, target: str | None, origin: int, seen: Collection[int]
 
 
 def _distance(capture: dict[str, Any], moment: int) -> tuple:
-    """Orders captures of one URL: successful ones, then redirects; the nearest in time; the earliest."""
+    """The sort key of a URL's captures: successful ones, then redirects; the nearest in time; the earliest."""
     status, date = capture["status"], capture["date"]
     kind = 0 if 200 <= status < 300 else 1 if status in REDIRECTS else 2
     return kind, abs(date - moment), date, capture["file"], capture["copied"], capture["offset"]

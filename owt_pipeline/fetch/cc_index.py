@@ -1,7 +1,7 @@
-"""Common Crawl's columnar index: its files, which keys each part of them may hold, and columns read from one part.
+"""Common Crawl's columnar index: its files, the range of keys of each row group, and reading columns of row groups.
 
-The index is some 300 Parquet files a crawl, each sorted by SURT key more or less; the least and greatest keys of their
-row groups say where a key may be. https://commoncrawl.org/columnar-index describes it.
+The index has about 300 Parquet files per crawl, each roughly sorted by SURT key; the least and greatest keys of a row
+group say whether a key can be in it. https://commoncrawl.org/columnar-index describes the index.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import pyarrow.parquet as pq
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.dataset import batch_of
-from owt_pipeline.storage.folder import Entry, Storage
+from owt_pipeline.storage.folder import Storage
 
 KEY = "url_surtkey"
 NEEDED = ("url", "fetch_time", "fetch_status", "content_mime_detected",
            "warc_filename", "warc_record_offset", "warc_record_length")  # fmt: skip
-"""Of a capture; `content_truncated` and `content_digest` are missing in crawls of the first years."""
+"""The columns of a capture; `content_truncated` and `content_digest` are missing in the first years' crawls."""
 
 GROUPS = pa.schema(
     [
@@ -39,18 +39,18 @@ GROUPS = pa.schema(
         ("greatest", pa.binary()),
     ]
 )
-"""Row groups; a key that is null is unknown, so that any may be in there."""
+"""Row groups with their least and greatest keys; null where these are unknown."""
 
 UNREADABLE = -1
-"""In place of the row groups of a file whose footer cannot be read."""
+"""The number in place of the row groups of a file whose footer cannot be read."""
 
-_ROWS_OF_RANGE = 1 << 17  # URLs of the run for each range of keys: as many parts of the join
+_URLS_PER_RANGE = 1 << 17  # each range of keys is a part of the join
 _LEAST_RANGES, _MOST_RANGES = 16, 4096
-_FOOTER_BYTES = 64 << 10  # in which most footers lie
+_FOOTER_BYTES = 64 << 10  # most footers are smaller
 _TAIL_BYTES = 8  # after a footer: its length, and Parquet's magic
 _MAGIC = b"PAR1"
 _MOST_PATHS_BYTES = 64 << 20
-_GAP_BYTES = 64 << 10  # between columns, which are read in vain
+_GAP_BYTES = 64 << 10  # the largest gap between columns that is read along with them
 _MOST_BYTES = 8 << 20  # of one request
 
 Read = Callable[[str, Sequence[tuple[int, int]]], list[bytes]]
@@ -60,9 +60,9 @@ Read = Callable[[str, Sequence[tuple[int, int]]], list[bytes]]
 def list_files(
     index: str, crawls: Sequence[str], subsets: Sequence[str], read_all: Callable[[str, int], bytes]
 ) -> list[tuple[str, str]]:
-    """(crawl, URI) of the files of some subsets of an index, sorted; raises UserError where a crawl has none.
+    """(crawl, URI) of the files of some subsets of an index, sorted; raises UserError if a crawl has none.
 
-    Over HTTP, where folders cannot be listed, the list is the one that Common Crawl publishes with each crawl.
+    HTTP has no listing of folders, so there the list that Common Crawl publishes with each crawl is read.
     """
     found: list[tuple[str, str]] = []
     for crawl in crawls:
@@ -76,8 +76,10 @@ def list_files(
             files = [uri for name in names if (uri := f"{root}/{name}").startswith(below) and uri.endswith(".parquet")]
             missing = f"{paths} names no file below {below[0][len(root) + 1 :]}"
         else:
-            files = [Storage(index).path(entry.name) for entry in _listed(index, crawl, subsets)]
-            missing = f"no file {Storage(index).path(_folder(crawl, subsets[0]))}*.parquet"
+            folder = Storage(index)
+            listed = (entry.name for subset in subsets for entry in folder.list(_folder(crawl, subset)))
+            files = [folder.path(name) for name in listed if name.endswith(".parquet")]
+            missing = f"no file {folder.path(_folder(crawl, subsets[0]))}*.parquet"
         if not files:
             raise UserError(f"--cc_crawls {crawl}: {missing}; give the index as --cc_index and crawls that it has")
         found += [(crawl, file) for file in sorted(files)]
@@ -88,17 +90,12 @@ def _folder(crawl: str, subset: str) -> str:
     return f"crawl={crawl}/subset={subset}/"
 
 
-def _listed(index: str, crawl: str, subsets: Sequence[str]) -> list[Entry]:
-    listed = (entry for subset in subsets for entry in Storage(index).list(_folder(crawl, subset)))
-    return [entry for entry in listed if entry.name.endswith(".parquet")]
-
-
 def root_of(index: str) -> str:
-    """What the names of an index and of its WARC files are below; raises UserError where that cannot be seen."""
+    """The root that an index and its WARC files share; raises UserError if it cannot be derived."""
     root, middle, _ = index.rstrip("/").partition("/cc-index/")
     if not middle:
         raise UserError(
-            f"--cc_index {index}: not a folder below .../cc-index/; say with --cc_data where the WARC files are"
+            f"--cc_index {index}: not a folder below .../cc-index/; give the root of the WARC files as --cc_data"
         )
     return root
 
@@ -108,24 +105,24 @@ def is_http(uri: str) -> bool:
 
 
 def read_footer(uri: str, read_end: Callable[[str, int], tuple[bytes, int]]) -> tuple[bytes, int]:
-    """The footer of a Parquet file, and the file's size; raises UserError where it is none."""
+    """The footer of a Parquet file, and the file's size; raises UserError for another kind of file."""
     end, size = read_end(uri, _FOOTER_BYTES)
     length = int.from_bytes(end[-_TAIL_BYTES:-4], "little") + _TAIL_BYTES
     if end[-4:] != _MAGIC or length > size:
-        raise UserError(f"{uri} is no Parquet file: an index of Common Crawl is needed, or a complete copy of it")
+        raise UserError(f"{uri} is not a Parquet file: give Common Crawl's columnar index, or a complete copy of it")
     if length > len(end):
         end, size = read_end(uri, length)
     return end[-length:], size
 
 
 def groups_of(file: int, uri: str, footer: bytes) -> pa.RecordBatch:
-    """The row groups of a file, as GROUPS; raises UserError where a column is missing."""
+    """The row groups of a file, of schema GROUPS; raises UserError if a column is missing."""
     with _reading(uri):
         metadata = pq.read_metadata(pa.BufferReader(footer))
     columns = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
     missing = [name for name in (KEY, *NEEDED) if name not in columns]
     if missing:
-        raise UserError(f"{uri} has no column {', '.join(missing)}: it is not of Common Crawl's columnar index")
+        raise UserError(f"{uri} has no column {', '.join(missing)}: it is no file of Common Crawl's columnar index")
     rows = []
     for group in range(metadata.num_row_groups):
         about = metadata.row_group(group)
@@ -137,7 +134,7 @@ def groups_of(file: int, uri: str, footer: bytes) -> pa.RecordBatch:
 
 
 class Reads(NamedTuple):
-    """What a join reads of an index, as far as a few of its footers say: files, bytes, and requests."""
+    """What a join is expected to read of an index: files, bytes, and requests."""
 
     files: int
     bytes: float
@@ -145,8 +142,8 @@ class Reads(NamedTuple):
 
 
 def expected_reads(footers: Sequence[tuple[str, bytes]], files: int, urls: float) -> Reads:
-    """What is read for so many URLs of `files` files like those with these footers (URI, footer), where the URLs are
-    spread over them all."""
+    """What a join with `urls` URLs reads of an index of `files` files, estimated from some footers (URI, footer); the
+    URLs are assumed to be spread over all files."""
     groups, key_bytes, other_bytes = 0, 0, 0
     for uri, footer in footers:
         with _reading(uri):
@@ -164,10 +161,10 @@ def expected_reads(footers: Sequence[tuple[str, bytes]], files: int, urls: float
 
 
 class Ranges(msgspec.Struct, frozen=True):
-    """What the join is planned with, once all footers are read.
+    """The plan of the join, made once all footers are read.
 
     Attributes:
-      bounds: where ranges of keys begin, but for the first one.
+      bounds: the least key of each range but the first.
       footers: path of each file's footer.
     """
 
@@ -176,14 +173,14 @@ class Ranges(msgspec.Struct, frozen=True):
 
 
 def plan_ranges(groups: pa.Table, urls: int) -> list[bytes]:
-    """Where ranges of keys begin, but for the first one: about as many rows of the index in each.
+    """The least key of each range but the first, for ranges with about as many rows of the index each.
 
-    `urls` is the number of the run's: more of them are dealt out to more ranges.
+    `urls` is the number of the run's URLs, by which the number of ranges grows.
     """
     known = groups.filter(pc.is_valid(groups["least"])).sort_by([("least", "ascending"), ("file", "ascending")])
     if not len(known):
         return []
-    wanted = min(max(urls // _ROWS_OF_RANGE, _LEAST_RANGES), _MOST_RANGES, len(known))
+    wanted = min(max(urls // _URLS_PER_RANGE, _LEAST_RANGES), _MOST_RANGES, len(known))
     rows = np.cumsum(known["rows"].to_numpy())
     starts = np.searchsorted(rows, rows[-1] * np.arange(1, wanted) / wanted, side="right")
     return sorted(set(known["least"].take(pa.array(np.minimum(starts, len(known) - 1))).to_pylist()))
@@ -193,35 +190,30 @@ class IndexReader:
     """Reads columns of row groups of an index.
 
     Attributes:
-      read_bytes: bytes read.
+      files: (crawl, URI) of each file.
+      read_bytes: bytes read so far.
     """
 
     def __init__(self, files: Sequence[tuple[str, str]], footer: Callable[[int], bytes], read: Read):
-        """Of `files` (crawl, URI), each with its footer."""
-        self._files, self._read = files, read
+        """A reader of `files`; `footer` gives the footer of one of them."""
+        self.files, self._read = files, read
         self._metadata = lru_cache(64)(lambda file: pq.read_metadata(pa.BufferReader(footer(file))))  # some 100 kB each
         self.read_bytes = 0
 
-    def crawl(self, file: int) -> str:
-        return self._files[file][0]
-
-    def uri(self, file: int) -> str:
-        return self._files[file][1]
-
     def columns(self, file: int, group: int, names: Sequence[str]) -> pa.Table:
-        """Those of the columns that the file has, of one row group."""
-        metadata = self._metadata(file)
+        """The columns `names` of a row group, as far as the file has them; raises UserError."""
+        uri, metadata = self.files[file][1], self._metadata(file)
         about = metadata.row_group(group)
         chunks = map(about.column, range(about.num_columns))
         wanted = [chunk for chunk in chunks if chunk.path_in_schema in names]
         pieces = _pieces(map(_place, wanted))
-        contents = self._read(self.uri(file), pieces)
+        contents = self._read(uri, pieces)
         with tempfile.TemporaryFile() as sparse:  # what was not read is a hole in it
             for (start, _), content in zip(pieces, contents, strict=True):
                 sparse.seek(start)
                 self.read_bytes += sparse.write(content)
             sparse.flush()  # outside of `_reading`, which would call a full disk a damaged index
-            with _reading(self.uri(file)):
+            with _reading(uri):
                 parquet = pq.ParquetFile(sparse, metadata=metadata)
                 return parquet.read_row_group(group, columns=[chunk.path_in_schema for chunk in wanted])
 
@@ -240,14 +232,14 @@ def _bytes(value: str | bytes) -> bytes:
 
 
 def _place(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """Where the bytes of a column chunk are: start, length."""
+    """(start, length) of a column chunk in its file."""
     dictionary = chunk.dictionary_page_offset if chunk.has_dictionary_page else None
     start = min(chunk.data_page_offset, dictionary) if dictionary else chunk.data_page_offset
     return start, chunk.total_compressed_size
 
 
 def _pieces(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What to read for some places: neighbours together, in pieces that one request may have."""
+    """(start, length) of the requests that cover some places: neighbours together, long ones in pieces."""
     spans: list[list[int]] = []
     for at, length in sorted(places):
         if spans and at - spans[-1][1] <= _GAP_BYTES:

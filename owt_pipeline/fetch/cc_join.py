@@ -1,13 +1,13 @@
-"""The join of URLs with Common Crawl's columnar index, which reads what may hold one of them and no more.
+"""The join of URLs with Common Crawl's columnar index; it reads only row groups that may hold one of the URLs.
 
     footers   a file of the index   -> its row groups, with their ranges of keys
-    ranges    all row groups        -> ranges of keys, of about as many rows each
+    ranges    all row groups        -> ranges of keys, with about as many rows each
     ask       a shard's URLs        -> the keys of those that no earlier source has, by range
     match     a range's keys        -> the captures of each URL, by its shard
 
-The keys are Common Crawl's own, SURT. They are dealt out by ranges of them, all crawls together: so what one part joins
-fits into memory, each row group is read for one part (or two, at the ends of ranges), and a part sees all captures of
-a URL, of which it passes on the best.
+The keys are Common Crawl's: SURT. A part of the join has one range of keys of all crawls. So it fits into memory, each
+row group is read for one part (or two, at the ends of ranges), and a part sees all captures of a URL and sends on the
+best.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ WANTED = pa.schema(
         ("url", pa.string()),
     ]
 )
-"""A key that is looked for: of which URL, and which time its capture should be near."""
+"""A key to look for: its URL, and the time that the capture should be nearest to."""
 
 FOUND = pa.schema(
     [
@@ -72,15 +72,15 @@ FOUND = pa.schema(
         ("shard", pa.uint32()),
     ]
 )
-"""A capture, the least rank the best; or why a URL has none of a page: the reason, or what captures it has. With both a
-capture and a problem, the capture is a redirect."""
+"""A capture of a page, the best one with the least rank; or a redirect, with both a capture and a problem; or neither:
+why the URL has no page (`reason`), or which captures it has (`problem`)."""
 
 CAPTURES_KEPT = 3
-"""Captures of a URL that are passed on: the nearest may turn out to be no page."""
+"""Captures that are kept of a URL: the nearest one may turn out to be no page."""
 
-_JOINED_AT_ONCE = 1 << 19  # keys in memory, some 100 MB; more of one range take another round through its row groups
+_JOINED_AT_ONCE = 1 << 19  # keys in memory, about 100 MB; a range with more reads its row groups again
 
-_MOST_UNREAD = 3  # row groups or footers in a row, each after all retries: then the archive is down
+_MOST_UNREAD = 3  # row groups or footers in a row that fail after all retries: then the archive is down
 
 _TRUNCATED, _DIGEST = "content_truncated", "content_digest"
 _REVISIT = "warc/revisit"
@@ -88,8 +88,11 @@ _NOT_MODIFIED = 304
 
 
 def read_footers(run: StageRun, number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Keep the footer of a file of the index, and send its row groups: one that cannot be read, of a file whose footer
-    cannot while another's can. Raises Unreadable where the archive is down."""
+    """Keep the footer of a file of the index, and send its row groups.
+
+    If the footer cannot be read but a neighbour's can, one group UNREADABLE is sent. Raises Unreadable if the archive
+    is down.
+    """
     files = [uri for _, uri in run.properties["cc_files"]]
     with reading(run.options, run.runtime.on_cluster) as archive:
         read_end = partial(archive, BulkClient.read_end)
@@ -112,7 +115,7 @@ def _is_there(uri: str, read_end: Callable[[str, int], tuple[bytes, int]]) -> bo
 
 
 def divide(run: StageRun, _number: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Write down the row groups, and the ranges of keys that URLs are dealt out to."""
+    """Write all row groups, and the ranges of keys by which the join is divided into parts."""
     groups = gather(run.work, slices, GROUPS).sort_by([("file", "ascending"), ("group", "ascending")])
     with pa.ipc.new_file(writer.open_file(".arrow", "groups"), GROUPS) as arrow:
         arrow.write_table(groups)
@@ -124,7 +127,7 @@ def divide(run: StageRun, _number: int, slices: Sequence[Slice], writer: ShardWr
 
 
 def send_keys(run: StageRun, shard: int, urls: Iterable[pa.RecordBatch], choice: str, writer: ShardWriter) -> None:
-    """Send the keys of URLs (columns WANTED_WITH) to the ranges they are in."""
+    """Send the keys of URLs (columns WANTED_WITH) to their ranges."""
     bounds, sent = _ranges(run).bounds, 0
     for batch in urls:
         ranges, rows = wanted_keys(batch, shard, bounds, choice)
@@ -134,7 +137,7 @@ def send_keys(run: StageRun, shard: int, urls: Iterable[pa.RecordBatch], choice:
 
 
 def match(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Send each shard the captures of its URLs whose keys are in a range."""
+    """Send each shard the captures of those of its URLs whose keys are in this range."""
     ranges, counts = _ranges(run), Counter[str]()
     options, crawls = run.options, ", ".join(run.options.cc_crawls)
     with run.work.open(_path(run, "groups")) as file, pa.ipc.open_file(file) as arrow:
@@ -155,7 +158,7 @@ def match(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -
 
 
 def _at_once(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows of tables, as many together as are joined at once."""
+    """The rows of tables, in tables of about _JOINED_AT_ONCE rows."""
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)
@@ -171,21 +174,21 @@ def _ranges(run: StageRun) -> Ranges:
 
 
 def _path(run: StageRun, kind: str) -> str:
-    """Of a file of the step `ranges`."""
+    """The path of a file of the step `ranges`."""
     return next(file.path for file in run.read_records("ranges")[0].files if file.kind == kind)
 
 
 WANTED_WITH = ["url_id", "url", "posted_url", "created_utc"]
-"""The columns of urls/ that a key is made from."""
+"""The columns of urls/ from which keys are made."""
 
 
 def wanted_keys(
     urls: pa.RecordBatch, shard: int, bounds: Sequence[bytes], choice: str
 ) -> tuple[np.ndarray, pa.RecordBatch]:
-    """Rows of WANTED, and the range of each, for URLs (columns url_id, url, posted_url, created_utc).
+    """(range of each row, rows of WANTED) for URLs (columns url_id, url, posted_url, created_utc).
 
-    A URL is looked for under its canonical form and as it was posted, since an index keeps parameters that canonical
-    URLs lack, such as those for tracking; and under its path with any such parameters.
+    A URL is looked for in its canonical form and as posted, since an index keeps parameters that canonical URLs lack,
+    such as those for tracking; and under its path with any tracking parameters.
     """
     rows: list[tuple[bytes, int, int, int, str]] = []
     ranges: list[int] = []
@@ -202,7 +205,7 @@ def wanted_keys(
 
 
 def _keys(url: str, posted: str) -> set[bytes]:
-    """The keys of a URL, and their paths with a `?`, for what has other parameters for tracking."""
+    """The keys of a URL, and their paths with a `?`, for captures with other tracking parameters."""
     keys = {key for key in (surt_key(url), surt_key(unescaped(posted))) if key is not None}
     return keys | {_path_of(key) for key in keys}
 
@@ -212,18 +215,18 @@ def _path_of(key: bytes) -> bytes:
 
 
 def _end(path: bytes) -> bytes:
-    """The least key after all that begin with `path`, which ends in `?`."""
+    """The least key after all keys that begin with `path`, which ends in `?`."""
     return path[:-1] + b"@"
 
 
 class _Hit(NamedTuple):
-    """A capture of a wanted URL, as the index has it."""
+    """A capture of a wanted URL, as the index describes it."""
 
     wanted: int  # row
     date: int
     is_page: bool
     truncated: bool
-    about: str  # of a capture that is no page
+    about: str  # what it is, if no page
     place: tuple[int, int, int]  # file, row group, row
     is_redirect: bool
     capture: dict[str, Any]
@@ -237,15 +240,15 @@ def follow(
     most: int,
     crawls: str,
 ) -> pa.RecordBatch:
-    """`found` (of FOUND) with what its redirects lead to, in place of these.
+    """`found` (of FOUND), with redirects replaced by the captures of their targets.
 
     Args:
       found: the captures of the URLs of `wanted`, by `look_up`.
-      wanted: what was looked for, of WANTED.
+      wanted: the keys that were looked for, of WANTED.
       look_up: the join.
-      read: the redirects that captures are.
-      most: redirects of one URL that are followed.
-      crawls: those that are looked through.
+      read: reads the redirects in the records of captures.
+      most: how many redirects are followed for one URL.
+      crawls: the names of the crawls, for messages.
     """
     moments = dict(zip(wanted["url_id"].to_pylist(), wanted["moment"].to_pylist(), strict=True))
     rows, done = found.to_pylist(), []
@@ -284,7 +287,7 @@ def follow(
 
 
 class _Way(NamedTuple):
-    """The redirects of a URL so far: their records, the ids of where they led, and the last of those URLs."""
+    """The redirects of a URL so far: their records, the ids of the URLs on the way, and the last target."""
 
     records: list[bytes]
     seen: set[int]
@@ -292,7 +295,7 @@ class _Way(NamedTuple):
 
 
 def _led(row: dict[str, Any], way: _Way, crawls: str) -> dict[str, Any]:
-    """A row of FOUND of the target of some redirects, as one of the URL that they began with."""
+    """A row of FOUND for the target of some redirects, as a row for the URL that they began with."""
     if row["capture"]:
         return {**row, "rank": [3, *row["rank"]], "capture": {**row["capture"], "redirects": way.records}}
     why = _without(row) if row["reason"] else nothing_in(crawls, row["problem"])
@@ -308,24 +311,24 @@ def _without_page(row: dict[str, Any], why: NoPage) -> dict[str, Any]:
 
 
 def nothing_in(crawls: str, captures: str = "") -> NoPage:
-    """Why a URL has no page in some crawls, whose captures of it are none."""
+    """The outcome of a URL without a page in these crawls; `captures` says which other captures it has."""
     return NoPage(Reason.NOT_ARCHIVED, f"no capture of a page in {crawls}" + (captures and f": {captures}"))
 
 
 def join(
     wanted: pa.Table, groups: Mapping[str, Sequence[Any]], reader: IndexReader, counts: Counter[str]
 ) -> pa.RecordBatch:
-    """The best captures of the URLs of `wanted` (of WANTED), as FOUND.
+    """The best captures of the URLs of `wanted` (of WANTED), as rows of FOUND.
 
-    The best is the nearest in time to `moment` of those with status 200 and an HTML type. One that the crawler cut off
-    comes after all others. A revisit says that the page was then as in the record with the same digest, so it counts
-    as another date of that record.
+    Of the captures with status 200 and an HTML type, the one nearest in time to `moment` is the best; those that the
+    crawler truncated come after all others. A revisit record says that the page was then the same as in the record with
+    the same digest, so its date counts as another date of that record.
 
     Args:
-      wanted: what is looked for.
+      wanted: the keys to look for.
       groups: the columns of GROUPS.
-      reader: of the index.
-      counts: of what was read and found, added to.
+      reader: reads the index.
+      counts: counts of what is read and found, to which this adds.
     """
     wanted = wanted.sort_by("key").combine_chunks()
     keys, moments = wanted["key"].to_pylist(), wanted["moment"].to_pylist()
@@ -334,7 +337,7 @@ def join(
         canonical.setdefault(url, row)
     hits: dict[int, list[_Hit]] = {}
     unread_in_row = 0
-    unread: dict[str, str] = {}  # URLs that a row group may have which cannot be read
+    unread: dict[str, str] = {}  # URLs that may be in a row group that cannot be read
     for file, group, rows, least, greatest in zip(*(groups[name] for name in GROUPS.names), strict=True):
         first = 0 if least is None else bisect_left(keys, min(least, _path_of(least)))
         last = len(keys) if greatest is None else bisect_right(keys, greatest)
@@ -375,9 +378,9 @@ def join(
 def _hits(
     reader: IndexReader, file: int, group: int, keys: Sequence[bytes], canonical: Mapping[str, int]
 ) -> Iterator[_Hit]:
-    """The captures of wanted URLs in a row group, by their keys and each canonical URL's row; raises Unreadable."""
+    """The captures in a row group of the URLs in `canonical` (with their rows), by their keys; raises Unreadable."""
     if group == UNREADABLE:
-        raise Unreadable(f"--cc_index: the footer of {reader.uri(file)} cannot be read")
+        raise Unreadable(f"--cc_index: the footer of {reader.files[file][1]} cannot be read")
     column = reader.columns(file, group, [KEY])[KEY].cast(pa.binary())
     is_wanted = pc.is_in(column, value_set=pa.array(keys, pa.binary()))
     paths = pa.array([key for key in keys if key.endswith(b"?")], pa.binary())
@@ -401,7 +404,7 @@ def _hits(
         is_page = status == 200 and is_html(kind) and not is_revisit and bool(has_record)
         about = _REVISIT if is_revisit else f"status {status}" if status != 200 else kind or "no type"
         capture = {
-            "crawl": reader.crawl(file),
+            "crawl": reader.files[file][0],
             "file": row["warc_filename"],
             "offset": row["warc_record_offset"],
             "length": row["warc_record_length"],
@@ -416,7 +419,7 @@ def _hits(
 def _ranked(
     hits: Sequence[_Hit], moment: int, digests: Mapping[tuple[int, int, int], str], counts: Counter[str]
 ) -> Iterator[tuple[list[int], int]]:
-    """(rank, which) of each capture that is a page."""
+    """(rank, index) of each capture that is a page."""
     dates: dict[str, list[int]] = {}  # of revisits, by digest
     for hit in hits:
         if hit.about == _REVISIT:
@@ -427,13 +430,13 @@ def _ranked(
         if hit.is_page:
             digest = digests.get(hit.place, "")
             distance = min(abs(date - moment) for date in (hit.date, *(dates.get(digest, ()) if digest else ())))
-            # The last two make the order that of the captures, whatever the order of files and row groups.
+            # With the last two, the order does not depend on that of files and row groups.
             last = [hit.capture["offset"], zlib.crc32(hit.capture["file"].encode())]
             yield [int(hit.truncated), distance, hit.date, *last], number
 
 
 def _digests(reader: IndexReader, hits: Iterable[_Hit]) -> dict[tuple[int, int, int], str]:
-    """The digests of captures: of few, so the column is read for them alone."""
+    """The digests of captures; they are few, so the column is read only for them."""
     found: dict[tuple[int, int, int], str] = {}
     for file, group in sorted({hit.place[:2] for hit in hits}):
         table = reader.columns(file, group, [_DIGEST])
@@ -452,13 +455,13 @@ def _count(hits: Sequence[_Hit], counts: Counter[str]) -> None:
 
 
 def _problem(hits: Sequence[_Hit]) -> str:
-    """What the captures of a URL are, where none is a page."""
+    """Counts of the kinds of a URL's captures, none of which is a page."""
     kinds = Counter(hit.about for hit in hits)
     return ", ".join(f"{count} of {about}" for about, count in sorted(kinds.items()))
 
 
 def captures_by_url(found: pa.Table, crawls: str) -> dict[int, tuple[list[dict[str, Any]], NoPage]]:
-    """By url_id, the captures in rows of FOUND, the best first; and why there is no page where there are none."""
+    """(captures, the best first; the outcome without any) by url_id, from rows of FOUND."""
     rows: dict[int, list[dict[str, Any]]] = {}
     for row in found.to_pylist():
         rows.setdefault(row["url_id"], []).append(row)

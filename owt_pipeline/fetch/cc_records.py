@@ -1,7 +1,7 @@
-"""Common Crawl in bulk: its files read by range, and as a source the records that the join with its index found.
+"""Common Crawl in bulk: ranges of its files, and a source that reads the records which the join with its index found.
 
-A file lies on a web server, in a bucket or on a disk; over HTTP, one rate holds for each archive host, and 403, 429 and
-503, by which Common Crawl says that it is asked too often, are waited for.
+The files are on a web server, in a bucket or on a disk. Over HTTP, each archive host has its own rate, and requests are
+retried after 403, 429 and 503, with which Common Crawl answers too many requests.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.fetch.answers import Answer, NoPage, Page
 from owt_pipeline.fetch.archive_client import (
     BUSY,
-    FIRST_TRIES,
     ArchiveClient,
     HeldBack,
     Refused,
     archive_failed,
-    at_once,
+    first_tries,
     outcome,
 )
 from owt_pipeline.fetch.archives import Redirect, redirect_of_record
 from owt_pipeline.fetch.cc_index import Reads, expected_reads, is_http, list_files, read_footer, root_of
 from owt_pipeline.fetch.lookups import Capture, below
-from owt_pipeline.fetch.manners import Failed, Slots
+from owt_pipeline.fetch.manners import Failed, Slots, for_each
 from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.fetch.sources import Crawl, Source, shared_loop
 from owt_pipeline.storage.folder import Storage
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from owt_pipeline.fetch.stage import Options
 
 _TOGETHER_BYTES = 8 << 20  # of one request
-_GAP_BYTES = 64 << 10  # between two records, which are read in vain: less than another request costs
+_GAP_BYTES = 64 << 10  # the largest gap between two records that is read along: it costs less than another request
 
 _FOOTERS_SAMPLED = 8
 
@@ -52,7 +51,7 @@ _CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
 
 _PLACE = [("crawl", pa.string()), ("file", pa.string()), ("offset", pa.int64()), ("length", pa.int64())]
 CAPTURE = pa.struct([*_PLACE, ("canonical", pa.string()), ("redirects", pa.list_(pa.binary()))])
-"""A record to read: of which canonical URL, and the records of the redirects that led there."""
+"""A record to read: its place, its canonical URL, and the records of the redirects that led to this URL."""
 
 
 class Unreadable(UserError):
@@ -67,13 +66,15 @@ class _Try(NamedTuple):
     canonical: str
     redirects: tuple[bytes, ...] = ()
 
-
-def _try(row: int, crawl: str, file: str, offset: int, length: int, canonical: str, redirects: Sequence[bytes]) -> _Try:
-    return _Try(Capture(crawl, file, offset, length), row, canonical, tuple(redirects or ()))
+    @classmethod
+    def of(cls, row: int, found: Mapping[str, Any]) -> _Try:
+        """From a capture as CAPTURE has it."""
+        capture = Capture(*(found[name] for name, _ in _PLACE))
+        return cls(capture, row, found["canonical"], tuple(found["redirects"] or ()))
 
 
 class BulkClient(ArchiveClient):
-    """Reads ranges of Common Crawl's files, whose captures of the URLs are known."""
+    """Reads ranges of Common Crawl's files, and the records of captures that are known."""
 
     busy = BUSY
     columns: ClassVar = ("url_id", "url")
@@ -81,13 +82,13 @@ class BulkClient(ArchiveClient):
     def __init__(self, options: Options, crawl: Crawl):
         super().__init__(options, crawl, options.cc_connections, options.cc_delay)
         self._data = options.cc_data or root_of(options.cc_index)
-        self._slots = Slots(options.cc_connections)  # of buckets and disks
+        self._slots = Slots(options.cc_connections)  # for reads from buckets and disks
 
     def status(self) -> str:
         return f"{self._slots.taken:,} requests" if self._slots.taken else super().status()
 
     async def read(self, uri: str, start: int, length: int) -> bytes:
-        """Some bytes of a file; raises Failed with the reason `archive_failed`."""
+        """`length` bytes of a file from `start` on; raises Failed with the reason `archive_failed`."""
         where = f"{length:,} bytes at {start} of {uri}"
         if not is_http(uri):
             found = await self._in_thread(where, lambda folder, name: folder.read_range(name, start, length), uri)
@@ -99,11 +100,11 @@ class BulkClient(ArchiveClient):
         return found
 
     async def read_pieces(self, uri: str, pieces: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Some (start, length)s of a file, all asked for at once; raises Failed as `read` does."""
+        """The bytes of each (start, length) of a file, all requested at once; raises Failed as `read` does."""
         return list(await asyncio.gather(*(self.read(uri, start, length) for start, length in pieces)))
 
     async def read_end(self, uri: str, length: int) -> tuple[bytes, int]:
-        """The last bytes of a file, at most `length`, and its size; raises Failed as `read` does."""
+        """The last bytes of a file, at most `length`, and the file's size; raises Failed as `read` does."""
         where = f"the end of {uri}"
         if is_http(uri):
             response = await self.get_part(where, URL(uri), length, f"-{length}")
@@ -127,12 +128,12 @@ class BulkClient(ArchiveClient):
     async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
         """Read the records of `urls` (columns url_id, url and `captures`, a list of CAPTURE, the best first).
 
-        A capture that turns out to be no page, or cannot be read, makes way for the next. Raises UserError where the
-        archive fails for `host_failures` URLs in a row.
+        If a capture is no page or cannot be read, the next one is read. Raises UserError if the archive fails for
+        `host_failures` URLs in a row.
         """
         url_ids, lists = urls["url_id"].to_pylist(), urls["captures"].to_pylist()
-        captures = [iter([_try(row, **capture) for capture in found]) for row, found in enumerate(lists)]
-        first: dict[int, Answer] = {}  # why the best capture of a row is no page
+        captures = [iter([_Try.of(row, capture) for capture in found]) for row, found in enumerate(lists)]
+        first: dict[int, Answer] = {}  # by row: why its best capture is no page
         tries = [next(found) for found in captures]
         most = self._limits.wire_bytes
         held = HeldBack(recorder, self._options.host_failures)
@@ -158,22 +159,18 @@ class BulkClient(ArchiveClient):
             for each, answer in zip(request, answers, strict=True):
                 await take(each.row, answer, begun)
 
-        async def read_some(requests: Iterator[list[_Try]]) -> None:
-            for request in requests:
-                await read(request)
-
         while tries:
             again: list[_Try] = []
             for each in tries:
                 if each.capture.length > most:
                     await take(each.row, NoPage(Reason.TOO_LARGE, f"{each.capture}, more than {most:,}"))
-            requests = iter(grouped([each for each in tries if each.capture.length <= most]))
-            await at_once(read_some(requests) for _ in range(self._connections))
+            requests = grouped([each for each in tries if each.capture.length <= most])
+            await for_each(read, requests, self._connections)
             tries = again
         await held.settle()
 
     async def _answers(self, request: Sequence[_Try]) -> list[Answer]:
-        """The answers of records that lie close together, by one request; raises Failed where the archive fails."""
+        """The answers of records that lie close together, read by one request; raises Failed as `read` does."""
         start = request[0].capture.offset
         end = max(each.capture.offset + each.capture.length for each in request)
         uri = below(self._data, request[0].capture.file)
@@ -189,24 +186,20 @@ class BulkClient(ArchiveClient):
         return await asyncio.to_thread(lambda: list(map(answer, request)))
 
     async def read_redirects(self, captures: Sequence[Mapping[str, Any]]) -> list[Redirect | NoPage]:
-        """The redirects that captures (as CAPTURE has them) are."""
+        """The redirects in the records of captures (as CAPTURE has them)."""
 
-        async def read(each: _Try) -> Redirect | NoPage:
+        found: dict[int, Redirect | NoPage] = {}
+
+        async def read(each: _Try) -> None:
             capture, most = each.capture, self._limits.body_bytes
             try:
                 data = await self.read(below(self._data, capture.file), capture.offset, capture.length)
             except Failed as failure:
-                return outcome(failure)
-            return redirect_of_record(data, most, each.canonical, where=str(capture))
+                found[each.row] = outcome(failure)
+            else:
+                found[each.row] = redirect_of_record(data, most, each.canonical, where=str(capture))
 
-        found: dict[int, Redirect | NoPage] = {}
-        rows = iter([_try(row, **capture) for row, capture in enumerate(captures)])
-
-        async def read_some() -> None:
-            for each in rows:
-                found[each.row] = await read(each)
-
-        await at_once(read_some() for _ in range(self._connections))
+        await for_each(read, (_Try.of(*each) for each in enumerate(captures)), self._connections)
         return [found[row] for row in range(len(captures))]
 
     async def _in_thread(self, where: str, read: Any, uri: str) -> Any:
@@ -220,8 +213,8 @@ class BulkClient(ArchiveClient):
 
 @contextlib.contextmanager
 def reading(options: Options, on_cluster: bool) -> Iterator[Callable[..., Any]]:
-    """Calls methods of a client, in the event loop that this process' parts share: `call(BulkClient.read_end, uri, 8)`;
-    raises Unreadable where a request fails, UserError where the archive is down."""
+    """A function that calls methods of a client in the event loop that the parts of this process share:
+    `call(BulkClient.read_end, uri, 8)`. It raises Unreadable if a request fails, UserError if the archive is down."""
     with shared_loop({"commoncrawl": Source(BulkClient, options)}, on_cluster) as loop:
 
         def call(method: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
@@ -234,18 +227,24 @@ def reading(options: Options, on_cluster: bool) -> Iterator[Callable[..., Any]]:
         yield call
 
 
+def index_files(options: Options) -> list[tuple[str, str]]:
+    """(crawl, URI) of the files of the index; raises UserError."""
+    with reading(first_tries(options), on_cluster=False) as archive:
+        read_all = partial(archive, BulkClient.read_all)
+        return list_files(options.cc_index, options.cc_crawls, options.cc_subsets, read_all)
+
+
 def index_reads(options: Options, urls: float) -> Reads:
-    """What looking up so many URLs reads of the index, by the footers of some of its files; raises UserError."""
-    options = replace(options, archive_retries=min(options.archive_retries, FIRST_TRIES))
-    with reading(options, on_cluster=False) as archive:
-        read_all, read_end = partial(archive, BulkClient.read_all), partial(archive, BulkClient.read_end)
-        files = [uri for _, uri in list_files(options.cc_index, options.cc_crawls, options.cc_subsets, read_all)]
-        sample = files[:: -(-len(files) // _FOOTERS_SAMPLED)]
+    """What looking up so many URLs reads of the index, estimated from some of its footers; raises UserError."""
+    files = [uri for _, uri in index_files(options)]
+    sample = files[:: -(-len(files) // _FOOTERS_SAMPLED)]
+    with reading(first_tries(options), on_cluster=False) as archive:
+        read_end = partial(archive, BulkClient.read_end)
         return expected_reads([(uri, read_footer(uri, read_end)[0]) for uri in sample], len(files), urls)
 
 
 def grouped(tries: Sequence[_Try]) -> list[list[_Try]]:
-    """Records by request: those of one file together where they are neighbours, in the order of files and offsets."""
+    """Records by request, in the order of files and offsets: neighbours in one file are read together."""
     found: list[list[_Try]] = []
     end = 0
     for each in sorted(tries, key=lambda each: (each.capture.file, each.capture.offset, each.row)):
@@ -256,10 +255,9 @@ def grouped(tries: Sequence[_Try]) -> list[list[_Try]]:
             and capture.offset - end <= _GAP_BYTES
             and capture.offset + capture.length - found[-1][0].capture.offset <= _TOGETHER_BYTES
         )
-        if together:
-            found[-1].append(each)
-            end = max(end, capture.offset + capture.length)
-        else:
-            found.append([each])
-            end = capture.offset + capture.length
+        if not together:
+            found.append([])
+            end = 0
+        found[-1].append(each)
+        end = max(end, capture.offset + capture.length)
     return found

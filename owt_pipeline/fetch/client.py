@@ -1,4 +1,4 @@
-"""One HTTP request within limits: what comes back is a response, or a failure that has a reason."""
+"""One HTTP request within limits: its result is a response, or a failure with a reason."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import asyncio
 import base64
 import errno
 import functools
+import logging
+import resource
 import socket
 import ssl
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiohappyeyeballs import AddrInfoType
 from yarl import URL
 
-from owt_pipeline.fetch.addresses import Addresses, BlockedAddress, CheckingResolver
+from owt_pipeline.fetch.addresses import Addresses, BlockedAddress, CheckingResolver, parse_rules
 from owt_pipeline.fetch.answers import Received
 from owt_pipeline.fetch.connections import (
     Connection,
@@ -34,10 +36,15 @@ from owt_pipeline.fetch.manners import Failed, Gate, Gates, Slots
 from owt_pipeline.formats.messages import ACCEPT_ENCODING, BadMessage, CutOff, Headers, TooLarge, decode_body
 from schemas import Reason
 
+if TYPE_CHECKING:
+    from owt_pipeline.fetch.stage import Options
+
+logger = logging.getLogger("owt")
+
 _NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 _NO_RESOLVER = 3
-"""After so many names without an answer, this machine behind a proxy is taken to have no resolver of the internet."""
+"""After so many names without an answer, a machine behind a proxy is assumed to have no resolver for the internet."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +52,11 @@ class Limits:
     """Times in seconds, sizes in bytes.
 
     Attributes:
-      connect: for the name, and again for connection and TLS.
+      connect: for resolving the name, and again for connection and TLS.
       silence: without a byte, before the head and within the body.
-      total: from request to last byte.
-      wire_bytes: of a body as sent.
-      body_bytes: of a body as decoded.
+      total: from the request to the last byte.
+      wire_bytes: size of a body as sent.
+      body_bytes: size of a body after decoding.
     """
 
     connect: float
@@ -58,57 +65,39 @@ class Limits:
     wire_bytes: int
     body_bytes: int
 
-
-@dataclass(frozen=True)
-class ClientOptions:
-    """How requests are made.
-
-    Attributes:
-      addresses: what may be connected to.
-      user_agent: the User-Agent header.
-      verify_tls: whether certificates are verified.
-      proxy: the URL of the proxy, over HTTP or HTTPS; "" for what the environment names (`HTTPS_PROXY`, `HTTP_PROXY`).
-        Hosts in `NO_PROXY` are asked without it.
-      connections: requests at once.
-      address_delay: seconds between two requests to an address.
-      address_connections: requests to an address at once.
-      keep_alive: seconds for which a connection waits for another request.
-      remembered: hosts whose addresses, turns and connections are remembered.
-    """
-
-    addresses: Addresses
-    user_agent: str
-    verify_tls: bool = True
-    proxy: str = ""
-    connections: int = 1000
-    address_delay: float = 0.0
-    address_connections: int = 1000
-    keep_alive: float = 15.0
-    remembered: int = 10_000
+    @classmethod
+    def of_page(cls, options: Options) -> Limits:
+        """The limits of a page, by the stage's options."""
+        times = options.connect_timeout, options.silence_timeout, options.page_timeout
+        return cls(*times, options.max_wire_bytes, options.max_page_bytes)
 
 
 class _Route(NamedTuple):
-    """Where to connect to for a URL, and the proxy that is there, if any."""
+    """The addresses to connect to for a URL, and the proxy at these addresses, if there is one."""
 
     infos: Sequence[AddrInfoType]
     proxy: URL | None
 
 
 class Client:
-    """Requests over HTTP/1.1; to be made and used in one event loop, by any number of tasks at once.
+    """Makes requests over HTTP/1.1; to be made and used in one event loop, by any number of tasks at once.
 
     Attributes:
-      slots: of the requests at once.
+      slots: one for each request that may be under way at the same time.
+      remembered: how many hosts' addresses, turns and robots.txt are kept.
       address_gates: the turns at each address.
     """
 
-    def __init__(self, options: ClientOptions, may_ask: Callable[[], bool] = lambda: True):
-        """A client that makes no request while `may_ask` says no."""
-        self._options, self._addresses, self._may_ask = options, options.addresses, may_ask
-        self._resolver = CheckingResolver(options.addresses, options.remembered)
-        self._idle = IdleConnections(options.connections, options.keep_alive)
-        self.slots = Slots(options.connections)
-        self.address_gates = Gates(options.address_delay, options.address_connections, options.remembered)
+    def __init__(self, options: Options, may_ask: Callable[[], bool] = lambda: True):
+        """A client by the stage's options, which makes no request while `may_ask` returns False."""
+        self._options, self._may_ask = options, may_ask
+        self._addresses = Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts)
+        connections = _allowed_connections(options.connections)
+        self.remembered = 4 * connections + 1000  # more than are open: redirects lead to others
+        self._resolver = CheckingResolver(self._addresses, self.remembered)
+        self._idle = IdleConnections(connections, max(15.0, 2 * options.host_delay))
+        self.slots = Slots(connections)
+        self.address_gates = Gates(options.address_delay, options.address_connections, self.remembered)
         self._headers = {
             "User-Agent": options.user_agent,
             "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.1",
@@ -116,13 +105,13 @@ class Client:
             "Accept-Encoding": ACCEPT_ENCODING,
         }
         self._usual_lines = _lines(self._headers)
-        self._unresolved = 0  # names in a row about which there was no answer
-        self._proxies = urllib.request.getproxies_environment()  # looks through all of the environment: once
+        self._unresolved = 0  # names in a row for which the resolver gave no answer
+        self._proxies = urllib.request.getproxies_environment()  # once, since it goes through all variables
 
     async def close(self) -> None:
         self._idle.close()
         self._resolver.close()
-        await asyncio.sleep(0)  # in which the connections' sockets are closed
+        await asyncio.sleep(0)  # lets the connections close their sockets
 
     async def get(
         self,
@@ -137,10 +126,12 @@ class Client:
     ) -> Received:
         """The response to a GET request; redirects are not followed. Raises Failed.
 
-        To be called within `gate`, the host's; this waits for the address' turn, which does not count.
+        To be called within `gate`, the host's. This waits for the address' turn; the wait does not count as the
+        request's time.
 
-        Its body is decoded, or with `encoded` as it was sent, its decoded size unchecked. A body beyond its limits is
-        Failed, or, with `cut`, cut there. `headers` are sent with the usual ones.
+        The body is decoded; with `encoded`, it is left as sent and its decoded size is not checked. A body beyond its
+        limits raises Failed, or is cut there with `cut`. `stop` says, given status and headers, whether the body need
+        not be read. `headers` are sent in addition to the usual ones.
         """
         route = await self._route(url, limits.connect)
         reader = ResponseReader(stop, limits.wire_bytes, cut=cut)
@@ -196,7 +187,7 @@ class Client:
         return connection
 
     async def _route(self, url: URL, seconds: float) -> _Route:
-        """Where to connect to, at an address and port that are allowed; raises Failed."""
+        """The addresses to connect to, where address and port are allowed; raises Failed."""
         host, port = url.raw_host or "", url.port or 0
         proxy = None if self._addresses.rule(host) else self._proxy(url.scheme, f"{host}:{port}")
         try:
@@ -216,8 +207,8 @@ class Client:
             raise Failed(Reason.PROXY, f"{proxy.raw_host}: {_os_text(error)}", transient=True) from error
 
     async def _check_behind_proxy(self, host: str, port: int, seconds: float) -> None:
-        """Raise BlockedAddress for a host that the proxy must not be asked for: private by its form, or by what this
-        machine's resolver says, where it knows the name at all."""
+        """Raise BlockedAddress for a host that must not be requested from the proxy: its name is private by its form,
+        or this machine's resolver knows the name and its address is private."""
         self._addresses.check_name(host)
         if not self._addresses.allow_private and self._unresolved < _NO_RESOLVER:
             try:
@@ -225,11 +216,11 @@ class Client:
                 self._unresolved = 0
             except BlockedAddress:
                 raise
-            except OSError as error:  # of a name that it does not know, the proxy may know more
+            except OSError as error:  # the proxy may know the name
                 self._unresolved = 0 if getattr(error, "errno", 0) == socket.EAI_NONAME else self._unresolved + 1
 
     def _proxy(self, scheme: str, host: str) -> URL | None:
-        """The proxy for a host, by the options or the environment."""
+        """The proxy for a host by the options or the environment."""
         text = self._options.proxy or self._proxies.get(scheme, "")
         if text and urllib.request.proxy_bypass_environment(host, self._proxies):  # type: ignore[attr-defined]
             return None
@@ -257,9 +248,26 @@ class Client:
             raise Failed(Reason.CONNECT, _os_text(error), transient=True, network_works=refused) from error
 
 
+def _allowed_connections(wanted: int) -> int:
+    """The number of connections that are wanted, or as many as the system's limit on open files allows.
+
+    The soft limit is raised as far as needed.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * wanted + 500  # kept-alive connections, and the files of shards and libraries
+    if hard != resource.RLIM_INFINITY:
+        needed = min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    allowed = max((needed - 500) // 2, 16)
+    if allowed < wanted:
+        logger.warning("fetch: %d connections at once, not %d: the system allows %d files", allowed, wanted, hard)
+    return min(wanted, allowed)
+
+
 def _check_proxy(status: int, headers: Headers) -> None:
-    """Raise Failed for an answer that is the proxy's own, and not the host's: Squid says 503 where it cannot connect,
-    and so do others (RFC 9209); HAProxy's has none of the headers that servers send."""
+    """Raise Failed for an answer of the proxy itself: Squid and others answer 503 if they cannot connect (RFC 9209);
+    HAProxy's 503 has none of the headers that servers send."""
     if status == 407:
         raise Failed(Reason.PROXY, "the proxy refuses: status 407")
     names = {name.lower() for name, _ in headers}
@@ -278,7 +286,7 @@ def _decoded(headers: Headers, body: bytes, limit: int, cut: bool) -> bytes:
 
 
 def _failure(error: Exception, limits: Limits, reader: ResponseReader) -> Failed:
-    """The reason a user would expect for what happened to a request on a connection."""
+    """The failure of a request whose connection raised `error`."""
     if isinstance(error, TooLarge):
         return Failed(Reason.TOO_LARGE, str(error))
     if isinstance(error, BadMessage):

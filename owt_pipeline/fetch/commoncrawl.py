@@ -1,6 +1,6 @@
-"""Pages out of a web archive on the web: looked up in its CDX indexes, each read by one ranged request.
+"""Pages from a web archive that has CDX indexes and serves its WARC files by range, such as Common Crawl.
 
-Common Crawl's way, for any archive that has a CDX index and serves its WARC files by range.
+Each URL is looked up in the indexes, and its record is read by one ranged request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from yarl import URL
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.fetch.answers import Answer, NoPage, Received
-from owt_pipeline.fetch.archive_client import BUSY, FIRST_TRIES, ArchiveClient
+from owt_pipeline.fetch.archive_client import BUSY, ArchiveClient, first_tries
 from owt_pipeline.fetch.archives import Redirect, redirect_of_record
 from owt_pipeline.fetch.lookups import BadIndex, Capture, Found, LookupClient, below
 from owt_pipeline.fetch.manners import Failed
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from owt_pipeline.fetch.stage import Options
 
 _EVER = (0, 1 << 40)
-_MOST_BY_PREFIX = "1000"  # captures with parameters for tracking
+_MOST_BY_PREFIX = "1000"  # captures with tracking parameters
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Collection:
     """One index of captures.
 
     Attributes:
-      name: what messages call it.
-      api: where it is asked.
+      name: its name in messages.
+      api: the URL of its CDX server.
       begins: time of its first capture, seconds since 1970 in UTC.
       ends: time of its last one.
     """
@@ -47,16 +47,15 @@ class Collection:
     ends: int = _EVER[1]
 
     def distance(self, moment: int) -> int:
-        """Seconds from `moment` to the nearest capture that it can have."""
+        """Seconds from `moment` to the nearest capture it can have."""
         return max(self.begins - moment, moment - self.ends, 0)
 
 
 def read_collections(options: Options) -> tuple[Collection, ...]:
-    """The collections behind `--cdx_index`; raises UserError where their list cannot be read."""
+    """The collections of `--cdx_index`; raises UserError if their list cannot be read."""
 
     async def read() -> tuple[Collection, ...]:
-        first = replace(options, archive_retries=min(options.archive_retries, FIRST_TRIES))
-        client = ArchiveClient(first, Crawl({}, False), options.cdx_connections, options.cdx_delay)
+        client = ArchiveClient(first_tries(options), Crawl({}, False), options.cdx_connections, options.cdx_delay)
         try:
             response = await client.get("the list of collections", URL(index))
         finally:
@@ -67,7 +66,7 @@ def read_collections(options: Options) -> tuple[Collection, ...]:
 
     index = options.cdx_index
     path = URL(index).path
-    if not path.endswith(".json"):  # one index, of which nothing else is known
+    if not path.endswith(".json"):  # a single index
         return (Collection(path.strip("/") or index, index),)
     try:
         return asyncio.run(read())
@@ -76,19 +75,19 @@ def read_collections(options: Options) -> tuple[Collection, ...]:
 
 
 class CdxClient(LookupClient):
-    """Asks indexes and reads records."""
+    """Looks URLs up in CDX indexes and reads records."""
 
     busy = BUSY
 
     def __init__(self, options: Options, crawl: Crawl, *collections: Collection):
         super().__init__(options, crawl, options.cdx_connections, options.cdx_delay)
         self._collections = collections
-        self.together = 2 * options.cdx_connections  # so that index and data are asked at once
+        self.together = 2 * options.cdx_connections  # so that index and data are requested at the same time
 
     async def look_up(self, url: str, canonical: str, moment: int, *, by_prefix: bool = False) -> Found:
-        """The captures found under `url`, or in the nearest collection alone under all that begin so.
+        """The captures of `url`; with `by_prefix`, in the nearest collection alone, of all URLs that begin with it.
 
-        The nearest collections are asked, as long as the next may have a page nearer than those known.
+        Collections are asked in the order of their distance, while the next one may have a nearer page.
         """
         found = Found()
         most, nearest = 1 if by_prefix else self._options.cdx_collections, math.inf
@@ -100,12 +99,9 @@ class CdxClient(LookupClient):
         return found
 
     async def captures_in(self, collection: Collection, url: str, canonical: str, by_prefix: bool = False) -> Found:
-        """The captures that one collection has; raises Failed."""
-        query = {
-            "url": url,
-            "output": "json",
-            **({"matchType": "prefix", "limit": _MOST_BY_PREFIX} if by_prefix else {}),
-        }
+        """The captures in one collection; raises Failed."""
+        query = {"url": url, "output": "json"}
+        query |= {"matchType": "prefix", "limit": _MOST_BY_PREFIX} if by_prefix else {}
         index = f"the index {collection.name}"
         found = await self.ask_index(index, URL(collection.api).update_query(query), canonical, _says_no_captures)
         if found.captures and not any(capture.file for capture in found.captures):
@@ -129,8 +125,7 @@ class CdxClient(LookupClient):
         record = await self._record(capture)
         if isinstance(record, NoPage):
             return record
-        most = self._limits.body_bytes
-        return redirect_of_record(record.body, most, canonical, where=str(capture))
+        return redirect_of_record(record.body, self._limits.body_bytes, canonical, where=str(capture))
 
     async def _record(self, capture: Capture) -> Received | NoPage:
         """The response with the bytes of a capture's record; raises Failed."""
@@ -146,7 +141,7 @@ class CdxClient(LookupClient):
 
 
 def parse_collections(body: bytes) -> tuple[Collection, ...]:
-    """The collections of a `collinfo.json`; raises BadIndex where it is none, or has none."""
+    """The collections in a `collinfo.json`; raises BadIndex for other content, and for an empty list."""
     try:
         entries = json.loads(body)
         found = tuple(_collection(entry) for entry in entries)
@@ -159,7 +154,7 @@ def parse_collections(body: bytes) -> tuple[Collection, ...]:
 
 
 def _says_no_captures(response: Received) -> bool:
-    """Whether it says that the index, which is there, has nothing (Common Crawl's way to say so)."""
+    """Whether an index answers that it has no captures, as Common Crawl does: with 404 and this text."""
     return response.status == 404 and b"no captures found" in response.body[:1000].lower()
 
 
@@ -169,5 +164,5 @@ def _collection(entry: dict[str, Any]) -> Collection:
 
 
 def _iso_time(text: str) -> int:
-    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))  # which Python 3.10 does not know
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 does not know "Z"
     return int((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp())

@@ -1,7 +1,8 @@
-"""HTTP/1.1 connections: requests go over each one at a time, and what comes is bounded in time and size.
+"""HTTP/1.1 connections: one request at a time on each, and responses bounded in time and size.
 
-httptools (llhttp) says where a response ends. It is set to be as lenient as browsers are with what servers of twenty
-years send; what could end differently for another reader (two lengths, a length that is no number) is no response.
+httptools (llhttp) decides where a response ends. It is as lenient as browsers are with the servers of twenty years; but
+a response whose end is ambiguous (two lengths, a length that is not a number) is an error. aiohttp's client is not used
+as it does not keep the bytes of a response's head, which the WARC record holds as they were sent.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from yarl import URL
 from owt_pipeline.formats.messages import BadMessage, Headers, TooLarge, header
 
 MAX_HEAD_BYTES = 64 << 10
-"""Of status line and headers; more than any server sends on purpose."""
+"""Limit of status line and headers; more than any server sends on purpose."""
 
 MAX_INFORMATIONAL = 20
-"""Responses of status 1xx before the final one."""
+"""Limit of responses with status 1xx before the final one."""
 
 _SECOND_ADDRESS_DELAY = 0.25
-"""Seconds until a host's next address is tried next to one that does not answer (RFC 8305)."""
+"""Seconds until a host's next address is tried, too, while one does not answer (RFC 8305)."""
 
-_UNBOUNDED = 1e9  # seconds: who connects sets the limit
+_UNBOUNDED = 1e9  # seconds: the caller of `connect` sets the limit
 
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:|[ \t]")
@@ -46,7 +47,7 @@ def origin_of(url: URL) -> Origin:
 
 
 class ResponseReader:
-    """One response to a GET request, from the bytes of a connection as they come.
+    """One response to a GET request, parsed from the bytes of a connection as they arrive.
 
         while not reader.feed(connection.recv()): ...
 
@@ -54,14 +55,14 @@ class ResponseReader:
       status: its status code; 0 until the head is complete.
       headers: as sent, in order.
       head: the bytes of status line and headers.
-      body: in pieces, as sent, chunked or not.
-      truncated: whether the body is not complete: cut at the limit, or left unread because `stop` said so.
-      begun: whether a byte of it came.
+      body: its pieces as sent, chunked or not.
+      truncated: whether the body is incomplete: cut at the limit, or not read because of `stop`.
+      begun: whether any byte arrived.
       reusable: once it is complete, whether the connection can take another request.
     """
 
     def __init__(self, stop: Stop, wire_bytes: int, *, cut: bool = False):
-        """A reader of a response whose body is at most `wire_bytes` as sent: more is TooLarge, or with `cut` cut."""
+        """A reader of a response of at most `wire_bytes` of body as sent: a longer one raises TooLarge, or is `cut`."""
         self.status = 0
         self.headers: Headers = []
         self.head = b""
@@ -76,7 +77,7 @@ class ResponseReader:
         self._parser: Any = self._new_parser()
 
     def feed(self, data: bytes) -> bool:
-        """Take bytes; returns whether the response is complete. Raises BadMessage or TooLarge."""
+        """Take bytes; returns whether the response is complete. Raises BadMessage and TooLarge."""
         self.begun = True
         if not self.head:
             self._buffer += data
@@ -88,7 +89,7 @@ class ResponseReader:
         return self._take_body(data)
 
     def end(self) -> None:
-        """The connection was closed; raises BadMessage where the response is not complete by that."""
+        """Take the connection's end; raises BadMessage if the response is not complete."""
         until_closed = self._length is None and not self._is_chunked()
         if not self._complete and not (self.head and until_closed):
             raise BadMessage("the body breaks off")
@@ -116,7 +117,7 @@ class ResponseReader:
         return parser
 
     def _take_head(self) -> bool:
-        """Take a head from the buffer, of the response or of one before it (1xx); False where more bytes are needed."""
+        """Take the head of this or of a preceding response (1xx) from the buffer; False if more bytes are needed."""
         end = _END_OF_HEAD.search(self._buffer)
         if not b"HTTP/".startswith(self._buffer[:5]):
             raise BadMessage(f"not HTTP, which begins with a status line, but {self._buffer[:40]!r}")
@@ -146,11 +147,11 @@ class ResponseReader:
             fields = [line for line in lines if _FIELD.match(line)]
             if len(fields) == sum(map(bool, map(bytes.strip, lines))):
                 raise BadMessage(f"{str(error)[:1].lower()}{str(error)[1:]} in {head[:60]!r}") from None
-            self.headers, self._parser = [], self._new_parser()  # once more, without lines that browsers ignore
+            self.headers, self._parser = [], self._new_parser()  # again, without lines that browsers ignore
             self._parse_head(b"\n".join([first, *fields, b"\r\n"]))
 
     def _judge_head(self) -> None:
-        """What the head says of the body."""
+        """Find out from the head whether and how to read the body."""
         length = header(self.headers, "content-length")
         if self._complete:
             self._length = 0
@@ -164,7 +165,7 @@ class ResponseReader:
         return (header(self.headers, "transfer-encoding") or "").rpartition(",")[2].strip().lower() == "chunked"
 
     def _take_body(self, data: bytes) -> bool:
-        extra = False  # bytes behind the end of the body
+        extra = False  # whether bytes follow the body
         if self._length is not None:
             data, extra = data[: self._length], len(data) > self._length
             self._length -= len(data)
@@ -186,13 +187,13 @@ class ResponseReader:
             self.truncated = True
         self.reusable = self._complete and self._keeps_alive and not extra
         if self._complete or self.truncated:
-            self._parser = None  # which holds this object, and its body
+            self._parser = None  # it refers to this object, and so to the body
             return True
         return False
 
 
 class Silence(asyncio.TimeoutError):
-    """Nothing came for too long, where something still might."""
+    """No byte arrived for too long."""
 
 
 class Connection(asyncio.Protocol):
@@ -200,7 +201,7 @@ class Connection(asyncio.Protocol):
 
     Attributes:
       address: the server's IP address.
-      idle_since: when its last exchange ended, in the event loop's time; 0 where there was none.
+      idle_since: when its last exchange ended, in the event loop's time; 0 if there was none.
     """
 
     address = ""
@@ -218,10 +219,10 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def exchange(self, request: bytes, reader: ResponseReader, silence: float, deadline: float) -> None:
-        """Send a request, and give what comes to `reader` until the response is complete.
+        """Send a request, and feed `reader` until the response is complete.
 
         Raises Silence after `silence` seconds without a byte, asyncio.TimeoutError at `deadline` (in the loop's
-        time), what the reader raises, and OSError where the connection is lost; after an error it is closed.
+        time), the reader's errors, and OSError if the connection is lost; after an error it is closed.
         """
         self._reader, self._complete = reader, self._loop.create_future()
         self._heard, self._silence, self._deadline = self._loop.time(), silence, deadline
@@ -238,7 +239,7 @@ class Connection(asyncio.Protocol):
             self.idle_since = self._loop.time()
 
     async def start_tls(self, tls: SSLContext | None, host: str) -> None:
-        """Speak TLS from now on, also within TLS to a proxy."""
+        """Use TLS from now on, also within TLS to a proxy."""
         if tls is not None:
             self._transport = await self._loop.start_tls(self._transport, self, tls, server_hostname=host)
 
@@ -275,7 +276,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._reader is None or self._complete is None or self._complete.done():
-            self.close()  # what nobody asked for, or more than the response
+            self.close()  # bytes without a request, or after the response
             return
         self._heard = self._loop.time()
         try:
@@ -296,7 +297,7 @@ class Connection(asyncio.Protocol):
                 self._finish()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if error is None or isinstance(error, SSLError):  # many servers end TLS without saying so
+        if error is None or isinstance(error, SSLError):  # many servers close TLS connections without a closing alert
             self.eof_received()
         if self._timer is not None:
             self._timer.cancel()
@@ -304,11 +305,11 @@ class Connection(asyncio.Protocol):
 
 
 class ProxyError(ConnectionError):
-    """The proxy cannot be reached, or refuses to serve us."""
+    """The proxy cannot be reached, or refuses to serve this client."""
 
 
 class _TunnelReader:
-    """A proxy's answer to CONNECT, which has no body."""
+    """Reads a proxy's answer to CONNECT, which has no body."""
 
     status, begun, answer = 0, False, b""
 
@@ -320,7 +321,7 @@ class _TunnelReader:
 
 
 class Hop(NamedTuple):
-    """A proxy on the way: its TLS, if it speaks that, its name, and what it is sent first (`CONNECT ...`), if any."""
+    """A proxy: its TLS context, if it uses TLS, its name, and the request for a tunnel (`CONNECT ...`), or nothing."""
 
     tls: SSLContext | None
     host: str
@@ -328,9 +329,9 @@ class Hop(NamedTuple):
 
 
 async def connect(infos: Sequence[AddrInfoType], tls: SSLContext | None, host: str, proxy: Hop | None) -> Connection:
-    """A connection to the first of these addresses that answers; raises OSError, or ssl.SSLError, which is one.
+    """A connection to the first of these addresses that answers; raises OSError, of which ssl.SSLError is a subclass.
 
-    The addresses are those of the `proxy`, if there is one: where it does not do its part, that is a ProxyError.
+    With a `proxy`, the addresses are the proxy's, and its failures raise ProxyError.
     """
     loop = asyncio.get_running_loop()
     outer, name = (tls, host) if proxy is None else (proxy.tls, proxy.host)
@@ -367,16 +368,16 @@ async def connect(infos: Sequence[AddrInfoType], tls: SSLContext | None, host: s
 
 
 class IdleConnections:
-    """Connections that wait for another request to their origin; the longest unused go first."""
+    """Connections that wait for another request to their origin; the one unused for the longest is closed first."""
 
     def __init__(self, keep: int, seconds: float):
-        """Room for `keep` of them, each for so many seconds."""
+        """Room for `keep` connections, each for so many seconds."""
         self._keep, self._seconds = keep, seconds
         self._connections: OrderedDict[Connection, Origin] = OrderedDict()  # in the order in which they were put
         self._of_origin: dict[Origin, list[Connection]] = {}
 
     def take(self, origin: Origin) -> Connection | None:
-        """One to `origin`, the last used; None without any."""
+        """The last used connection to `origin`, or None."""
         while connections := self._of_origin.get(origin):
             connection = connections[-1]
             self._remove(connection)

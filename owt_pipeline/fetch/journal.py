@@ -1,7 +1,8 @@
-"""What happened to a shard's URLs, as it became known: the journal, which a killed process leaves to the next attempt.
+"""The journal of a shard: the answers to its URLs as they arrive, which the next attempt finds if this one is killed.
 
-An attempt writes its answers into segments, each once and complete, in the working directory. The next attempt reads
-the segments of all attempts and asks only for what is in none of them. A claim keeps two attempts from asking at once.
+An attempt writes its answers to segments in the working directory, each once and complete. The next attempt reads the
+segments of all attempts and requests only URLs that are in none of them. A claim prevents that two attempts make
+requests for a shard at the same time.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 TERM_SECONDS = 30.0
-"""Once a claim has not been renewed for so long, by the clock of whoever watches it, it can be taken over."""
-_VALID_SECONDS = 25.0  # after a renewal, for its owner: it stops before anybody else begins
+"""A claim that was not renewed for so long, by the clock of the process that watches it, can be taken over."""
+_VALID_SECONDS = 25.0  # after a renewal, for its owner, who so stops before anybody else begins
 RENEW_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 
@@ -37,21 +38,21 @@ _MAGIC = b"OWT\x03"
 _HEAD = struct.Struct("<4sII")  # magic, number of entries, CRC-32 of the index
 _INDEX = np.dtype([("id", "<u8"), ("length", "<u4"), ("kind", "u1")])
 _NO_PAGE, _PAGE, _POSTPONED = range(3)  # kinds of answers
-_FIRST_READ = 64 << 10  # bytes, in which most indexes lie
+_FIRST_READ = 64 << 10  # bytes; most indexes are smaller
 _CRC = struct.Struct("<I")  # of an entry
 
 _PLACE = np.dtype([("id", "<u8"), ("segment", "<u4"), ("offset", "<u8"), ("length", "<u4"), ("kind", "u1")])
 
 
 class Journal:
-    """The answers of one source about one shard, as far as they are in segments.
+    """The answers of one source to the URLs of one shard, as far as they are in segments.
 
     Attributes:
-      folder: where the segments are.
+      folder: the folder of the segments.
     """
 
     def __init__(self, folder: Storage):
-        """The journal in a folder, with the segments that are there."""
+        """The journal in a folder, with the segments that are there now."""
         self.folder = folder
         self._segments: list[str] = []
         self._places = np.empty(0, _PLACE)
@@ -67,16 +68,16 @@ class Journal:
 
     @property
     def postponed(self) -> np.ndarray:
-        """The url_ids whose answer was a failure that time may mend, and that are asked for once more at the end."""
+        """The url_ids whose answer was a temporary failure; they are requested once more at the end of the shard."""
         return self._places["id"][self._places["kind"] == _POSTPONED]
 
     @property
     def pages(self) -> np.ndarray:
-        """Those of them whose answer is a page."""
+        """The url_ids whose answer is a page."""
         return self._places["id"][self._places["kind"] == _PAGE]
 
     def load(self) -> None:
-        """Take segments into account that were written since. A damaged one, after a power failure, is none."""
+        """Read the segments that were written since; those that a power failure has damaged are skipped."""
         new = sorted(set(self.folder.names()) - set(self._segments))
         indexes = self._each(self._index, new)
         places = [self._places]
@@ -89,11 +90,11 @@ class Journal:
         self._segments += new
         joined = np.concatenate(places)
         joined = joined[np.lexsort((joined["kind"] == _POSTPONED, joined["id"]))]
-        _, first = np.unique(joined["id"], return_index=True)  # where two attempts asked, the first one counts
+        _, first = np.unique(joined["id"], return_index=True)  # of two attempts' answers, the first one counts
         self._places = joined[first]
 
     def answers(self, url_ids: Sequence[int]) -> Iterator[Answer | None]:
-        """The answer of each of these URLs, which ascend; None for one without."""
+        """The answer of each of these URLs, given in ascending order; None for a URL without one."""
         ids = np.array(url_ids, np.uint64)
         found = self._places[np.isin(self._places["id"], ids, assume_unique=True)]
         known: dict[int, Answer] = {}
@@ -106,7 +107,7 @@ class Journal:
         return list(map(call, items)) if self.folder.is_local or len(items) < 2 else at_once(call, items)
 
     def _read(self, places: np.ndarray) -> list[tuple[int, Answer]]:
-        """Entries of one segment, which lie close together since they are sorted, by one read."""
+        """Entries of one segment, read at once: since they are sorted, they lie close together."""
         name = self._segments[places["segment"][0]]
         start, end = int(places["offset"][0]), int(places["offset"][-1] + places["length"][-1])
         data = self.folder.read_range(name, start, end - start)
@@ -134,12 +135,12 @@ class Journal:
 
 
 class SegmentWriter:
-    """Answers of one attempt on their way into a journal's segments."""
+    """Writes the answers of one attempt to segments of a journal."""
 
     def __init__(self, folder: Storage, attempt: str, is_last: bool):
-        """A writer for the journal in `folder`; `attempt` is a name that no other attempt has.
+        """A writer for the journal in `folder`; `attempt` is a unique name.
 
-        Unless `is_last`, URLs whose failure time may mend are asked for once more, and so have no answer yet.
+        Unless `is_last`, URLs that failed temporarily have no final answer: they are requested once more.
         """
         self.folder, self._attempt, self._number = folder, attempt, 0
         self._is_last = is_last
@@ -148,7 +149,7 @@ class SegmentWriter:
         self.since = 0.0
 
     def append(self, url_id: int, answer: Answer) -> bool:
-        """Keep an answer for the next segment, until which it is lost with this process; whether it is final."""
+        """Keep an answer in memory for the next segment; returns whether it is final."""
         if not self._entries:
             self.since = time.monotonic()
         entry = _encoded(answer)
@@ -160,7 +161,7 @@ class SegmentWriter:
         return kind != _POSTPONED
 
     def flush(self) -> None:
-        """Write what was kept as a segment."""
+        """Write the answers that are kept as a segment."""
         if not self._entries:
             return
         entries = sorted(self._entries.items())
@@ -182,28 +183,28 @@ _decode_page = msgspec.msgpack.Decoder(Page).decode
 
 
 class _Claim(Holder, frozen=True):
-    """What a claim's file says: the attempt that owns it, and its processes."""
+    """The content of a claim's file: the attempt that owns it, and its processes."""
 
     owner: str
     processes: list[str]
 
     def is_dead(self) -> bool:
-        """Whether its processes were of this host and have ended."""
+        """Whether its processes ran on this host and have ended."""
         found = [Process.parse(text) for text in self.processes]
         return all(process is not None and process.is_here and not process.runs() for process in found)
 
 
 class Claim:
-    """The right of one attempt to ask the web for a shard's URLs: a file that is renewed by compare-and-swap.
+    """The right of one attempt to make requests for a shard: a file that is renewed by compare-and-swap.
 
         async with Claim(folder, name, processes) as claim: ...  # waits until no other attempt holds it
 
-    Whoever holds it asks only while `is_valid`, and it can be taken over only later than that: also from a process
-    that was stopped and wakes up.
+    Its owner makes requests only while `is_valid`. It can be taken over only after that, also from a process that was
+    stopped and wakes up.
 
     Attributes:
-      attempt: a name that no other attempt has.
-      was_taken_over: whether another attempt may have asked a moment ago.
+      attempt: a unique name.
+      was_taken_over: whether another attempt may have made requests a moment ago.
       claims: how many attempts, at any shard, hold a claim, as far as this one knows.
       lost: done when another attempt has taken the claim over.
     """
@@ -211,7 +212,7 @@ class Claim:
     lost: asyncio.Future[None]
 
     def __init__(self, folder: Storage, name: str, processes: Sequence[Process]):
-        """A claim in the file `name`, by these processes: once they have ended, it is free."""
+        """A claim in the file `name`, held by these processes: once they have ended, it is free."""
         self.attempt = uuid.uuid4().hex
         self.was_taken_over = False
         self.claims = 1
@@ -229,7 +230,7 @@ class Claim:
         try:
             await asyncio.shield(given_back)
         except asyncio.CancelledError:
-            await given_back  # or the next attempt would wait for its end
+            await given_back  # otherwise the next attempt would wait until it expires
             raise
 
     async def _give_back(self) -> None:

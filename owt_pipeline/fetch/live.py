@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import random
-import resource
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
@@ -13,9 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from yarl import URL
 
-from owt_pipeline.fetch.addresses import Addresses, parse_rules
 from owt_pipeline.fetch.answers import LIVE, Answer, NoPage, Page, Received, judge, refuse_head
-from owt_pipeline.fetch.client import Client, ClientOptions, Limits
+from owt_pipeline.fetch.client import Client, Limits
 from owt_pipeline.fetch.manners import (
     ROBOTS_BYTES,
     Cookies,
@@ -37,60 +34,22 @@ from schemas.reasons import http_reason
 if TYPE_CHECKING:
     from owt_pipeline.fetch.stage import Options
 
-logger = logging.getLogger("owt")
-
 _BUSY = (429, 503)
 _NO_ROBOTS = (429, *range(500, 600))
-"""Statuses of a robots.txt that forbid all of a host, so it is asked for again before that is believed."""
+"""Statuses of a robots.txt that forbid a complete host, so the request is retried."""
 
 _MOST_BUSY = 5
 _FIRST_REST, _LONGEST_REST = 60.0, 3600.0
-"""After so many 429 or 503 in a row a host is closed for so many seconds, then twice as long after one more, and so on;
-meanwhile its URLs are temporary failures."""
+"""After so many 429 or 503 in a row, a host is closed for so many seconds, after one more for twice as long, and so on.
+Its URLs are temporary failures meanwhile."""
 
 _FIRST_BACKOFF = 1.0  # seconds; doubled at each retry, and spread by half of it
 
 
-def limits_of(options: Options) -> Limits:
-    """Those of a page, by the options of the stage."""
-    times = options.connect_timeout, options.silence_timeout, options.page_timeout
-    return Limits(*times, options.max_wire_bytes, options.max_page_bytes)
-
-
-def client_options(options: Options) -> ClientOptions:
-    """How the web is asked, by the options of the stage."""
-    connections = _allowed_connections(options.connections)
-    return ClientOptions(
-        Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts),
-        options.user_agent,
-        options.verify_tls,
-        options.proxy,
-        connections,
-        options.address_delay,
-        options.address_connections,
-        keep_alive=max(15.0, 2 * options.host_delay),
-        remembered=4 * connections + 1000,  # more than are open, since redirects lead to others
-    )
-
-
-def _allowed_connections(wanted: int) -> int:
-    """As many connections as are wanted and as the system lets this process have, after raising its limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 2 * wanted + 500  # kept-alive connections, and the files of shards and libraries
-    if hard != resource.RLIM_INFINITY:
-        needed = min(needed, hard)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    allowed = max((needed - 500) // 2, 16)
-    if allowed < wanted:
-        logger.warning("fetch: %d connections at once, not %d: the system allows %d files", allowed, wanted, hard)
-    return min(wanted, allowed)
-
-
 class Fetched(NamedTuple):
-    """A final response, the redirects that led to it, when that began (seconds since 1970), and how long it took.
+    """A final response, the redirects that led to it, its beginning (seconds since 1970) and duration.
 
-    Bodies are as sent; one that is more than `max_body_bytes` when decoded is no page.
+    Bodies are as sent; a response with more than `max_body_bytes` after decoding is no page.
     """
 
     received: Received
@@ -101,10 +60,10 @@ class Fetched(NamedTuple):
     keep_requests: bool = False
 
     def answer(self) -> Answer:
-        """The page that it is, or why it is none: what takes longer than the request."""
+        """The page, or why there is none. This takes longer than the request, so it is done in another process."""
         received, content_type = self.received, self.received.header("content-type")
         try:
-            body = b""  # of what is no page, some may have come
+            body = b""  # whatever was received of a response that is no page
             if not has_no_page(received.status, received.headers):
                 body = decode_body(received.headers, received.body, self.max_body_bytes, strictly=True)
         except (BadMessage, TooLarge) as error:
@@ -134,7 +93,7 @@ class Fetched(NamedTuple):
         )
 
     def _request(self, received: Received) -> list[bytes]:
-        """The record of the request for a response, where those are kept."""
+        """The record of the request for a response, if these are kept."""
         if not self.keep_requests:
             return []
         response = received.head + received.body
@@ -153,13 +112,12 @@ class Fetcher:
     """
 
     def __init__(self, options: Options, may_ask: Callable[[], bool] = lambda: True):
-        """A fetcher that makes no request while `may_ask` says no."""
-        requests = client_options(options)
-        self.options, self._limits = options, limits_of(options)
-        self.gates = Gates(options.host_delay, options.host_connections, requests.remembered)
-        self.client = Client(requests, may_ask)
+        """A fetcher that makes no request while `may_ask` returns False."""
+        self.options, self._limits = options, Limits.of_page(options)
+        self.client = Client(options, may_ask)
+        self.gates = Gates(options.host_delay, options.host_connections, self.client.remembered)
         self._agent = robots_token(options.user_agent)
-        self._robots = RobotsCache(self._get_robots, requests.remembered)
+        self._robots = RobotsCache(self._get_robots, self.client.remembered)
         self.outages = Outages(options.outage_wait, self._answers, self.forgive)
 
     async def close(self) -> None:
@@ -168,13 +126,13 @@ class Fetcher:
 
     @property
     def requests(self) -> int:
-        """Requests that are under way."""
+        """How many requests are under way."""
         return self.client.slots.taken
 
     async def fetch(self, posted_url: str, spread: int = 1) -> Fetched | NoPage:
-        """What a URL, as it was posted, answers in the end, or why it does not.
+        """The final response for a URL as it was posted, or why there is none.
 
-        `spread` is over how many processes the host's URLs are: its delay grows with it.
+        `spread` is the number of processes that fetch the host's URLs; the host's delay is multiplied by it.
         """
         try:
             url = requested_url(posted_url)
@@ -186,7 +144,7 @@ class Fetcher:
             return NoPage(failure.reason, failure.detail)
 
     def forgive(self) -> None:
-        """Ask hosts again that were given up, once each, and for the robots.txt that could not be had."""
+        """Allow one more request to hosts that were given up, and for each robots.txt that could not be read."""
         self.gates.forgive(self.options.host_failures)
         self._robots.forget_bans()
 
@@ -246,8 +204,8 @@ class Fetcher:
     async def _get(
         self, get: Callable[[], Awaitable[Received]], url: URL, gate: Gate, busy: Collection[int], is_page: bool = False
     ) -> Received:
-        """What `get` returns, at the turns of `gate`, and again after the statuses `busy` and passing failures; raises
-        Failed. The host of a page that is busy too often in a row is closed."""
+        """The result of `get`, called at the turns of `gate`; it is retried after the statuses `busy` and transient
+        failures. Raises Failed. A host whose pages are busy too often in a row is closed."""
         retries = 0 if tried_once.get() else self.options.retries
         for attempt in range(retries + 1):
             last = attempt == retries
@@ -298,7 +256,7 @@ def requested_url(posted: str) -> URL:
 
 
 def redirect_target(response: Received) -> URL:
-    """Where a redirect leads; raises Failed where that is nowhere that can be requested."""
+    """The target of a redirect; raises Failed if it cannot be requested."""
     location = response.header("location")
     if not location:
         raise Failed(Reason.BAD_REDIRECT, f"status {response.status} without a Location")
@@ -309,6 +267,6 @@ def redirect_target(response: Received) -> URL:
 
 
 def has_no_page(status: int, headers: Headers) -> bool:
-    """Whether the head tells that the body is no page, and need not be read."""
+    """Whether the head shows that the response is no page, so that the body need not be read."""
     content_type = next((value for name, value in headers if name.lower() == "content-type"), None)
     return status in REDIRECTS or refuse_head(status, content_type) is not None

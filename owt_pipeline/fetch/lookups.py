@@ -1,9 +1,9 @@
-"""Pages looked up URL by URL in a CDX index, and redirects followed within the archive.
+"""Pages looked up URL by URL in a CDX index; redirects are followed within the archive.
 
-An index answers with the captures of a URL, as JSON: an array, of arrays whose first one names the fields (the Wayback
-Machine), or an object a line (pywb, Common Crawl; https://pywb.readthedocs.io/en/latest/manual/cdxserver_api.html). It
-compares URLs by their SURT form, which ignores more than canonical URLs do, such as case; so what it finds is compared
-once more.
+An index answers with a URL's captures as JSON: an array of arrays, the first of which names the fields (the Wayback
+Machine), or one object per line (pywb, Common Crawl; https://pywb.readthedocs.io/en/latest/manual/cdxserver_api.html).
+It compares URLs by their SURT form, which ignores more than canonical URLs do, such as case; so the canonical forms of
+what it finds are compared again.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ import pyarrow as pa
 from yarl import URL
 
 from owt_pipeline.fetch.answers import Answer, NoPage, Origin, Page, Received, wanted_moment
-from owt_pipeline.fetch.archive_client import ArchiveClient, HeldBack, at_once, outcome
+from owt_pipeline.fetch.archive_client import ArchiveClient, HeldBack, outcome
 from owt_pipeline.fetch.archives import Redirect, canonical_or_none, followed, page_of_record
-from owt_pipeline.fetch.manners import Failed
+from owt_pipeline.fetch.manners import Failed, for_each
 from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.formats.messages import REDIRECTS, is_html
 from owt_pipeline.formats.urls import BadURL, canonical_url, url_id
 from schemas import Reason
 
 _CAPTURES_TRIED = 3
-"""Captures of a URL that are read, where the best turn out to be no pages."""
+"""How many captures of a URL are read until one is a page."""
 
 _TRACKED = "utm_"
-"""How the names of the parameters for tracking begin that archived URLs have most often."""
+"""The beginning of the most frequent names of tracking parameters."""
 
 _REVISIT = "warc/revisit"
 
 _MAX_ANSWER_BYTES = 8 << 20
-"""Of an index: some 25,000 captures of one URL in one collection, a site's first page at most."""
+"""The limit of an index' answer: some 25,000 captures, as only a site's home page has in one collection."""
 
 
 def below(root: str, name: str) -> str:
@@ -48,21 +48,21 @@ def below(root: str, name: str) -> str:
 
 
 class BadIndex(ValueError):
-    """An answer that is none of a CDX index; the message says what it is instead."""
+    """An answer that is not a CDX index'; the message says what it is."""
 
 
 @dataclass(frozen=True)
 class Capture:
-    """A capture of a URL, as far as the index says.
+    """A capture of a URL, as the index describes it.
 
     Attributes:
-      crawl: the collection that it is of.
-      file: the archive file, below the root of the archive's files; "" where it is not known.
+      crawl: the name of its collection.
+      file: the archive file, relative to the root of the archive's files; "" if unknown.
       offset: first byte of its record there.
       length: bytes of its record.
       date: when it was made, seconds since 1970 in UTC.
-      url: the URL as it was archived.
-      status: that it was answered with: 200, or that of a redirect.
+      url: the URL as archived.
+      status: the status of the response: 200, or that of a redirect.
     """
 
     crawl: str | None = None
@@ -77,19 +77,18 @@ class Capture:
         return f"{self.length:,} bytes at {self.offset} of {self.file}"
 
     def page(self, record: bytes, canonical: str, max_page_bytes: int, ms: int) -> Answer:
-        """The page in its record, read within `ms`, if that is of the URL `canonical`."""
+        """The page in its record, which took `ms` to read; the record must be of the URL `canonical`."""
         origin = Origin("commoncrawl", self.crawl, self.file, self.offset)
-        about: dict[str, Any] = {"where": str(self), "canonical": canonical, "fetch_ms": ms}
-        return page_of_record(record, origin, max_page_bytes, **about)
+        return page_of_record(record, origin, max_page_bytes, where=str(self), fetch_ms=ms, canonical=canonical)
 
 
 @dataclass
 class Found:
-    """What indexes have of a URL.
+    """The captures of a URL in some indexes.
 
     Attributes:
-      captures: pages, and redirects.
-      others: what other captures of it are.
+      captures: those that may be pages, and redirects.
+      others: counts of the other captures, by kind.
       asked: the names of the indexes.
     """
 
@@ -107,57 +106,54 @@ class Found:
         return [capture for capture in self.captures if capture.status == 200]
 
     def nothing(self) -> NoPage:
-        """Why there is no page, where no capture may be one."""
+        """The outcome of the URL if no capture can be a page."""
         others = ", ".join(f"{count} of {about}" for about, count in sorted(self.others.items()))
         detail = f"no capture of a page in {', '.join(self.asked)}" + (others and f": {others}")
         return NoPage(Reason.NOT_ARCHIVED, detail)
 
 
 class LookupClient(ArchiveClient, ABC):
-    """Looks URLs up in an index, and reads captures."""
+    """Looks URLs up in an index and reads captures."""
 
     reads_untyped: ClassVar[bool] = False
-    """Whether a capture whose type the index does not know may be a page."""
+    """Whether captures of unknown content type are read as pages."""
 
     columns: ClassVar = ("url_id", "url", "posted_url", "created_utc")
     together: int
-    """URLs that are looked up at once."""
+    """How many URLs are looked up at once."""
 
     @abstractmethod
     async def look_up(self, url: str, canonical: str, moment: int, *, by_prefix: bool = False) -> Found:
-        """The captures found under `url`, or under all that begin so, that are of `canonical`, at least those near to
-        `moment`; may raise Failed."""
+        """The captures of the URL `canonical` that the index has for `url` (or, `by_prefix`, for all URLs that begin
+        with it), at least those near `moment`; may raise Failed."""
 
     @abstractmethod
     async def read(self, capture: Capture, canonical: str) -> Answer:
-        """The page that a capture is, or why it is none; may raise Failed."""
+        """The page of a capture, or why it is none; may raise Failed."""
 
     @abstractmethod
     async def read_redirect(self, capture: Capture, canonical: str) -> Redirect | NoPage:
-        """The redirect that a capture is; may raise Failed."""
+        """The redirect of a capture, or why it is none; may raise Failed."""
 
     async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
-        """Look up every URL of `urls`; raises UserError where the archive fails for `host_failures` URLs in a row."""
-        rows = iter(range(len(urls)))
+        """Look up each URL of `urls`; raises UserError if the archive fails for `host_failures` URLs in a row."""
         held = HeldBack(recorder, self._options.host_failures)
 
-        async def ask() -> None:
-            for row in rows:
-                url_id, *about = (urls[name][row].as_py() for name in urls.column_names)
-                begun = time.monotonic()
-                await held.take(url_id, await self.fetch(*about), begun)
+        async def ask(row: int) -> None:
+            url_id, *about = (urls[name][row].as_py() for name in urls.column_names)
+            begun = time.monotonic()
+            await held.take(url_id, await self.fetch(*about), begun)
 
-        await at_once(ask() for _ in range(self.together))
+        await for_each(ask, range(len(urls)), self.together)
         await held.settle()
 
     async def fetch(self, url: str, posted: str, created_utc: int | None) -> Answer:
-        """The page of a canonical URL: its capture nearest in time to `created_utc`, or the last without a date; or,
-        as the options have it, the earliest or the latest.
+        """The page of a canonical URL: its capture nearest in time to `created_utc` (without a date, the latest), or
+        the earliest or latest one, by the options.
 
-        Where there is no capture of it, the URL is looked up as it was `posted`, then with any parameters for tracking:
-        indexes keep these, which canonical URLs lack. A capture that is no page, or cannot be read, makes way for the
-        next; where there are none but redirects, those are followed. Where the archive does not answer as it should,
-        the reason is `archive_failed`.
+        If there is no capture, the URL is looked up as it was `posted`, then with any tracking parameters, which
+        indexes keep and canonical URLs lack. If a capture is no page or cannot be read, the next one is read; redirects
+        come last and are followed. If the archive does not answer properly, the reason is `archive_failed`.
         """
         return await self._find(url, posted, wanted_moment(self._options.archive_choice, created_utc), {url_id(url)})
 
@@ -167,7 +163,7 @@ class LookupClient(ArchiveClient, ABC):
         except Failed as failure:
             return outcome(failure)
         first: NoPage | None = None
-        tried: set[tuple[str, int, int]] = set()  # a revisit is another date of a record
+        tried: set[tuple[str, int, int]] = set()  # records: a revisit is another date of one
         for capture in sorted(found.captures, key=lambda each: _distance(each, moment)):
             place = (capture.file, capture.offset, 0 if capture.file else capture.date)
             if place in tried or len(tried) == _CAPTURES_TRIED:
@@ -195,7 +191,7 @@ class LookupClient(ArchiveClient, ABC):
         return found
 
     async def _follow(self, capture: Capture, url: str, moment: int, seen: set[int]) -> Answer:
-        """The page that a redirect leads to, within the archive."""
+        """The page that a redirect leads to within the archive."""
         redirect = await self.read_redirect(capture, url)
         if isinstance(redirect, NoPage):
             return redirect
@@ -210,12 +206,11 @@ class LookupClient(ArchiveClient, ABC):
         return replace(answer, detail=f"redirects to {target}: {answer.detail}")
 
     async def ask_index(self, what: str, query: URL, canonical: str, has_none: Callable[[Received], bool]) -> Found:
-        """The captures of an index' answer to a query; `has_none` knows the answers that say that there are none."""
+        """The captures in an index' answer to a query; `has_none` recognizes answers that say there are none."""
         response = await self.get(what, query, _MAX_ANSWER_BYTES, cut=True)
         found = Found()
         if response.status != 200 and not has_none(response):
-            about = " ".join(response.body[:200].decode("utf-8", "replace").split())
-            raise self.refused(query, what, f"status {response.status} {about}".strip())
+            raise self.refused(query, what, f"status {response.status} {response.beginning()}".strip())
         if response.status == 200:
             try:
                 found = parse_captures(response.body, canonical, self.reads_untyped)
@@ -226,17 +221,16 @@ class LookupClient(ArchiveClient, ABC):
 
 
 def _distance(capture: Capture, moment: int) -> tuple:
-    """Orders captures of one URL: pages, then redirects; the nearest in time; the earliest."""
+    """The sort key of a URL's captures: pages, then redirects; the nearest in time; the earliest."""
     where = (capture.date, capture.file, capture.offset, capture.url)
     return capture.status != 200, abs(capture.date - moment), *where
 
 
 def parse_captures(body: bytes, canonical: str, untyped: bool) -> Found:
-    """The captures of an index' answer that are of the URL whose canonical form is `canonical`: those that may be
-    pages, and redirects. A revisit is another date of the page with the same digest.
+    """The captures of the URL `canonical` in an index' answer. A revisit is another date of the page with its digest.
 
-    With `untyped`, captures whose type the index does not know may be pages, too.
-    Rows that are none are passed over, such as a last line that is cut off; raises BadIndex for an answer that is none.
+    With `untyped`, captures of unknown content type may be pages, too. Malformed rows, such as a last line that is cut
+    off, are skipped; an answer that is not a CDX index' raises BadIndex.
     """
     pages: dict[Capture, str] = {}  # with their digests
     revisits: set[tuple[str, int]] = set()

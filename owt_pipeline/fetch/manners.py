@@ -1,4 +1,4 @@
-"""Manners: a host, and an address, gets one request in so many seconds and so many at once; robots.txt is obeyed."""
+"""Manners: a delay between requests to a host and to an address, a limit on requests at once, and robots.txt."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import time
 import urllib.request
 import urllib.response
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from email.message import Message
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from protego import Protego
 from yarl import URL
@@ -25,18 +25,20 @@ from owt_pipeline.fetch.answers import Received
 from owt_pipeline.fetch.connections import Origin, origin_of
 from schemas import Reason
 
+T = TypeVar("T")
+
 ROBOTS_BYTES = 500 << 10
-"""What is parsed of a robots.txt; RFC 9309 (2.5) asks for no less."""
+"""How much of a robots.txt is parsed; RFC 9309 (2.5) asks for at least this much."""
 _ROBOTS_REDIRECTS = 5  # RFC 9309, 2.3.1.2
 _ROBOTS_SECONDS = 24 * 3600.0  # RFC 9309, 2.4
 
 _COMPATIBLE = re.compile(r"Mozilla/.*?\bcompatible;\s*([A-Za-z0-9_.-]+)", re.IGNORECASE).match
 
 MAX_CRAWL_DELAY = 60.0
-"""A host that asks for more seconds between two requests gets this many."""
+"""The longest Crawl-delay that is obeyed, in seconds."""
 
 tried_once: ContextVar[bool] = ContextVar("tried_once", default=False)
-"""Whether requests that fail are not tried again: those for what has failed before, at the end of a shard."""
+"""Whether failed requests are not retried: at the end of a shard, when URLs that failed before are requested again."""
 
 Get: TypeAlias = Callable[[URL], Awaitable[Received]]
 """Gets a robots.txt, politely and with retries; raises Failed."""
@@ -49,8 +51,8 @@ class Failed(Exception):
       reason: why.
       detail: the same for a person.
       connected: whether there was a connection.
-      transient: whether it may succeed when tried again soon.
-      network_works: whether it shows that it is the host's, and that the network works.
+      transient: whether a retry may soon succeed.
+      network_works: whether it shows that the network works, so that the failure is the host's.
     """
 
     def __init__(
@@ -68,17 +70,17 @@ class Failed(Exception):
 
     @property
     def is_answer(self) -> bool:
-        """Whether it shows that the host has answered, and so that the network works."""
+        """Whether the host answered, which shows that the network works."""
         return self.connected and self.reason in (Reason.TOO_LARGE, Reason.BAD_RESPONSE)
 
     @property
     def is_of_host(self) -> bool:
-        """Whether it says that the host does not answer, whatever the URL."""
+        """Whether it means that the host does not answer, whatever the URL."""
         return self.reason in (Reason.CONNECT, Reason.TIMEOUT, Reason.TLS, Reason.DNS)
 
 
 class Slots:
-    """So many at once, the others in the order in which they came: asyncio.Semaphore, for crowds that wait.
+    """A semaphore in the order of arrival, with a count of the slots taken; fast when thousands wait.
 
     async with slots: ...
     """
@@ -94,7 +96,7 @@ class Slots:
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
-            await turn  # whoever leaves hands its slot over
+            await turn  # `release` passes a slot on
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self.release()
@@ -114,6 +116,23 @@ class Slots:
         self.release()
 
 
+async def for_each(call: Callable[[T], Awaitable[None]], items: Iterable[T], together: int) -> None:
+    """Await `call(item)` for each of the items, `together` of them at once; where one fails, the others end first."""
+    left = iter(items)
+
+    async def work() -> None:
+        for item in left:
+            await call(item)
+
+    tasks = [asyncio.ensure_future(work()) for _ in range(together)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class Gate:
     """The turns at one host, or at one address.
 
@@ -124,7 +143,7 @@ class Gate:
     Attributes:
       delay: seconds between the starts of two requests.
       next_turn: when the next request may start, in `time.monotonic` seconds.
-      failures: how often in a row the host did not answer, and `failure` the last of them.
+      failures: how often in a row the host did not answer; `failure` is the last of these failures.
       busy: how often in a row the host answered that it is busy.
     """
 
@@ -142,7 +161,7 @@ class Gate:
         """Wait for a turn, and hold one of the connections while the block runs."""
         await self.connections.acquire()
         try:
-            # In a loop, since `pause` may move the turn away while this waits for it.
+            # In a loop, since `pause` may postpone the turn meanwhile.
             while (wait := self.next_turn - time.monotonic()) > 0:
                 await asyncio.sleep(wait)
         except BaseException:
@@ -150,42 +169,42 @@ class Gate:
             raise
 
     def begin(self) -> None:
-        """Take the turn: the request goes out now, and not when the gate opened, since it may wait for others."""
+        """Take the turn: the request is sent now, perhaps later than the gate opened, as it may wait elsewhere."""
         self.next_turn = time.monotonic() + self.delay
 
     async def __aexit__(self, *_: object) -> None:
         self.connections.release()
 
     def note(self, failure: Failed | None) -> None:
-        """Note what came of a request: None for an answer, of whatever kind."""
+        """Note the failure of a request, or None for any answer."""
         self.failure = failure if failure is not None and failure.is_of_host else None
         self.failures = self.failures + 1 if self.failure is not None else 0
 
     def pause(self, seconds: float) -> None:
-        """No request for so many seconds: the host asked for it."""
+        """Postpone the next request by so many seconds."""
         self.next_turn = max(self.next_turn, time.monotonic() + seconds)
 
     def close(self, seconds: float, failure: Failed, *, asked_to: bool = False) -> None:
-        """Nobody waits for so long, so until then requests end with `failure`; also after `reopen` where the host has
-        asked for it."""
+        """Fail all requests with `failure` for so many seconds, which is too long to wait; if the host asked for it,
+        also after `reopen`."""
         self._closed, self._asked_to_close = (time.monotonic() + seconds, failure), asked_to
 
     def reopen(self) -> None:
-        """Let requests go out again, although it is closed, unless the host asked for that."""
+        """Open a closed gate, unless the host asked for the pause."""
         if not self._asked_to_close:
             self._closed = None
 
     def check_open(self) -> None:
-        """Raise Failed where it is closed."""
+        """Raise Failed if the gate is closed."""
         if self._closed is not None and time.monotonic() < self._closed[0]:
             raise self._closed[1]
 
 
 class Gates:
-    """The gates of all hosts, or addresses, of a process; those not in use are forgotten, the longest unused first.
+    """The gates of all hosts, or addresses, in a process; gates that have been unused for the longest are dropped.
 
     Attributes:
-      workers: how many processes share what is allowed, so that each takes its part.
+      workers: returns how many processes share the limits, so that each takes its part.
     """
 
     def __init__(self, delay: float, connections: int, remembered: int):
@@ -205,7 +224,7 @@ class Gates:
         return gate
 
     def forgive(self, failures: int) -> None:
-        """Let hosts that are closed, or were given up after so many failures, be asked once more."""
+        """Allow one more request to hosts that are closed or were given up after so many failures."""
         for gate in self._gates.values():
             gate.failures = min(gate.failures, failures - 1)
             gate.reopen()
@@ -219,8 +238,8 @@ class Gates:
 
 
 def robots_token(user_agent: str) -> str:
-    """The name by which a robots.txt knows a User-Agent: its product, or where it begins like a browser's, the one that
-    it says to be: `mybot` of `Mozilla/5.0 (compatible; mybot/1.0; +mailto:me@example.org)`."""
+    """The name of a User-Agent in robots.txt: its product, or if it looks like a browser's, the compatible product:
+    `mybot` for `Mozilla/5.0 (compatible; mybot/1.0; +mailto:me@example.org)`."""
     named = _COMPATIBLE(user_agent)
     return named[1] if named else user_agent.partition("/")[0].strip()
 
@@ -237,13 +256,13 @@ def retry_after(response: Received) -> float | None:
 
 
 class Cookies:
-    """The cookies of one chain of redirects, by the rules of browsers; nothing is kept beyond it."""
+    """The cookies of one chain of redirects, by the rules of browsers; they are not kept beyond it."""
 
     def __init__(self) -> None:
         self._jar: http.cookiejar.CookieJar | None = None
 
     def take(self, response: Received) -> None:
-        """Keep what a response sets."""
+        """Keep the cookies that a response sets."""
         values = [value for name, value in response.headers if name.lower() == "set-cookie"]
         if values:
             headers = Message()
@@ -264,35 +283,38 @@ class Cookies:
 
 @dataclass(frozen=True)
 class Robots:
-    """What a robots.txt says: `rules` (None: all is allowed), or why nothing may be fetched; `read` says when."""
+    """A host's robots.txt: its `rules` (None: everything is allowed), or why nothing may be fetched (`ban`).
+
+    `read` is when it was read, in `time.monotonic` seconds.
+    """
 
     rules: Protego | None = None
     ban: Failed | None = None
     read: float = 0.0
 
     def check(self, url: URL, agent: str) -> None:
-        """Raise Failed where `url` must not be fetched."""
+        """Raise Failed if `url` must not be fetched."""
         if self.ban is not None:
             raise Failed(self.ban.reason, self.ban.detail)
         if self.rules is not None and not self.rules.can_fetch(str(url), agent):
             raise Failed(Reason.ROBOTS, f"forbidden to {agent} by {url.origin()}/robots.txt")
 
     def crawl_delay(self, agent: str) -> float:
-        """Seconds between two requests that it asks for, up to MAX_CRAWL_DELAY."""
+        """The Crawl-delay in seconds, at most MAX_CRAWL_DELAY."""
         delay = self.rules.crawl_delay(agent) if self.rules is not None else None
         return min(max(float(delay or 0), 0.0), MAX_CRAWL_DELAY)
 
 
 class RobotsCache:
-    """The robots.txt of every origin asked for, for a day; the longest unused is forgotten first."""
+    """The robots.txt of origins, kept for a day; the one that has been unused for the longest is dropped first."""
 
     def __init__(self, get: Get, remembered: int):
         self._get, self._remembered = get, remembered
         self._tasks: OrderedDict[Origin, asyncio.Task[Robots]] = OrderedDict()
-        self._believed_since = 0.0  # bans that were read before are read again
+        self._believed_since = 0.0  # bans from before this time are not valid
 
     def forget_bans(self) -> None:
-        """Ask again for each robots.txt that could not be had."""
+        """Request each robots.txt again that could not be read."""
         self._believed_since = time.monotonic()
 
     async def of(self, url: URL) -> Robots:
@@ -313,10 +335,10 @@ class RobotsCache:
 
 
 async def read_robots(origin: URL, get: Get) -> Robots:
-    """The robots.txt of `origin` by RFC 9309: it allows all where it is absent (4xx), nothing where the server fails.
+    """The robots.txt of `origin` by RFC 9309: everything is allowed without one (4xx), nothing if the server fails.
 
-    A host that cannot be reached at all, or asks for patience (429), bans for that reason, so that its pages are not
-    counted as forbidden.
+    If the host cannot be reached at all, or answers 429, that is the reason of the ban, so that its pages do not count
+    as forbidden.
     """
     url, read = origin.with_path("/robots.txt"), time.monotonic()
     for _ in range(_ROBOTS_REDIRECTS + 1):

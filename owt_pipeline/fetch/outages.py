@@ -1,15 +1,16 @@
-"""Whether failures are those of hosts or of our own network: an outage is no verdict on a URL.
+"""Whether failures are the hosts' or our own network's: URLs are not rejected because of an outage.
 
-A URL that fails for want of a connection waits until some host answers: then its failure is its host's. Where every
-URL that is being fetched waits, it is the network, the resolver or the proxy that fails if
+A URL without a connection waits until some host answers: then the failure is its host's. If every URL that is being
+fetched waits, it is an outage (the network, the resolver or the proxy fails) if
 
-    - hosts that answered before (the witnesses) do not either, and they are three hosts together; or
-    - no host has ever answered, and there are 20; or fewer, none of which has shown that the network works: by refusing
-      a connection, or by a name that does not exist, as the resolver says; or
-    - the proxy says of itself that it fails.
+    - hosts that answered before (the witnesses) do not answer either, and these are at least three hosts together; or
+    - no host has ever answered, and they are at least 20, or fewer without a sign that the network works: a refused
+      connection, or the resolver's answer that a name does not exist; or
+    - the proxy itself reports a failure.
 
-Then fetching pauses; some of the URLs are tried again after growing waits, with the witnesses, and once one answers,
-all are. At last the run stops, and none of these URLs has an outcome. In all other cases the hosts are dead.
+Then fetching pauses. After each of several growing waits, the witnesses and some of the URLs are tried again; once one
+answers, fetching continues. If none ever does, the run stops, and these URLs have no outcome. In all other cases the
+hosts are dead.
 """
 
 from __future__ import annotations
@@ -26,45 +27,45 @@ from schemas import Reason
 logger = logging.getLogger("owt")
 
 OUTAGE_HOSTS = 20
-"""So many hosts, and all that are being fetched from, fail together in an outage, however they do."""
+"""If so many hosts, which are all that are being fetched from, fail together, it is an outage, however they fail."""
 
 _FEW_HOSTS = 3
-"""So many are enough if some of them have answered before: one or two may be gone by themselves."""
+"""So many hosts are enough if some answered before: one or two may go down at the same time by chance."""
 
 _OF_NETWORK = (Reason.DNS, Reason.CONNECT, Reason.TIMEOUT, Reason.PROXY)
-_PROBED = 20  # URLs that are tried after each wait
+_PROBED = 20  # URLs that are tried again after each wait
 _WITNESSES = 5
 _REMEMBERED = 10_000  # hosts
-_FIRST_WAIT = 1 / 63  # of all waits, each twice the one before: six of them
+_FIRST_WAIT = 1 / 63  # of the total: six waits, each twice as long as the one before
 
 
 class Outages:
-    """Says of failures whose they are; used in one event loop, by all tasks that fetch.
+    """Decides whether failures are the hosts' or an outage's; used in one event loop, by all tasks that fetch.
 
     Attributes:
-      tasks: how many fetch now, or wait here.
+      tasks: how many tasks fetch now, or wait here.
       is_paused: whether there is an outage.
-      network_works: whether a failure has shown so, as that of a host that refuses connections does.
+      network_works: whether a failure has shown that the network works, such as a refused connection.
     """
 
     def __init__(self, wait_seconds: float, probe: Callable[[str], Awaitable[bool]], forgive: Callable[[], None]):
-        """Waits of so many seconds in all end in a UserError; none at all: each failure is its host's.
+        """After waiting `wait_seconds` in all, an outage raises a UserError; with 0, each failure is its host's.
 
-        `probe` says whether the host of a URL answers; `forgive` makes hosts be asked that were given up.
+        `probe` returns whether the host of a URL answers; `forgive` allows requests to hosts that were given up.
         """
         self._wait_seconds, self._probe, self._forgive = wait_seconds, probe, forgive
         self.tasks, self.is_paused, self.network_works = 0, False, False
         self._waiting: dict[asyncio.Future[bool], tuple[str, NoPage]] = {}
-        self._witnesses: OrderedDict[str, None] = OrderedDict()  # URLs, the last that answered at the end
+        self._witnesses: OrderedDict[str, None] = OrderedDict()  # URLs, the latest at the end
         self._failing: OrderedDict[str, None] = OrderedDict()  # hosts that failed while others answered
         self._pause: asyncio.Task[None] | None = None
 
     def forget_failures(self) -> None:
-        """Judge hosts anew that failed while others answered: until then, each of their failures is their own."""
+        """Forget which hosts failed while others answered; further failures of those are always their own."""
         self._failing.clear()
 
     def trust(self, urls: Iterable[str]) -> None:
-        """Take URLs that have answered as witnesses."""
+        """Use URLs that have answered as witnesses."""
         for url in urls:
             self._witnesses[url] = None
             self._witnesses.move_to_end(url)
@@ -72,7 +73,7 @@ class Outages:
             self._witnesses.popitem(last=False)
 
     def answered(self, url: str) -> None:
-        """A host has answered, so the network works."""
+        """Note that a host has answered, so that the network works."""
         if not self._waiting and not self.is_paused and url in self._witnesses:
             return
         self.trust([url])
@@ -80,7 +81,7 @@ class Outages:
         self.is_paused = False
 
     async def is_final(self, url: str, failure: NoPage) -> bool:
-        """Whether the failure of a URL is its host's; otherwise it has to be asked for again. Raises UserError."""
+        """Whether the failure of a URL is its host's; otherwise the URL has to be requested again. Raises UserError."""
         host = _host_of(url)
         if failure.reason not in _OF_NETWORK or not self._wait_seconds or host in self._failing:
             return True
@@ -98,7 +99,7 @@ class Outages:
         return is_final
 
     def judge(self) -> None:
-        """See whether all tasks wait; to be called when one has ended."""
+        """Decide if all tasks wait; to be called when a task has ended."""
         if len(self._waiting) < self.tasks or not self._waiting or (self._pause is not None and not self._pause.done()):
             return
         of_proxy = all(failure.reason == Reason.PROXY for _, failure in self._waiting.values())

@@ -1,12 +1,12 @@
-"""Records made of what was fetched, in a process of their own, while the event loop fetches on.
+"""A process that makes records of the responses, while the event loop fetches on.
 
-Digests and compression take longer than the request. In a thread of the event loop's process they would also make
-it wait for the interpreter's lock at each system call: the loop would run at half its rate.
+Digests and compression take longer than the request. In a thread of the event loop's process, they would also make the
+loop wait for the interpreter's lock at each system call, and run at half its rate.
 
     event loop --take--> batches --socket--> process: answers, into journals --socket--> how many
 
-When the event loop's process is gone, the process writes down what it was given, so that a killed run loses what was
-in flight; where both are killed, as with a machine, it loses 5 seconds of work on a disk, 30 in a bucket.
+When the event loop's process is gone, the other process still writes what it was given, so a killed run loses only the
+requests in flight. If both are killed, as with a machine, it loses 5 seconds of work on a disk, 30 in a bucket.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import socket
 import struct
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -33,30 +32,30 @@ from owt_pipeline.storage.disk import Process, this_process
 from owt_pipeline.storage.folder import Storage
 
 SEGMENT_SECONDS = 5.0
-BUCKET_SECONDS = 30.0  # each segment is a request there, which costs money and half a second
+BUCKET_SECONDS = 30.0  # each segment is a request there; it costs money and half a second
 SEGMENT_BYTES = 16 << 20
-"""A journal's segment is written when its first answer is so old, or it has so many bytes."""
-_KEPT_BYTES = 2 * SEGMENT_BYTES  # for all journals together; beyond, the longest segment is written
+"""A segment of a journal is written when its first answer is so old, or it has so many bytes."""
+_KEPT_BYTES = 2 * SEGMENT_BYTES  # of all journals together; beyond, the longest segment is written
 
-_WAITING_BATCHES = 16
-"""Batches that wait to be sent to the process; beyond, the event loop fetches no more until there are fewer."""
+_WAITING_BYTES = 2 << 20
+"""When so many bytes wait for the process, the event loop fetches no further pages."""
 
 _BATCH_BYTES = 256 << 10
 _BATCH_SECONDS = 0.01
-"""A batch goes to the process when it has so many bytes or is so old."""
+"""A batch is sent to the process when it has so many bytes or is so old."""
 
 _SECONDS_TO_END = 10.0
-"""Of the process, when the event loop's is gone: to write down what it was given."""
+"""Time that the process has for writing what it was given, once the event loop's process is gone."""
 
 _LENGTH = struct.Struct("!i")  # before each message, as multiprocessing's Connection has it
 
 
 class RecordingFailed(RuntimeError):
-    """Recording has failed; why is raised on leaving the Recorder."""
+    """Recording has failed; the reason is raised on leaving the Recorder."""
 
 
 class Recorder:
-    """What a shard's answers are given to; they are in the journal when the block ends.
+    """Takes the answers for a shard; they are in its journal when the block ends.
 
     async with Recorder(recording, folder, attempt, recorded) as recorder:
         ...  await recorder.take(url_id, fetched)
@@ -70,9 +69,9 @@ class Recorder:
         recorded: Callable[[int, int], None],
         is_last: bool = True,
     ):
-        """A recorder into the journal in `folder`; calls `recorded` with how many more answers and pages there are.
+        """A recorder for the journal in `folder`; calls `recorded` with the numbers of further answers and pages.
 
-        Unless `is_last`, failures that time may mend are no answers yet.
+        Unless `is_last`, temporary failures do not count as answers.
         """
         self.is_last = is_last
         self._recording, self._folder, self._attempt, self.recorded = recording, folder, attempt, recorded
@@ -80,40 +79,40 @@ class Recorder:
         self.settled = asyncio.Event()
 
     async def __aenter__(self) -> Recorder:
-        self._recording.begin(self, self._folder, self._attempt)
+        self._recording.begin(self, SegmentWriter(self._folder, self._attempt, self.is_last))
         return self
 
     async def __aexit__(self, kind: type | None, *_: object) -> None:
         if self._recording.error is None:
-            self._recording.finish(self)
+            self._recording.put(self.key, None)
             await self.settled.wait()
         if self._recording.error is not None and kind in (None, RecordingFailed):
             raise self._recording.error
 
     async def take(self, url_id: int, fetched: Fetched | Answer) -> None:
-        """Give what was fetched; waits while too much is waiting, raises RecordingFailed once recording has failed."""
-        if not self._recording.ready.is_set():
+        """Take a result; waits while too much is waiting, and raises RecordingFailed once recording has failed."""
+        while self._recording.error is None and not self._recording.ready.is_set():
             await self._recording.ready.wait()
         if self._recording.error is not None:
             raise RecordingFailed
-        self._recording.put(self.key, url_id, fetched)
+        size = len(fetched.received.body) if isinstance(fetched, Fetched) else 100
+        self._recording.put(self.key, (url_id, fetched), size)
 
 
 async def start_recording() -> Recording:
-    """A process at work: what is fetched before it is would be lost to a kill meanwhile."""
-    child = workers.start_child(_serve, _SECONDS_TO_END)
-    _, recording = await asyncio.get_running_loop().create_connection(lambda: Recording(child), sock=child.socket)
+    """A process at work: answers from before its start could be lost."""
+    recording = Recording(workers.start_child(_serve, _SECONDS_TO_END))
     await recording.process
     return recording
 
 
-class Recording(asyncio.Protocol):
-    """The process, as the event loop sees it.
+class Recording:
+    """The event loop's side of the process.
 
     Attributes:
-      child: what `workers.start_child` gave.
-      process: which it is, once it is at work.
-      ready: whether it takes more, or never will again.
+      child: the process, by `workers.start_child`.
+      process: its id; done once it is at work.
+      ready: set while it takes more, and for good once it has failed.
       error: why it has failed.
     """
 
@@ -123,93 +122,73 @@ class Recording(asyncio.Protocol):
         self.ready.set()
         self.error: BaseException | None = None
         self._recorders: dict[str, Recorder] = {}
-        self._transport: Any = None
-        self._closing = False
-        self._closed = asyncio.Event()
-        self._received = bytearray()
-        self._messages: deque[bytes] = deque()  # not sent yet: in the transport's buffer, each would cost a copy of all
-        self._is_sending = False
-        self._batch: list[tuple[str, int, Fetched | Answer]] = []
+        self._batch: list[tuple[str, Any]] = []
         self._batch_bytes = 0
+        self._due = asyncio.Event()  # set when the batch is to be sent
+        self._exchange = asyncio.ensure_future(self._exchange_messages())
 
-    def begin(self, recorder: Recorder, folder: Storage, attempt: str) -> None:
-        """Answers for the journal in `folder` come from now on."""
+    def begin(self, recorder: Recorder, writer: SegmentWriter) -> None:
+        """Let `writer` write the answers of a recorder from now on."""
         self._recorders[recorder.key] = recorder
-        self._send(("begin", (recorder.key, SegmentWriter(folder, attempt, recorder.is_last))))
+        self.put(recorder.key, writer)
 
-    def put(self, key: str, url_id: int, fetched: Fetched | Answer) -> None:
-        """Give the process something to record, soon."""
+    def put(self, key: str, content: Any, size: int = 0) -> None:
+        """Send an item of the recorder `key` to the process soon; None ends it: it is settled once all is written."""
         if not self._batch:
-            asyncio.get_running_loop().call_later(_BATCH_SECONDS, self.flush)
-        self._batch.append((key, url_id, fetched))
-        self._batch_bytes += len(fetched.received.body) if isinstance(fetched, Fetched) else 100
+            asyncio.get_running_loop().call_later(_BATCH_SECONDS, self._due.set)
+        self._batch.append((key, content))
+        self._batch_bytes += size
         if self._batch_bytes > _BATCH_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Give the process what waits."""
-        if self._batch:
-            self._send(("record", self._batch))
-            self._batch, self._batch_bytes = [], 0
-
-    def finish(self, recorder: Recorder) -> None:
-        """No more comes from this recorder: it is settled once all is in the journal."""
-        self.flush()
-        self._send(("finish", recorder.key))
+            self._due.set()
+        if self._batch_bytes > _WAITING_BYTES:
+            self.ready.clear()
 
     async def close(self) -> None:
         """End the process."""
-        self._closing = True
-        self._transport.close()
-        await self._closed.wait()
+        self._exchange.cancel()
+        await asyncio.gather(self._exchange, return_exceptions=True)
         self.child.end()
 
-    def _send(self, message: tuple[str, Any]) -> None:
-        data = pickle.dumps(message, protocol=5)
-        self._messages.append(_LENGTH.pack(len(data)) + data)
-        if len(self._messages) > _WAITING_BATCHES:
-            self.ready.clear()
-        if not self._is_sending:
-            self.resume_writing()
+    async def _exchange_messages(self) -> None:
+        reader, writer = await asyncio.open_connection(sock=self.child.socket)
+        writer.transport.set_write_buffer_limits(0)
+        sending = asyncio.ensure_future(self._send(writer))
+        sending.add_done_callback(lambda _: writer.close())  # whatever it failed of: the reader hears of it
+        try:
+            while True:
+                (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+                self._hear(pickle.loads(await reader.readexactly(length)))
+        except (EOFError, ConnectionError):
+            if self.error is None:
+                died = WorkerDied(self.child.end())
+                again = "Out of memory? Run the same command again to continue"
+                self._fail(WorkerError(f"recording failed: {died}. {again}"))
+        finally:
+            sending.cancel()
+            writer.close()
 
-    def connection_made(self, transport: Any) -> None:
-        self._transport = transport
-        transport.set_write_buffer_limits(0)
+    async def _send(self, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while await self._due.wait():
+                self._due.clear()
+                if not self._batch:  # sent before it was so old
+                    continue
+                data = pickle.dumps(self._batch, protocol=5)
+                self._batch, self._batch_bytes = [], 0
+                self.ready.set()
+                writer.write(_LENGTH.pack(len(data)) + data)
+                await writer.drain()
 
-    def pause_writing(self) -> None:
-        self._is_sending = True
-
-    def resume_writing(self) -> None:
-        self._is_sending = False
-        while self._messages and not self._is_sending:
-            self._transport.write(self._messages.popleft())
-        if len(self._messages) <= _WAITING_BATCHES:
-            self.ready.set()
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        while len(self._received) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
-            if len(self._received) < end:
-                return
-            answer = pickle.loads(self._received[_LENGTH.size : end])
-            del self._received[:end]
-            if isinstance(answer, Exception):
-                self._fail(answer)
-                return
-            if isinstance(answer, Process):
-                self.process.set_result(answer)
-            elif isinstance(answer, str):
-                self._recorders.pop(answer).settled.set()
-            else:
-                for key, (number, pages) in answer.items():
-                    self._recorders[key].recorded(number, pages)
-
-    def connection_lost(self, _: Exception | None) -> None:
-        self._closed.set()
-        if not self._closing and self.error is None:
-            died = WorkerDied(self.child.end())
-            self._fail(WorkerError(f"recording failed: {died}. Out of memory? Run the same command again to continue"))
+    def _hear(self, answer: Any) -> None:
+        if isinstance(answer, Exception):
+            self._fail(answer)
+        elif isinstance(answer, Process):
+            self.process.set_result(answer)
+        else:
+            for key, (number, pages, is_settled) in answer.items():
+                self._recorders[key].recorded(number, pages)
+                if is_settled:
+                    self._recorders.pop(key).settled.set()
 
     def _fail(self, error: Exception) -> None:
         self.error = error
@@ -222,12 +201,12 @@ class Recording(asyncio.Protocol):
 
 
 def _serve(end: socket.socket) -> None:
-    """The process' life: batches into journals, until the other end is gone."""
+    """The process: writes batches into journals until the other end is gone."""
     connection = Connection(end.detach())
     writers: dict[str, SegmentWriter] = {}
 
     def tell(answer: Any) -> None:
-        with contextlib.suppress(ConnectionError):  # what was sent before the other end went is recorded all the same
+        with contextlib.suppress(ConnectionError):  # if the other end is gone, what it sent is still recorded
             connection.send(answer)
 
     tell(this_process())
@@ -237,7 +216,7 @@ def _serve(end: socket.socket) -> None:
                 due = min((_due(writer) for writer in writers.values() if writer.bytes), default=None)
                 wait = None if due is None else max(due - time.monotonic(), 0.0)
                 if connection.poll(wait):
-                    tell(_obey(connection.recv(), writers))
+                    tell(_record(connection.recv(), writers))
                 for writer in writers.values():
                     if writer.bytes and time.monotonic() >= _due(writer):
                         writer.flush()
@@ -250,24 +229,24 @@ def _serve(end: socket.socket) -> None:
 
 
 def _due(writer: SegmentWriter) -> float:
-    """When its segment is written at the latest, in `time.monotonic` seconds."""
+    """The latest time to write its segment, in `time.monotonic` seconds."""
     return writer.since + (SEGMENT_SECONDS if writer.folder.is_local else BUCKET_SECONDS)
 
 
-def _obey(message: tuple[str, Any], writers: dict[str, SegmentWriter]) -> Any:
-    """Do what a message says; returns the answer to it."""
-    what, about = message
-    if what == "begin":
-        key, writers[key] = about
-        return {}
-    if what == "finish":
-        writers.pop(about).flush()
-        return about
-    recorded: dict[str, tuple[int, int]] = {}
-    for key, url_id, fetched in about:
-        answer = fetched.answer() if isinstance(fetched, Fetched) else fetched
-        number, pages = recorded.get(key, (0, 0))
-        recorded[key] = number + writers[key].append(url_id, answer), pages + isinstance(answer, Page)
+def _record(batch: list[tuple[str, Any]], writers: dict[str, SegmentWriter]) -> dict[str, tuple[int, int, bool]]:
+    """Take a batch; returns (answers, pages, whether it has ended) of each recorder in it."""
+    recorded: dict[str, tuple[int, int, bool]] = {}
+    for key, content in batch:
+        number, pages, _ = recorded.get(key, (0, 0, False))
+        if isinstance(content, SegmentWriter):
+            writers[key] = content
+        elif content is None:
+            writers.pop(key).flush()
+            recorded[key] = number, pages, True
+        else:
+            url_id, fetched = content
+            answer = fetched.answer() if isinstance(fetched, Fetched) else fetched
+            recorded[key] = number + writers[key].append(url_id, answer), pages + isinstance(answer, Page), False
     for writer in writers.values():
         if writer.bytes >= SEGMENT_BYTES:
             writer.flush()

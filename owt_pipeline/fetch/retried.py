@@ -1,8 +1,9 @@
-"""What `--retry_failed` asks for again: the URLs of finished shards whose failures time may mend.
+"""`--retry_failed`: requests the URLs of finished shards again that failed temporarily.
 
-The launcher names their shards in a list of the working directory, `retried.json`, with the round of each. So the plan
-differs from what is finished, as after a takedown, and these shards are made again; whoever interrupts them continues,
-with or without the flag. All other outcomes are those of the dataset that is there until the new one is published.
+The launcher lists these shards in the working directory, in `retried.json`, each with its number of retries. So the
+plan differs from the finished dataset, as after a takedown, and the shards are made again; an interrupted retry
+continues with or without the flag. All other outcomes are taken from the earlier dataset, which stays until the new one
+is published.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ logger = logging.getLogger("owt")
 
 
 def mark_failed(options: Options, workdir: Storage, manifest: Manifest) -> bool:
-    """Name the shards of finished `pages/` that have failures which time may mend; whether there are any, and the
-    options ask for it. The process must hold the lease."""
+    """List the shards of finished `pages/` with temporary failures, if the options ask for it; returns whether there
+    are any. The process must hold the lease."""
     if not options.retry_failed:
         return False
     if is_discarded(workdir, manifest.dataset):
         raise UserError(
-            f"--retry_failed: {workdir}/{manifest.dataset} was discarded, and with it the pages that would stay: "
-            f"`owt discard fetch --undo --workdir {workdir}` lets the next run fetch all of them"
+            f"--retry_failed: {workdir}/{manifest.dataset} was discarded, and its pages are needed for the new one: "
+            f"after `owt discard fetch --undo --workdir {workdir}` the next run fetches all of them"
         )
     counts = {
         record.shard: sum(count for reason, count in record.counts.rejected.items() if Reason.of(reason) in TEMPORARY)
         for record in DatasetReader(workdir, manifest).table_of_files.records
     }
     failed = {shard: count for shard, count in counts.items() if count}
-    logger.info("fetch: --retry_failed: %s URLs of %d shards failed in a way that time may mend",
+    logger.info("fetch: --retry_failed: %s URLs of %d shards failed temporarily and are requested again",
                 f"{sum(failed.values()):,}", len(failed))  # fmt: skip
     if failed:
         begin_revision(workdir, "--retry_failed")
@@ -60,7 +61,7 @@ def mark_failed(options: Options, workdir: Storage, manifest: Manifest) -> bool:
 
 
 def rounds_of_shards(workdir: Storage, _: Mapping[str, DatasetReader]) -> Callable[[int], int | None]:
-    """How often a shard was retried; None for never."""
+    """A function that returns how often a shard was retried, or None for never."""
     rounds = _rounds(workdir)
     return lambda shard: rounds.get(str(shard))
 
@@ -71,9 +72,9 @@ def _rounds(workdir: Storage) -> dict[str, int]:
 
 
 def outcomes_that_stay(run: StageRun, shard: int) -> Outcomes | None:
-    """The outcomes of a shard that a retry leaves as they are; None where all of it is made for the first time.
+    """The outcomes of a shard that a retry leaves as they are; None if the shard is made for the first time.
 
-    Raises Superseded where the retry was published meanwhile.
+    Raises Superseded if the retry was published meanwhile.
     """
     if str(shard) not in _rounds(run.workdir):
         return None
@@ -92,7 +93,7 @@ def _apart_from_rounds(plan: Plan) -> tuple[object, ...]:
 
 
 class Outcomes:
-    """The outcomes of a finished shard of `pages/` that time does not mend.
+    """The outcomes of a finished shard of `pages/` but for temporary failures.
 
     Attributes:
       ids: their url_ids, ascending.
@@ -109,13 +110,13 @@ class Outcomes:
         self.ids = np.sort(np.concatenate([each["url_id"].to_numpy() for each in (self._pages, self._rejects)]))
 
     def final_urls(self) -> list[str]:
-        """Where some of the pages are on the web."""
+        """The final URLs of some live pages."""
         live = self._pages.filter(pc.equal(self._pages["source"], "live"))
         found: list[str] = live["final_url"][:3].to_pylist()
         return found
 
     def answers(self, ids: pa.Array) -> dict[int, Answer]:
-        """Those of some URLs, with the records of their pages."""
+        """The outcomes of some URLs, by url_id, with the records of their pages."""
         rejects, pages = (each.filter(pc.is_in(each["url_id"], value_set=ids)) for each in (self._rejects, self._pages))
         found: dict[int, Answer] = {
             row["url_id"]: NoPage(Reason.of(row["reason"]), row["detail"]) for row in rejects.to_pylist()

@@ -8,8 +8,7 @@ import importlib.metadata
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import asdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +17,9 @@ import pyarrow as pa
 
 from owt_pipeline import progress
 from owt_pipeline.fetch.answers import INDEXED, Answer, NoPage, Page
-from owt_pipeline.fetch.archive_client import FIRST_TRIES
 from owt_pipeline.fetch.archives import Archives, Lookup, summary
-from owt_pipeline.fetch.cc_index import list_files
 from owt_pipeline.fetch.cc_join import FOUND, WANTED_WITH, captures_by_url, nothing_in, send_keys
-from owt_pipeline.fetch.cc_records import CAPTURE, BulkClient, reading
+from owt_pipeline.fetch.cc_records import CAPTURE, BulkClient, index_files
 from owt_pipeline.fetch.commoncrawl import CdxClient, Collection, read_collections
 from owt_pipeline.fetch.journal import Journal
 from owt_pipeline.fetch.retried import outcomes_that_stay
@@ -46,7 +43,7 @@ logger = logging.getLogger("owt")
 PAGES = DATASETS["pages"].schema
 
 URL_COLUMNS = ["url_id", "url", "score", "created_utc", "subreddits"]
-"""What `write_answers` needs of urls/."""
+"""The columns of urls/ that `write_answers` needs."""
 
 _WRITE_BYTES = 1 << 20
 _INDEXED_OF = attrgetter(*INDEXED)
@@ -57,11 +54,7 @@ def prepare(run: StageRun) -> None:
     if "archive" in options.order:
         run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
     if options.in_bulk:
-        first = replace(options, archive_retries=min(options.archive_retries, FIRST_TRIES))
-        with reading(first, on_cluster=False) as archive:
-            read_all = partial(archive, BulkClient.read_all)
-            found = list_files(options.cc_index, options.cc_crawls, options.cc_subsets, read_all)
-            run.properties["cc_files"] = found
+        run.properties["cc_files"] = index_files(options)
     elif "commoncrawl" in options.order:
         run.properties["collections"] = [asdict(found) for found in read_collections(options)]
 
@@ -78,14 +71,14 @@ def ask_first(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter
 
 
 def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Write a shard of pages/; with an index looked through in bulk, `slices` are the captures found for it."""
+    """Write a shard of pages/; with Common Crawl's columnar index, `slices` are the captures found for its URLs."""
     options: Options = run.options
     crawls = ", ".join(options.cc_crawls)
     captures = captures_by_url(gather(run.work, slices, FOUND), crawls) if options.in_bulk else None
     with _lookup(run, shard, options.order) as lookup:
         asking = _Asking(run, shard, lookup, captures)
         asking.ask(options.order)
-        pa.default_memory_pool().release_unused()  # of the URLs that were asked for
+        pa.default_memory_pool().release_unused()  # the URLs' memory
         warcinfo = _warcinfo(run) if {"live", "wayback"} & set(options.order) else b""  # archives' pages have theirs
         write_answers(writer, sorted_urls(run.inputs["urls"], shard, URL_COLUMNS), asking.answers, warcinfo)
 
@@ -123,7 +116,7 @@ def _online(run: StageRun) -> dict[str, Source]:
 
 
 def _warcinfo(run: StageRun) -> bytes:
-    """The record that a WARC file begins with: who fetched its pages, how, and for what settings."""
+    """The first record of a WARC file: who fetched its pages, how, and with which settings."""
     fields = {
         "software": f"owt-pipeline/{importlib.metadata.version('owt-pipeline')}",
         "format": "WARC File Format 1.1",
@@ -137,7 +130,7 @@ def _warcinfo(run: StageRun) -> bytes:
 
 @contextlib.contextmanager
 def _lookup(run: StageRun, shard: int, names: Sequence[str]) -> Iterator[Lookup | None]:
-    """The captures that the archive files have of a shard's URLs; None where they are not among the sources."""
+    """The captures of a shard's URLs in the archive files; None if these are not among the sources `names`."""
     if "archive" not in names:
         yield None
         return
@@ -148,10 +141,10 @@ def _lookup(run: StageRun, shard: int, names: Sequence[str]) -> Iterator[Lookup 
 
 
 class _Asking:
-    """A shard's URLs, asked of the sources; journals and claims are in the run's folder `work`.
+    """Asks the sources for a shard's URLs; journals and claims are in the run's folder `work`.
 
     Attributes:
-      found: ids of the URLs that have a page, as far as was asked, or whose outcome stays.
+      found: ids of the URLs that have a page in the sources asked so far, or whose outcome stays.
     """
 
     def __init__(
@@ -161,8 +154,7 @@ class _Asking:
         lookup: Lookup | None,
         captures: Mapping[int, tuple[list[dict[str, Any]], NoPage]] | None = None,
     ):
-        """`captures` are those of each URL that Common Crawl has, where it was looked up in bulk: the best first, or
-        what they are that are no pages."""
+        """`captures` are those in Common Crawl's columnar index, if it is used, as by `captures_by_url`."""
         self._run, self._shard, self._lookup, self._captures = run, shard, lookup, captures
         self._online = _online(run)
         self._journals: dict[str, Journal] = {}
@@ -171,7 +163,7 @@ class _Asking:
         progress.advance(len(self.found))
 
     def ask(self, names: Sequence[str], others_follow: bool = False) -> None:
-        """Ask sources, each for what the earlier ones lack."""
+        """Ask sources, each for the URLs that the earlier ones do not have."""
         for number, name in enumerate(names):
             last = not any(later in self._online for later in names[number + 1 :])  # on the network
             if name in self._online:
@@ -182,7 +174,7 @@ class _Asking:
                 self.found = np.union1d(self.found, pages)
 
     def answers(self, batch: pa.RecordBatch) -> Iterator[Answer]:
-        """The answer of each URL of a batch: the first page that a source has, or why none has one."""
+        """The answer of each URL of a batch: the first source's page, or why no source has one."""
         ids, captures, order = batch["url_id"].to_pylist(), self._captures, self._run.options.order
         journaled = {name: journal.answers(ids) for name, journal in self._journals.items()}
         stay = self._stay.answers(batch["url_id"]) if self._stay is not None else {}
@@ -194,7 +186,7 @@ class _Asking:
             no_pages: dict[str, NoPage] = {}
             for name in order:
                 answer = self._lookup.answer(url_id, created) if name == "archive" and self._lookup else known[name]
-                if answer is None and captures is not None:  # Common Crawl was not asked: it has no capture of a page
+                if answer is None and captures is not None:  # not asked, as the index has no capture of a page
                     nothing = nothing_in(", ".join(self._run.options.cc_crawls))
                     _, answer = captures.get(url_id, ([], nothing))
                 assert answer is not None
@@ -208,9 +200,9 @@ class _Asking:
             progress.advance(batch.num_rows)
 
     def _ask_online(self, name: str, last: bool) -> None:
-        """Ask a source on the network for what neither an earlier source nor its journal has.
+        """Ask a source on the network for the URLs that neither an earlier source nor its journal has.
 
-        `last` says whether no other such source comes after it, so that its answers are the end of a URL.
+        `last` says whether it is the last such source, so that any answer counts as progress.
         """
         work, captures = self._run.work, self._captures if name == "commoncrawl" else None
         journal = self._journals[name] = Journal(work / "journal" / shard_name(self._shard) / name)
@@ -221,7 +213,7 @@ class _Asking:
         def missing() -> pa.Table:
             known, columns = np.union1d(journal.ids, self.found), self._online[name].client.columns
             table = self._without(np.union1d(known, journal.postponed), columns)
-            if not table.num_rows and len(journal.postponed):  # at the end, once more what time may have mended
+            if not table.num_rows and len(journal.postponed):  # at the end, temporary failures once more
                 table = self._without(known, columns)
             return table if captures is None else _with_captures(table, captures)
 
@@ -234,7 +226,7 @@ class _Asking:
         self.found = np.union1d(self.found, journal.pages)
 
     def _without(self, known: np.ndarray, columns: Sequence[str]) -> pa.Table:
-        """The shard's URLs but for the known ones, in one piece: a copy, whose original goes with this call."""
+        """The shard's URLs without the known ones, in one chunk: a copy, so that the original is freed."""
         batches = self._run.inputs["urls"].batches(self._shard, columns=list(columns), rows=1 << 16)
         if len(known):
             batches = (batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), known))) for batch in batches)
@@ -242,7 +234,7 @@ class _Asking:
         return pa.Table.from_batches(batches, schema).combine_chunks()
 
     def _archived(self, lookup: Lookup) -> np.ndarray:
-        """The ids of URLs, other than those found, whose page is in the archives."""
+        """The ids of URLs, other than those found, with a page in the archive files."""
         known = set(self.found.tolist())
         pages = [
             url_id
@@ -254,15 +246,15 @@ class _Asking:
 
 
 def _with_captures(urls: pa.Table, captures: Mapping[int, tuple[list[dict[str, Any]], NoPage]]) -> pa.Table:
-    """Those of the URLs that have captures, with a column of them."""
+    """The URLs that have captures, with a column of these."""
     found = [captures[url_id][0] if url_id in captures else [] for url_id in urls["url_id"].to_pylist()]
     urls = urls.append_column("captures", pa.array(found, pa.list_(CAPTURE)))
     return urls.filter(pa.array([bool(each) for each in found], pa.bool_()))
 
 
 def nowhere(no_pages: dict[str, NoPage]) -> NoPage:
-    """Why no source has a page, given what each answered: a reason that time may mend first, since that source may have
-    the page; then the live web's, and one that says more than that an archive lacks the URL. The detail has them all.
+    """Why no source has a page, from the answer of each: a temporary reason first, since that source may have the page;
+    then one that says more than that an archive lacks the URL, and the live web's. The detail has all of them.
     """
     if len(no_pages) == 1:
         return next(iter(no_pages.values()))
@@ -292,7 +284,7 @@ def write_answers(
 ) -> None:
     """Write the shard: its WARC file, index and rejects, in the order of `urls` (batches with URL_COLUMNS).
 
-    `answers` gives the answer of each row of a batch, in order. The WARC file begins with `warcinfo`.
+    `answers` returns the answer of each row of a batch, in order. The WARC file begins with `warcinfo`.
     """
     warc = writer.open_file(".warc.gz", "warc")
     warc.write(warcinfo)
@@ -302,7 +294,7 @@ def write_answers(
         created = batch["created_utc"].to_pylist()
         indexed: list[tuple[Any, ...]] = []
         rejected = []
-        waiting: list[bytes] = []  # written together: a page at a time costs more in calls than in bytes
+        waiting: list[bytes] = []  # written together, which is faster than page by page
         end = written = warc.tell()
         for index, answer in enumerate(answers(batch)):
             if isinstance(answer, Page):
@@ -330,7 +322,7 @@ def write_answers(
 
 
 def _days(submitted: int | None, captured: int) -> int | None:
-    """From a submission to a capture, rounded; None where a date is unknown, or of no calendar."""
+    """Days from a submission to a capture, rounded; None if a date is unknown or out of range."""
     if submitted is None or not captured:
         return None
     days = round((captured - submitted) / 86_400)

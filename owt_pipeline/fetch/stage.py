@@ -1,4 +1,4 @@
-"""fetch: the page of every URL, live or from archives, as WARC with an index; or why there is none."""
+"""`owt fetch`: the page of every URL, live or from archives, as WARC files with an index, or why there is none."""
 
 from __future__ import annotations
 
@@ -20,93 +20,93 @@ _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
 USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
 
 SHARDS_TOGETHER = 8
-"""Shards fetched at once in one process, so that the last slow hosts of one do not keep the next from its start."""
+"""Shards fetched at once in one process, so that one shard's last slow hosts do not delay the next shard."""
 
 _READ_AT_ONCE = 4
-"""Parts at once that read the index: each holds columns of a row group, some 100 MB of Common Crawl's."""
+"""Parts that read the index at once; each holds columns of a row group, 100 MB of Common Crawl's."""
 
 
 _how = partial(option, shapes_bytes=False)
-"""An option that shapes no byte of the output."""
+"""An option that does not shape the output's bytes."""
 
 
 @dataclass(frozen=True)
 class Options:
     pages_from: tuple[str, ...] = _how(
         (), "take pages from WARC or ARC files: paths, folders or globs, local or gs:// or s3://", metavar="GLOB",
-    )  # fmt: skip  # what is in the files does, wherever they are: `sources` describes it
+    )  # fmt: skip  # the files' content shapes bytes, and `sources` describes it
     allow_damaged: bool = _how(
         False,
-        "take what can be read of damaged files of --pages_from, and record in the manifest what is lost, in place of "
+        "read damaged files of --pages_from as far as possible, and record in the manifest what is lost, instead of "
         "stopping",
     )
     sources: tuple[str, ...] = option(
         (),
-        "where to look for a page, the first that has it wins; default: archive where --pages_from is given, else live",
+        "where to look for a page; the first source that has it wins; default: archive with --pages_from, else live",
         choices=("live", "archive", "commoncrawl", "wayback"),
     )
     archive_choice: str = option(
-        "nearest", "which of an archive's captures is taken: the nearest to the submission, the earliest, the latest",
+        "nearest", "which of an archive's captures to take: the nearest to the submission, the earliest or the latest",
         choices=("nearest", "earliest", "latest"),
     )  # fmt: skip
     user_agent: str = _how(
         "",
-        "User-Agent with contact details, needed for all but archive: 'name/1.0 (+https://example.org/contact)'; "
-        "robots.txt knows it by name",
+        "User-Agent with contact details, needed for all sources but archive: 'name/1.0 "
+        "(+https://example.org/contact)'; robots.txt knows it by this name",
     )
     host_delay: float = _how(1.0, "seconds between two requests to a host", minimum=0)
     host_connections: int = _how(1, "connections to a host at once", minimum=1)
     address_delay: float = _how(
-        0.1, "seconds between two requests to an IP address, which may have thousands of hosts; on a cluster, as many "
-        "times as shards are fetched at once", minimum=0,
+        0.1, "seconds between two requests to an IP address, which may have thousands of hosts; on a cluster, "
+        "multiplied by the number of shards fetched at once", minimum=0,
     )  # fmt: skip
     address_connections: int = _how(8, "requests to an IP address at once", minimum=1)
     connections: int = _how(1000, "connections at once, over all hosts", minimum=1)
-    connect_timeout: float = _how(15.0, "seconds to find a host, and again to connect to it", minimum=0.01)
+    connect_timeout: float = _how(15.0, "seconds to resolve a host, and again to connect to it", minimum=0.01)
     silence_timeout: float = _how(30.0, "seconds without a byte, before the first or later", minimum=0.01)
-    page_timeout: float = _how(90.0, "seconds for a page, redirects included, waiting for turns not", minimum=0.01)
-    retries: int = _how(3, "how often a request is tried again after 429, 503 or a failed connection", minimum=0)
+    page_timeout: float = _how(90.0, "seconds for a page with its redirects, without waiting for turns", minimum=0.01)
+    retries: int = _how(3, "how often a request is retried after 429, 503 or a failed connection", minimum=0)
     max_retry_wait: float = _how(
-        120.0, "seconds to wait at most before a retry; a host that asks for more is not asked again",
+        120.0, "longest wait before a retry, in seconds; a host that asks for more is not asked again",
         minimum=0,
     )  # fmt: skip
     outage_wait: float = _how(
         900.0, "seconds to wait in all, in growing steps, while no host answers at all; then the run stops, and "
-        "continues when it is run again. 0: take the failures as they are", minimum=0,
+        "continues when it is run again. 0: do not wait, and take the failures as outcomes", minimum=0,
     )  # fmt: skip
     host_failures: int = _how(20, "failed connections and timeouts in a row after which a host is given up", minimum=1)
     max_page_bytes: int = option(10_000_000, "a page with a larger decoded body is rejected", minimum=1)
     max_wire_bytes: int = option(10_000_000, "a page with a larger body as sent is rejected", minimum=1)
     max_redirects: int = option(10, "redirects followed for one URL", minimum=0)
     allowed_ports: tuple[int, ...] = option(
-        (80, 443, 8000, 8080, 8443), "ports that a URL may name; none: every one", minimum=1, maximum=65535
+        (80, 443, 8000, 8080, 8443), "ports that a URL may name; if empty, every port", minimum=1, maximum=65535
     )
     allow_private_hosts: bool = option(False, "fetch from addresses that are not public, such as an intranet's")
-    verify_tls: bool = option(True, "reject hosts whose certificate is not valid (off: --no_verify_tls)")
+    verify_tls: bool = option(True, "reject hosts without a valid certificate (off: --no_verify_tls)")
     proxy: str = _how(
-        "", "proxy for all requests but those to hosts in NO_PROXY, http[s]://[USER:PASSWORD@]HOST:PORT; default: by "
+        "", "proxy for all requests but those to hosts in NO_PROXY, http[s]://[USER:PASSWORD@]HOST:PORT; default: "
         "HTTPS_PROXY and HTTP_PROXY", metavar="URL",
     )  # fmt: skip
-    keep_requests: bool = _how(False, "write each request into the WARC file, too")
+    keep_requests: bool = _how(False, "write the requests, too, into the WARC file")
     cc_index: str = option(
-        "", "look all URLs up at once in Common Crawl's columnar index: a folder, s3:// or https://, such as "
+        "", "look all URLs up together in Common Crawl's columnar index: a folder, s3:// or https://, such as "
         "s3://commoncrawl/cc-index/table/cc-main/warc", metavar="URI",
     )  # fmt: skip
     cc_crawls: tuple[str, ...] = option(
-        (), "crawls of --cc_index to look through: CC-MAIN-2013-20 CC-MAIN-2013-48", metavar="CRAWL"
+        (), "crawls of --cc_index to search, such as CC-MAIN-2013-20 CC-MAIN-2013-48", metavar="CRAWL"
     )
     cc_diagnostics: bool = option(
-        False, "read the subset crawldiagnostics of --cc_index, too, which is as large again: redirects are followed, "
-        "revisits count, and `owt why` names what the crawl was answered",
+        False, "also read the subset crawldiagnostics of --cc_index, which is as large again: redirects are followed, "
+        "revisits count, and `owt why` shows the status that the crawl received",
     )  # fmt: skip
     cc_data: str = option(
-        "", "what the names of WARC files in --cc_index are below: a folder, s3:// or https://; default: what its "
-        "folder cc-index/ is in", metavar="URI",
+        "", "the root of the WARC files that --cc_index names: a folder, s3:// or https://; default: the parent of its "
+        "folder cc-index/", metavar="URI",
     )  # fmt: skip
     cc_connections: int = _how(4, "requests at once to each host of --cc_index and --cc_data", minimum=1)
     cc_delay: float = _how(
-        0.1, "seconds between two requests to a host of --cc_index and --cc_data; on a cluster, as many times as "
-        "shards are fetched at once", minimum=0,
+        0.1, "seconds between two requests to a host of --cc_index and --cc_data; on a cluster, multiplied by the "
+        "number of shards fetched at once", minimum=0,
     )  # fmt: skip
     cdx_index: str = option(
         "https://index.commoncrawl.org/collinfo.json",
@@ -114,17 +114,15 @@ class Options:
         "such as pywb's .../cdx",
         metavar="URL",
     )
-    cdx_data: str = option(
-        "https://data.commoncrawl.org/", "what the files are below that the index names", metavar="URL"
-    )
+    cdx_data: str = option("https://data.commoncrawl.org/", "the root of the files that the index names", metavar="URL")
     cdx_collections: int = option(
-        4, "collections asked for a URL, those nearest to its submission, while one may have a nearer capture",
+        4, "most collections to ask for a URL, those nearest to its submission first",
         minimum=1,
     )  # fmt: skip
-    cdx_connections: int = _how(1, "requests to index and data at once, each", minimum=1)
+    cdx_connections: int = _how(1, "requests at once to the index, and to the data", minimum=1)
     cdx_delay: float = _how(
-        1.0, "seconds between two requests to the index, or the data; on a cluster, as many times as shards are "
-        "fetched at once", minimum=0,
+        1.0, "seconds between two requests to the index, or to the data; on a cluster, multiplied by the number of "
+        "shards fetched at once", minimum=0,
     )  # fmt: skip
     wayback_cdx: str = option(
         "https://web.archive.org/cdx/search/cdx",
@@ -132,7 +130,7 @@ class Options:
         metavar="URL",
     )  # fmt: skip
     wayback_pages: str = option(
-        "https://web.archive.org/web", "what captures are below: the Wayback Machine, or a pywb's collection",
+        "https://web.archive.org/web", "the root of the captures: the Wayback Machine, or a pywb's collection",
         metavar="URL",
     )  # fmt: skip
     wayback_connections: int = _how(2, "requests to `wayback` at once", minimum=1)
@@ -141,18 +139,18 @@ class Options:
         "lookups a minute", minimum=0,
     )  # fmt: skip
     archive_retries: int = _how(
-        10, "how often a request to an archive on the web is tried again after a failed connection, a time limit, 429 "
-        "or 5xx; one that has failed for as long while others succeed gives way to the next capture", minimum=0,
+        10, "how often a request to an archive on the web is retried after a failed connection, a timeout, 429 or 5xx; "
+        "then, if other requests succeed, the next capture is tried", minimum=0,
     )  # fmt: skip
     archive_retry_wait: float = _how(
-        60.0, "seconds between two such tries at most; the first waits for one, each further one twice as long",
+        60.0, "longest wait before such a retry, in seconds; the first one is a second, each further one twice as long",
         minimum=0,
     )  # fmt: skip
     retry_failed: bool = _how(
-        False, "once all URLs have an outcome: ask again for those whose failure time may mend (dns, connect, proxy, "
-        "timeout, http_429, http_503, http_5xx, robots_unreachable, archive_failed); all others keep theirs",
+        False, "once all URLs have an outcome: retry those that failed temporarily (dns, connect, proxy, timeout, "
+        "http_429, http_503, http_5xx, robots_unreachable, archive_failed); all others keep their outcome",
     )  # fmt: skip
-    refetch: bool = _how(False, "fetch again, as they are now, pages of this run that were lost or damaged")
+    refetch: bool = _how(False, "fetch pages of this run again that were lost or damaged, as they are now")
     resolve: tuple[str, ...] = _how(
         (),
         "connect to an address instead of resolving: *.demo.test=127.0.0.1:8123; it may be private",
@@ -161,23 +159,23 @@ class Options:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The sources that are asked, in order."""
+        """The sources to ask, in order."""
         return tuple(dict.fromkeys(self.sources)) or (("archive",) if self.pages_from else ("live",))
 
     @property
     def in_bulk(self) -> bool:
-        """Whether Common Crawl is looked through by its columnar index."""
+        """Whether Common Crawl is searched by its columnar index."""
         return "commoncrawl" in self.order and bool(self.cc_index)
 
     @property
     def cc_subsets(self) -> tuple[str, ...]:
-        """The subsets of a crawl that are looked through."""
+        """The subsets of a crawl that are searched."""
         return ("warc", "crawldiagnostics") if self.cc_diagnostics else ("warc",)
 
 
 def _later(place: str) -> Callable[..., Any]:
-    """A function of another module of this folder, `module:name`, imported when it is called: a stage that is finished
-    needs none of what they import."""
+    """The function `module:name` of this folder, imported when it is called: a finished stage needs none of these
+    imports."""
     module, _, name = place.partition(":")
 
     def call(*arguments: Any) -> Any:
@@ -187,7 +185,7 @@ def _later(place: str) -> Callable[..., Any]:
 
 
 def _together(run: StageRun) -> int:
-    """Shards at once in one process: those that wait for the network; from archives alone, they go to the pool."""
+    """Shards at once in one process, which wait for the network; with archive files alone, the pool makes shards."""
     return 1 if run.options.order == ("archive",) else SHARDS_TOGETHER
 
 
@@ -200,7 +198,7 @@ def _index_files(run: StageRun) -> range:
 
 
 def _shards_to_ask(run: StageRun) -> list[int]:
-    """Shards that are not finished, where they are looked up in bulk."""
+    """Shards that are not finished, if their URLs are looked up in bulk."""
     if not _index_files(run):
         return []
     finished = set(run.records(SHARDS).names())
@@ -208,11 +206,11 @@ def _shards_to_ask(run: StageRun) -> list[int]:
 
 
 def _sources(options: Options) -> list[dict[str, Any]]:
-    """The archive files; raises UserError for options that cannot be, before an earlier run's pages are deleted."""
+    """The archive files; raises UserError for impossible options, before an earlier run's pages are deleted."""
     if "archive" in options.order and not options.pages_from:
         raise UsageError("--sources archive: give the WARC files with --pages_from")
     if bool(options.cc_index) != bool(options.cc_crawls):
-        raise UsageError("--cc_index and --cc_crawls go together: the columnar index, and its crawls to look through")
+        raise UsageError("--cc_index and --cc_crawls go together: give the columnar index, and its crawls to search")
     if options.cc_index and "commoncrawl" not in options.order:
         raise UsageError("--cc_index: --sources does not name commoncrawl")
     if options.in_bulk and not options.cc_data:
@@ -221,13 +219,13 @@ def _sources(options: Options) -> list[dict[str, Any]]:
         root_of(options.cc_index)
     agent = options.user_agent
     if options.order != ("archive",) and not ("@" in agent or "://" in agent):
-        found = f"{agent!r} names nobody to write to" if agent else "missing"
-        raise UsageError(f"--user_agent: {found}; say who fetches, as in {USER_AGENT_EXAMPLE}")
+        found = f"{agent!r} has no contact address" if agent else "missing"
+        raise UsageError(f"--user_agent: {found}; give a name and a contact address, as in {USER_AGENT_EXAMPLE}")
     if agent and not (agent.isascii() and agent.isprintable() and agent.partition("/")[0].strip()):
         raise UsageError(f"--user_agent: {agent!r} is not plain text such as {USER_AGENT_EXAMPLE}")
     if options.proxy and not _PROXY.fullmatch(options.proxy):
         raise UsageError(f"--proxy: {options.proxy!r} is not http://HOST:PORT or https://HOST:PORT")
-    if options.resolve:  # not otherwise: that imports what fetches, for a stage that may be finished
+    if options.resolve:  # only then: the import is slow, and the stage may be finished
         from owt_pipeline.fetch.addresses import parse_rules
 
         parse_rules(options.resolve)
@@ -251,8 +249,8 @@ STAGE = Stage(
     prepare=_later("shards:prepare"),
     finish=_later("shards:finish"),
     module="owt_pipeline.fetch.stage",
-    help="Fetch the page of every URL of urls/, over HTTP, from WARC files, out of Common Crawl or the Wayback\n"
-    "Machine. Writes pages/: a WARC file and its index a shard, and a reject row with its reason for each URL\n"
+    help="Fetch the page of each URL of urls/, over HTTP, from WARC files, or from Common Crawl or the Wayback\n"
+    "Machine. Writes pages/: a WARC file and its index per shard, and a reject row with a reason for each URL\n"
     "without a page.",
     sources=_sources,
     irreplaceable=lambda options: options.order != ("archive",) and not options.refetch,

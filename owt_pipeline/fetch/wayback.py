@@ -1,11 +1,11 @@
-"""Pages out of the Wayback Machine: a lookup in its CDX index, then the capture as it was archived.
+"""Pages from the Wayback Machine: a lookup in its CDX index, then the capture as it was archived.
 
     CDX?url=URL&closest=20140501000000&sort=closest&filter=statuscode:200&fl=...&output=json    -> captures
     PAGES/20140503120000id_/URL                                                                 -> one of them
 
-The index is that of https://github.com/internetarchive/wayback/tree/master/wayback-cdx-server; `id_` asks for bytes
-that no replay has rewritten. pywb has both, and names the index' fields otherwise. The Internet Archive allows 24
-lookups a minute from an address, so turns are those of the run: all processes that ask share one rate.
+The index is described at https://github.com/internetarchive/wayback/tree/master/wayback-cdx-server; `id_` requests the
+archived bytes, without the changes for replay. pywb has both, with other names of the index' fields. The Internet
+Archive allows 24 lookups per minute and address, so all processes of a run share one rate.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from owt_pipeline.fetch.stage import Options
 
 PAUSE_TURNS = 24
-"""Turns that are missed where the archive is busy (429, 503) and does not say for how long: a minute's."""
+"""Turns skipped after a busy answer (429, 503) without Retry-After: those of a minute."""
 
 _CAPTURES_ASKED = 100
 _PAGES = "200"
@@ -55,7 +55,7 @@ _CAPTURE = re.compile(r"/(\d{14})id_/(.+)", re.DOTALL)
 
 
 class WaybackClient(LookupClient):
-    """Looks up and gets captures of the Wayback Machine, or a pywb; one rate holds for index and pages together."""
+    """Looks up and reads captures of the Wayback Machine or a pywb; one rate holds for index and pages together."""
 
     of_page = (Reason.TOO_LARGE,)
     reads_untyped = True
@@ -69,7 +69,7 @@ class WaybackClient(LookupClient):
         return f"{super().status()} to the Wayback Machine"
 
     async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
-        if self._crawl.on_cluster:  # until each process that asks knows how many there are
+        if self._crawl.on_cluster:  # until each process knows how many others make requests
             await asyncio.sleep(_COUNTED_SECONDS)
         if resumed:
             await asyncio.sleep(self.delay)
@@ -82,8 +82,8 @@ class WaybackClient(LookupClient):
         return found
 
     async def _captures(self, url: str, canonical: str, moment: int, status: str, by_prefix: bool) -> Found:
-        """The captures nearest to a time, in seconds since 1970, of `url`, or of what begins so; `status` is a regular
-        expression of what they were answered with."""
+        """The captures nearest to a time, in seconds since 1970, of `url` or of all URLs that begin with it; `status`
+        is a regular expression for their status."""
         cdx, closest = self._options.wayback_cdx, timestamp(int(min(max(moment, 0), time.time())))
         pywb = not cdx.rstrip("/").endswith("/cdx/search/cdx")
         fields = "timestamp,url,mime,status,filename,offset" if pywb else "timestamp,original,mimetype,statuscode"
@@ -147,7 +147,7 @@ class WaybackClient(LookupClient):
         return URL(f"{below}/{requested(capture.url)}", encoded=True)
 
     def _redirected(self, response: Received, canonical: str) -> tuple[Capture, URL] | None:
-        """Another capture of the same URL that a capture redirects to, and where it is."""
+        """The other capture of the same URL to which the replay of a capture redirects, and its place."""
         with contextlib.suppress(ValueError):
             place = response.location()
             match = _CAPTURE.search(str(place)) if str(place).startswith(self._options.wayback_pages) else None
@@ -156,10 +156,10 @@ class WaybackClient(LookupClient):
         return None
 
     def _archived(self, capture: Capture, replay: Received) -> Answer:
-        """The page that was archived; its record holds the body decoded, without headers that are of the transfer."""
+        """The archived page; its record has the decoded body, and no headers about the transfer."""
         headers = original_headers(replay.headers)
         body = replay.body
-        if body.startswith(b"\x1f\x8b"):  # sent as it was archived, without saying so
+        if body.startswith(b"\x1f\x8b"):  # sent as archived, without a Content-Encoding
             encoded = [(name, value) for name, value in headers if name.lower() == "content-encoding"]
             body = decode_body(encoded, body, self._limits.body_bytes, strictly=True)
         headers = [(name, value) for name, value in headers if name.lower() not in _OF_TRANSFER]
@@ -177,8 +177,8 @@ class WaybackClient(LookupClient):
 
 
 def _has_none(response: Received) -> bool:
-    """Whether an answer says that there are no captures, as OpenWayback does by 404; raises Failed for a site that is
-    withheld."""
+    """Whether an answer says that there are no captures, as OpenWayback does by 404; raises Failed for a site that the
+    archive withholds."""
     if response.status in (403, 451) and b"AccessControlException" in response.body:
         raise Failed(Reason.NOT_ARCHIVED, "the Wayback Machine withholds the site")
     return response.status == 404
@@ -190,7 +190,7 @@ def timestamp(moment: int) -> str:
 
 
 def original_headers(replay: Headers) -> Headers:
-    """The headers that a page was archived with, of those it is replayed with."""
+    """The headers that a page was archived with, from those of its replay."""
     original = [(name[len(_ORIGINAL) :], value) for name, value in replay if name.lower().startswith(_ORIGINAL)]
     if original:
         if not any(name.lower() == "content-type" for name, _ in original):

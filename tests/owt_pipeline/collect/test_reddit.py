@@ -129,7 +129,7 @@ def test_an_interrupted_run_continues_at_the_subreddit_where_it_stopped(
     server.fail_after = asked - 1
     code, said = ask(server, tmp_path / "broken", *flags)
     assert code == 1
-    assert "Reddit did not answer about r/" in said
+    assert "Reddit's API fails for r/" in said
     assert "Traceback" not in said
     server.fail_after = None
     server.requests.clear()

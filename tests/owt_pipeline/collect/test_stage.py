@@ -280,7 +280,7 @@ def test_empty_files_hold_nothing_and_are_named(tmp_path: Path, caplog: pytest.L
     run = collect(tmp_path / "run", allow_damaged=True, **files)
     assert run.urls == []
     assert len(run.rejects) == len(empty)  # one says of each what is wrong with it
-    assert f"{listed.name} holds nothing" in caplog.text
+    assert f"{listed.name} has nothing" in caplog.text
 
 
 @pytest.mark.parametrize("workers", [1, 2])

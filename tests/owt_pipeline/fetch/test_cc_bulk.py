@@ -263,11 +263,11 @@ BAD_INDEX = {
         "--cc_crawls CC-MAIN-2014-10: no file /nowhere/cc-index/table/crawl=",
     ),
     "no column": ({"cc_crawls": ("CC-COLUMN",)}, r"part-00000.*\.parquet has no column warc_filename"),
-    "no Parquet": ({"cc_crawls": ("CC-TEXT",)}, r"part-00000.*\.parquet is no Parquet file"),
+    "no Parquet": ({"cc_crawls": ("CC-TEXT",)}, r"part-00000.*\.parquet is not a Parquet file"),
     "damaged": ({"cc_crawls": ("CC-DAMAGED",)}, r"part-00000.*\.parquet cannot be read: .*; a complete copy"),
     "no crawls": ({"cc_crawls": ()}, "--cc_index and --cc_crawls go together"),
     "another source": ({"sources": ("live",)}, "--cc_index: --sources does not name commoncrawl"),
-    "no root": ({"cc_index": "/data/index"}, "--cc_index /data/index: not a folder below .*; say with --cc_data"),
+    "no root": ({"cc_index": "/data/index"}, "--cc_index /data/index: not a folder below .*; give the root"),
 }
 
 
@@ -302,7 +302,7 @@ def test_an_archive_that_is_busy_is_waited_for_and_one_that_is_down_costs_no_url
         return Answer(503, b"slow down") if path.endswith(".warc.gz") else None
 
     archive.way = down
-    with pytest.raises(UserError, match=r"the archive failed 5 times in a row, .* at last: .*status 503"):
+    with pytest.raises(UserError, match=r"5 requests in a row to the archive failed.* the last one: .*status 503"):
         fetch(runtime, archive, host_failures=5, archive_retries=2)
 
     answers = [403, 429, 503]

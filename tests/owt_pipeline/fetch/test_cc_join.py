@@ -173,13 +173,13 @@ def test_neighbours_in_a_file_are_one_request() -> None:
 
 
 def test_what_is_not_an_index_is_one_clear_line() -> None:
-    with pytest.raises(UserError, match=r"x\.parquet is no Parquet file: an index of Common Crawl is needed"):
+    with pytest.raises(UserError, match=r"x\.parquet is not a Parquet file: give Common Crawl"):
         read_footer("x.parquet", lambda uri, length: (b"<html>Welcome</html>", 20))
     rows = [row("http://a.example/", 1, "f", 7, 1)]
     schema = pa.schema([("url", pa.string()), ("fetch_time", pa.int64())])
     content = parquet(table([{name: rows[0][name] for name in schema.names}], schema))
     footer, _ = read_footer("x.parquet", lambda uri, length: (content[-length:], len(content)))
-    with pytest.raises(UserError, match=r"x\.parquet has no column url_surtkey, fetch_status, .*: it is not of Common"):
+    with pytest.raises(UserError, match=r"x\.parquet has no column url_surtkey, fetch_status, .*: it is no file"):
         groups_of(0, "x.parquet", footer)
-    with pytest.raises(UserError, match=r"--cc_index /data/index: not a folder below .*; say with --cc_data"):
+    with pytest.raises(UserError, match=r"--cc_index /data/index: not a folder below .*; give the root"):
         root_of("/data/index")

@@ -359,7 +359,7 @@ def test_an_archive_that_goes_down_ends_the_run_and_rejects_no_url(
         add(archive, "CC-MAIN-2011-05", url, at)
     runtime = write_urls(urls, num_shards=1)
     archive.way = lambda path, count: Answer(403, b"blocked") if "-index" in path and archive.asked > 20 else None
-    with pytest.raises(UserError, match=r"failed 5 times in a row, .* at last: .*status 403 blocked; run again later"):
+    with pytest.raises(UserError, match=r"5 requests in a row to the archive failed.*: .*status 403 blocked"):
         fetch(runtime, archive, host_failures=5)
     archive.way = lambda path, count: None
     archive.requests.clear()

@@ -470,8 +470,8 @@ def test_whatever_a_server_sends_is_a_page_or_has_a_reason(
     ("agent", "message"),
     [
         ("Bot/1 (+mailto:a@bad.test)\r\nX: y", "--user_agent: 'Bot/1 .* is not plain text such as 'my-crawl/1.0"),
-        ("Bot/1", "--user_agent: 'Bot/1' names nobody to write to; say who fetches, as in 'my-crawl/1.0"),
-        ("", "--user_agent: missing; say who fetches"),
+        ("Bot/1", "--user_agent: 'Bot/1' has no contact address; give a name and .* as in 'my-crawl/1.0"),
+        ("", "--user_agent: missing; give a name"),
     ],
 )
 def test_a_user_agent_that_names_nobody_is_an_error(

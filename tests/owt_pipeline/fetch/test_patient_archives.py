@@ -111,7 +111,7 @@ def test_an_archive_that_is_down_stops_the_run_and_no_url_has_an_outcome(
     some = re.compile(r"/[1-5]\.warc\.gz$")
     archive.way = lambda path, count: Answer(503) if some.search(path) else None
     runtime = write_urls([f"http://a{n}.example/x" for n in range(6)], num_shards=1)
-    with pytest.raises(UserError, match=r"the archive failed 3 times in a row, .*run again later"):
+    with pytest.raises(UserError, match=r"3 requests in a row to the archive failed.*again later"):
         fetch(runtime, archive, way, archive_retries=3, host_failures=3)
     archive.way = lambda path, count: None
     assert fetch(runtime, archive, way).counts.left == 6
@@ -178,7 +178,7 @@ def test_an_address_that_is_no_archive_stops_the_run(
     for n in range(30):
         add(archive, f"http://a{n}.example/x", n)
     runtime = write_urls([f"http://a{n}.example/x" for n in range(30)])
-    with pytest.raises(UserError, match=r"none of 20 answers was that of an archive, .*404.*; check the address"):
+    with pytest.raises(UserError, match=r"none of 20 answers came from an archive; .*404.* Check the address"):
         fetch(runtime, archive, "cdx", cdx_data=f"{archive.url}/elsewhere")
 
 

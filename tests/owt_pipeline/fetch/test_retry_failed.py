@@ -174,7 +174,7 @@ def test_pages_that_were_discarded_cannot_be_retried(
     runtime = write_urls(web.urls, num_shards=1)
     fetch(runtime, web.server, retries=0, silence_timeout=0.5)
     assert main(["discard", "fetch", "--workdir", runtime.workdir.uri]) == 0
-    with pytest.raises(UserError, match="was discarded, and with it the pages that would stay"):
+    with pytest.raises(UserError, match="was discarded, and its pages are needed"):
         fetch(runtime, web.server, retry_failed=True)
 
 

@@ -301,7 +301,7 @@ def test_an_archive_that_asks_for_hours_ends_the_run_which_continues_later(
         archive.add(str(i))
     archive.way = lambda path, count: Answer(429, b"", {"Retry-After": "7200"}) if len(archive.seen) > 8 else None
     runtime = write_urls([(f"{HOST}/{i}", AT) for i in range(8)], num_shards=1)
-    with pytest.raises(UserError, match=r"asks to come back in 7,200 s \(status 429\): run again then"):
+    with pytest.raises(UserError, match=r"asks for a wait of 7,200 s \(status 429\): run the same command again"):
         fetch(runtime, archive, wayback_connections=1)
     assert len(archive.seen) == 9
     archive.way = lambda path, count: None
@@ -315,7 +315,7 @@ def test_an_archive_that_is_down_ends_the_run_and_rejects_no_url(
 ) -> None:
     archive.way = lambda path, count: Answer(500, b"down")
     runtime = write_urls([(f"{HOST}/{i}", AT) for i in range(8)], num_shards=1)
-    with pytest.raises(UserError, match=r"the archive failed 3 times in a row, .*index: status 500 down"):
+    with pytest.raises(UserError, match=r"3 requests in a row to the archive failed.*index: status 500 down"):
         fetch(runtime, archive, host_failures=3)
     archive.way = lambda path, count: None
     assert fetch(runtime, archive).counts.rejected == {"not_archived": 8}
